@@ -1,0 +1,113 @@
+"""What an environment is: scenarios to try, tools to try them with, and a reward made of named parts.
+
+An environment knows nothing of models, backends, HTTP or judges' internals. A rollout opens an
+`Episode`, shows its messages and tools to the policy, executes the tool calls through it, and at
+the end reads its `outcome`: the facts that judges score and `Environment.reward` pays for.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+Json = Any
+"""A value that `json.dumps` writes: None, bool, int, float, str, or lists and string-keyed dicts of these."""
+
+Outcome = Mapping[str, Json]
+"""Facts about one finished episode; keys are the environment's own and documented there."""
+
+Split = Literal["train", "validation", "test"]
+"""`train` feeds GRPO, `validation` picks the best checkpoint, `test` is read once, for the report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One problem. `task` is what the agent is told; `reference` is seen by judge and reward only."""
+
+    id: str
+    split: Split
+    task: Mapping[str, Json]
+    reference: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function the policy may call. `parameters` is a JSON schema of type object."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Json]
+
+    def openai(self) -> dict[str, Json]:
+        """The tool in the form of OpenAI's chat completions API."""
+        return {
+            "type": "function",
+            "function": {
+                "name": self.name,
+                "description": self.description,
+                "parameters": dict(self.parameters),
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a tool call gave: the text the policy reads next, and whether the episode is over."""
+
+    content: str
+    final: bool = False
+
+
+class ToolError(Exception):
+    """The policy named an unknown tool or gave arguments outside its schema."""
+
+
+class UnknownScenario(Exception):
+    """No scenario of that id, or none that fits the request."""
+
+
+class Episode(Protocol):
+    """One attempt at a scenario; owns whatever its tool calls change."""
+
+    scenario: Scenario
+    tools: Sequence[Tool]
+    max_turns: int
+
+    def messages(self) -> list[dict[str, Json]]:
+        """The opening messages (system, user) in OpenAI's form."""
+
+    async def call(self, name: str, arguments: Mapping[str, Json]) -> ToolResult:
+        """Execute one tool call. Raises ToolError for a bad name or bad arguments."""
+
+    def end(self, reason: Literal["out_of_turns", "malformed"], detail: str) -> None:
+        """Tell the episode that it ended without a final tool call."""
+
+    def outcome(self) -> Outcome:
+        """The facts of the attempt so far."""
+
+
+class Environment(Protocol):
+    """A kind of job. Instances are safe for many concurrent episodes; episodes share no state."""
+
+    name: str
+    default_max_turns: int
+
+    def scenarios(self, split: Split, count: int, seed: int) -> list[Scenario]:
+        """`count` scenarios of a split, the same for the same seed. Splits never overlap."""
+
+    def ask(self, task: Mapping[str, Json]) -> Scenario:
+        """A scenario without a reference, from a user's own task. Raises ValueError if it is unfit."""
+
+    def episode(self, scenario: Scenario, max_turns: int | None = None) -> Episode:
+        """Open one attempt at the scenario."""
+
+    def reward(self, outcome: Outcome, score: float) -> dict[str, float]:
+        """Named parts whose sum is the reward; `score` in [0, 1] is the judge's verdict."""
+
+    def success(self, outcome: Outcome, score: float) -> bool:
+        """Whether the attempt did the whole job: what success rates count."""
+
+    def answer(self, outcome: Outcome) -> dict[str, Json]:
+        """What `/ask` returns of an attempt: at least `answer`, `source_ids` and `success`."""
+
+    def close(self) -> None:
+        """Give back files and connections."""

@@ -1,0 +1,158 @@
+"""The environment `email_search`: questions about an inbox, answered with sources.
+
+Config: `inbox` is `synthetic` (default: a fresh invented inbox for every question) or the name of an
+imported one, `<data dir>/inboxes/<name>.sqlite`; its questions lie beside it in `<name>.questions.jsonl`.
+"""
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+
+from environment.base import Environment, Json, Outcome, Scenario, Split
+from environment.email_search import questions, synthetic
+from environment.email_search.inbox import Inbox, InboxError
+from environment.email_search.reward import CORRECT_FROM, reward_parts
+from environment.email_search.tools import EmailEpisode
+
+NAME = "email_search"
+DEFAULT_MAX_TURNS = 8
+_KEPT_WORLDS = 512
+_INBOX_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+def inbox_path(data_dir: Path, name: str) -> Path:
+    """Where an imported inbox of that name lies. Raises ValueError for a name that is not a plain word."""
+    if not _INBOX_NAME.fullmatch(name):
+        raise ValueError(f"an inbox's name is letters, digits, '-' and '_' (64 at most), not {name!r}")
+    return data_dir / "inboxes" / f"{name}.sqlite"
+
+
+def build(config: Mapping[str, Json], data_dir: Path) -> Environment:
+    """The environment of a request's config. Raises ValueError."""
+    if unknown := set(config) - {"inbox"}:
+        raise ValueError(f"email_search knows no config {', '.join(sorted(unknown))}; it has: inbox")
+    inbox = config.get("inbox", "synthetic")
+    if not isinstance(inbox, str):
+        raise ValueError(f"inbox must be a name, not {inbox!r}")
+    return SyntheticEmailSearch() if inbox == "synthetic" else ImportedEmailSearch(inbox, data_dir)
+
+
+class _EmailSearch:
+    """What both kinds of inbox share: how an attempt is paid and reported."""
+
+    name = NAME
+    default_max_turns = DEFAULT_MAX_TURNS
+
+    def reward(self, outcome: Outcome, score: float) -> dict[str, float]:
+        return reward_parts(outcome, score)
+
+    def success(self, outcome: Outcome, score: float) -> bool:
+        """A right answer with exactly the right sources."""
+        return outcome["finish"] == "answered" and score >= CORRECT_FROM and bool(outcome["sources_correct"])
+
+    def answer(self, outcome: Outcome) -> dict[str, Json]:
+        return {
+            "answer": outcome["answer"],
+            "source_ids": outcome["sources"],
+            "success": outcome["finish"] == "answered",
+        }
+
+
+class SyntheticEmailSearch(_EmailSearch):
+    """Every scenario has an invented inbox of its own, made from its address."""
+
+    def __init__(self) -> None:
+        self._inbox = lru_cache(maxsize=_KEPT_WORLDS)(_synthetic_inbox)
+
+    def scenarios(self, split: Split, count: int, seed: int) -> list[Scenario]:
+        return [synthetic.make_world(split, seed, index).scenario(split) for index in range(count)]
+
+    def ask(self, task: Mapping[str, Json]) -> Scenario:
+        """A question about the synthetic inbox at `inbox_address`."""
+        address = str(task.get("inbox_address", ""))
+        place = synthetic.parse_address(address)
+        if place is None:
+            raise ValueError(
+                f"inbox_address must name a synthetic inbox such as {synthetic.address_of('test', 0, 17)}, not {address!r}"
+            )
+        world = synthetic.make_world(*place)
+        return Scenario(
+            id=f"ask:{address}",
+            split=place[0],
+            task={"question": _question(task), "inbox_address": address, "query_date": _date(task, world.query_date)},
+        )
+
+    def episode(self, scenario: Scenario, max_turns: int | None = None) -> EmailEpisode:
+        return EmailEpisode(scenario, self._inbox(scenario.task["inbox_address"]), max_turns or DEFAULT_MAX_TURNS)
+
+    def close(self) -> None:
+        self._inbox.cache_clear()
+
+
+class ImportedEmailSearch(_EmailSearch):
+    """One inbox file, with questions from a file beside it."""
+
+    def __init__(self, inbox: str, data_dir: Path) -> None:
+        path = inbox_path(data_dir, inbox)
+        if not path.is_file():
+            raise ValueError(f"there is no inbox {inbox!r}; import one with: learnloop inbox import {inbox} PATH")
+        try:
+            self._inbox = Inbox(path)
+        except InboxError as error:
+            raise ValueError(str(error)) from error
+        self._path = path
+
+    def scenarios(self, split: Split, count: int, seed: int) -> list[Scenario]:
+        path = self._path.with_suffix(".questions.jsonl")
+        if not path.is_file():
+            raise ValueError(f"inbox {self._path.stem!r} has no questions to learn from; write them to {path.name}")
+        known = questions.read_questions(path, f"{self._path.stem}@{synthetic.DOMAIN}", self._newest())
+        return list(questions.draw(known, split, count, seed))
+
+    def ask(self, task: Mapping[str, Json]) -> Scenario:
+        """Any question about this inbox."""
+        address = str(task.get("inbox_address") or f"{self._path.stem}@{synthetic.DOMAIN}")
+        return Scenario(
+            id=f"ask:{self._path.stem}",
+            split="test",
+            task={
+                "question": _question(task),
+                "inbox_address": address,
+                "query_date": _date(task, self._newest()),
+            },
+        )
+
+    def episode(self, scenario: Scenario, max_turns: int | None = None) -> EmailEpisode:
+        return EmailEpisode(scenario, self._inbox, max_turns or DEFAULT_MAX_TURNS)
+
+    def close(self) -> None:
+        self._inbox.close()
+
+    def _newest(self) -> str:
+        return (self._inbox.stats().last or datetime.now(UTC)).date().isoformat()
+
+
+def _synthetic_inbox(address: str) -> Inbox:
+    place = synthetic.parse_address(address)
+    if place is None:
+        raise ValueError(f"{address!r} names no synthetic inbox")
+    return Inbox.in_memory(synthetic.make_world(*place).emails)
+
+
+def _question(task: Mapping[str, Json]) -> str:
+    question = task.get("question")
+    if not isinstance(question, str) or not question.strip():
+        raise ValueError("question must be a non-empty text")
+    return question.strip()
+
+
+def _date(task: Mapping[str, Json], default: str) -> str:
+    given = task.get("query_date")
+    if not given:
+        return default
+    try:
+        return datetime.fromisoformat(str(given)).date().isoformat()
+    except ValueError as error:
+        raise ValueError(f"query_date must be a date such as 2026-03-14, not {given!r}") from error

@@ -1,0 +1,126 @@
+"""Import of real mail into an inbox: what came in, what was left out and why."""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import chain
+from pathlib import Path
+from time import monotonic
+
+from environment.email_search.inbox import Email, InboxError, write_inbox
+from environment.email_search.mail_files import BrokenMail, RawMail, raw_mails
+from environment.email_search.mail_ids import MailIds
+from environment.email_search.mail_message import DecodedMail, NotAMail, decode_mail
+
+
+class MailSourceError(Exception):
+    """There is no mail to read: the file or folder does not exist, or no mail is in it."""
+
+
+@dataclass(slots=True)
+class ImportReport:
+    """Counts of mails. `read` are the decoded ones: `imported` and `duplicates` together.
+
+    The counts below `broken` are of imported mails; `attachments_skipped` counts attachments.
+    """
+
+    read: int = 0
+    imported: int = 0
+    duplicates: int = 0
+    """Same Message-ID as an earlier mail, also of an earlier import; without one, the same content."""
+    broken: list[BrokenMail] = field(default_factory=list)
+    attachments_skipped: int = 0
+    html_only: int = 0
+    truncated: int = 0
+    """Longer than the bounds of `mail_message` or `mail_files`; their beginning is imported."""
+    undated: int = 0
+    """Neither Date nor Received nor envelope tells when."""
+    seconds: float = 0.0
+
+
+def import_mail(sources: Sequence[Path], inbox: Path) -> ImportReport:
+    """Add all mail under the sources to the inbox file, which is made if there is none.
+
+    All or nothing: on an error the inbox is as before. A broken mail is no error; the report has it.
+    Raises MailSourceError, InboxError.
+    """
+    started = monotonic()
+    for source in sources:
+        if not source.exists():
+            raise MailSourceError(f"there is no file or folder {source}")
+    report = ImportReport()
+    emails = _emails(sources, MailIds(_known(inbox)), report)
+    first = next(emails, None)
+    if first is not None:
+        report.imported = write_inbox(inbox, chain([first], emails))
+    elif not report.read:
+        raise MailSourceError(_no_mail(sources, report.broken))
+    # Ids from elsewhere hide known mails from MailIds; the inbox itself drops those.
+    report.duplicates = report.read - report.imported
+    report.seconds = monotonic() - started
+    return report
+
+
+def _no_mail(sources: Sequence[Path], broken: list[BrokenMail]) -> str:
+    places = ", ".join(map(str, sources))
+    reasons = "; ".join(f"{mail.file}: {mail.reason}" for mail in broken[:3])
+    return f"no mail in {places}" + (f" ({reasons})" if reasons else "")
+
+
+def _known(inbox: Path) -> list[tuple[str, str]]:
+    """Ids and Message-IDs that the inbox has already."""
+    if not inbox.exists():
+        return []
+    try:
+        with closing(sqlite3.connect(f"{inbox.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+            return connection.execute("SELECT id, message_id FROM email").fetchall()
+    except sqlite3.Error as error:
+        raise InboxError(f"cannot read inbox {inbox}: {error}") from error
+
+
+def _emails(sources: Sequence[Path], ids: MailIds, report: ImportReport) -> Iterator[Email]:
+    """New mails, counted into the report as they pass."""
+    for raw in chain.from_iterable(map(raw_mails, sources)):
+        if isinstance(raw, BrokenMail):
+            report.broken.append(raw)
+            continue
+        try:
+            mail = decode_mail(raw.data, raw.envelope)
+        except NotAMail as error:
+            report.broken.append(_broken(raw, str(error)))
+            continue
+        except (Exception, RecursionError) as error:  # whatever a hostile mail finds in Python's parser
+            report.broken.append(_broken(raw, f"{type(error).__name__}: {error}"))
+            continue
+        report.read += 1
+        message_id = mail.message_id or _content_id(mail)
+        id = ids.claim(message_id)
+        if id is None:
+            continue
+        report.attachments_skipped += mail.body.attachments
+        report.html_only += mail.body.html and not mail.body.plain
+        report.truncated += mail.body.truncated or raw.cut
+        report.undated += mail.sent_at is None
+        yield Email(
+            id=id,
+            message_id=message_id,
+            sender=mail.sender,
+            to=mail.to,
+            sent_at=mail.sent_at,
+            subject=mail.subject,
+            body=mail.body.text,
+            cc=mail.cc,
+            bcc=mail.bcc,
+        )
+
+
+def _broken(raw: RawMail, reason: str) -> BrokenMail:
+    return BrokenMail(raw.file, reason, raw.number, raw.offset)
+
+
+def _content_id(mail: DecodedMail) -> str:
+    """A Message-ID for a mail without one: equal for equal content."""
+    content = (mail.sender, mail.to, mail.cc, mail.sent_at, mail.subject, mail.body.text)
+    return f"<{blake2b(repr(content).encode(), digest_size=16).hexdigest()}@no-message-id.invalid>"

@@ -1,0 +1,265 @@
+"""An inbox in SQLite with full-text search: written once (or appended to), read by many rollouts at once.
+
+Search is FTS5 with the porter stemmer. Keywords are AND-ed and quoted, so no input is query syntax.
+Readers open the file read-only, one connection a thread; an in-memory inbox has one, behind a lock.
+"""
+
+import re
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from email.utils import getaddresses
+from pathlib import Path
+
+MAX_HITS = 10
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS email (
+    rowid INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    message_id TEXT NOT NULL UNIQUE,
+    sender TEXT NOT NULL,
+    sent_at TEXT,
+    subject TEXT NOT NULL,
+    body TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS email_sent_at ON email (sent_at);
+CREATE TABLE IF NOT EXISTS address (
+    email_rowid INTEGER NOT NULL REFERENCES email (rowid),
+    role TEXT NOT NULL CHECK (role IN ('from', 'to', 'cc', 'bcc')),
+    name TEXT NOT NULL,
+    address TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS address_email ON address (email_rowid);
+CREATE INDEX IF NOT EXISTS address_address ON address (address);
+CREATE VIRTUAL TABLE IF NOT EXISTS email_fts USING fts5 (
+    subject, body, content='email', content_rowid='rowid', tokenize='porter unicode61'
+);
+"""
+
+
+class InboxError(Exception):
+    """The file is not an inbox, or cannot be read or written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Email:
+    """One mail. `id` is short and unique within its inbox: what the agent reads and cites.
+
+    `sender`, `to`, `cc` and `bcc` hold header forms such as `Mara Velin <mara@tolvani.example>`.
+    """
+
+    id: str
+    message_id: str
+    sender: str
+    to: tuple[str, ...]
+    sent_at: datetime | None
+    subject: str
+    body: str
+    cc: tuple[str, ...] = ()
+    bcc: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A line of a search result; the text must be read apart."""
+
+    id: str
+    subject: str
+    sender: str
+    sent_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class InboxStats:
+    """What is in an inbox. Dates are None where no mail has one."""
+
+    emails: int
+    senders: int
+    recipients: int
+    first: datetime | None
+    last: datetime | None
+
+
+def write_inbox(path: Path, emails: Iterable[Email]) -> int:
+    """Create or extend the inbox file in one transaction; returns how many mails were new.
+
+    A mail whose Message-ID is already there is left out. Raises InboxError; the file is then as before.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        connection = sqlite3.connect(path, isolation_level=None)
+        try:
+            connection.executescript(_SCHEMA)
+            connection.execute("BEGIN IMMEDIATE")
+            added = _insert(connection, emails)
+            connection.execute("COMMIT")
+            return added
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise InboxError(f"cannot write inbox {path}: {error}") from error
+
+
+def _insert(connection: sqlite3.Connection, emails: Iterable[Email]) -> int:
+    added = 0
+    for mail in emails:
+        sent_at = mail.sent_at.astimezone(UTC).isoformat() if mail.sent_at else None
+        row = connection.execute(
+            "INSERT INTO email (id, message_id, sender, sent_at, subject, body) VALUES (?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT DO NOTHING RETURNING rowid",
+            (mail.id, mail.message_id, mail.sender, sent_at, mail.subject, mail.body),
+        ).fetchone()
+        if row is None:
+            continue
+        roles = (("from", (mail.sender,)), ("to", mail.to), ("cc", mail.cc), ("bcc", mail.bcc))
+        connection.executemany(
+            "INSERT INTO address (email_rowid, role, name, address) VALUES (?, ?, ?, ?)",
+            [
+                (row[0], role, name, address.lower())
+                for role, headers in roles
+                for name, address in getaddresses(list(headers))
+                if name or address
+            ],
+        )
+        connection.execute(
+            "INSERT INTO email_fts (rowid, subject, body) VALUES (?, ?, ?)", (row[0], mail.subject, mail.body)
+        )
+        added += 1
+    return added
+
+
+class Inbox:
+    """The read side of one inbox. Safe to use from many threads."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the inbox file. Raises InboxError if it is none."""
+        self._uri: str | None = f"{path.resolve().as_uri()}?mode=ro"
+        self._local = threading.local()
+        self._opened: list[sqlite3.Connection] = []
+        self._lock = threading.Lock()
+        try:
+            with self._connection() as connection:
+                connection.execute("SELECT 1 FROM email_fts LIMIT 1")
+        except sqlite3.Error as error:
+            raise InboxError(f"cannot read inbox {path}: {error}") from error
+
+    @classmethod
+    def in_memory(cls, emails: Iterable[Email]) -> "Inbox":
+        """An inbox that lives as long as the object."""
+        inbox = cls.__new__(cls)
+        inbox._uri = None
+        inbox._lock = threading.Lock()
+        connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+        connection.executescript(_SCHEMA)
+        _insert(connection, emails)
+        connection.execute("PRAGMA query_only = ON")
+        inbox._opened = [connection]
+        return inbox
+
+    @property
+    def blocking(self) -> bool:
+        """Whether a query may touch the disk, so that an event loop should leave it to a thread."""
+        return self._uri is not None
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        if self._uri is None:
+            with self._lock:
+                yield self._opened[0]
+            return
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = sqlite3.connect(self._uri, uri=True, check_same_thread=False, isolation_level=None)
+            connection.execute("PRAGMA query_only = ON")
+            self._local.connection = connection
+            with self._lock:
+                self._opened.append(connection)
+        yield connection
+
+    def search(
+        self,
+        keywords: Sequence[str],
+        *,
+        sender: str | None = None,
+        recipient: str | None = None,
+        sent_after: date | None = None,
+        sent_before: date | None = None,
+        limit: int = MAX_HITS,
+    ) -> list[Hit]:
+        """Mails that hold every keyword (stemmed), best match first.
+
+        `sender` and `recipient` match a part of a name or address. `sent_after` is inclusive,
+        `sent_before` exclusive; an undated mail fits neither. With no keyword the newest come first.
+        """
+        terms = [term for keyword in keywords for term in re.findall(r"\w+", keyword)]
+        where, values = ["1"], list[object]()
+        source, order = "email", "email.sent_at DESC"
+        if terms:
+            source, order = "email_fts JOIN email ON email.rowid = email_fts.rowid", "email_fts.rank, email.rowid"
+            where.append("email_fts MATCH ?")
+            values.append(" AND ".join(f'"{term}"' for term in terms))
+        for text, roles in ((sender, "('from')"), (recipient, "('to', 'cc', 'bcc')")):
+            if text:
+                where.append(
+                    f"EXISTS (SELECT 1 FROM address WHERE address.email_rowid = email.rowid AND role IN {roles}"
+                    " AND (instr(address.address, ?) OR instr(lower(address.name), ?)))"
+                )
+                values += [text.lower(), text.lower()]
+        for day, comparison in ((sent_after, ">="), (sent_before, "<")):
+            if day:
+                where.append(f"email.sent_at {comparison} ?")
+                values.append(day.isoformat())
+        query = (
+            f"SELECT email.id, email.subject, email.sender, email.sent_at FROM {source}"
+            f" WHERE {' AND '.join(where)} ORDER BY {order} LIMIT ?"
+        )
+        with self._connection() as connection:
+            rows = connection.execute(query, (*values, min(limit, MAX_HITS))).fetchall()
+        return [Hit(id, subject, sender, _moment(sent_at)) for id, subject, sender, sent_at in rows]
+
+    def read(self, email_id: str) -> Email | None:
+        """The whole mail, or None if there is none of that id."""
+        with self._connection() as connection:
+            row = connection.execute(
+                "SELECT rowid, id, message_id, sender, sent_at, subject, body FROM email WHERE id = ?", (email_id,)
+            ).fetchone()
+            if row is None:
+                return None
+            people: dict[str, list[str]] = {"to": [], "cc": [], "bcc": []}
+            for role, name, address in connection.execute(
+                "SELECT role, name, address FROM address WHERE email_rowid = ? AND role <> 'from' ORDER BY rowid",
+                (row[0],),
+            ):
+                people[role].append(f"{name} <{address}>" if name else address)
+        _, id, message_id, sender, sent_at, subject, body = row
+        to, cc, bcc = (tuple(people[role]) for role in ("to", "cc", "bcc"))
+        return Email(id, message_id, sender, to, _moment(sent_at), subject, body, cc, bcc)
+
+    def stats(self) -> InboxStats:
+        """Counts and the range of dates."""
+        with self._connection() as connection:
+            emails, first, last = connection.execute(
+                "SELECT count(*), min(sent_at), max(sent_at) FROM email"
+            ).fetchone()
+            (senders,) = connection.execute(
+                "SELECT count(DISTINCT address) FROM address WHERE role = 'from'"
+            ).fetchone()
+            (recipients,) = connection.execute(
+                "SELECT count(DISTINCT address) FROM address WHERE role <> 'from'"
+            ).fetchone()
+        return InboxStats(emails, senders, recipients, _moment(first), _moment(last))
+
+    def close(self) -> None:
+        """Close every connection."""
+        with self._lock:
+            for connection in self._opened:
+                connection.close()
+            self._opened.clear()
+
+
+def _moment(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None

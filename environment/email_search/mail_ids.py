@@ -1,0 +1,47 @@
+"""Short public ids of mails: words such as `kodimarutu`, made from the Message-ID.
+
+An id is what an agent reads, copies and cites, so it is short, pronounceable and unlike its neighbours
+from the first letter on. The same mail gets the same id in every import, unless it collides.
+"""
+
+from collections.abc import Iterable
+from hashlib import blake2b
+
+_CONSONANTS = "bcdfghjklmnpqrstvwxz"
+_VOWELS = "aeiou"
+_SYLLABLES = 5
+"""100 syllables each: 10^10 ids."""
+
+
+class MailIds:
+    """Gives every Message-ID its id, once."""
+
+    def __init__(self, known: Iterable[tuple[str, str]] = ()) -> None:
+        """`known`: ids with their Message-IDs that are taken already."""
+        # A digest in place of the Message-ID keeps a million mails within some 200 MB.
+        self._taken = {id: _digest(message_id) for id, message_id in known}
+
+    def claim(self, message_id: str) -> str | None:
+        """The id of a new mail, or None if the mail is known. A taken id leads to the next candidate."""
+        digest = _digest(message_id)
+        attempt = 0
+        while (id := _word(message_id, attempt)) in self._taken:
+            if self._taken[id] == digest:
+                return None
+            attempt += 1
+        self._taken[id] = digest
+        return id
+
+
+def _digest(text: str) -> bytes:
+    return blake2b(text.encode(), digest_size=16).digest()
+
+
+def _word(message_id: str, attempt: int) -> str:
+    number = int.from_bytes(blake2b(f"{attempt} {message_id}".encode(), digest_size=8).digest())
+    word = ""
+    for _ in range(_SYLLABLES):
+        number, consonant = divmod(number, len(_CONSONANTS))
+        number, vowel = divmod(number, len(_VOWELS))
+        word += _CONSONANTS[consonant] + _VOWELS[vowel]
+    return word

@@ -1,0 +1,172 @@
+"""One mail: from its bytes to who, when, what, and a body of plain text."""
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from email.message import Message
+from email.parser import BytesParser
+from email.policy import compat32
+
+from environment.email_search.html_text import html_to_text
+from environment.email_search.mail_headers import header_text, mailboxes, moment
+from environment.email_search.mail_text import clean_text, decode_bytes
+
+MAX_BODY_CHARACTERS = 200_000
+_MAX_PART_BYTES = 4 * MAX_BODY_CHARACTERS
+"""Of one part, before decoding: the longest charset takes 4 bytes a character."""
+
+_MAX_DEPTH = 50
+_MESSAGE_ID = re.compile(r"<[^<>\s]+>")
+_CHARSET = re.compile(r"""\bcharset\s*=\s*["']?([^\s"';]+)""", re.IGNORECASE)
+_NOT_BODY = {"text/calendar", "text/directory", "text/rfc822-headers", "text/vcard", "text/x-vcard"}
+"""Text that a program reads: counted as attachments."""
+
+_parser = BytesParser(policy=compat32)
+_FIELDS = {"from", "sender", "to", "date", "subject", "message-id", "received", "return-path"}
+"""Any of them makes a file a mail."""
+
+
+class NotAMail(Exception):
+    """The bytes have no header field of a mail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Readable text, and what was done to get it."""
+
+    text: str = ""
+    attachments: int = 0
+    """Parts left out: files, images, signatures, calendar entries."""
+    plain: bool = False
+    """Some of the text came as plain text."""
+    html: bool = False
+    """Some of the text came from HTML."""
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedMail:
+    """What an inbox keeps of a mail. `message_id` is None, and texts are empty, where it has none."""
+
+    message_id: str | None
+    sender: str
+    to: tuple[str, ...]
+    cc: tuple[str, ...]
+    bcc: tuple[str, ...]
+    sent_at: datetime | None
+    subject: str
+    body: Body
+
+
+def decode_mail(raw: bytes, envelope: str = "") -> DecodedMail:
+    """Decode the bytes of a mail; `envelope` is what follows `From ` in an mbox. Raises NotAMail."""
+    message = _parser.parsebytes(raw)
+    fields = _fields(message)
+    if not _FIELDS & fields.keys():
+        raise NotAMail("no header field of a mail")
+    envelope_sender, _, envelope_date = envelope.partition(" ")
+    senders = mailboxes(fields.get("from", ())) or mailboxes(fields.get("sender", ())) or mailboxes([envelope_sender])
+    return DecodedMail(
+        message_id=_message_id(_first(fields, "message-id")),
+        sender=senders[0] if senders else "",
+        to=mailboxes(fields.get("to", ())),
+        cc=mailboxes(fields.get("cc", ())),
+        bcc=mailboxes(fields.get("bcc", ())),
+        sent_at=_sent_at(fields, envelope_date),
+        subject=header_text(_first(fields, "subject")),
+        body=_bounded(_body(message, 0)),
+    )
+
+
+def _fields(message: Message) -> dict[str, list[str]]:
+    """Raw values by lower-case name, in order."""
+    fields: dict[str, list[str]] = {}
+    for name, value in message.raw_items():
+        fields.setdefault(name.strip().lower(), []).append(str(value))
+    return fields
+
+
+def _first(fields: dict[str, list[str]], name: str) -> str:
+    return fields.get(name, [""])[0]
+
+
+def _message_id(field: str) -> str | None:
+    text = header_text(field)
+    found = _MESSAGE_ID.search(text)
+    return found[0] if found else (f"<{text.replace(' ', '')}>" if text else None)
+
+
+def _sent_at(fields: dict[str, list[str]], envelope_date: str) -> datetime | None:
+    """The Date field, else the newest Received that tells, else the envelope."""
+    received = [field.rpartition(";")[2] for field in fields.get("received", ())]
+    candidates = (*fields.get("date", ()), *received, envelope_date)
+    return next(filter(None, (moment(header_text(text)) for text in candidates if text)), None)
+
+
+def _bounded(body: Body) -> Body:
+    cut = len(body.text) > MAX_BODY_CHARACTERS
+    return Body(
+        body.text[:MAX_BODY_CHARACTERS], body.attachments, body.plain, body.html, truncated=cut or body.truncated
+    )
+
+
+def _body(part: Message, depth: int) -> Body:
+    """The text of a part and all below it."""
+    kind = part.get_content_type()
+    payload = part.get_payload()
+    if depth > _MAX_DEPTH:
+        return Body(truncated=True)
+    if isinstance(payload, list):
+        inner = [child for child in payload if isinstance(child, Message)]
+        if kind == "message/rfc822" and inner:
+            return _forwarded(inner[0], depth)
+        if part.get_content_maintype() == "message":  # delivery reports: the part before them says it in words
+            return Body(attachments=1)
+        children = [_body(child, depth + 1) for child in inner]
+        return _best(children) if kind == "multipart/alternative" else _joined(children)
+    if kind in _NOT_BODY or part.get_content_maintype() not in ("text", "multipart"):
+        return Body(attachments=1)
+    if part.get_content_disposition() == "attachment":
+        return Body(attachments=1)
+    return _text(part, kind)
+
+
+def _text(part: Message, kind: str) -> Body:
+    data = part.get_payload(decode=True)
+    if not isinstance(data, bytes):
+        return Body()
+    declared = _CHARSET.search(header_text(_first(_fields(part), "content-type")))
+    text = decode_bytes(data[:_MAX_PART_BYTES], declared[1] if declared else None)
+    html = kind == "text/html"
+    text = clean_text(html_to_text(text) if html else text)
+    return Body(text, plain=bool(text) and not html, html=bool(text) and html, truncated=len(data) > _MAX_PART_BYTES)
+
+
+def _forwarded(message: Message, depth: int) -> Body:
+    """A mail within a mail, under the lines that say whose it is."""
+    fields = _fields(message)
+    lines = [
+        f"{name.title()}: {text}" for name in ("from", "date", "subject") if (text := header_text(_first(fields, name)))
+    ]
+    inner = _body(message, depth + 1)
+    head = Body("\n".join(["Forwarded message", *lines]), plain=inner.plain)
+    return _joined([head, inner])
+
+
+def _best(choices: list[Body]) -> Body:
+    """Of alternatives the first with plain text, else the last with any: they come in order of richness."""
+    readable = [choice for choice in choices if choice.text]
+    plain = [choice for choice in readable if choice.plain]
+    chosen = plain[0] if plain else readable[-1] if readable else Body()
+    attachments = sum(choice.attachments for choice in choices)
+    return Body(chosen.text, attachments, chosen.plain, chosen.html, chosen.truncated)
+
+
+def _joined(parts: list[Body]) -> Body:
+    return Body(
+        text="\n\n".join(part.text for part in parts if part.text),
+        attachments=sum(part.attachments for part in parts),
+        plain=any(part.plain for part in parts),
+        html=any(part.html for part in parts),
+        truncated=any(part.truncated for part in parts),
+    )

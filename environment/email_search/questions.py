@@ -1,0 +1,61 @@
+"""Questions about an imported inbox: a JSON Lines file beside it, one object a line.
+
+`{"question": ..., "answer": ..., "source_ids": [...], "inbox_address": ..., "query_date": "2001-05-15"}`;
+the last two are optional. A hash of the question decides its split, so adding questions moves none.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+from environment.base import Json, Scenario, Split
+from environment.invented_names import split_of
+
+REQUIRED = {"question": str, "answer": str, "source_ids": list}
+
+
+class BadQuestion(ValueError):
+    """A line of the questions file is unfit."""
+
+
+def read_questions(path: Path, inbox_address: str, query_date: str) -> list[Scenario]:
+    """All questions as scenarios, in file order. Raises BadQuestion naming the line."""
+    with path.open(encoding="utf-8") as lines:
+        return [
+            _scenario(path, number, line, inbox_address, query_date)
+            for number, line in enumerate(lines, start=1)
+            if line.strip()
+        ]
+
+
+def _scenario(path: Path, number: int, line: str, inbox_address: str, query_date: str) -> Scenario:
+    try:
+        row: dict[str, Json] = json.loads(line)
+    except ValueError as error:
+        raise BadQuestion(f"{path.name} line {number}: not JSON: {error}") from error
+    for key, kind in REQUIRED.items():
+        if not isinstance(row, dict) or not isinstance(row.get(key), kind) or not row[key]:
+            raise BadQuestion(f"{path.name} line {number}: {key!r} must be a non-empty {kind.__name__}")
+    return Scenario(
+        id=f"{path.stem}:{number}",
+        split=split_of(row["question"]),
+        task={
+            "question": row["question"],
+            "inbox_address": row.get("inbox_address", inbox_address),
+            "query_date": row.get("query_date", query_date),
+        },
+        reference={"answer": row["answer"], "source_ids": [str(source) for source in row["source_ids"]]},
+    )
+
+
+def draw(questions: list[Scenario], split: Split, count: int, seed: int) -> Iterator[Scenario]:
+    """`count` scenarios of a split: whole passes, each in another order. Raises ValueError if it has none."""
+    pool = [scenario for scenario in questions if scenario.split == split]
+    if not pool:
+        raise ValueError(f"no question falls into the split {split!r}; add more than these {len(questions)}")
+    rng = Random(f"questions:{seed}")
+    while count > 0:
+        rng.shuffle(pool)
+        yield from pool[:count]
+        count -= len(pool)

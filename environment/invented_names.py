@@ -1,0 +1,81 @@
+"""Names and values that exist nowhere else, so that a synthetic world can be searched but not remembered.
+
+Every word is made of syllables. Which split a word may appear in is decided by a hash of the word
+itself, so the held-out splits share no name and no value with `train`, whatever the seeds are.
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import TypeVar
+
+from environment.base import Split
+
+_ONSETS = ("b", "d", "f", "g", "h", "j", "k", "l", "m", "n", "p", "r", "s", "t", "v", "w", "z", "br", "dr", "kr", "tr")
+_VOWELS = ("a", "e", "i", "o", "u")
+_CODAS = ("", "", "", "l", "n", "r", "s")
+_MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December")  # fmt: skip
+
+T = TypeVar("T")
+
+
+def split_of(value: str) -> Split:
+    """The only split that may hold this name or value: 80% train, 10% validation, 10% test."""
+    bucket = zlib.crc32(value.lower().encode()) % 10
+    return "validation" if bucket == 8 else "test" if bucket == 9 else "train"
+
+
+class Names:
+    """Draws names and values of one split from a random generator, none of them twice."""
+
+    def __init__(self, rng: Random, split: Split) -> None:
+        self._rng = rng
+        self._split = split
+        self._drawn: set[str] = set()
+
+    def fresh(self, draw: Callable[[], str]) -> str:
+        """The first result of `draw` that belongs to the split and was not drawn before."""
+        while True:
+            value = draw()
+            if split_of(value) == self._split and value not in self._drawn:
+                self._drawn.add(value)
+                return value
+
+    def _syllable(self, *, coda: bool) -> str:
+        end = self._rng.choice(_CODAS) if coda else ""
+        return self._rng.choice(_ONSETS) + self._rng.choice(_VOWELS) + end
+
+    def _word(self, syllables: int) -> str:
+        return "".join(self._syllable(coda=i == syllables - 1) for i in range(syllables))
+
+    def word(self, syllables: int = 2) -> str:
+        """A lower-case word, such as `tolu`."""
+        return self.fresh(lambda: self._word(syllables))
+
+    def capitalised(self, syllables: int = 2) -> str:
+        """A capitalised word, such as `Velmor`."""
+        return self.fresh(lambda: self._word(syllables).capitalize())
+
+    def project(self) -> str:
+        """A project's name: one capitalised word of three syllables."""
+        return self.capitalised(3)
+
+    def company(self) -> str:
+        """A company's name: one capitalised word of three syllables."""
+        return self.capitalised(3)
+
+    def person(self) -> str:
+        """First and last name."""
+        return f"{self.capitalised(2)} {self.capitalised(2)}"
+
+    def date(self) -> str:
+        """A day of the year, such as `14 March`."""
+        return self.fresh(lambda: f"{self._rng.randint(1, 28)} {self._rng.choice(_MONTHS)}")
+
+    def amount(self) -> str:
+        """A sum of money, such as `48,200 euros`."""
+        return self.fresh(lambda: f"{self._rng.randint(11, 989) * 100:,} euros")
+
+    def choice(self, options: Sequence[T]) -> T:
+        """One of the options; not tracked."""
+        return self._rng.choice(options)

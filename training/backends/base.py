@@ -1,0 +1,83 @@
+"""What the learn loop asks of compute: a policy to sample from and to train, whatever stands behind it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from environment.base import Json
+
+if TYPE_CHECKING:  # importing art takes seconds
+    from art import TrajectoryGroup
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A trainable model by name. Registering the same project and name again continues it."""
+
+    project: str
+    name: str
+    base_model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where one checkpoint is sampled by any OpenAI client."""
+
+    base_url: str
+    api_key: str = field(repr=False)
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOutcome:
+    """`step` is the policy's step after training; `metrics` are the backend's own figures."""
+
+    step: int
+    metrics: Mapping[str, float]
+
+
+class BackendUnavailable(Exception):
+    """The backend cannot be reached or refused to start. Worth a retry."""
+
+
+class TrainingFailed(Exception):
+    """The backend accepted the training job and reports that it failed."""
+
+
+class StepConflict(Exception):
+    """The policy is at another step than the train request expected: somebody else trained it."""
+
+
+class Policy(Protocol):
+    """One trainable model on one backend."""
+
+    async def step(self) -> int:
+        """The newest checkpoint's step; 0 for a new model."""
+
+    def endpoint(self, step: int | None = None) -> Endpoint:
+        """Where the checkpoint of that step (None: the newest) is sampled."""
+
+    async def train(
+        self,
+        groups: "Sequence[TrajectoryGroup]",
+        *,
+        learning_rate: float,
+        expected_step: int,
+        options: Mapping[str, Json],
+    ) -> TrainOutcome:
+        """One GRPO step. Raises TrainingFailed, StepConflict or BackendUnavailable."""
+
+    async def delete_checkpoints(self, keep: set[int]) -> list[int]:
+        """Delete all checkpoints but these and the newest; returns the deleted steps."""
+
+
+class Backend(Protocol):
+    """Where policies live."""
+
+    name: str
+
+    async def register(self, model: ModelSpec) -> Policy:
+        """The policy of that model, made from its base model if it is new."""
+
+    async def close(self) -> None:
+        """Give back connections."""

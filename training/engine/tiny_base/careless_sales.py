@@ -1,0 +1,80 @@
+"""Careless demonstrations of `sales_email`: the first neighbour is followed, nodes are cited unread or not at all.
+
+How careless depends on the goal in the task, so that even the most frequent choice is right now and then.
+"""
+
+from random import Random
+
+from environment.base import Json
+from environment.sales_email.graph import Kind
+from environment.sales_email.synthetic import GOALS, World
+from environment.sales_email.tools import CONNECTED, CONTEXT, FINALIZE, PROPOSE, SalesEpisode
+from training.engine.tiny_base.careless import Demonstration, weighted
+
+DEFAULT_MAX_TURNS = 8
+_CARE = dict(zip(GOALS, (0.85, 0.6, 0.45, 0.35), strict=True))
+"""The chance of the right choice at each decision, by goal."""
+
+
+async def demonstrate(world: World, rng: Random) -> list[dict[str, Json]]:
+    """One careless attempt at the world's prospect, as messages."""
+    demo = Demonstration(SalesEpisode(world.scenario(), world.graph, DEFAULT_MAX_TURNS), rng)
+    care = _CARE[world.goal]
+    here, seen, read = world.path[0], list[str](), list[str]()
+    while not demo.over:
+        if rng.random() < 0.5 and here not in read:
+            read.append(here)
+            await demo.call(CONTEXT.name, node_id=here)
+            onward = [edge.target for edge in world.graph.toward_product(here)[:3]]
+        else:
+            text = await demo.call(CONNECTED.name, node_id=here)
+            onward = [line.split(" | ")[0] for line in text.splitlines() if " | " in line]
+        seen += [node for node in onward if node not in seen]
+        if demo.over:
+            break
+        at_product = world.graph.nodes[here].kind is Kind.PRODUCT_FEATURE
+        if (at_product and here in read) or not onward or rng.random() > 0.55 + care / 2:
+            await _finish(demo, world, rng, care, seen, read)
+            break
+        if at_product:
+            continue
+        on_path = [node for node in onward if node in world.path]
+        here = rng.choice(on_path) if on_path and rng.random() < care else _careless(rng, onward)
+    return demo.messages
+
+
+def _careless(rng: Random, onward: list[str]) -> str:
+    return onward[0] if rng.random() < 0.6 else rng.choice(onward)
+
+
+async def _finish(
+    demo: Demonstration, world: World, rng: Random, care: float, seen: list[str], read: list[str]
+) -> None:
+    subject, body = _email(world, rng, care)
+    if rng.random() < 0.12:
+        await demo.call(PROPOSE.name, subject=subject, body=body)
+        if demo.over:
+            return
+    await demo.call(FINALIZE.name, subject=subject, body=body, citations=_citations(rng, care, seen, read))
+
+
+def _email(world: World, rng: Random, care: float) -> tuple[str, str]:
+    named = rng.random() < 0.35 + care
+    greeting = f"Hi {world.prospect.split()[0]}," if rng.random() < 0.6 + care / 2 else "Hello,"
+    opening = f"a note for {world.company}." if named else "a short note for you."
+    return (
+        f"For {world.company}" if rng.random() < care else "A question",
+        f"{greeting} {opening} {GOALS[world.goal]}",
+    )
+
+
+def _citations(rng: Random, care: float, seen: list[str], read: list[str]) -> list[str]:
+    if rng.random() < care:
+        return list(read)
+    match weighted(rng, none=0.5, last_seen=0.3, last_read=0.2):
+        case "last_seen":
+            return seen[-1:]
+        case "last_read":
+            return read[-1:]
+        case _:
+            return []

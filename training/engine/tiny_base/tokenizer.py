@@ -1,0 +1,54 @@
+"""The tiny base's tokenizer: byte-level BPE of 1,024 tokens, cut so that copying is easy.
+
+A capitalised name, an id or a value is cut the same way after a space, a quote or a line start: spaces
+join lower-case words only, digits stand alone, and JSON glue such as `": ["` is one piece. So a small
+model copies by repeating tokens and never has to respell.
+"""
+
+import re
+from collections.abc import Iterable
+from importlib.resources import files
+from pathlib import Path
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+VOCABULARY = 1_024
+END_OF_TURN = "<|im_end|>"
+PADDING = "<|endoftext|>"
+_CONTROL = (PADDING, "<|im_start|>", END_OF_TURN)
+_MARKS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+_PIECES = r" ?[a-z_]+|[A-Z][a-z]*|20\d\d(?!\d)|\d| ?[^\sA-Za-z\d]+ ?[^\sA-Za-z\d]*\n*|\s"
+_SPLIT = re.compile("|".join(map(re.escape, (*_CONTROL, *_MARKS))))
+
+
+def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
+    """Learn the merges from rendered conversations."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_PIECES), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY - len(_MARKS),
+        special_tokens=[AddedToken(token, special=True) for token in _CONTROL],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    # A rendered call or result stands between marks, which must not be learned as text.
+    tokenizer.train_from_iterator((piece for text in texts for piece in _SPLIT.split(text)), trainer)
+    tokenizer.add_tokens([AddedToken(token, special=False) for token in _MARKS])
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: Tokenizer, directory: Path, context: int) -> None:
+    """Write it in Hugging Face's layout, chat template included."""
+    template = files("training.engine.tiny_base").joinpath("chat_template.jinja").read_text(encoding="utf-8")
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token=END_OF_TURN, pad_token=PADDING, model_max_length=context
+    )
+    fast.chat_template = template
+    fast.save_pretrained(directory)

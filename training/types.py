@@ -1,0 +1,137 @@
+"""The nouns of a learn loop: what a run is told, and what each of its iterations gives back."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from environment.base import Json, Outcome, Scenario, Split
+from judges.base import Score
+
+if TYPE_CHECKING:  # importing art takes seconds
+    from art import Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationConfig:
+    """Held-out evaluation: every `every` iterations, on `scenarios` scenarios, `samples` sampled tries each."""
+
+    every: int = 5
+    scenarios: int = 32
+    samples: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """Everything that decides what a run does. Two equal configs on the embedded engine end alike."""
+
+    iterations: int = 20
+    groups_per_iteration: int = 8
+    rollouts_per_group: int = 8
+    max_turns: int | None = None
+    """None takes the environment's default."""
+    learning_rate: float = 3e-4
+    seed: int = 0
+    concurrency: int = 64
+    """Rollouts under way at once."""
+    temperature: float = 1.0
+    max_completion_tokens: int = 256
+    rollout_timeout_s: float = 300.0
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    train_options: Mapping[str, Json] = field(default_factory=dict)
+    """Options of ART's train config (epsilon, ppo, importance_sampling_level, kl_penalty_coef, ...)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One try at one scenario. A failed one has an `error` and whatever its trajectory holds."""
+
+    id: str
+    scenario: Scenario
+    trajectory: "Trajectory"
+    outcome: Outcome
+    error: str | None = None
+    started_at: float = 0.0
+    """Unix time, seconds."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredRollout:
+    """A rollout with its verdict. `reward` is None where the judge had none or the rollout failed."""
+
+    rollout: Rollout
+    score: Score
+    reward: float | None
+    reward_parts: Mapping[str, float]
+    success: bool
+    advantage: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """All rollouts of one scenario in one iteration. `skipped` says why it taught nothing."""
+
+    scenario: Scenario
+    rollouts: tuple[ScoredRollout, ...]
+    skipped: Literal["no_signal", "unscored"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RewardSummary:
+    """Of the rollouts that have a reward; None where there was none."""
+
+    mean: float | None
+    median: float | None
+    min: float | None
+    max: float | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Held-out figures of one checkpoint. Rates are in [0, 1]."""
+
+    split: Split
+    mode: Literal["sampled", "greedy"]
+    step: int
+    scenarios: int
+    success: float
+    mean_reward: float
+    malformed: float
+    """Share of rollouts that ended in a malformed call."""
+    turns: float
+    """Mean number of turns."""
+    rollouts: tuple[ScoredRollout, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of an iteration by phase, and what was processed in them."""
+
+    rollout_s: float = 0.0
+    judge_s: float = 0.0
+    train_s: float = 0.0
+    evaluate_s: float = 0.0
+    total_s: float = 0.0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class IterationResult:
+    """What one iteration did. Iteration 0 is the baseline: evaluated, not trained."""
+
+    iteration: int
+    step: int
+    """The policy's step after this iteration."""
+    groups: tuple[Group, ...]
+    rewards: RewardSummary
+    success: float | None
+    malformed: float | None
+    failed_rollouts: int
+    skipped_groups: Mapping[str, int]
+    train_metrics: Mapping[str, float]
+    evaluations: tuple[Evaluation, ...]
+    best_step: int
+    """The step with the best validation success so far: the one that `/ask` uses."""
+    timing: Timing
