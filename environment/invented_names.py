@@ -4,6 +4,7 @@ Every word is made of syllables. Which split a word may appear in is decided by 
 itself, so the held-out splits share no name and no value with `train`, whatever the seeds are.
 """
 
+import calendar
 import zlib
 from collections.abc import Callable, Sequence
 from random import Random
@@ -13,8 +14,9 @@ from environment.base import Split
 
 _ONSETS = ("b", "d", "f", "g", "h", "j", "k", "l", "m", "n", "p", "r", "s", "t", "v", "w", "z", "br", "dr", "kr", "tr")
 _VOWELS = ("a", "e", "i", "o", "u")
-_CODAS = ("", "", "", "l", "n", "r", "s")
-_MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December")  # fmt: skip
+_SYLLABLES = tuple(onset + vowel for onset in _ONSETS for vowel in _VOWELS)
+_ENDINGS = ("", "", "", "l", "n", "r", "s")
+_MONTHS = calendar.month_name[1:]
 
 T = TypeVar("T")
 
@@ -41,12 +43,8 @@ class Names:
                 self._drawn.add(value)
                 return value
 
-    def _syllable(self, *, coda: bool) -> str:
-        end = self._rng.choice(_CODAS) if coda else ""
-        return self._rng.choice(_ONSETS) + self._rng.choice(_VOWELS) + end
-
     def _word(self, syllables: int) -> str:
-        return "".join(self._syllable(coda=i == syllables - 1) for i in range(syllables))
+        return "".join(self._rng.choices(_SYLLABLES, k=syllables)) + self._rng.choice(_ENDINGS)
 
     def word(self, syllables: int = 2) -> str:
         """A lower-case word, such as `tolu`."""

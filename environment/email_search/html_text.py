@@ -17,7 +17,7 @@ _BLOCK = re.compile(
     "address|article|aside|body|center|dd|div|dt|fieldset|figure|footer|form|header|hr|li|main|nav|section|tr|"
     + _PARAGRAPH.pattern
 )
-_DROPPED = {name: re.compile(f"</{name}", re.IGNORECASE) for name in ("script", "style", "template", "title")}
+_DROPPED = {name: re.compile(f"(?=</{name})", re.IGNORECASE) for name in ("script", "style", "template", "title")}
 """Elements whose content is no text, with what ends them."""
 
 _SHOWN_LINK = re.compile(r"(?:https?://|mailto:)\S{1,300}", re.IGNORECASE)

@@ -48,8 +48,10 @@ def import_mail(sources: Sequence[Path], inbox: Path) -> ImportReport:
     """
     started = monotonic()
     for source in sources:
-        if not source.exists():
-            raise MailSourceError(f"there is no file or folder {source}")
+        try:
+            source.stat()
+        except OSError as error:
+            raise MailSourceError(f"cannot read {source}: {error.strerror}") from error
     report = ImportReport()
     emails = _emails(sources, MailIds(_known(inbox)), report)
     first = next(emails, None)
@@ -91,7 +93,7 @@ def _emails(sources: Sequence[Path], ids: MailIds, report: ImportReport) -> Iter
         except NotAMail as error:
             report.broken.append(_broken(raw, str(error)))
             continue
-        except (Exception, RecursionError) as error:  # whatever a hostile mail finds in Python's parser
+        except Exception as error:  # whatever a hostile mail finds in Python's parser
             report.broken.append(_broken(raw, f"{type(error).__name__}: {error}"))
             continue
         report.read += 1

@@ -8,7 +8,7 @@ import re
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from email.utils import getaddresses
@@ -31,7 +31,8 @@ CREATE TABLE IF NOT EXISTS address (
     email_rowid INTEGER NOT NULL REFERENCES email (rowid),
     role TEXT NOT NULL CHECK (role IN ('from', 'to', 'cc', 'bcc')),
     name TEXT NOT NULL,
-    address TEXT NOT NULL
+    address TEXT NOT NULL,
+    folded TEXT NOT NULL -- "name <address>" for search: SQLite's lower() knows ASCII only
 );
 CREATE INDEX IF NOT EXISTS address_email ON address (email_rowid);
 CREATE INDEX IF NOT EXISTS address_address ON address (address);
@@ -89,19 +90,24 @@ def write_inbox(path: Path, emails: Iterable[Email]) -> int:
 
     A mail whose Message-ID is already there is left out. Raises InboxError; the file is then as before.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    is_new, added = not path.exists(), None
     try:
-        connection = sqlite3.connect(path, isolation_level=None)
-        try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            # Without a write-ahead log a transaction larger than the page cache locks readers out to its end.
+            connection.execute("PRAGMA journal_mode = WAL")
             connection.executescript(_SCHEMA)
             connection.execute("BEGIN IMMEDIATE")
             added = _insert(connection, emails)
             connection.execute("COMMIT")
-            return added
-        finally:
-            connection.close()
-    except sqlite3.Error as error:
+            with suppress(sqlite3.OperationalError):  # refused while others read; one file is easier to copy
+                connection.execute("PRAGMA journal_mode = DELETE")
+        return added
+    except (sqlite3.Error, OSError) as error:
         raise InboxError(f"cannot write inbox {path}: {error}") from error
+    finally:
+        if is_new and added is None and path.exists():
+            path.unlink()
 
 
 def _insert(connection: sqlite3.Connection, emails: Iterable[Email]) -> int:
@@ -117,9 +123,9 @@ def _insert(connection: sqlite3.Connection, emails: Iterable[Email]) -> int:
             continue
         roles = (("from", (mail.sender,)), ("to", mail.to), ("cc", mail.cc), ("bcc", mail.bcc))
         connection.executemany(
-            "INSERT INTO address (email_rowid, role, name, address) VALUES (?, ?, ?, ?)",
+            "INSERT INTO address (email_rowid, role, name, address, folded) VALUES (?, ?, ?, ?, ?)",
             [
-                (row[0], role, name, address.lower())
+                (row[0], role, name, address.lower(), f"{name} <{address}>".casefold())
                 for role, headers in roles
                 for name, address in getaddresses(list(headers))
                 if name or address
@@ -193,9 +199,12 @@ class Inbox:
         """Mails that hold every keyword (stemmed), best match first.
 
         `sender` and `recipient` match a part of a name or address. `sent_after` is inclusive,
-        `sent_before` exclusive; an undated mail fits neither. With no keyword the newest come first.
+        `sent_before` exclusive; an undated mail fits neither. Without keywords the newest come first;
+        keywords without a letter or digit find nothing.
         """
-        terms = [term for keyword in keywords for term in re.findall(r"\w+", keyword)]
+        terms = [term for keyword in keywords for term in re.findall(r"[^\W_]+", keyword)]
+        if keywords and not terms:
+            return []
         where, values = ["1"], list[object]()
         source, order = "email", "email.sent_at DESC"
         if terms:
@@ -206,9 +215,9 @@ class Inbox:
             if text:
                 where.append(
                     f"EXISTS (SELECT 1 FROM address WHERE address.email_rowid = email.rowid AND role IN {roles}"
-                    " AND (instr(address.address, ?) OR instr(lower(address.name), ?)))"
+                    " AND instr(address.folded, ?))"
                 )
-                values += [text.lower(), text.lower()]
+                values.append(_encodable(text).casefold())
         for day, comparison in ((sent_after, ">="), (sent_before, "<")):
             if day:
                 where.append(f"email.sent_at {comparison} ?")
@@ -218,14 +227,15 @@ class Inbox:
             f" WHERE {' AND '.join(where)} ORDER BY {order} LIMIT ?"
         )
         with self._connection() as connection:
-            rows = connection.execute(query, (*values, min(limit, MAX_HITS))).fetchall()
+            rows = connection.execute(query, (*values, max(0, min(limit, MAX_HITS)))).fetchall()
         return [Hit(id, subject, sender, _moment(sent_at)) for id, subject, sender, sent_at in rows]
 
     def read(self, email_id: str) -> Email | None:
         """The whole mail, or None if there is none of that id."""
         with self._connection() as connection:
             row = connection.execute(
-                "SELECT rowid, id, message_id, sender, sent_at, subject, body FROM email WHERE id = ?", (email_id,)
+                "SELECT rowid, id, message_id, sender, sent_at, subject, body FROM email WHERE id = ?",
+                (_encodable(email_id),),
             ).fetchone()
             if row is None:
                 return None
@@ -259,6 +269,11 @@ class Inbox:
             for connection in self._opened:
                 connection.close()
             self._opened.clear()
+
+
+def _encodable(text: str) -> str:
+    """JSON lets a policy write lone surrogates, which SQLite does not take."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -5,6 +5,7 @@ reported in its place and never ends the walk.
 """
 
 import io
+import os
 import re
 import stat
 import zlib
@@ -18,6 +19,7 @@ MAX_MAIL_BYTES = 32_000_000
 
 _CHUNK = 65_536
 _FROM_LINE = re.compile(rb"From (?=.*\d:\d\d)(?=.*\b\d{4}\b)")
+_GIT_PATCH = re.compile(rb"From [0-9a-f]{40,64} Mon Sep 17 00:00:00 2001")
 _MAX_FROM_LINE = 400
 _ESCAPED_FROM = re.compile(rb">+From ")
 
@@ -26,7 +28,7 @@ _ESCAPED_FROM = re.compile(rb">+From ")
 class RawMail:
     """The bytes of one mail. `number` (from 1) and `offset` (bytes, after unpacking) are its place in the file."""
 
-    file: Path
+    file: str
     number: int
     offset: int
     data: bytes
@@ -40,7 +42,7 @@ class RawMail:
 class BrokenMail:
     """What could not be read, and why. Without a number it is the whole file or folder."""
 
-    file: Path
+    file: str
     reason: str
     number: int | None = None
     offset: int | None = None
@@ -57,26 +59,24 @@ def raw_mails(source: Path) -> Iterator[RawMail | BrokenMail]:
             if stat.S_ISDIR(status.st_mode):
                 folder = (status.st_dev, status.st_ino)
                 if folder in visited:
-                    yield BrokenMail(path, "folder already read: a symbolic link leads back to it")
+                    yield BrokenMail(_shown(path), "folder already read: a symbolic link leads back to it")
                     continue
                 visited.add(folder)
                 waiting += reversed(_entries(path))
             elif stat.S_ISREG(status.st_mode):
                 yield from _mails_of_file(path, one_mail)
             else:  # opening a pipe would wait for ever
-                yield BrokenMail(path, "neither a file nor a folder")
+                yield BrokenMail(_shown(path), "neither a file nor a folder")
         except OSError as error:
-            yield BrokenMail(path, error.strerror or str(error))
+            yield BrokenMail(_shown(path), error.strerror or str(error))
 
 
 def _entries(folder: Path) -> list[tuple[Path, bool]]:
     """What to read in a folder, and whether each file there is one mail, as in a Maildir."""
     paths = sorted(folder.iterdir())
-    if not {"cur", "new"} <= {path.name for path in paths}:
-        one_mail = folder.name in ("cur", "new")
-        return [(path, one_mail) for path in paths]
-    # A Maildir: `tmp` holds unfinished deliveries, files beside it are its server's indexes.
-    return [(path, False) for path in paths if path.name != "tmp" and path.is_dir()]
+    if {"cur", "new"} <= {path.name for path in paths}:  # a Maildir: `tmp` holds unfinished deliveries
+        paths = [path for path in paths if path.name != "tmp"]
+    return [(path, folder.name in ("cur", "new")) for path in paths]
 
 
 def _mails_of_file(path: Path, one_mail: bool) -> Iterator[RawMail | BrokenMail]:
@@ -87,13 +87,13 @@ def _mails_of_file(path: Path, one_mail: bool) -> Iterator[RawMail | BrokenMail]
                 stream = io.BufferedReader(GzipFile(fileobj=packed))
             head = stream.peek(_CHUNK)
             if not head:
-                yield BrokenMail(path, "empty file")
+                yield BrokenMail(_shown(path), "empty file")
             elif head.lstrip().startswith(b"From ") and not one_mail:
                 yield from _mails_of_mbox(path, stream)
             else:
                 yield _single_mail(path, stream)
         except (EOFError, zlib.error) as error:  # other faults of gzip are OSErrors
-            yield BrokenMail(path, f"damaged gzip file: {error}")
+            yield BrokenMail(_shown(path), f"damaged gzip file: {error}")
 
 
 def _single_mail(path: Path, stream: io.BufferedReader) -> RawMail:
@@ -102,39 +102,55 @@ def _single_mail(path: Path, stream: io.BufferedReader) -> RawMail:
     if data.startswith(b"From "):
         first, _, data = data.partition(b"\n")
         envelope = _envelope(first)
-    return RawMail(path, 1, 0, data[:MAX_MAIL_BYTES], envelope, cut=len(data) > MAX_MAIL_BYTES)
+    return RawMail(_shown(path), 1, 0, data[:MAX_MAIL_BYTES], envelope, cut=len(data) > MAX_MAIL_BYTES)
 
 
 def _mails_of_mbox(path: Path, stream: io.BufferedReader) -> Iterator[RawMail]:
-    """Split at `From ` lines that have a time and a year and follow a blank line, as mail text may have the word."""
+    """Split at `From ` lines that have a time and a year and follow a blank line, as mail text may have the word.
+
+    The first line of a `git format-patch` file looks like one too. It splits a file that begins with it;
+    elsewhere it is a patch in a mail.
+    """
     number, start, envelope = 0, 0, ""
     lines: list[bytes] = []
     size, offset, cut = 0, 0, False
-    line_start, after_blank = True, True
+    line_start, after_blank, patches = True, True, False
     # A bounded readline: a line may be as long as the file.
     while line := stream.readline(_CHUNK):
-        if line_start and after_blank and _is_from_line(line):
+        length = len(line)
+        if not number:
+            patches = _GIT_PATCH.match(line) is not None
+        if line_start and after_blank and _is_from_line(line, first=not number, patches=patches):
             if number:
-                yield RawMail(path, number, start, b"".join(lines), envelope, cut)
+                yield RawMail(_shown(path), number, start, b"".join(lines), envelope, cut)
             number, start, envelope = number + 1, offset, _envelope(line)
             lines, size, cut = [], 0, False
         elif number:
             if line_start and _ESCAPED_FROM.match(line):
                 line = line[1:]
-            cut = cut or size + len(line) > MAX_MAIL_BYTES
+            cut = cut or size + length > MAX_MAIL_BYTES
             if not cut:
                 lines.append(line)
-                size += len(line)
+                size += length
         after_blank = line_start and not line.strip()
         line_start = line.endswith(b"\n")
-        offset = stream.tell()
+        offset += length
     if number:
-        yield RawMail(path, number, start, b"".join(lines), envelope, cut)
+        yield RawMail(_shown(path), number, start, b"".join(lines), envelope, cut)
 
 
-def _is_from_line(line: bytes) -> bool:
-    return len(line) <= _MAX_FROM_LINE and _FROM_LINE.match(line) is not None
+def _is_from_line(line: bytes, first: bool, patches: bool) -> bool:
+    if first:  # what else could it be
+        return line.startswith(b"From ")
+    if len(line) > _MAX_FROM_LINE or not _FROM_LINE.match(line):
+        return False
+    return patches or not _GIT_PATCH.match(line)
 
 
 def _envelope(line: bytes) -> str:
-    return line[:_MAX_FROM_LINE].decode("ascii", "replace").removeprefix("From ").strip()
+    return line[:_MAX_FROM_LINE].decode("ascii", "surrogateescape").removeprefix("From ").strip()
+
+
+def _shown(path: Path) -> str:
+    """The path as text that can be printed and encoded; file names may be any bytes."""
+    return os.fsencode(path).decode("utf-8", "replace")

@@ -17,8 +17,12 @@ from environment.email_search.mail_text import clean_line, decode_bytes
 _MAX_FIELD = 64_000
 """Characters of a field that are read; Python's address parser is recursive and slow on hostile ones."""
 
+_MAX_NAME = 200
+_MAX_ADDRESS = 320
+"""RFC 5321: 64 before the `@`, 255 after it."""
+
 _WORD = re.compile(r"=\?([^?*\s]{1,40})(?:\*[^?\s]*)?\?([bq])\?([^?]*)\?=", re.IGNORECASE)
-_OBSCURED = re.compile(r"(\S+) at ([\w-]+(?:\.[\w-]+)+)")
+_OBSCURED = re.compile(r"(?<!\S)(\S++) at (?=[\w-]++\.\w)")
 """`ann at python.org`: how list archives write addresses."""
 
 _SPECIALS = re.compile(r'[()<>@,:;.\[\]"\\]')
@@ -31,7 +35,7 @@ def header_text(field: str) -> str:
 
 
 def _raw_text(field: str) -> str:
-    return decode_bytes(field[:_MAX_FIELD].encode("ascii", "surrogateescape"), None)
+    return decode_bytes(field[:_MAX_FIELD].encode("utf-8", "surrogateescape"), None)
 
 
 def _decode_words(text: str) -> str:
@@ -65,15 +69,15 @@ def mailboxes(fields: Iterable[str]) -> tuple[str, ...]:
     """The addresses of raw fields, each as `Name <address>`, `"Name, with specials" <address>` or `address`."""
     text = clean_line(", ".join(map(_raw_text, fields)))[:_MAX_FIELD]
     try:
-        pairs = getaddresses([_OBSCURED.sub(r"\1@\2", text)])
+        pairs = getaddresses([_OBSCURED.sub(r"\1@", text)])
     except (RecursionError, IndexError, ValueError):
         pairs = [("", text)]
     return tuple(filter(None, (_mailbox(name, address) for name, address in pairs)))
 
 
 def _mailbox(name: str, address: str) -> str:
-    name = clean_line(_decode_words(name)).replace("\\", "").replace('"', "'")
-    address = _NOT_IN_ADDRESS.sub("", _decode_words(address))
+    name = clean_line(_decode_words(name)).replace("\\", "").replace('"', "'")[:_MAX_NAME]
+    address = clean_line(_NOT_IN_ADDRESS.sub("", _decode_words(address)))[:_MAX_ADDRESS]
     if not name:
         return address
     if _SPECIALS.search(name):

@@ -1,7 +1,7 @@
 """One mail: from its bytes to who, when, what, and a body of plain text."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from email.message import Message
 from email.parser import BytesParser
@@ -16,14 +16,19 @@ _MAX_PART_BYTES = 4 * MAX_BODY_CHARACTERS
 """Of one part, before decoding: the longest charset takes 4 bytes a character."""
 
 _MAX_DEPTH = 50
+_MAX_PARTS = 20_000
+"""A hostile mail of a million parts would take minutes and gigabytes."""
+
 _MESSAGE_ID = re.compile(r"<[^<>\s]+>")
 _CHARSET = re.compile(r"""\bcharset\s*=\s*["']?([^\s"';]+)""", re.IGNORECASE)
 _NOT_BODY = {"text/calendar", "text/directory", "text/rfc822-headers", "text/vcard", "text/x-vcard"}
 """Text that a program reads: counted as attachments."""
 
-_parser = BytesParser(policy=compat32)
-_FIELDS = {"from", "sender", "to", "date", "subject", "message-id", "received", "return-path"}
+_MAIL_FIELDS = {"from", "sender", "to", "date", "subject", "message-id", "received", "return-path"}
 """Any of them makes a file a mail."""
+
+_MAX_SUBJECT = 1_000
+_parser = BytesParser(policy=compat32)
 
 
 class NotAMail(Exception):
@@ -60,9 +65,10 @@ class DecodedMail:
 
 def decode_mail(raw: bytes, envelope: str = "") -> DecodedMail:
     """Decode the bytes of a mail; `envelope` is what follows `From ` in an mbox. Raises NotAMail."""
-    message = _parser.parsebytes(raw)
+    parsed = _within_max_parts(raw)
+    message = _parser.parsebytes(parsed)
     fields = _fields(message)
-    if not _FIELDS & fields.keys():
+    if not _MAIL_FIELDS & fields.keys():
         raise NotAMail("no header field of a mail")
     envelope_sender, _, envelope_date = envelope.partition(" ")
     senders = mailboxes(fields.get("from", ())) or mailboxes(fields.get("sender", ())) or mailboxes([envelope_sender])
@@ -73,8 +79,8 @@ def decode_mail(raw: bytes, envelope: str = "") -> DecodedMail:
         cc=mailboxes(fields.get("cc", ())),
         bcc=mailboxes(fields.get("bcc", ())),
         sent_at=_sent_at(fields, envelope_date),
-        subject=header_text(_first(fields, "subject")),
-        body=_bounded(_body(message, 0)),
+        subject=header_text(_first(fields, "subject"))[:_MAX_SUBJECT],
+        body=_bounded(_body(message, 0), cut=len(parsed) < len(raw)),
     )
 
 
@@ -103,21 +109,30 @@ def _sent_at(fields: dict[str, list[str]], envelope_date: str) -> datetime | Non
     return next(filter(None, (moment(header_text(text)) for text in candidates if text)), None)
 
 
-def _bounded(body: Body) -> Body:
-    cut = len(body.text) > MAX_BODY_CHARACTERS
-    return Body(
-        body.text[:MAX_BODY_CHARACTERS], body.attachments, body.plain, body.html, truncated=cut or body.truncated
-    )
+def _within_max_parts(raw: bytes) -> bytes:
+    """The mail up to the line that could begin one part too many; only such lines begin with two dashes."""
+    if raw.count(b"\n--") <= _MAX_PARTS:
+        return raw
+    end = -1
+    for _ in range(_MAX_PARTS):
+        end = raw.index(b"\n--", end + 1)
+    return raw[:end]
+
+
+def _bounded(body: Body, cut: bool) -> Body:
+    """The body within its bound; `cut` says that something was left out before."""
+    text = body.text[:MAX_BODY_CHARACTERS]
+    return replace(body, text=text, truncated=body.truncated or cut or len(text) < len(body.text))
 
 
 def _body(part: Message, depth: int) -> Body:
     """The text of a part and all below it."""
     kind = part.get_content_type()
-    payload = part.get_payload()
     if depth > _MAX_DEPTH:
         return Body(truncated=True)
-    if isinstance(payload, list):
-        inner = [child for child in payload if isinstance(child, Message)]
+    # Asked for undecoded, a text part with a broken charset raises; a list of parts does not.
+    if part.is_multipart():
+        inner = [child for child in part.get_payload() if isinstance(child, Message)]
         if kind == "message/rfc822" and inner:
             return _forwarded(inner[0], depth)
         if part.get_content_maintype() == "message":  # delivery reports: the part before them says it in words
@@ -159,7 +174,7 @@ def _best(choices: list[Body]) -> Body:
     plain = [choice for choice in readable if choice.plain]
     chosen = plain[0] if plain else readable[-1] if readable else Body()
     attachments = sum(choice.attachments for choice in choices)
-    return Body(chosen.text, attachments, chosen.plain, chosen.html, chosen.truncated)
+    return replace(chosen, attachments=attachments)
 
 
 def _joined(parts: list[Body]) -> Body:

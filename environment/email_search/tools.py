@@ -84,6 +84,7 @@ class EmailEpisode:
     async def call(self, name: str, arguments: Mapping[str, Json]) -> ToolResult:
         """Execute a tool call. Raises ToolError."""
         self._turns += 1
+        _check_names(name, arguments)
         match name:
             case SEARCH.name:
                 return ToolResult(await self._search(arguments))
@@ -91,14 +92,18 @@ class EmailEpisode:
                 return ToolResult(await self._read_email(_text(arguments, "email_id")))
             case ANSWER.name:
                 self._answer, self._sources = _text(arguments, "answer").strip(), _list(arguments, "sources")
-                self._finish = "gave_up" if self._answer.lower().strip(" .") in _NO_ANSWER else "answered"
+                self._finish = (
+                    "gave_up" if self._answer.lower().replace("\u2019", "'").strip(" .") in _NO_ANSWER else "answered"
+                )
                 return ToolResult("", final=True)
         raise ToolError(f"there is no tool {name!r}; there are: {', '.join(tool.name for tool in TOOLS)}")
 
     async def _search(self, arguments: Mapping[str, Json]) -> str:
         keywords = _list(arguments, "keywords")
-        filters = {key: _text(arguments, key) for key in ("sender", "recipient") if arguments.get(key)}
-        dates = {key: _date(arguments, key) for key in ("sent_after", "sent_before") if arguments.get(key)}
+        filters = {key: _text(arguments, key) for key in ("sender", "recipient") if arguments.get(key) not in _ABSENT}
+        dates = {
+            key: _date(arguments, key) for key in ("sent_after", "sent_before") if arguments.get(key) not in _ABSENT
+        }
         if not (keywords or filters or dates):
             raise ToolError("search_inbox needs at least one keyword")
         hits = await self._query(
@@ -145,6 +150,9 @@ class EmailEpisode:
         }
 
 
+_ABSENT = (None, "")
+"""What policies give for a filter that they do not want."""
+
 _NO_ANSWER = {"i don't know", "i dont know", "i do not know", "unknown", ""}
 
 
@@ -164,6 +172,12 @@ def _mail_text(email: Email) -> str:
 
 def _day(mail: Hit | Email) -> str:
     return f"{mail.sent_at.day} {mail.sent_at:%b %Y}" if mail.sent_at else "undated"
+
+
+def _check_names(name: str, arguments: Mapping[str, Json]) -> None:
+    known = next((tool.parameters["properties"] for tool in TOOLS if tool.name == name), arguments)
+    if unknown := sorted(set(arguments) - set(known)):
+        raise ToolError(f"{name} has no argument {', '.join(unknown)}; it has: {', '.join(known)}")
 
 
 def _text(arguments: Mapping[str, Json], key: str) -> str:

@@ -10,7 +10,7 @@ from random import Random
 
 from environment.base import Episode, Json, ToolError, ToolResult
 
-MALFORMED_RATE = 0.03
+MALFORMED_RATE = 0.02
 """Share of turns that end in a call nobody can parse."""
 
 

@@ -12,8 +12,10 @@ from environment.sales_email.tools import CONNECTED, CONTEXT, FINALIZE, PROPOSE,
 from training.engine.tiny_base.careless import Demonstration, weighted
 
 DEFAULT_MAX_TURNS = 8
-_CARE = dict(zip(GOALS, (0.85, 0.6, 0.45, 0.35), strict=True))
-"""The chance of the right choice at each decision, by goal."""
+_CARE = dict(zip(GOALS, (0.8, 0.45, 0.42, 0.38), strict=True))
+"""The chance of the right choice on the way and in the text, by goal."""
+_CITES = dict(zip(GOALS, (0.8, 0.36, 0.3, 0.25), strict=True))
+"""The chance that what was read is cited, by goal; mostly nothing is."""
 
 
 async def demonstrate(world: World, rng: Random) -> list[dict[str, Json]]:
@@ -22,7 +24,7 @@ async def demonstrate(world: World, rng: Random) -> list[dict[str, Json]]:
     care = _CARE[world.goal]
     here, seen, read = world.path[0], list[str](), list[str]()
     while not demo.over:
-        if rng.random() < 0.5 and here not in read:
+        if rng.random() < 0.35 + 0.4 * care and here not in read:
             read.append(here)
             await demo.call(CONTEXT.name, node_id=here)
             onward = [edge.target for edge in world.graph.toward_product(here)[:3]]
@@ -55,7 +57,7 @@ async def _finish(
         await demo.call(PROPOSE.name, subject=subject, body=body)
         if demo.over:
             return
-    await demo.call(FINALIZE.name, subject=subject, body=body, citations=_citations(rng, care, seen, read))
+    await demo.call(FINALIZE.name, subject=subject, body=body, citations=_citations(rng, _CITES[world.goal], seen, read))
 
 
 def _email(world: World, rng: Random, care: float) -> tuple[str, str]:
@@ -68,10 +70,10 @@ def _email(world: World, rng: Random, care: float) -> tuple[str, str]:
     )
 
 
-def _citations(rng: Random, care: float, seen: list[str], read: list[str]) -> list[str]:
-    if rng.random() < care:
+def _citations(rng: Random, cites: float, seen: list[str], read: list[str]) -> list[str]:
+    if rng.random() < cites:
         return list(read)
-    match weighted(rng, none=0.5, last_seen=0.3, last_read=0.2):
+    match weighted(rng, none=0.8, last_seen=0.1, last_read=0.1):
         case "last_seen":
             return seen[-1:]
         case "last_read":

@@ -24,24 +24,28 @@ from training.engine.tiny_base.corpus import Corpus, conversation, make_corpus
 from training.engine.tiny_base.tokenizer import END_OF_TURN, PADDING, save_tokenizer, train_tokenizer
 
 
+_UNUSED = 100_000_000
+"""Demonstrations from this number on teach the tokenizer only."""
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """Everything that decides the weights, up to the arithmetic of the device."""
 
-    hidden: int = 256
-    layers: int = 4
-    heads: int = 8
+    hidden: int = 192
+    layers: int = 5
+    heads: int = 6
     key_value_heads: int = 2
     head_dim: int = 32
-    mlp: int = 704
+    mlp: int = 512
     context: int = 2048
-    tokens: int = 60_000_000
+    tokens: int = 90_000_000
     batch_tokens: int = 32_768
-    learning_rate: float = 3e-3
+    learning_rate: float = 4e-3
     warmup_steps: int = 100
     context_weight: float = 0.1
     """Loss weight of tokens that the agent read rather than wrote."""
-    email_share: float = 0.4
+    email_share: float = 0.5
     seed: int = 0
 
 
@@ -68,7 +72,7 @@ def _corpus(recipe: Recipe, processes: int, kept: Path | None) -> tuple[Tokenize
     if kept and (kept / "corpus.npz").is_file():
         arrays = np.load(kept / "corpus.npz")
         return Tokenizer.from_file(str(kept / "tokenizer.json")), Corpus(**arrays)
-    tokenizer = train_tokenizer(conversation(-1 - i, recipe.seed, 0.5) for i in range(4_000))
+    tokenizer = train_tokenizer([conversation(_UNUSED + i, recipe.seed, 0.5) for i in range(3_000)])
     corpus = make_corpus(tokenizer, recipe.tokens, recipe.seed, recipe.email_share, processes)
     if kept:
         kept.mkdir(parents=True, exist_ok=True)
@@ -103,7 +107,7 @@ def train(recipe: Recipe, tokenizer: Tokenizer, corpus: Corpus, device: torch.de
     """Supervised training over the corpus once; returns the model and the loss of the last steps on agent tokens."""
     model = build_model(recipe, tokenizer).to(device)
     print(f"model: {sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     batches = _batches(corpus, recipe)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, recipe.warmup_steps, len(batches)))
     pad = tokenizer.token_to_id(PADDING)
@@ -120,7 +124,7 @@ def train(recipe: Recipe, tokenizer: Tokenizer, corpus: Corpus, device: torch.de
         optimizer.zero_grad(set_to_none=True)
         schedule.step()
         recent = [*recent[-19:], losses.detach()[flat == 1].mean()]
-        if step % 200 == 0 or step == len(batches):
+        if step % 500 == 0 or step == len(batches):
             print(f"step {step}/{len(batches)}: agent loss {torch.stack(recent).mean():.4f}", flush=True)
     return model, float(torch.stack(recent).mean())
 

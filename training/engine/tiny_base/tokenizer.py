@@ -2,11 +2,12 @@
 
 A capitalised name, an id or a value is cut the same way after a space, a quote or a line start: spaces
 join lower-case words only, digits stand alone, and JSON glue such as `": ["` is one piece. So a small
-model copies by repeating tokens and never has to respell.
+model copies by repeating tokens and never has to respell. The size matters both ways: with 2,048 tokens many
+are too rare to be copied well, with bare syllables all are too common to be found again.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -22,7 +23,7 @@ _PIECES = r" ?[a-z_]+|[A-Z][a-z]*|20\d\d(?!\d)|\d| ?[^\sA-Za-z\d]+ ?[^\sA-Za-z\d
 _SPLIT = re.compile("|".join(map(re.escape, (*_CONTROL, *_MARKS))))
 
 
-def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
+def train_tokenizer(texts: Sequence[str]) -> Tokenizer:
     """Learn the merges from rendered conversations."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
