@@ -1,0 +1,39 @@
+# syntax=docker/dockerfile:1
+FROM python:3.11-slim-bookworm AS build
+# The CPU build of torch; for CUDA pass https://pypi.org/simple (the same version, 3 GB larger).
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+RUN python -m venv /opt/venv
+ENV PATH=/opt/venv/bin:$PATH
+WORKDIR /srv/learnloop
+# Dependencies first: this layer stays as long as pyproject.toml does.
+COPY pyproject.toml ./
+RUN python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+    print(*p['dependencies'], *p['optional-dependencies']['embedded'], sep='\n')" > /tmp/requirements.txt \
+    && pip install --extra-index-url "$TORCH_INDEX" --requirement /tmp/requirements.txt
+COPY README.md LICENSE ./
+COPY alembic ./alembic
+COPY app ./app
+COPY environment ./environment
+COPY judges ./judges
+COPY training ./training
+RUN pip install --no-deps --editable .
+
+FROM python:3.11-slim-bookworm
+# An init that reaps: the service owns an engine process, and a zombie looks alive.
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends tini=0.19.* \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --system --uid 10001 --create-home learnloop \
+    && install --directory --owner=learnloop --group=learnloop --mode=700 /data
+COPY --from=build /opt/venv /opt/venv
+COPY --from=build /srv/learnloop /srv/learnloop
+ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 LEARNLOOP_DATA_DIR=/data LEARNLOOP_HOST=0.0.0.0 LEARNLOOP_PORT=8000
+WORKDIR /data
+VOLUME /data
+USER 10001
+EXPOSE 8000
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/health/live', timeout=4)"]
+ENTRYPOINT ["tini", "--", "learnloop"]
+CMD ["serve"]

@@ -1,0 +1,39 @@
+# Every target installs first if pyproject.toml changed. Pass more flags with ARGS, e.g. make demo ARGS="--seed 1".
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo serve test check bench bench-learning
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 24
+
+install: $(INSTALLED) ## a virtual environment in .venv with everything that the demo and the tests need
+
+$(INSTALLED): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[embedded,dev]'
+	@touch $@
+
+demo: $(INSTALLED) ## train the email agent on this machine and ask it, before and after
+	@$(BIN)/learnloop demo $(ARGS)
+
+serve: $(INSTALLED) ## the service on http://127.0.0.1:8000
+	@$(BIN)/learnloop serve $(ARGS)
+
+test: $(INSTALLED) ## all tests
+	$(BIN)/python -m pytest -q $(ARGS)
+
+check: $(INSTALLED) ## lint, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(INSTALLED) ## tokens a second of the engine beside transformers.generate
+	@$(BIN)/python -m benchmarks.sampling $(ARGS)
+
+bench-learning: $(INSTALLED) ## the demo for three seeds: mean and spread of what was learned
+	@$(BIN)/python -m benchmarks.learning $(ARGS)
