@@ -13,11 +13,16 @@ if TYPE_CHECKING:  # importing art takes seconds
 
 @dataclass(frozen=True, slots=True)
 class EvaluationConfig:
-    """Held-out evaluation: every `every` iterations, on `scenarios` scenarios, `samples` sampled tries each."""
+    """Held-out evaluation, before the first iteration, after every `every`-th and after the last.
+
+    Validation picks the best checkpoint: `scenarios` scenarios, `samples` sampled tries and a greedy one each.
+    The split `test` is read twice, for the base and for the best checkpoint: `test_scenarios`, likewise.
+    """
 
     every: int = 5
-    scenarios: int = 32
+    scenarios: int = 24
     samples: int = 2
+    test_scenarios: int = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,16 @@ class Evaluation:
     turns: float
     """Mean number of turns."""
     rollouts: tuple[ScoredRollout, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the iteration under way is: `done` of `total` rollouts or steps of a phase."""
+
+    iteration: int
+    phase: Literal["rollout", "judge", "train", "evaluate"]
+    done: int
+    total: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,8 +40,8 @@ class Recipe:
     mlp: int = 512
     context: int = 2048
     tokens: int = 90_000_000
-    batch_tokens: int = 32_768
-    learning_rate: float = 4e-3
+    batch_tokens: int = 24_576
+    learning_rate: float = 3e-3
     warmup_steps: int = 100
     context_weight: float = 0.1
     """Loss weight of tokens that the agent read rather than wrote."""

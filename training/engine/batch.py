@@ -1,0 +1,78 @@
+"""The requests under way, each as an object and all together as columns over the cache's rows."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from training.engine.sample import Done, OnToken, SampleRequest
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A request under way. `ids` and `logprobs` hold what it had when it last lost its row."""
+
+    number: int
+    request: SampleRequest
+    seed: int
+    max_tokens: int
+    on_token: OnToken | None
+    done: Done
+    row: int = -1
+    cached_tokens: int | None = None
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    top: list[list[tuple[int, float]]] = field(default_factory=list)
+
+    def known(self) -> npt.NDArray[np.int64]:
+        """Prompt and what is sampled: the last token is the next one to feed."""
+        return np.array((*self.request.prompt, *self.ids), dtype=np.int64)
+
+
+class Columns:
+    """What sampling needs of each row's request, as columns, so that a step costs no Python per token."""
+
+    def __init__(self, rows: int, length: int) -> None:
+        self.feed = np.zeros(rows, dtype=np.int64)
+        self.produced = np.zeros(rows, dtype=np.int64)
+        self.limits = np.zeros(rows, dtype=np.int64)
+        self.seeds = np.zeros(rows, dtype=np.uint64)
+        self.temperature = np.ones(rows, dtype=np.float32)
+        self.top_p = np.ones(rows, dtype=np.float32)
+        self.watched = np.zeros(rows, dtype=np.bool_)
+        """Rows that are looked at after every token."""
+        self.stops = np.full((rows, 1), -1, dtype=np.int64)
+        self.ids = np.zeros((rows, length), dtype=np.int64)
+        self.logprobs = np.zeros((rows, length), dtype=np.float32)
+
+    def start(self, row: int, ticket: Ticket, feed: int) -> None:
+        request, produced = ticket.request, len(ticket.ids)
+        self.feed[row] = feed
+        self.produced[row] = produced
+        self.limits[row] = ticket.max_tokens
+        self.seeds[row] = ticket.seed % 2**64
+        self.temperature[row] = request.temperature
+        self.top_p[row] = request.top_p
+        self.watched[row] = bool(request.top_logprobs or request.stop or ticket.on_token)
+        missing = len(request.stop_ids) - self.stops.shape[1]
+        if missing > 0:
+            self.stops = np.pad(self.stops, ((0, 0), (0, missing)), constant_values=-1)
+        self.stops[row] = -1
+        self.stops[row, : len(request.stop_ids)] = sorted(request.stop_ids)
+        self.ids[row, :produced] = ticket.ids
+        self.logprobs[row, :produced] = ticket.logprobs
+
+    def take(self, old: "Columns", keep: npt.NDArray[np.int64]) -> None:
+        """Become the kept rows of a smaller or differently ordered state."""
+        for name, column in vars(old).items():
+            if column.ndim == 1:
+                getattr(self, name)[: len(keep)] = column[keep]
+            elif name == "stops":
+                self.stops = np.full((len(self.feed), column.shape[1]), -1, dtype=np.int64)
+                self.stops[: len(keep)] = column[keep]
+            else:
+                getattr(self, name)[: len(keep), : column.shape[1]] = column[keep]
+
+    def swap(self, one: int, other: int) -> None:
+        for column in vars(self).values():
+            column[[one, other]] = column[[other, one]]

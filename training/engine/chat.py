@@ -1,0 +1,234 @@
+"""Chat completions: from a request's messages to prompts, samples and replies, whole or streamed."""
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import structlog
+
+from training.engine.chat_request import ChatRequest
+from training.engine.compute import Compute
+from training.engine.models import Registry, Target
+from training.engine.protocol import api_error
+from training.engine.replies import TOOL_CALL_MARK, TokenTexts, choice, finish_reason, token_logprobs, usage
+from training.engine.sample import Sample, SampleRequest
+from training.engine.sampled_turns import SampledTurns
+from training.engine.text_stream import TextStream
+from training.engine.tokens import ChatTokenizer
+
+log = structlog.get_logger(__name__)
+
+Json = Any
+
+_UNLIMITED = 1 << 30
+"""max_tokens where the request names none: the sampler clips it to what the context leaves."""
+
+_Event = tuple[int, int, float] | int
+"""Of a streamed request: (choice, token id, log-probability), or a choice that is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A request that is ready to be sampled, once for each choice. `conversation` is its digest for SampledTurns."""
+
+    request: ChatRequest
+    target: Target
+    tokenizer: ChatTokenizer
+    texts: TokenTexts
+    prompt: tuple[int, ...]
+    conversation: bytes
+    samples: tuple[SampleRequest, ...]
+    id: str
+    created: int
+
+    def header(self, kind: str) -> dict[str, Json]:
+        """What every reply begins with; `model` names the exact checkpoint."""
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.target.key}
+
+
+class Chat:
+    """Answers chat completion requests. Use from the event loop."""
+
+    def __init__(self, registry: Registry, compute: Compute, tokenizer: Callable[[Target], ChatTokenizer]) -> None:
+        self._registry = registry
+        self._compute = compute
+        self._tokenizer = tokenizer
+        self._texts = lru_cache(32)(TokenTexts)
+        self._turns = SampledTurns()
+
+    async def complete(self, request: ChatRequest) -> dict[str, Json]:
+        """A chat completion. Raises what `protocol.api_error` maps; cancelling it cancels its samples."""
+        prepared = self._prepare(request)
+        samples = await _all(
+            [asyncio.create_task(self._compute.sample(prepared.target, each)) for each in prepared.samples]
+        )
+        choices = [self._choice(prepared, index, sample) for index, sample in enumerate(samples)]
+        return {**prepared.header("chat.completion"), "choices": choices, "usage": usage(samples)}
+
+    async def stream(self, request: ChatRequest) -> AsyncIterator[str]:
+        """A chat completion as server-sent events.
+
+        What goes wrong before the first token is raised as in `complete`; later it is the last event.
+        """
+        prepared = self._prepare(request)
+        events: asyncio.Queue[_Event] = asyncio.Queue()
+        tasks = [self._start(prepared, index, events) for index in range(len(prepared.samples))]
+        try:
+            first = await events.get()
+            if isinstance(first, int):
+                tasks[first].result()
+        except BaseException:
+            await _cancel(tasks)
+            raise
+        return self._events(prepared, first, events, tasks)
+
+    def _start(self, prepared: _Prepared, index: int, events: asyncio.Queue[_Event]) -> asyncio.Task[Sample]:
+        task = asyncio.create_task(
+            self._compute.sample(
+                prepared.target,
+                prepared.samples[index],
+                lambda token, logprob: events.put_nowait((index, token, logprob)),
+            )
+        )
+        task.add_done_callback(lambda _: events.put_nowait(index))
+        return task
+
+    async def _events(
+        self,
+        prepared: _Prepared,
+        first: _Event,
+        events: asyncio.Queue[_Event],
+        tasks: Sequence[asyncio.Task[Sample]],
+    ) -> AsyncIterator[str]:
+        header = prepared.header("chat.completion.chunk")
+        choices = [_StreamedChoice(prepared, index) for index in range(len(tasks))]
+        left = len(tasks)
+        event = first
+        try:
+            for streamed in choices:
+                yield _event({**header, "choices": [streamed.opening()]})
+            while True:
+                if isinstance(event, int):
+                    sample = tasks[event].result()
+                    made = self._choice(prepared, event, sample)
+                    for last in choices[event].closing(made, sample):
+                        yield _event({**header, "choices": [last]})
+                    left -= 1
+                    if not left:
+                        break
+                elif delta := choices[event[0]].token(event[1], event[2]):
+                    yield _event({**header, "choices": [delta]})
+                event = await events.get()
+            if prepared.request.stream_options and prepared.request.stream_options.include_usage:
+                total = usage([task.result() for task in tasks])
+                yield _event({**header, "choices": [], "usage": total})
+            yield "data: [DONE]\n\n"
+        except Exception as error:
+            log.warning("stream failed", model=prepared.target.key, error=repr(error))
+            yield _event(api_error(error).body())
+        finally:
+            await _cancel(tasks)
+
+    def _choice(self, prepared: _Prepared, index: int, sample: Sample) -> dict[str, Json]:
+        made = choice(prepared.request, prepared.tokenizer, prepared.texts, sample, prepared.prompt, index)
+        self._turns.remember(prepared.conversation, made["message"], sample.ids)
+        return made
+
+    def _prepare(self, request: ChatRequest) -> _Prepared:
+        target = self._registry.resolve(request.model)
+        tokenizer = self._tokenizer(target)
+        tools = request.offered_tools
+        scope = target.model.id if target.model else target.key
+        exact, conversation = self._turns.find(scope, tools, request.messages)
+        prompt = tuple(tokenizer.prompt(request.messages, tools, exact=exact))
+        samples = tuple(
+            SampleRequest(
+                prompt=prompt,
+                weights_key=target.key,
+                max_tokens=request.max_completion_tokens or request.max_tokens or _UNLIMITED,
+                temperature=1.0 if request.temperature is None else request.temperature,
+                top_p=1.0 if request.top_p is None else request.top_p,
+                seed=None if request.seed is None else request.seed + index,
+                stop=tuple(request.stop),
+                stop_ids=tokenizer.stop_ids,
+                top_logprobs=request.top_logprobs or 0,
+            )
+            for index in range(request.n or 1)
+        )
+        return _Prepared(
+            request,
+            target,
+            tokenizer,
+            self._texts(tokenizer),
+            prompt,
+            conversation,
+            samples,
+            f"chatcmpl-{secrets.token_hex(12)}",
+            int(time.time()),
+        )
+
+
+class _StreamedChoice:
+    """The deltas of one choice."""
+
+    def __init__(self, prepared: _Prepared, index: int) -> None:
+        request = prepared.request
+        self._prepared = prepared
+        self._index = index
+        marks = [*request.stop, *([TOOL_CALL_MARK] if request.offered_tools else [])]
+        self._text = TextStream(prepared.tokenizer, marks)
+
+    def opening(self) -> dict[str, Json]:
+        """The first delta."""
+        return self._delta({"role": "assistant", "content": ""})
+
+    def token(self, token: int, logprob: float) -> dict[str, Json] | None:
+        """The delta that a token makes, if any. Log-probabilities come with their token, before text held back."""
+        text = self._text.push(token)
+        if self._prepared.request.logprobs and not self._prepared.request.top_logprobs:
+            sample = Sample([token], [logprob], "stop", 0, 0)
+            content = token_logprobs(self._prepared.texts, sample)
+            return self._delta({"content": text}, logprobs={"content": content, "refusal": None})
+        return self._delta({"content": text}) if text else None
+
+    def closing(self, made: dict[str, Json], sample: Sample) -> list[dict[str, Json]]:
+        """The last deltas: what of the content is missing, tool calls whole, the reason to finish."""
+        message = made["message"]
+        deltas = []
+        if self._prepared.request.top_logprobs:  # the alternatives are known at the end only
+            deltas.append(self._delta({"content": ""}, logprobs=made["logprobs"]))
+        if rest := self._text.rest(message["content"] or ""):
+            deltas.append(self._delta({"content": rest}))
+        if calls := message.get("tool_calls"):
+            deltas.append(self._delta({"tool_calls": [{"index": n, **call} for n, call in enumerate(calls)]}))
+        deltas.append(self._delta({}, finish_reason=finish_reason(message, sample)))
+        return deltas
+
+    def _delta(
+        self, delta: dict[str, Json], *, logprobs: Json = None, finish_reason: str | None = None
+    ) -> dict[str, Json]:
+        return {"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+
+
+async def _all(tasks: Sequence[asyncio.Task[Sample]]) -> list[Sample]:
+    """The samples in order; if one fails or the caller is cancelled, the others are cancelled too."""
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        await _cancel(tasks)
+        raise
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[Sample]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _event(value: Json) -> str:
+    return f"data: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n\n"

@@ -1,0 +1,198 @@
+"""The body of a chat completion request: what is accepted, and how it is brought into one form."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+Json = Any
+
+MAX_CHOICES = 128
+MAX_TOP_LOGPROBS = 20
+_ROLES = ("system", "user", "assistant", "tool")
+_TYPES = {"string", "number", "integer", "boolean", "object", "array", "null"}
+
+_UNSUPPORTED: Mapping[str, tuple[Json, ...]] = {
+    # Parameters that would change the reply, and the values of theirs that ask for nothing.
+    "frequency_penalty": (None, 0),
+    "presence_penalty": (None, 0),
+    "logit_bias": (None, {}),
+    "response_format": (None, {"type": "text"}),
+    "functions": (None, []),
+    "function_call": (None, "none", "auto"),
+    "modalities": (None, ["text"]),
+    "audio": (None,),
+    "prediction": (None,),
+    "web_search_options": (None,),
+}
+
+
+def _plain_messages(value: Json) -> list[dict[str, Json]]:
+    """Messages with text content only, in the form that chat templates expect."""
+    if not isinstance(value, list) or not value:
+        raise ValueError("must be a list of messages, and not empty")
+    return [_plain_message(message, number) for number, message in enumerate(value)]
+
+
+def _plain_message(message: Json, number: int) -> dict[str, Json]:
+    if not isinstance(message, dict):
+        raise ValueError(f"message {number} must be an object")
+    role = "system" if message.get("role") == "developer" else message.get("role")
+    if role not in _ROLES:
+        raise ValueError(f"message {number} has role {role!r}; roles are {', '.join(_ROLES)}")
+    plain = {"role": role, "content": _text(message.get("content"), number)}
+    if calls := message.get("tool_calls"):
+        plain["tool_calls"] = _plain_calls(calls, number)
+    for key in ("tool_call_id", "name"):
+        if isinstance(message.get(key), str):
+            plain[key] = message[key]
+    return plain
+
+
+def _text(content: Json, number: int) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list) and all(
+        isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str) for part in content
+    ):
+        return "".join(part["text"] for part in content)
+    raise ValueError(f"message {number}: content must be text")
+
+
+def _plain_calls(calls: Json, number: int) -> list[dict[str, Json]]:
+    plain = []
+    for call in calls if isinstance(calls, list) else [calls]:
+        called = call if isinstance(call, dict) else {}
+        function = called.get("function")
+        if not isinstance(function, dict) or not all(isinstance(function.get(k), str) for k in ("name", "arguments")):
+            raise ValueError(f"message {number}: a tool call needs function.name and function.arguments as text")
+        plain.append(
+            {
+                "id": str(called.get("id") or ""),
+                "type": "function",
+                "function": {"name": function["name"], "arguments": function["arguments"]},
+            }
+        )
+    return plain
+
+
+def _checked_tools(value: Json) -> Json:
+    """Tools whose parameters are JSON schemas as far as their structure goes."""
+    if value is None or value == []:
+        return None
+    if not isinstance(value, list):
+        raise ValueError("must be a list")
+    names = set()
+    for number, tool in enumerate(value):
+        function = (
+            tool.get("function") if isinstance(tool, dict) and tool.get("type", "function") == "function" else None
+        )
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
+            raise ValueError(f"tool {number} must be {{type: function, function: {{name, ...}}}}")
+        if function["name"] in names:
+            raise ValueError(f"two tools are named {function['name']!r}")
+        names.add(function["name"])
+        if function.get("description") is not None and not isinstance(function["description"], str):
+            raise ValueError(f"the description of tool {function['name']!r} must be text")
+        parameters = function.get("parameters")
+        if parameters is not None:
+            if not isinstance(parameters, dict) or parameters.get("type", "object") != "object":
+                raise ValueError(f"parameters of tool {function['name']!r} must be a JSON schema of type object")
+            _check_schema(parameters, f"parameters of tool {function['name']!r}")
+    return value
+
+
+def _check_schema(schema: Json, where: str) -> None:
+    """Raise ValueError unless `schema` is shaped like a JSON schema."""
+    if isinstance(schema, bool):
+        return
+    if not isinstance(schema, dict):
+        raise ValueError(f"{where}: a schema must be an object, not {schema!r}")
+    kinds = schema.get("type", [])
+    for kind in [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list) else [kinds]:
+        if not isinstance(kind, str) or kind not in _TYPES:
+            raise ValueError(f"{where}: {kind!r} is no JSON schema type")
+    for key in ("properties", "$defs", "definitions", "patternProperties"):
+        children = schema.get(key, {})
+        if not isinstance(children, dict):
+            raise ValueError(f"{where}.{key} must be an object")
+        for name, child in children.items():
+            _check_schema(child, f"{where}.{key}.{name}")
+    for key in ("items", "additionalProperties", "not"):
+        if key in schema:
+            _check_schema(schema[key], f"{where}.{key}")
+    for key in ("anyOf", "oneOf", "allOf"):
+        children = schema.get(key, [])
+        if not isinstance(children, list):
+            raise ValueError(f"{where}.{key} must be a list")
+        for number, child in enumerate(children):
+            _check_schema(child, f"{where}.{key}[{number}]")
+    required = schema.get("required", [])
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        raise ValueError(f"{where}.required must be a list of names")
+    if not isinstance(schema.get("enum", []), list):
+        raise ValueError(f"{where}.enum must be a list")
+
+
+def _stop_list(value: Json) -> Json:
+    return [value] if isinstance(value, str) else value or []
+
+
+class StreamOptions(BaseModel):
+    """Of a streamed reply."""
+
+    include_usage: bool = False
+
+
+class ChatRequest(BaseModel):
+    """A chat completion request. Unknown fields are ignored, as OpenAI's clients send many; fields that would change
+    the reply and are not supported are refused."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    model: str
+    messages: Annotated[list[dict[str, Json]], BeforeValidator(_plain_messages)]
+    tools: Annotated[list[dict[str, Json]] | None, BeforeValidator(_checked_tools)] = None
+    tool_choice: Literal["none", "auto", "required"] | dict[str, Json] | None = None
+    temperature: float | None = Field(default=None, ge=0, le=100)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    stop: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_stop_list)] = Field(
+        default=[], max_length=16
+    )
+    n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unsupported(cls, value: Json) -> Json:
+        for name, harmless in _UNSUPPORTED.items():
+            if isinstance(value, dict) and value.get(name) not in harmless:
+                raise ValueError(f"{name} is not supported")
+        return value
+
+    @model_validator(mode="after")
+    def _check_together(self) -> "ChatRequest":
+        names = [tool["function"]["name"] for tool in self.tools or []]
+        if isinstance(self.tool_choice, dict):
+            function = self.tool_choice.get("function")
+            named = function.get("name") if isinstance(function, dict) else None
+            if named not in names:
+                raise ValueError(f"tool_choice names {named!r}, which is not among the tools")
+        if self.tool_choice == "required" and not names:
+            raise ValueError("tool_choice is required but there are no tools")
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs")
+        return self
+
+    @property
+    def offered_tools(self) -> list[dict[str, Json]] | None:
+        """The tools that the model is shown: with tool_choice none it must not call any, so it is told of none."""
+        return None if self.tool_choice == "none" else self.tools

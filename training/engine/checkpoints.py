@@ -1,0 +1,218 @@
+"""Checkpoints on disk: written beside their place and renamed, so one is whole or absent; checked by hash when read.
+
+A checkpoint is a directory `<step, six digits>` in Hugging Face layout (of an adapter: in peft's) with a
+`manifest.json`. Files of the optimizer are listed apart: they may be removed from old checkpoints.
+"""
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+MANIFEST_FILE = "manifest.json"
+OPTIMIZER_FILE = "optimizer.safetensors"
+ADAPTER_FILE = "adapter_model.safetensors"
+_UNFINISHED = ".unfinished-"
+
+
+class TornCheckpoint(Exception):
+    """Files of a checkpoint are missing or differ from its manifest."""
+
+
+class CheckpointNotWritten(Exception):
+    """The checkpoint could not be saved; nothing of it is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileDigest:
+    """Size in bytes and hex SHA-256."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a checkpoint says of itself. `parent` is the checkpoint it was trained or copied from, `name@step`."""
+
+    step: int
+    model: str
+    base_model: str
+    parent: str | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    created: str = ""
+    """RFC 3339, UTC."""
+    files: Mapping[str, FileDigest] = field(default_factory=dict)
+    optimizer_files: Mapping[str, FileDigest] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint that was found on disk."""
+
+    directory: Path
+    manifest: Manifest
+
+    @property
+    def step(self) -> int:
+        """The policy's step."""
+        return self.manifest.step
+
+    def verify(self) -> None:
+        """Compare all files with the manifest. Raises TornCheckpoint."""
+        for name, digest in self.manifest.files.items():
+            _compare(self.directory / name, digest)
+        for name, digest in self.manifest.optimizer_files.items():
+            if (self.directory / name).exists():
+                _compare(self.directory / name, digest)
+
+
+def write(parent: Path, manifest: Manifest, fill: Callable[[Path], None]) -> Checkpoint:
+    """Make the checkpoint `parent/<step>` of what `fill(directory)` writes. Raises CheckpointNotWritten.
+
+    When it returns, the checkpoint survives a power cut.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    unfinished = parent / f"{_UNFINISHED}{manifest.step:06d}-{secrets.token_hex(4)}"
+    place = parent / f"{manifest.step:06d}"
+    try:
+        unfinished.mkdir()
+        fill(unfinished)
+        digests = {path.name: _sealed(path) for path in sorted(unfinished.iterdir())}
+        complete = Manifest(
+            manifest.step,
+            manifest.model,
+            manifest.base_model,
+            manifest.parent,
+            manifest.metrics,
+            datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            {name: digest for name, digest in digests.items() if name != OPTIMIZER_FILE},
+            {name: digest for name, digest in digests.items() if name == OPTIMIZER_FILE},
+        )
+        (unfinished / MANIFEST_FILE).write_text(_to_json(complete))
+        _sync(unfinished / MANIFEST_FILE)
+        _sync(unfinished)
+        unfinished.rename(place)
+        _sync(parent)
+    except OSError as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise CheckpointNotWritten(f"checkpoint {manifest.step} could not be written: {error.strerror}") from error
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    return Checkpoint(place, complete)
+
+
+def scan(parent: Path) -> tuple[dict[int, Checkpoint], list[Path]]:
+    """The checkpoints below `parent` by step, and the torn ones, which were renamed to `<step>.torn`.
+
+    Only what costs nothing is checked: the manifest and the sizes of the files. What a killed process left
+    unfinished is removed.
+    """
+    found: dict[int, Checkpoint] = {}
+    torn: list[Path] = []
+    for directory in sorted(parent.iterdir()) if parent.is_dir() else []:
+        if directory.name.startswith(_UNFINISHED):
+            shutil.rmtree(directory, ignore_errors=True)
+        elif directory.name.isdecimal():
+            try:
+                checkpoint = _read(directory)
+            except TornCheckpoint:
+                torn.append(set_aside(directory))
+            else:
+                found[checkpoint.step] = checkpoint
+    return found, torn
+
+
+def set_aside(directory: Path) -> Path:
+    """Rename a torn checkpoint so that it is not seen again, yet kept for a look at it."""
+    place = directory.with_name(f"{directory.name}.torn")
+    if place.exists():
+        place = directory.with_name(f"{directory.name}-{secrets.token_hex(4)}.torn")
+    return directory.rename(place)
+
+
+def _read(directory: Path) -> Checkpoint:
+    try:
+        manifest = _from_json(json.loads((directory / MANIFEST_FILE).read_text()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TornCheckpoint(f"{directory.name} has no readable manifest: {error}") from error
+    if directory.name != f"{manifest.step:06d}":
+        raise TornCheckpoint(f"{directory.name} holds the manifest of step {manifest.step}")
+    for name, digest in manifest.files.items():
+        path = directory / name
+        if not path.is_file() or path.stat().st_size != digest.bytes:
+            raise TornCheckpoint(f"{name} is missing or has another size than the manifest says")
+    return Checkpoint(directory, manifest)
+
+
+def _compare(path: Path, expected: FileDigest) -> None:
+    try:
+        digest = _digest(path)
+    except OSError as error:
+        raise TornCheckpoint(f"{path.name} of checkpoint {path.parent.name} cannot be read") from error
+    if digest != expected:
+        raise TornCheckpoint(f"{path.name} of checkpoint {path.parent.name} differs from its manifest")
+
+
+def _sealed(path: Path) -> FileDigest:
+    _sync(path)
+    return _digest(path)
+
+
+def _digest(path: Path) -> FileDigest:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return FileDigest(file.tell(), digest)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _to_json(manifest: Manifest) -> str:
+    def files(digests: Mapping[str, FileDigest]) -> dict[str, Any]:
+        return {name: {"bytes": digest.bytes, "sha256": digest.sha256} for name, digest in digests.items()}
+
+    return json.dumps(
+        {
+            "format": 1,
+            "step": manifest.step,
+            "model": manifest.model,
+            "base_model": manifest.base_model,
+            "parent": manifest.parent,
+            "created": manifest.created,
+            "metrics": dict(manifest.metrics),
+            "files": files(manifest.files),
+            "optimizer_files": files(manifest.optimizer_files),
+        },
+        indent=2,
+    )
+
+
+def _from_json(value: Any) -> Manifest:
+    def files(digests: Any) -> dict[str, FileDigest]:
+        return {str(Path(name).name): FileDigest(d["bytes"], d["sha256"]) for name, d in digests.items()}
+
+    if value["format"] != 1:
+        raise ValueError(f"unknown manifest format {value['format']!r}")
+    return Manifest(
+        int(value["step"]),
+        str(value["model"]),
+        str(value["base_model"]),
+        value["parent"],
+        value["metrics"],
+        str(value["created"]),
+        files(value["files"]),
+        files(value["optimizer_files"]),
+    )

@@ -1,0 +1,66 @@
+"""Which token comes next: temperature, top-p, and randomness that belongs to the request, not to the batch."""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def uniforms(seeds: npt.NDArray[np.uint64], counts: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
+    """The `counts[i]`-th number in [0, 1) of the stream `seeds[i]`: SplitMix64 (Steele et al. 2014), jumped to.
+
+    23 bits each: times any float32 total they stay below it, so that the inverse distribution function never falls off
+    its end.
+    """
+    state = _mixed(seeds) + (counts + np.uint64(1)) * _GOLDEN
+    return ((_mixed(state) >> np.uint64(41)).astype(np.float32)) * np.float32(2.0**-23)
+
+
+def choose(
+    logits: torch.Tensor,
+    temperature: npt.NDArray[np.float32],
+    top_p: npt.NDArray[np.float32],
+    uniform: npt.NDArray[np.float32],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One token id per row and the log-softmax of the logits, [M] and [M, vocab].
+
+    `logits` are [M, vocab] float32, the rest is [M]. A temperature of 0 takes the most likely token; else the token is
+    the inverse distribution function of softmax(logits / temperature) at `uniform`. `top_p` below 1 keeps the most
+    likely tokens whose probabilities sum to at least that, and always one. The log-probabilities are the model's own:
+    neither temperature nor top-p changes them. A row's result does not depend on the other rows.
+    """
+
+    def column(values: npt.NDArray[np.float32]) -> torch.Tensor:
+        return torch.from_numpy(values).to(logits.device)[:, None]
+
+    logprobs = torch.log_softmax(logits, dim=-1)
+    greedy = temperature == 0
+    if greedy.all():
+        return logits.argmax(dim=-1), logprobs
+    divided = logits if (temperature == 1).all() else logits / column(np.where(greedy, np.float32(1), temperature))
+    probabilities = torch.softmax(divided, dim=-1)
+    cut = np.flatnonzero((top_p < 1) & ~greedy)
+    if len(cut):
+        probabilities[cut] = _nucleus(probabilities[cut], column(top_p[cut]))
+    cumulative = probabilities.cumsum(dim=-1)
+    target = cumulative[:, -1:] * column(uniform)
+    # Only logits that are not finite come beyond the end; their log-probabilities say so.
+    ids = torch.searchsorted(cumulative, target, right=True)[:, 0].clamp_(max=logits.shape[1] - 1)
+    if greedy.any():
+        ids = torch.where(torch.from_numpy(greedy).to(ids.device), logits.argmax(dim=-1), ids)
+    return ids, logprobs
+
+
+def _nucleus(probabilities: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+    ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
+    before = ordered.cumsum(dim=-1) - ordered
+    kept = before < top_p
+    kept[:, 0] = True
+    return torch.zeros_like(probabilities).scatter_(-1, order, ordered * kept)
+
+
+def _mixed(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))

@@ -1,0 +1,241 @@
+"""The compute thread: owns torch, samples and trains in turns, and is awaited from asyncio."""
+
+import asyncio
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import structlog
+import torch
+
+from training.engine.engine import Engine, Training, TrainResult
+from training.engine.grpo_step import Progress
+from training.engine.models import Target
+from training.engine.sample import Done, OnToken, Sample, SampleRequest
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+
+class EngineStopped(Exception):
+    """The engine is shutting down; the work was not finished."""
+
+
+class ModelDeleted(Exception):
+    """The model of a training job was deleted before the job was done."""
+
+
+@dataclass(slots=True)
+class BusySeconds:
+    """Wall time that the compute thread has spent at work since it started; what is left it waited."""
+
+    sampling: float = 0.0
+    training: float = 0.0
+
+
+@dataclass(slots=True)
+class TrainingTask:
+    """A training that waits or runs. `start` makes it; the callbacks are called on the compute thread."""
+
+    model_id: str
+    start: Callable[[Engine], Training]
+    on_start: Callable[[], None]
+    on_progress: Callable[[Progress], None]
+    on_end: Callable[[TrainResult | Exception], None]
+
+
+class Compute:
+    """Runs an engine on a thread of its own. The engine must not be touched from elsewhere while it runs."""
+
+    def __init__(self, engine: Engine, *, threads: int = 1, train_threads: int | None = None) -> None:
+        """`threads` is the number of torch's own threads, `train_threads` that while training (None: the same).
+
+        Trained weights are equal to the bit only for the same number of them.
+        """
+        self.busy_seconds = BusySeconds()
+        """Changed by the compute thread, may be read from any."""
+        self._engine = engine
+        self._threads = threads
+        self._train_threads = train_threads or threads
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._waiting: deque[TrainingTask] = deque()
+        self._running: tuple[TrainingTask, Training] | None = None
+        self._unfinished: dict[int, Done] = {}
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    async def close(self) -> None:
+        """Stop after the piece of work at hand; whatever is unfinished ends with EngineStopped."""
+        self._calls.put(self._stop)
+        while self._thread.is_alive():
+            await asyncio.to_thread(self._thread.join, 1.0)
+
+    async def call(self, function: Callable[[Engine], T]) -> T:
+        """Run a function on the compute thread, between two pieces of work."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def run() -> None:
+            try:
+                result = function(self._engine)
+            except Exception as error:
+                _tell(loop, _settle, future, error)
+            else:
+                _tell(loop, _settle, future, result)
+
+        self._put(run)
+        return await future
+
+    async def sample(self, target: Target, request: SampleRequest, on_token: OnToken | None = None) -> Sample:
+        """One sample. `on_token` is called on the event loop. Cancelling the caller cancels the request."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Sample] = loop.create_future()
+        ticket: list[int] = []
+
+        def done(outcome: Sample | Exception) -> None:
+            self._unfinished.pop(id(future), None)
+            _tell(loop, _settle, future, outcome)
+
+        def token(number: int, logprob: float) -> None:
+            _tell(loop, on_token, number, logprob)
+
+        def submit() -> None:
+            if future.cancelled():
+                return
+            self._unfinished[id(future)] = done
+            try:
+                ticket.append(self._engine.submit(target, request, token if on_token else None, done))
+            except Exception as error:
+                done(error)
+
+        self._put(submit)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._calls.put(lambda: self._engine.sampler.cancel(ticket[0]) if ticket else None)
+            raise
+
+    def train(self, task: TrainingTask) -> None:
+        """Queue a training; they run one after the other, in this order."""
+        self._put(lambda: self._waiting.append(task))
+
+    async def delete_model(self, model_id: str) -> None:
+        """Delete a model; its trainings end with ModelDeleted. Raises UnknownModel."""
+
+        def delete(engine: Engine) -> None:
+            engine.registry.get(model_id)
+            error = ModelDeleted("the model was deleted")
+            if self._running and self._running[0].model_id == model_id:
+                task, training = self._running
+                self._running = None
+                training.close()
+                task.on_end(error)
+            for task in [task for task in self._waiting if task.model_id == model_id]:
+                self._waiting.remove(task)
+                task.on_end(error)
+            engine.delete_model(model_id)
+
+        await self.call(delete)
+
+    def _put(self, call: Callable[[], None]) -> None:
+        if self._stopping:
+            raise EngineStopped("the engine is shutting down")
+        self._calls.put(call)
+
+    def _stop(self) -> None:
+        self._stopping = True
+
+    def _run(self) -> None:
+        torch.set_num_threads(self._threads)
+        while not self._stopping:
+            self._take_calls(wait=not (self._running or self._waiting or self._engine.sampler.busy))
+            if self._stopping:
+                break
+            if not (self._running or self._waiting):
+                self._sample_once()
+                continue
+            started = time.perf_counter()
+            torch.set_num_threads(self._train_threads)
+            self._train_once()
+            torch.set_num_threads(self._threads)
+            ended = time.perf_counter()
+            self.busy_seconds.training += ended - started
+            # Sampling gets as much time as training took, so that nobody who asks waits for a whole step.
+            until = ended + (ended - started)
+            while self._engine.sampler.busy and time.perf_counter() < until and not self._stopping:
+                self._sample_once()
+                self._take_calls(wait=False)
+        self._abandon()
+
+    def _take_calls(self, *, wait: bool) -> None:
+        try:
+            while True:
+                self._calls.get(block=wait)()
+                wait = False
+        except queue.Empty:
+            return
+
+    def _sample_once(self) -> None:
+        if self._engine.sampler.busy:
+            started = time.perf_counter()
+            self._engine.sampler.step()
+            self.busy_seconds.sampling += time.perf_counter() - started
+
+    def _train_once(self) -> None:
+        if self._running is None:
+            task = self._waiting.popleft()
+            try:
+                self._running = task, task.start(self._engine)
+            except Exception as error:
+                task.on_end(error)
+                return
+            task.on_start()
+        task, training = self._running
+        try:
+            task.on_progress(next(training))
+        except StopIteration as end:
+            self._running = None
+            task.on_end(end.value)
+        except Exception as error:
+            self._running = None
+            task.on_end(error)
+
+    def _abandon(self) -> None:
+        stopped = EngineStopped("the engine is shutting down")
+        if self._running is not None:
+            task, training = self._running
+            training.close()
+            task.on_end(stopped)
+        for task in self._waiting:
+            task.on_end(stopped)
+        for done in list(self._unfinished.values()):
+            done(stopped)
+        while not self._calls.empty():
+            # Calls that came too late still have someone waiting; whatever they start is abandoned at once.
+            self._calls.get()()
+        for done in list(self._unfinished.values()):
+            done(stopped)
+
+
+def _settle(future: "asyncio.Future[T]", outcome: T | Exception) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, function: Callable[..., object] | None, *arguments: object) -> None:
+    """Call a function on the event loop, unless that is gone."""
+    if function is not None and not loop.is_closed():
+        loop.call_soon_threadsafe(function, *arguments)

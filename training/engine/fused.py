@@ -1,0 +1,219 @@
+"""A fast forward pass for models of Llama's shape: few large matrix products and no module calls."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from transformers import PreTrainedModel
+
+from training.engine.attention import KEY_MULTIPLE, MIN_ROWS, attend, causal_mask, round_up
+from training.engine.kv_cache import KVCache, KVShape
+
+FAMILIES = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
+ROPE_TYPES = frozenset({"default", "linear", "llama3", "yarn"})
+"""Rotary embeddings whose frequencies do not change with the length of the sequence."""
+ROPE_BLOCK = 1024
+"""Positions computed at a time: one fixed shape, so that an angle never depends on how far the table reaches."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    qkv: torch.Tensor
+    """[(heads + 2 * kv_heads) * head_dim, hidden], the gain of the norm before it multiplied in."""
+    qkv_bias: torch.Tensor | None
+    head_norm: torch.Tensor | None
+    """[heads + kv_heads, head_dim]: the norms of queries and keys, where the model has them."""
+    out: torch.Tensor
+    """[heads * head_dim, hidden]: transposed, as addmm wants it."""
+    out_bias: torch.Tensor | None
+    gate_up: torch.Tensor
+    """[2 * intermediate, hidden], the gain of the norm before it multiplied in."""
+    gate_up_bias: torch.Tensor | None
+    down: torch.Tensor
+    """[intermediate, hidden]: transposed."""
+    down_bias: torch.Tensor | None
+
+
+class FusedWeights:
+    """A frozen copy of a model's weights, laid out for sampling.
+
+    The gains of the norms and the scale of the attention are multiplied into the weights. Queries and keys have the
+    two halves of each head interleaved, so that the rotary embedding is one complex product; attention does not
+    notice, because both are permuted alike.
+    """
+
+    @staticmethod
+    def supports(model: PreTrainedModel) -> bool:
+        """Whether the model is of a family and a configuration that this forward pass knows."""
+        config = model.config
+        if type(model).__name__ not in FAMILIES or config.hidden_act != "silu":
+            return False
+        layer_types = getattr(config, "layer_types", None)
+        windowed = (
+            set(layer_types) != {"full_attention"} if layer_types else bool(getattr(config, "sliding_window", None))
+        )
+        rope = config.rope_parameters
+        return not windowed and rope.get("rope_type", "default") in ROPE_TYPES and not rope.get("partial_rotary_factor")
+
+    def __init__(self, model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> None:
+        config, body = model.config, model.model
+        first = body.layers[0].self_attn
+        self._heads: int = config.num_attention_heads
+        self._scale: float = first.scaling
+        self._counted = torch.arange(0, device=device)
+        self._norm_eps = torch.tensor(config.rms_norm_eps, dtype=torch.float32, device=device)
+        self.kv = KVShape(config.num_hidden_layers, config.num_key_value_heads, first.head_dim, dtype, device)
+        self.context: int = config.max_position_embeddings
+        self.vocab_size: int = model.lm_head.weight.shape[0]
+        self.parameters: int = model.num_parameters()
+
+        def copy(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.detach().to(device, dtype, copy=True)
+
+        self._embedding = copy(body.embed_tokens.weight)
+        self._head = copy(model.lm_head.weight).mul_(copy(body.norm.weight))
+        self._layers = [self._layer(layer, copy) for layer in body.layers]
+        self._inverse_frequencies = body.rotary_emb.inv_freq.detach().to(device, torch.float32, copy=True)
+        self._rope_scale = float(body.rotary_emb.attention_scaling)
+        self._rope = torch.empty((0, 1, first.head_dim // 2), dtype=torch.complex64, device=device)
+
+    def _layer(self, layer: Any, copy: Callable[[torch.Tensor], torch.Tensor]) -> _Layer:
+        attention, mlp = layer.self_attn, layer.mlp
+        heads, kv_heads = self._heads, self.kv.kv_heads
+        interleave = torch.arange(self.kv.head_dim).view(2, -1).t().reshape(-1)
+
+        def permuted(tensor: torch.Tensor, count: int) -> torch.Tensor:
+            return tensor.view(count, self.kv.head_dim, *tensor.shape[1:])[:, interleave].reshape(tensor.shape)
+
+        def join(parts: list[torch.Tensor]) -> torch.Tensor:
+            return copy(torch.cat(parts))
+
+        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+        query, key, value = (projection.weight for projection in projections)
+        biases = [projection.bias for projection in projections]
+        norm, scale = None, self._scale
+        if hasattr(attention, "q_norm"):
+            query_norm, key_norm = (part.weight[interleave] for part in (attention.q_norm, attention.k_norm))
+            norm = join([query_norm.expand(heads, -1), key_norm.expand(kv_heads, -1)])
+            norm[:heads] *= scale
+            scale = 1.0  # the norm would undo it in the projection
+        return _Layer(
+            qkv=join([permuted(query, heads) * scale, permuted(key, kv_heads), value]).mul_(
+                copy(layer.input_layernorm.weight)
+            ),
+            qkv_bias=None
+            if biases[0] is None
+            else join([permuted(biases[0], heads) * scale, permuted(biases[1], kv_heads), biases[2]]),
+            head_norm=norm,
+            out=copy(attention.o_proj.weight).t(),
+            out_bias=None if attention.o_proj.bias is None else copy(attention.o_proj.bias),
+            gate_up=join([mlp.gate_proj.weight, mlp.up_proj.weight]).mul_(copy(layer.post_attention_layernorm.weight)),
+            gate_up_bias=None if mlp.gate_proj.bias is None else join([mlp.gate_proj.bias, mlp.up_proj.bias]),
+            down=copy(mlp.down_proj.weight).t(),
+            down_bias=None if mlp.down_proj.bias is None else copy(mlp.down_proj.bias),
+        )
+
+    @torch.inference_mode()
+    def prefill(self, cache: KVCache, row: int, start: int, ids: torch.Tensor) -> None:
+        """Write keys and values of `ids` ([n], int64) from position `start` on, in a row that holds `start` tokens.
+
+        Needs memory for the scores [heads, n, start + n]: give long prompts in pieces. They give the same bits.
+        """
+        count, (kv_heads, head_dim) = len(ids), (self.kv.kv_heads, self.kv.head_dim)
+        group = self._heads // kv_heads
+        padded = max(count, MIN_ROWS)
+        span = min(round_up(start + padded, KEY_MULTIPLE), cache.length)
+        positions = torch.arange(start, start + padded, device=ids.device)
+        rope = self._rope_table(cache.length + MIN_ROWS)[start : start + padded]
+        # The query rows of one key head are ordered (head in group, token), so that one mask serves the group.
+        mask = causal_mask(positions, span, self.kv.dtype).repeat(group, 1)
+        hidden = F.embedding(F.pad(ids, (0, padded - count)), self._embedding)
+        for index, (layer, (keys, values)) in enumerate(zip(self._layers, cache.layers, strict=True)):
+            joint = self._project(layer, hidden, rope)
+            key, value = joint[:count, self._heads :].view(count, 2, kv_heads, head_dim).unbind(1)
+            keys[row, :, :, start : start + count] = key.permute(1, 2, 0)
+            values[row, :, start : start + count] = value.transpose(0, 1)
+            if index + 1 == len(self._layers):
+                return  # the last layer's output would only serve log-probabilities
+            query = joint[:, : self._heads].transpose(0, 1).reshape(kv_heads, group * padded, head_dim)
+            mixed = attend(query, keys[row, :, :, :span], values[row, :, :span], mask)
+            mixed = mixed.view(self._heads, padded, head_dim).transpose(0, 1).reshape(padded, -1)
+            hidden = self._finish(layer, hidden, mixed)
+
+    @torch.inference_mode()
+    def decode(self, cache: KVCache, ids: torch.Tensor, positions: torch.Tensor, span: int) -> torch.Tensor:
+        """One token for each of the first M rows: float32 logits [M, vocab] after `ids` ([M]) at `positions` ([M]).
+
+        M is a multiple of MIN_ROWS; `span` is a multiple of KEY_MULTIPLE above the positions that matter. Rows that
+        are not decoded now may hold anything: theirs are written too, at their position.
+        """
+        rows, (kv_heads, head_dim) = len(ids), (self.kv.kv_heads, self.kv.head_dim)
+        group, pairs = self._heads // kv_heads, rows * kv_heads
+        rope = self._rope_table(cache.length)[positions]
+        mask = causal_mask(positions, span, self.kv.dtype)[:, None].expand(rows, kv_heads, span).reshape(pairs, 1, span)
+        value_places = (self._numbers(pairs).view(rows, -1) * cache.length + positions[:, None]).view(-1)
+        key_places = (self._numbers(pairs * head_dim).view(rows, -1) * cache.length + positions[:, None]).view(-1)
+        # Attention wants 4 query rows for each key head, and is faster for it: the rows that are too many stay zero.
+        hidden = F.embedding(ids, self._embedding)
+        query = hidden.new_zeros((rows, kv_heads, max(group, 4), head_dim))
+        own = query[:, :, :group]
+        query = query.view(pairs, -1, head_dim)
+        for layer, (keys, values) in zip(self._layers, cache.pairs, strict=True):
+            joint = self._project(layer, hidden, rope)
+            own.copy_(joint[:, : self._heads].view(own.shape))
+            key, value = joint[:, self._heads :].view(rows, 2, kv_heads, head_dim).unbind(1)
+            keys.view(-1).index_copy_(0, key_places, key.reshape(-1))
+            values.view(-1, head_dim).index_copy_(0, value_places, value.reshape(-1, head_dim))
+            mixed = attend(query, keys[:pairs, :, :span], values[:pairs, :span], mask)
+            hidden = self._finish(layer, hidden, mixed[:, :group].reshape(rows, -1))
+        return F.linear(self._normed(hidden), self._head).float()
+
+    def _project(self, layer: _Layer, hidden: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
+        """[n, heads + 2 * kv_heads, head_dim]: queries and keys, both rotated by `rope` ([n, 1, D/2]), and values."""
+        joint = F.linear(self._normed(hidden), layer.qkv, layer.qkv_bias).view(len(hidden), -1, self.kv.head_dim)
+        turned = joint[:, : self._heads + self.kv.kv_heads]
+        if layer.head_norm is not None:
+            turned.mul_(self._inverse_norm(turned)).mul_(layer.head_norm)
+        if turned.dtype == torch.float32:
+            torch.view_as_complex(turned.view(*turned.shape[:2], -1, 2)).mul_(rope)
+        else:
+            pairs = torch.view_as_complex(turned.float().view(*turned.shape[:2], -1, 2))
+            turned.copy_(torch.view_as_real(pairs * rope).flatten(-2))
+        return joint
+
+    def _finish(self, layer: _Layer, hidden: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:
+        """The layer's output [n, hidden] from the attention's [n, heads * D]."""
+        hidden = torch.addmm(hidden, mixed, layer.out)
+        if layer.out_bias is not None:
+            hidden += layer.out_bias
+        gate, up = F.linear(self._normed(hidden), layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
+        hidden = torch.addmm(hidden, F.silu(gate).mul_(up), layer.down)
+        if layer.down_bias is not None:
+            hidden += layer.down_bias
+        return hidden
+
+    def _normed(self, hidden: torch.Tensor) -> torch.Tensor:
+        """RMSNorm (Zhang and Sennrich 2019) without its gain, which is in the weights that follow."""
+        return hidden * self._inverse_norm(hidden)
+
+    def _inverse_norm(self, hidden: torch.Tensor) -> torch.Tensor:
+        """1 / sqrt(mean(x²) + eps) over the last dimension, [..., 1]; the sum is made in float32."""
+        norm = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True, dtype=torch.float32)
+        return torch.addcmul(self._norm_eps, norm, norm, value=1 / hidden.shape[-1]).rsqrt_().to(hidden.dtype)
+
+    def _numbers(self, count: int) -> torch.Tensor:
+        """0, 1, ... count - 1."""
+        if len(self._counted) < count:
+            self._counted = torch.arange(count, device=self.kv.device)
+        return self._counted[:count]
+
+    def _rope_table(self, positions: int) -> torch.Tensor:
+        """Rotations [at least `positions`, 1, D/2] as complex numbers."""
+        while len(self._rope) < positions:
+            block = torch.arange(len(self._rope), len(self._rope) + ROPE_BLOCK, device=self.kv.device)
+            angles = block[:, None].float() * self._inverse_frequencies
+            turns = torch.polar(torch.full_like(angles, self._rope_scale), angles)
+            self._rope = torch.cat([self._rope, turns[:, None]])
+        return self._rope

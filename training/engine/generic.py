@@ -1,0 +1,174 @@
+"""The forward pass of any other Hugging Face causal language model, through its own modules, over our cache rows."""
+
+import copy
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, DynamicCache, PreTrainedModel
+from transformers.cache_utils import Cache
+
+from training.engine.attention import KEY_MULTIPLE, MIN_ROWS, attend, causal_mask, round_up
+from training.engine.kv_cache import KVCache, KVShape
+
+ATTENTION = "learnloop_rows"
+
+
+class UnsupportedModel(ValueError):
+    """The model's cache or attention is of a kind that the engine cannot sample from."""
+
+
+class ModuleWeights:
+    """A frozen copy of a model, run through its own `forward`.
+
+    Attention is ours where the model lets itself be given one and uses no extras (soft caps, sinks), so that samples
+    do not depend on their neighbours; else the model's own "eager" one, of which that cannot be promised.
+    """
+
+    def __init__(self, model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> None:
+        self._model: Any
+        self._model = copy.deepcopy(model)
+        self._model.to(device=device, dtype=dtype).eval().requires_grad_(False)
+        config = self._model.config.get_text_config()
+        if not isinstance(context := getattr(config, "max_position_embeddings", None), int):
+            raise UnsupportedModel("the model's configuration names no context length (max_position_embeddings)")
+        self.context: int = context
+        self.vocab_size: int = self._model.get_output_embeddings().weight.shape[0]
+        self.parameters: int = self._model.num_parameters()
+        self.kv = self._probe(device, dtype)
+        self._windows: dict[str, int | None] = {"full_attention": None}
+        layer_types = set(getattr(config, "layer_types", None) or ())
+        window = getattr(config, "sliding_window", None)
+        if unknown := layer_types - {"full_attention", "sliding_attention"}:
+            raise UnsupportedModel(f"layers of type {', '.join(sorted(unknown))} cannot be sampled")
+        self._by_layer_type = bool(layer_types)
+        if layer_types:
+            self._windows = {kind: window if kind == "sliding_attention" else None for kind in layer_types}
+        else:
+            self._windows = {"": window}
+        plain = not any(getattr(config, name, None) for name in ("attn_logit_softcapping", "attn_logit_softcap"))
+        sinks = any(name.endswith("sinks") for name, _ in self._model.named_parameters())
+        own = plain and not sinks and self._model._can_set_attn_implementation()
+        self._model.set_attn_implementation(ATTENTION if own else "eager")
+
+    def _probe(self, device: torch.device, dtype: torch.dtype) -> KVShape:
+        """Learn the cache's shape from one token: configurations name it in too many ways."""
+        cache = DynamicCache()
+        with torch.inference_mode():
+            self._model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=device), past_key_values=cache)
+        states = [getattr(layer, part, None) for layer in cache.layers for part in ("keys", "values")]
+        shapes = {state.shape if isinstance(state, torch.Tensor) else None for state in states}
+        shape = shapes.pop() if len(shapes) == 1 else None
+        if shape is None:
+            raise UnsupportedModel("only models whose layers all keep keys and values of one shape can be sampled")
+        return KVShape(len(cache.layers), shape[1], shape[3], dtype, device)
+
+    @torch.inference_mode()
+    def prefill(self, cache: KVCache, row: int, start: int, ids: torch.Tensor) -> None:
+        """Write keys and values of `ids` ([n], int64) from position `start` on, in a row that holds `start` tokens."""
+        padded = max(len(ids), MIN_ROWS)
+        span = min(round_up(start + padded, KEY_MULTIPLE), cache.length)
+        # Padding tokens stand at the last real position: models with a position table have no row beyond the context.
+        positions = torch.arange(start, start + padded, device=ids.device).clamp(max=start + len(ids) - 1)
+        window = _Window(cache, slice(row, row + 1), span, start=start, count=len(ids))
+        self._forward(torch.nn.functional.pad(ids, (0, padded - len(ids)))[None], positions[None], window)
+
+    @torch.inference_mode()
+    def decode(self, cache: KVCache, ids: torch.Tensor, positions: torch.Tensor, span: int) -> torch.Tensor:
+        """One token for each of the first M rows: float32 logits [M, vocab] after `ids` ([M]) at `positions` ([M])."""
+        window = _Window(cache, slice(0, len(ids)), span, positions=positions)
+        return self._forward(ids[:, None], positions[:, None], window)[:, -1].float()
+
+    def _forward(self, ids: torch.Tensor, positions: torch.Tensor, window: "_Window") -> torch.Tensor:
+        masks = {
+            kind: causal_mask(positions.reshape(-1), window.span, self.kv.dtype, width).view(
+                len(ids), 1, ids.shape[1], window.span
+            )
+            for kind, width in self._windows.items()
+        }
+        logits: torch.Tensor = self._model(
+            input_ids=ids,
+            position_ids=positions,
+            attention_mask=masks if self._by_layer_type else masks[""],
+            past_key_values=window,
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits
+        return logits
+
+
+class _Window(Cache):
+    """What a model's layers see of our cache in one forward pass: some rows, up to `span` tokens.
+
+    Either one row and `count` new tokens from `start` on (prefill), or one new token per row at `positions` (decode).
+    """
+
+    def __init__(
+        self,
+        cache: KVCache,
+        rows: slice,
+        span: int,
+        *,
+        start: int = 0,
+        count: int = 0,
+        positions: torch.Tensor | None = None,
+    ) -> None:
+        super().__init__(layers=[])
+        self.span = span
+        self._cache = cache
+        self._rows = rows
+        self._start = start
+        self._count = count
+        self._positions = positions
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values = (part[self._rows] for part in self._cache.layers[layer_idx])
+        keys = keys.transpose(-1, -2)
+        for part, new in ((keys, key_states), (values, value_states)):
+            if self._positions is None:
+                part[0, :, self._start : self._start + self._count] = new[0, :, : self._count]
+            else:
+                part[torch.arange(len(part), device=part.device), :, self._positions] = new[:, :, 0]
+        return keys[:, :, : self.span], values[:, :, : self.span]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self._start
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        return self._cache.length
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        return self.span, 0
+
+
+def _attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor,
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """In transformers' interface: [batch, heads, n, D] and [batch, kv_heads, T, D] give [batch, n, heads, D]."""
+    batch, heads, count, head_dim = query.shape
+    kv_heads, span = key.shape[1], key.shape[2]
+    group = heads // kv_heads
+    scale = head_dim**-0.5 if scaling is None else scaling
+    mask = attention_mask.expand(batch, kv_heads * group, count, span).reshape(batch * kv_heads, group * count, span)
+    query = (query * scale).reshape(batch * kv_heads, group * count, head_dim)
+    spare = max(0, 4 - group * count)
+    query = torch.nn.functional.pad(query, (0, 0, 0, spare))
+    mask = torch.nn.functional.pad(mask, (0, 0, 0, spare))
+    mixed = attend(
+        query,
+        key.transpose(-1, -2).reshape(batch * kv_heads, head_dim, span),
+        value.reshape(batch * kv_heads, span, head_dim),
+        mask,
+    )
+    mixed = mixed[:, : group * count].reshape(batch, heads, count, head_dim)
+    return mixed.transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(ATTENTION, _attention)

@@ -1,0 +1,150 @@
+"""GRPO's policy loss with ART's semantics and options, over the trained tokens of a batch laid out flat.
+
+Formulas and defaults are those of `art.loss.loss_fn` (openpipe-art 0.5.18), which works on padded, packed rows;
+here every tensor has one entry per trained token, so context and padding cost nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor
+
+
+class BadOptions(ValueError):
+    """A train option is unknown or out of range; the message names it."""
+
+
+class TrainOptions(BaseModel):
+    """How one GRPO step is taken. None takes ART's default; names are those of ART's train config."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    learning_rate: float = Field(default=5e-6, ge=0)
+    ppo: bool = False
+    """PPO's clipped objective instead of CISPO (clipped importance weights times log-probabilities)."""
+    epsilon: float | None = Field(default=None, ge=0)
+    """The ratio is clipped below at 1 - epsilon: 1.0 for CISPO, 0.2 for PPO."""
+    epsilon_high: float | None = Field(default=None, ge=0)
+    """The ratio is clipped above at 1 + epsilon_high: 4.0 for CISPO, epsilon for PPO."""
+    importance_sampling_level: Literal["token", "sequence", "average", "geometric_average"] = "token"
+    mask_prob_ratio: bool = False
+    """Tokens whose ratio is outside the clip range count nothing instead of being clipped."""
+    max_negative_advantage_importance_sampling_weight: float | None = Field(default=None, gt=0)
+    """Upper bound of the ratio; as in ART it holds whatever the advantage's sign."""
+    kimi_k2_tau: float | None = Field(default=None, gt=0)
+    truncated_importance_sampling: float | None = Field(default=None, gt=0)
+    """Multiply the loss by the (detached) ratio, cut at this bound. With `precalculate_logprobs` the ratio is that
+    of the trainer's log-probabilities to the sampler's."""
+    precalculate_logprobs: bool = False
+    """Take the old log-probabilities from a forward pass before the step instead of from the sampler."""
+    kl_penalty_coef: float = Field(default=0.0, ge=0)
+    """Penalty on tokens that left the base model more than the average token did."""
+    scale_rewards: bool = True
+    """Divide advantages by the group's standard deviation."""
+    advantage_balance: float = Field(default=0.0, ge=-1, le=1)
+    """-1 trains on negative advantages only, 1 on positive ones only."""
+    token_weighting: Literal["trajectory", "token"] = "trajectory"
+    """`trajectory` (ART): all trajectories weigh the same; `token`: all tokens do."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any] | None) -> "TrainOptions":
+        """Options from a request's `experimental_config`, where None means unset. Raises BadOptions."""
+        given = {name: value for name, value in (config or {}).items() if value is not None}
+        if unknown := sorted(given.keys() - cls.model_fields.keys()):
+            raise BadOptions(f"unknown train options: {', '.join(unknown)}")
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            faults = (f"{fault['loc'][0]}: {fault['msg']}" for fault in error.errors())
+            raise BadOptions(f"bad train options: {'; '.join(faults)}") from error
+
+    @property
+    def clip_range(self) -> tuple[float, float]:
+        """Lowest and highest ratio that counts as it is."""
+        epsilon = self.epsilon if self.epsilon is not None else (0.2 if self.ppo else 1.0)
+        if self.epsilon_high is not None:
+            return 1 - epsilon, 1 + self.epsilon_high
+        return 1 - epsilon, 1 + (epsilon if self.ppo else 4.0)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedTokens:
+    """N sampled tokens of a batch. All tensors are [N], fp32 but for `sequence` (int64).
+
+    `sequence` numbers the conversation that a token belongs to, from 0 in this batch. `original_logprobs` are the
+    sampler's where `old_logprobs` were precalculated, else None.
+    """
+
+    old_logprobs: Tensor
+    advantages: Tensor
+    weights: Tensor
+    sequence: Tensor
+    original_logprobs: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyLoss:
+    """`total` is the loss summed over the batch's tokens: divide by the number of tokens of the whole step.
+
+    `ratio` [N] is the new-to-old probability ratio of each token, detached.
+    """
+
+    total: Tensor
+    ratio: Tensor
+
+
+def policy_loss(
+    tokens: TrainedTokens,
+    new_logprobs: Tensor,
+    options: TrainOptions,
+    *,
+    ref_logprobs: Tensor | None = None,
+    mean_kl: float | None = None,
+) -> PolicyLoss:
+    """The loss of a batch whose tokens now have `new_logprobs` [N] (with gradient) and `ref_logprobs` [N] in the base.
+
+    `mean_kl` is the average of new - ref that the KL penalty is centred on; None takes it from this batch.
+    """
+    low, high = options.clip_range
+    difference = new_logprobs - tokens.old_logprobs
+    token_ratio = torch.exp(difference)
+    ratio = _at_level(token_ratio, difference, tokens.sequence, options.importance_sampling_level)
+    if bound := options.max_negative_advantage_importance_sampling_weight:
+        ratio = torch.clamp(ratio, max=bound)
+    if options.mask_prob_ratio:
+        ratio = torch.where((ratio > low) & (ratio < high), ratio, 0.0)
+    advantages = tokens.advantages
+    if options.kimi_k2_tau:
+        advantages = advantages - options.kimi_k2_tau * difference.detach()
+    if options.kl_penalty_coef > 0 and ref_logprobs is not None:
+        kl = (new_logprobs - ref_logprobs).detach()
+        centre = kl.sum() / (kl.numel() + 1e-6) if mean_kl is None else mean_kl
+        advantages = advantages + options.kl_penalty_coef * (centre - kl)
+    if options.ppo:
+        loss = -torch.min(ratio * advantages, torch.clip(ratio, low, high) * advantages)
+    else:
+        loss = -(torch.clip(ratio.detach(), low, high) * advantages * new_logprobs)
+    if bound := options.truncated_importance_sampling:
+        if tokens.original_logprobs is not None:
+            ratio = torch.exp(tokens.old_logprobs - tokens.original_logprobs)
+        loss = loss * torch.clamp(ratio, max=bound).detach()
+    return PolicyLoss((loss * tokens.weights).sum(), token_ratio.detach())
+
+
+def _at_level(token_ratio: Tensor, difference: Tensor, sequence: Tensor, level: str) -> Tensor:
+    """The importance ratio of every token at the asked level [N]; a sequence's is its geometric mean."""
+    if level == "token":
+        return token_ratio
+    sequences = int(sequence.max()) + 1
+    total = difference.new_zeros(sequences).index_add(0, sequence, difference)
+    count = difference.new_zeros(sequences).index_add(0, sequence, torch.ones_like(difference))
+    sequence_ratio = torch.exp(total / (count + 1e-8))[sequence]
+    if level == "sequence":
+        return sequence_ratio
+    if level == "average":
+        return (token_ratio + sequence_ratio) / 2
+    return torch.sqrt(token_ratio) * torch.sqrt(sequence_ratio)

@@ -1,0 +1,161 @@
+"""Training jobs and their events, as the hosted training protocol shows them. Lives on the event loop."""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import structlog
+
+from training.engine.compute import Compute, TrainingTask
+from training.engine.engine import Engine, StepConflict, Training, TrainResult
+from training.engine.grpo_step import Progress
+
+log = structlog.get_logger(__name__)
+
+KEPT_JOBS = 1000
+"""Finished jobs that are remembered."""
+
+
+class UnknownJob(Exception):
+    """No training job of that id."""
+
+
+class UnknownEvent(Exception):
+    """No event of that id in the job."""
+
+
+class JobStatus(StrEnum):
+    """Where a job is."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """Types are training_started, progress, gradient_step, training_ended and training_failed; ART ignores progress."""
+
+    id: str
+    type: str
+    data: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Job:
+    """A training job. `steps` is the number of gradient_step events that it will have if it trains."""
+
+    id: str
+    model_id: str
+    steps: int
+    expected_step: int | None = None
+    status: JobStatus = JobStatus.QUEUED
+    events: list[JobEvent] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def finished(self) -> bool:
+        """Whether no event will follow."""
+        return self.status in (JobStatus.COMPLETED, JobStatus.FAILED)
+
+    def add(self, kind: str, data: dict[str, Any]) -> None:
+        """Append an event and wake who waits for one."""
+        self.events.append(JobEvent(f"{self.id}-{len(self.events):06d}", kind, data))
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    def after(self, event_id: str | None) -> list[JobEvent]:
+        """The events that came later than that one. Raises UnknownEvent."""
+        if event_id is None:
+            return list(self.events)
+        for number, event in enumerate(self.events):
+            if event.id == event_id:
+                return self.events[number + 1 :]
+        raise UnknownEvent(f"job {self.id} has no event {event_id!r}")
+
+    async def wait(self, event_id: str | None, wait_s: float) -> list[JobEvent]:
+        """As `after`, but waits up to `wait_s` seconds for an event if there is none yet."""
+        events = self.after(event_id)
+        if not events and not self.finished and wait_s > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.changed.wait(), wait_s)
+            events = self.after(event_id)
+        return events
+
+
+class Jobs:
+    """All jobs of this process, oldest first."""
+
+    def __init__(self, compute: Compute) -> None:
+        self._compute = compute
+        self._jobs: dict[str, Job] = {}
+
+    def get(self, job_id: str) -> Job:
+        """The job of that id. Raises UnknownJob."""
+        if job_id not in self._jobs:
+            raise UnknownJob(f"no training job {job_id!r}")
+        return self._jobs[job_id]
+
+    def pending(self, model_id: str) -> Job | None:
+        """The first unfinished job of a model."""
+        return next((job for job in self._jobs.values() if job.model_id == model_id and not job.finished), None)
+
+    def submit(self, job: Job, start: Callable[[Engine], Training]) -> Job:
+        """Queue a training under the job. Raises EngineStopped."""
+        loop = asyncio.get_running_loop()
+
+        def on_loop(function: Any, *arguments: Any) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(function, *arguments)
+
+        self._compute.train(
+            TrainingTask(
+                job.model_id,
+                start,
+                on_start=lambda: on_loop(_started, job),
+                on_progress=lambda progress: on_loop(_progressed, job, progress),
+                on_end=lambda outcome: on_loop(_ended, job, outcome),
+            )
+        )
+        self._jobs[job.id] = job
+        finished = [each.id for each in self._jobs.values() if each.finished]
+        for job_id in finished[: max(0, len(finished) - KEPT_JOBS)]:
+            del self._jobs[job_id]
+        return job
+
+
+def new_job(model_id: str, steps: int, expected_step: int | None) -> Job:
+    """A job that is not queued yet."""
+    return Job(f"job-{secrets.token_hex(8)}", model_id, steps, expected_step)
+
+
+def _started(job: Job) -> None:
+    job.status = JobStatus.RUNNING
+    job.add("training_started", {"num_sequences": job.steps})
+
+
+def _progressed(job: Job, progress: Progress) -> None:
+    if progress.metrics is not None:
+        job.add("gradient_step", progress.metrics)
+    elif progress.total:
+        job.add("progress", {"done": progress.done, "total": progress.total})
+
+
+def _ended(job: Job, outcome: TrainResult | Exception) -> None:
+    if isinstance(outcome, TrainResult):
+        job.status = JobStatus.COMPLETED
+        job.add("training_ended", {"step": outcome.step, "trained": outcome.trained, "metrics": outcome.metrics})
+        return
+    job.status = JobStatus.FAILED
+    code = "step_conflict" if isinstance(outcome, StepConflict) else _snake_case(type(outcome).__name__)
+    log.warning("training job failed", job=job.id, model_id=job.model_id, error=str(outcome), exc_info=outcome)
+    job.add("training_failed", {"error_message": str(outcome) or type(outcome).__name__, "code": code})
+
+
+def _snake_case(name: str) -> str:
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")

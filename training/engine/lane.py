@@ -1,0 +1,348 @@
+"""All sampling from one set of weights: its cache, its queue, and the batch that is decoded together."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from training.engine.attention import KEY_MULTIPLE, MIN_ROWS, round_up
+from training.engine.batch import Columns, Ticket
+from training.engine.choice import choose, uniforms
+from training.engine.decoder import Weights
+from training.engine.kv_cache import KVCache
+from training.engine.rows import Rows
+from training.engine.sample import NonFiniteLogits, OutOfMemory, Sample, SampleRequest
+
+PREFILL_CHUNK = 256
+"""Prompt tokens in one forward pass."""
+PREFILL_FLOPS = 2e10
+"""About how much prefill one step does before the batch goes on: a fraction of a second on one core."""
+FIRST_LENGTH = 256
+
+
+class Lane:
+    """Driven by `step`. A conversation keeps its row when its reply is done, until the row is needed."""
+
+    def __init__(
+        self, weights: Weights, slots: int, cache_bytes: int, decode: Callable[[Sequence[int]], str] | None
+    ) -> None:
+        self.weights = weights
+        self._slots = slots
+        self._cache_bytes = cache_bytes
+        self._decode_text = decode
+        self._waiting: deque[Ticket] = deque()
+        self._filling: Ticket | None = None
+        self._active: dict[int, Ticket] = {}
+        self._cache: KVCache | None = None
+        self._rows = Rows(0, 0, 0)
+        self._state = Columns(0, 0)
+        self._prefill_tokens = int(min(max(PREFILL_FLOPS / (2 * weights.parameters), PREFILL_CHUNK), 4096))
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._waiting or self._active or self._filling)
+
+    @property
+    def cache_bytes(self) -> int:
+        """What the cache may come to take; memory that was never written is not counted by the system."""
+        cache = self._cache
+        return cache.rows * cache.length * cache.shape.bytes_per_token if cache else 0
+
+    @property
+    def can_decode(self) -> bool:
+        """Whether stop strings can be looked for."""
+        return self._decode_text is not None
+
+    def submit(self, ticket: Ticket) -> None:
+        self._waiting.append(ticket)
+
+    def cancel(self, number: int, reason: Exception) -> bool:
+        """End the request with that ticket number; False if it is not here."""
+        for ticket in self._tickets():
+            if ticket.number == number:
+                self._fail(ticket, reason)
+                return True
+        return False
+
+    def close(self, reason: Exception) -> None:
+        """End all requests and give back the cache."""
+        for ticket in self._tickets():
+            self._fail(ticket, reason)
+        self.release()
+
+    def release(self) -> None:
+        """Forget all conversations. The lane must be idle."""
+        self._cache = None
+        self._rows = Rows(0, 0, 0)
+        self._state = Columns(0, 0)
+
+    def step(self) -> None:
+        """Prefill what waits, within a budget, then decode one token for every conversation that is ready."""
+        self._prefill()
+        if self._active:
+            try:
+                self._decode()
+            except Exception as error:
+                if not _is_out_of_memory(error) or not self._shed():
+                    for ticket in list(self._active.values()):
+                        self._fail(ticket, _named(error))
+        self._compact()
+
+    # Prefill: all known tokens but the last, which the next decode step feeds.
+
+    def _prefill(self) -> None:
+        budget = self._prefill_tokens
+        while budget > 0:
+            if self._filling is None and (not self._waiting or len(self._active) >= self._slots):
+                return
+            ticket = self._filling or self._waiting.popleft()
+            try:
+                if self._filling is None and not self._place(ticket):
+                    self._waiting.appendleft(ticket)
+                    return
+                self._filling = ticket
+                budget -= self._fill(ticket)
+            except Exception as error:
+                self._filling = None
+                self._unplace(ticket)
+                if _is_out_of_memory(error) and self._shed():
+                    self._waiting.appendleft(ticket)
+                    return
+                self._fail(ticket, _named(error))
+
+    def _place(self, ticket: Ticket) -> bool:
+        """Give the request a row that holds as much of its prompt as any row does; False if all are busy."""
+        known = ticket.known()
+        self._reserve(len(known))
+        assert self._cache is not None
+        rows, cache = self._rows, self._cache
+        match = rows.match(known[:-1])
+        continued = not rows.busy[match.row] and match.tokens == rows.lengths[match.row]
+        if match.tokens and continued and match.row < rows.decoding:
+            target = match.row
+        else:
+            victim = rows.victim(spare=match.row)
+            if victim is None:
+                if rows.busy[match.row] or match.row >= rows.decoding:
+                    return False
+                victim = match.row  # the only idle row: keep of it what is shared
+            target = victim
+            if target != match.row:
+                self._park(target, spare=match.row)
+                cache.copy(match.row, target, match.tokens)
+                rows.move(match.row, target, match.tokens)
+                if continued:
+                    rows.lengths[match.row] = 0  # it lies in a row that is not decoded, and its next turn is this one
+            rows.lengths[target] = match.tokens
+        rows.busy[target] = True
+        rows.touch(target)
+        ticket.row = target
+        if ticket.cached_tokens is None:
+            ticket.cached_tokens = match.tokens
+        return True
+
+    def _park(self, row: int, spare: int) -> None:
+        """Keep the conversation of a row that is needed, in place of the one that nobody continued for longest."""
+        length = int(self._rows.lengths[row])
+        target = self._rows.victim(parking=True, spare=spare)
+        if target is not None and length:
+            assert self._cache is not None
+            self._cache.copy(row, target, length)
+            self._rows.move(row, target, length)
+
+    def _fill(self, ticket: Ticket) -> int:
+        """Prefill one piece; the number of tokens it took."""
+        assert self._cache is not None
+        known, row = ticket.known(), ticket.row
+        start = int(self._rows.lengths[row])
+        stop = min(len(known) - 1, start + PREFILL_CHUNK)
+        if stop > start:
+            ids = torch.from_numpy(known[start:stop]).to(self.weights.kv.device)
+            self.weights.prefill(self._cache, row, start, ids)
+            self._rows.tokens[row, start:stop] = known[start:stop]
+            self._rows.lengths[row] = stop
+        if stop == len(known) - 1:
+            self._filling = None
+            self._active[row] = ticket
+            self._state.start(row, ticket, int(known[-1]))
+        return max(stop - start, 1)
+
+    # Decode
+
+    def _decode(self) -> None:
+        rows, state = self._rows, self._state
+        active = np.fromiter(self._active, dtype=np.int64, count=len(self._active))
+        active.sort()
+        longest = int(rows.lengths[active].max()) + 1
+        self._reserve(longest)
+        if rows is not self._rows:  # the cache was made anew
+            return self._decode()
+        assert self._cache is not None
+        count = round_up(int(active[-1]) + 1, MIN_ROWS)
+        span = round_up(longest, KEY_MULTIPLE)
+        device = self.weights.kv.device
+        feed, positions = torch.from_numpy(state.feed[:count]), torch.from_numpy(rows.lengths[:count])
+        logits = self.weights.decode(self._cache, feed.to(device), positions.to(device), span)
+        if len(active) < count:
+            logits = logits[torch.from_numpy(active).to(device)]
+        uniform = uniforms(state.seeds[active], state.produced[active].astype(np.uint64))
+        chosen, logprobs = choose(logits, state.temperature[active], state.top_p[active], uniform)
+        ids = chosen.cpu().numpy()
+        values = logprobs.gather(1, chosen[:, None])[:, 0].cpu().numpy()
+
+        rows.tokens[active, rows.lengths[active]] = state.feed[active]
+        rows.lengths[active] += 1
+        state.feed[active] = ids
+        state.ids[active, state.produced[active]] = ids
+        state.logprobs[active, state.produced[active]] = values
+        state.produced[active] += 1
+        stopped = (state.stops[active] == ids[:, None]).any(axis=1)
+        over = stopped | (state.produced[active] >= state.limits[active]) | ~np.isfinite(values) | state.watched[active]
+        for index in np.flatnonzero(over):
+            self._attend_to(int(active[index]), int(ids[index]), logprobs[index], bool(stopped[index]))
+
+    def _attend_to(self, row: int, token: int, logprobs: torch.Tensor, stopped: bool) -> None:
+        """What is done for single rows after a step: report the token, and see whether the reply ends with it."""
+        ticket, state = self._active.get(row), self._state
+        if ticket is None:
+            return None  # another request's listener cancelled it
+        request, produced = ticket.request, int(state.produced[row])
+        value = float(state.logprobs[row, produced - 1])
+        if not np.isfinite(value):
+            assert self._cache is not None
+            self._cache.clear(row)
+            self._rows.lengths[row] = 0
+            return self._fail(ticket, NonFiniteLogits("the weights give log-probabilities that are not finite"))
+        if request.top_logprobs:
+            best = logprobs.topk(min(request.top_logprobs, len(logprobs)))
+            ticket.top.append(list(zip(best.indices.tolist(), best.values.tolist(), strict=True)))
+        if ticket.on_token is not None:
+            ticket.on_token(token, value)
+        if self._active.get(row) is not ticket:
+            return None  # on_token cancelled it
+        stop_text = self._stop_text(request, state.ids[row, :produced])
+        if not stopped and stop_text is None and produced < ticket.max_tokens:
+            return None
+        ids, values = state.ids[row, :produced].tolist(), state.logprobs[row, :produced].tolist()
+        self._unplace(ticket)
+        ticket.done(
+            Sample(
+                ids=ids,
+                logprobs=values,
+                finish_reason="length" if not stopped and stop_text is None else "stop",
+                seed=ticket.seed,
+                prompt_tokens=len(request.prompt),
+                cached_tokens=ticket.cached_tokens or 0,
+                top=ticket.top,
+                stop_text=stop_text,
+            )
+        )
+        return None
+
+    def _stop_text(self, request: SampleRequest, ids: npt.NDArray[np.int64]) -> str | None:
+        """The stop string that the last token completed. Each token is at least one byte, so few need decoding."""
+        if not request.stop or self._decode_text is None:
+            return None
+        longest = max(len(stop.encode()) for stop in request.stop)
+        text = self._decode_text(ids[-(longest + 4) :].tolist())
+        return next((stop for stop in request.stop if stop in text), None)
+
+    # Rows and memory
+
+    def _reserve(self, tokens: int) -> None:
+        """Have rows of more than `tokens` tokens. Under a tight budget there are fewer of them, busy ones kept."""
+        cache = self._cache
+        if cache is not None and tokens < cache.length:
+            return
+        most = round_up(self.weights.context + 1, KEY_MULTIPLE)
+        length = min(most, max(FIRST_LENGTH, round_up(tokens + 1, FIRST_LENGTH), 2 * cache.length if cache else 0))
+        affordable = self._cache_bytes // (length * self.weights.kv.bytes_per_token)
+        busy = round_up(max(int(self._rows.busy.sum()), 1), MIN_ROWS)
+        rows = max(min(2 * round_up(self._slots, MIN_ROWS), affordable // MIN_ROWS * MIN_ROWS), busy)
+        try:
+            self._remake(rows, length)
+        except Exception as error:
+            if not _is_out_of_memory(error) or rows == busy:
+                raise
+            self._remake(busy, length)
+
+    def _remake(self, count: int, length: int) -> None:
+        old = self._rows
+        keep = np.arange(len(old.lengths)) if count >= len(old.lengths) else old.order()[:count]
+        rows, state = Rows(count, min(count, round_up(self._slots, MIN_ROWS)), length), Columns(count, length)
+        if self._cache is None:
+            self._cache = KVCache(self.weights.kv, count, length)
+        else:
+            self._cache = self._cache.resized(count, length, [(int(row), int(old.lengths[row])) for row in keep])
+        rows.take(old, keep)
+        state.take(self._state, keep)
+        moved = {int(row): target for target, row in enumerate(keep)}
+        self._rows, self._state = rows, state
+        self._active = {moved[row]: ticket for row, ticket in self._active.items()}
+        for ticket in (*self._active.values(), *([self._filling] if self._filling else [])):
+            ticket.row = moved[ticket.row]
+
+    def _shed(self) -> bool:
+        """Out of memory: send the younger half of the batch back to the queue, for good. False if that is no help."""
+        batch = sorted(self._active.values(), key=lambda ticket: ticket.number)
+        if len(batch) < 2:
+            return False
+        self._slots = len(batch) // 2
+        for ticket in reversed(batch[self._slots :]):
+            produced = int(self._state.produced[ticket.row])
+            ticket.ids = self._state.ids[ticket.row, :produced].tolist()
+            ticket.logprobs = self._state.logprobs[ticket.row, :produced].tolist()
+            self._unplace(ticket)
+            self._waiting.appendleft(ticket)
+        self._rows.decoding = min(len(self._rows.lengths), round_up(self._slots, MIN_ROWS))
+        self._compact()
+        return True
+
+    def _compact(self) -> None:
+        """Bring the last busy rows forward while that makes the batch smaller by a whole MIN_ROWS."""
+        busy = np.flatnonzero(self._rows.busy)
+        while len(busy) and round_up(int(busy[-1]) + 1, MIN_ROWS) > round_up(len(busy), MIN_ROWS):
+            last, hole = int(busy[-1]), int(np.flatnonzero(~self._rows.busy)[0])
+            assert self._cache is not None
+            self._cache.swap(last, hole, int(self._rows.lengths[[last, hole]].max()))
+            self._rows.swap(last, hole)
+            self._state.swap(last, hole)
+            ticket = self._active.pop(last, None)
+            if ticket is not None:
+                self._active[hole] = ticket
+            else:
+                ticket = self._filling
+            assert ticket is not None
+            ticket.row = hole
+            busy = np.flatnonzero(self._rows.busy)
+
+    def _tickets(self) -> list[Ticket]:
+        return [*self._active.values(), *([self._filling] if self._filling else []), *self._waiting]
+
+    def _unplace(self, ticket: Ticket) -> None:
+        """Take the request off its row; the row keeps the conversation."""
+        if ticket.row >= 0:
+            self._active.pop(ticket.row, None)
+            self._rows.busy[ticket.row] = False
+            self._rows.touch(ticket.row)
+            self._state.watched[ticket.row] = False
+            ticket.row = -1
+
+    def _fail(self, ticket: Ticket, reason: Exception) -> None:
+        self._unplace(ticket)
+        if ticket is self._filling:
+            self._filling = None
+        elif ticket in self._waiting:
+            self._waiting.remove(ticket)
+        ticket.done(reason)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """PyTorch's CPU allocator raises a plain RuntimeError."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "not enough memory" in str(error)
+
+
+def _named(error: Exception) -> Exception:
+    return OutOfMemory(f"out of memory: {error}") if _is_out_of_memory(error) else error

@@ -1,0 +1,112 @@
+"""What the HTTP API has in common: errors in OpenAI's form, and request bodies as checked JSON."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from training.engine.checkpoints import CheckpointNotWritten, TornCheckpoint
+from training.engine.compute import EngineStopped, ModelDeleted
+from training.engine.engine import StepConflict
+from training.engine.grpo import BadOptions
+from training.engine.jobs import UnknownEvent, UnknownJob
+from training.engine.models import BadModelName, CheckpointInUse, ModelExists, UnknownModel
+from training.engine.policy import BadModelDirectory
+from training.engine.sample import ContextTooLong, NonFiniteLogits, OutOfMemory, SampleCancelled, UnknownWeights
+from training.engine.tokens import BadConversation
+from training.engine.trajectories import BadTrajectory
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class ApiError(Exception):
+    """An error reply: HTTP status, and message, param and code of OpenAI's error object."""
+
+    def __init__(self, status: int, message: str, *, code: str | None = None, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
+
+    def body(self) -> dict[str, Any]:
+        """The error in OpenAI's form."""
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> JSONResponse:
+        """The reply."""
+        headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else None
+        return JSONResponse(self.body(), self.status, headers)
+
+
+_STATUS: Mapping[type[Exception], tuple[int, str]] = {
+    UnknownModel: (404, "model_not_found"),
+    UnknownWeights: (404, "model_not_found"),
+    ModelDeleted: (404, "model_not_found"),
+    UnknownJob: (404, "job_not_found"),
+    UnknownEvent: (404, "event_not_found"),
+    ModelExists: (409, "model_exists"),
+    StepConflict: (409, "step_conflict"),
+    CheckpointInUse: (409, "checkpoint_in_use"),
+    BadModelName: (400, "bad_model_name"),
+    BadOptions: (400, "bad_options"),
+    BadTrajectory: (400, "bad_trajectory"),
+    BadConversation: (400, "bad_conversation"),
+    ContextTooLong: (400, "context_length_exceeded"),
+    TornCheckpoint: (410, "torn_checkpoint"),
+    BadModelDirectory: (422, "bad_model"),
+    CheckpointNotWritten: (507, "checkpoint_not_written"),
+    OutOfMemory: (503, "out_of_memory"),
+    EngineStopped: (503, "engine_stopped"),
+    SampleCancelled: (503, "cancelled"),
+    NonFiniteLogits: (500, "non_finite_logits"),
+}
+
+FORESEEN: tuple[type[Exception], ...] = (ApiError, *_STATUS)
+"""Errors that have a reply of their own."""
+
+
+def api_error(error: Exception) -> ApiError:
+    """The reply to an error of the engine; anything unforeseen is a 500 that does not tell what happened inside."""
+    if isinstance(error, ApiError):
+        return error
+    for kind, (status, code) in _STATUS.items():
+        if isinstance(error, kind):
+            return ApiError(status, str(error), code=code)
+    return ApiError(500, "the engine failed on this request; its log says why", code="internal_error")
+
+
+async def read_body(request: Request, schema: type[M], max_bytes: int) -> M:
+    """The request's JSON body as `schema`. Raises ApiError: 413, or 400 with the field at fault as `param`."""
+    raw = await _read_bytes(request, max_bytes)
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, f"the body is not JSON: {error}", code="bad_json") from None
+    if not isinstance(value, dict):
+        raise ApiError(400, "the body must be a JSON object", code="bad_json")
+    try:
+        return schema.model_validate(value)
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        place = ".".join(str(part) for part in fault["loc"]) or None
+        message = fault["msg"].removeprefix("Value error, ")
+        raise ApiError(400, f"{place}: {message}" if place else message, code="invalid_value", param=place) from None
+
+
+async def _read_bytes(request: Request, max_bytes: int) -> bytes:
+    too_large = ApiError(413, f"the body is larger than {max_bytes} bytes", code="body_too_large")
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > max_bytes:
+        raise too_large
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > max_bytes:
+            raise too_large
+        chunks.append(chunk)
+    return b"".join(chunks)

@@ -1,0 +1,129 @@
+"""From samples to assistant messages and choices in OpenAI's form."""
+
+import re
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+from training.engine.chat_request import ChatRequest
+from training.engine.sample import Sample
+from training.engine.tokens import ChatTokenizer
+
+Json = Any
+
+TOOL_CALL_MARK = "<tool_call>"
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class TokenTexts:
+    """The bytes of single tokens, each looked up once."""
+
+    def __init__(self, tokenizer: ChatTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._bytes: dict[int, list[int] | None] = {}
+
+    def bytes_of(self, token: int) -> list[int] | None:
+        """The token's bytes; None where the tokenizer does not tell them."""
+        if token not in self._bytes:
+            self._bytes[token] = self._find(token)
+        return self._bytes[token]
+
+    def _find(self, token: int) -> list[int] | None:
+        if token in self._tokenizer.stop_ids:
+            return list(self._tokenizer.piece(token).encode())
+        text = self._tokenizer.decode([token])
+        if "\ufffd" not in text:
+            return list(text.encode())
+        # Part of a character. Byte-level BPE writes each byte as a letter of GPT-2's alphabet, sentencepiece as <0xNN>.
+        piece = self._tokenizer.piece(token)
+        if match := _BYTE_TOKEN.fullmatch(piece):
+            return [int(match[1], 16)]
+        if all(letter in _GPT2_BYTES for letter in piece):
+            return [_GPT2_BYTES[letter] for letter in piece]
+        return None
+
+
+def _gpt2_bytes() -> dict[str, int]:
+    """The byte of every letter of GPT-2's byte alphabet: printable ones stand for themselves, the rest from U+0100."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+_GPT2_BYTES = _gpt2_bytes()
+
+
+def reply_message(
+    request: ChatRequest, tokenizer: ChatTokenizer, sample: Sample, prompt: Sequence[int]
+) -> dict[str, Json]:
+    """The assistant message that a sample says.
+
+    Nothing constrains decoding: where tool_choice demanded a call and the text holds no valid one, it is returned as
+    content, as it is.
+    """
+    text = reply_text(tokenizer, sample)
+    if not request.offered_tools:
+        return {"role": "assistant", "content": text, "refusal": None}
+    # The same call in two turns gets two ids, and the same sample gets the same id again.
+    digest = blake2b(repr((tuple(prompt), sample.ids)).encode(), digest_size=12).hexdigest()
+    reply = tokenizer.parse(text, call_seed=digest)
+    message: dict[str, Json] = {"role": "assistant", "content": reply.content, "refusal": None}
+    if reply.tool_calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in reply.tool_calls
+        ]
+    return message
+
+
+def reply_text(tokenizer: ChatTokenizer, sample: Sample) -> str:
+    """The sample's text without its stop token and without the stop string that ended it."""
+    text = tokenizer.decode(sample.ids)
+    return text[: text.index(sample.stop_text)] if sample.stop_text and sample.stop_text in text else text
+
+
+def choice(
+    request: ChatRequest, tokenizer: ChatTokenizer, texts: TokenTexts, sample: Sample, prompt: Sequence[int], index: int
+) -> dict[str, Json]:
+    """A choice of a chat completion; with logprobs, its tokens are `token_id:N`, which is what training needs."""
+    message = reply_message(request, tokenizer, sample, prompt)
+    return {
+        "index": index,
+        "message": message,
+        "finish_reason": finish_reason(message, sample),
+        "logprobs": {"content": token_logprobs(texts, sample), "refusal": None} if request.logprobs else None,
+    }
+
+
+def finish_reason(message: Mapping[str, Json], sample: Sample) -> str:
+    """tool_calls, length or stop."""
+    return "tool_calls" if message.get("tool_calls") else sample.finish_reason
+
+
+def token_logprobs(texts: TokenTexts, sample: Sample) -> list[dict[str, Json]]:
+    """OpenAI's logprobs content of a sample."""
+    top = sample.top or [[]] * len(sample.ids)
+    return [
+        {
+            "token": f"token_id:{token}",
+            "bytes": texts.bytes_of(token),
+            "logprob": logprob,
+            "top_logprobs": [
+                {"token": f"token_id:{other}", "bytes": texts.bytes_of(other), "logprob": value}
+                for other, value in others
+            ],
+        }
+        for token, logprob, others in zip(sample.ids, sample.logprobs, top, strict=True)
+    ]
+
+
+def usage(samples: Sequence[Sample]) -> dict[str, Json]:
+    """Token counts of one request; a prompt counts once however many choices it has."""
+    prompt = samples[0].prompt_tokens
+    completion = sum(len(sample.ids) for sample in samples)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": samples[0].cached_tokens},
+    }

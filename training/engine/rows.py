@@ -1,0 +1,75 @@
+"""Which conversation each cache row holds, and which row a new request gets."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The row that shares most with a prompt, and how many tokens from its start."""
+
+    row: int
+    tokens: int
+
+
+class Rows:
+    """Bookkeeping of a cache: per row the tokens whose keys and values it holds, and whether it is in use.
+
+    The first `decoding` rows are decoded together; the others only keep conversations that wait for their next turn.
+    """
+
+    def __init__(self, rows: int, decoding: int, length: int) -> None:
+        self.decoding = decoding
+        self.tokens: npt.NDArray[np.int64] = np.full((rows, length), -1, dtype=np.int64)
+        self.lengths: npt.NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
+        self.busy: npt.NDArray[np.bool_] = np.zeros(rows, dtype=np.bool_)
+        self._used: npt.NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
+        self._clock = 0
+
+    def touch(self, row: int) -> None:
+        """Note that the row was used just now."""
+        self._clock += 1
+        self._used[row] = self._clock
+
+    def match(self, prompt: npt.NDArray[np.int64]) -> Match:
+        """The longest common prefix of the prompt and any row, the row least in others' way first."""
+        width = min(len(prompt), self.tokens.shape[1])
+        other = np.ones((len(self.tokens), width + 1), dtype=np.bool_)  # a last column that always differs
+        np.not_equal(self.tokens[:, :width], prompt[:width], out=other[:, :width])
+        shared = np.minimum(other.argmax(axis=1), self.lengths)
+        # Among equals prefer a row that the prompt merely continues: it can be used where it lies.
+        row = int(np.lexsort((self.busy, self.lengths, -shared))[0])
+        return Match(row, int(shared[row]))
+
+    def victim(self, *, parking: bool = False, spare: int = -1) -> int | None:
+        """An idle row to overwrite: an empty one, else the one unused for longest; None if all are busy or `spare`."""
+        region = slice(self.decoding, None) if parking else slice(0, self.decoding)
+        idle = np.flatnonzero(~self.busy[region]) + (region.start or 0)
+        idle = idle[idle != spare]
+        if len(idle) == 0:
+            return None
+        return int(idle[np.lexsort((self._used[idle], self.lengths[idle] > 0))[0]])
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Record that `target` now holds the first `length` tokens of `source`."""
+        self.tokens[target, :length] = self.tokens[source, :length]
+        self.lengths[target] = length
+        self._used[target] = self._used[source]
+
+    def swap(self, one: int, other: int) -> None:
+        """Record that two rows changed places."""
+        for column in (self.tokens, self.lengths, self.busy, self._used):
+            column[[one, other]] = column[[other, one]]
+
+    def order(self) -> npt.NDArray[np.int64]:
+        """All rows: busy ones first, in place, then the most recently used."""
+        return np.lexsort((-self._used, ~self.busy))
+
+    def take(self, old: "Rows", keep: npt.NDArray[np.int64]) -> None:
+        """Become the kept rows of a smaller or shorter cache, in that order."""
+        self.tokens[: len(keep), : old.tokens.shape[1]] = old.tokens[keep]
+        for name in ("lengths", "busy", "_used"):
+            getattr(self, name)[: len(keep)] = getattr(old, name)[keep]
+        self._clock = old._clock

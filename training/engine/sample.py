@@ -1,0 +1,82 @@
+"""What is asked of the sampler and what it answers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRequest:
+    """One reply to one prompt."""
+
+    prompt: tuple[int, ...]
+    weights_key: str
+    max_tokens: int
+    """At least 1; clipped to what the context leaves."""
+    temperature: float = 1.0
+    """0 takes the most likely token each time."""
+    top_p: float = 1.0
+    """In (0, 1]."""
+    seed: int | None = None
+    """The same seed gives the same reply; None takes a fresh one, which the Sample names."""
+    stop: tuple[str, ...] = ()
+    stop_ids: frozenset[int] = frozenset()
+    top_logprobs: int = 0
+
+
+@dataclass(slots=True)
+class Sample:
+    """The sampled tokens, the stop token included if one was sampled.
+
+    `logprobs` are the model's own log-softmax at each token in float32, whatever temperature and top_p were: they are
+    those of the sampled distribution exactly when both are 1. `top` has per token the most likely (id, logprob) pairs.
+    """
+
+    ids: list[int]
+    logprobs: list[float]
+    finish_reason: Literal["stop", "length"]
+    seed: int
+    prompt_tokens: int
+    cached_tokens: int = 0
+    """Tokens of the prompt that needed no computation, because a conversation in the cache began with them."""
+    top: list[list[tuple[int, float]]] = field(default_factory=list)
+    stop_text: str | None = None
+    """The stop string that ended the sample; its tokens are still in `ids`."""
+
+
+class SamplingError(Exception):
+    """A request that gives no sample. The sampler goes on."""
+
+
+class ContextTooLong(SamplingError):
+    """The prompt leaves no room for a single token."""
+
+    def __init__(self, prompt_tokens: int, context: int) -> None:
+        super().__init__(
+            f"the prompt has {prompt_tokens} tokens and the model's context is {context}: no room is left for a reply"
+        )
+        self.prompt_tokens = prompt_tokens
+        self.context = context
+
+
+class UnknownWeights(SamplingError):
+    """No weights of that key are loaded, or they were dropped before the sample was done."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"no weights {key!r} are loaded")
+
+
+class OutOfMemory(SamplingError):
+    """The request does not fit, even with fewer conversations beside it."""
+
+
+class NonFiniteLogits(SamplingError):
+    """The weights give NaN or infinite log-probabilities."""
+
+
+class SampleCancelled(SamplingError):
+    """The request was cancelled by its ticket."""
+
+
+OnToken = Callable[[int, float], None]
+Done = Callable[[Sample | Exception], None]

@@ -1,0 +1,132 @@
+"""Samples replies for many conversations at once, from one or more sets of weights.
+
+It has no threads of its own: whoever owns torch calls `step` while it is `busy`.
+"""
+
+import itertools
+import secrets
+from collections.abc import Callable, Sequence
+
+from training.engine.batch import Ticket
+from training.engine.decoder import Weights
+from training.engine.lane import Lane
+from training.engine.sample import (
+    ContextTooLong,
+    Done,
+    NonFiniteLogits,
+    OnToken,
+    OutOfMemory,
+    Sample,
+    SampleCancelled,
+    SampleRequest,
+    SamplingError,
+    UnknownWeights,
+)
+
+__all__ = [
+    "ContextTooLong",
+    "NonFiniteLogits",
+    "OutOfMemory",
+    "Sample",
+    "SampleCancelled",
+    "SampleRequest",
+    "Sampler",
+    "SamplingError",
+    "UnknownWeights",
+]
+
+
+class Sampler:
+    """A queue of requests over a batch of conversations for each set of weights.
+
+    A request that names a seed gives the same tokens and bit-equal log-probabilities whatever else is sampled, in
+    whatever order, and whatever the cache holds (with one thread on a CPU; see attention.py).
+    """
+
+    def __init__(self, slots: int = 64, cache_bytes: int = 1 << 29) -> None:
+        """`slots` conversations are decoded at once for each set of weights; each in use may fill `cache_bytes`."""
+        if slots < 1:
+            raise ValueError(f"slots must be at least 1, not {slots}")
+        self._slots = slots
+        self._cache_bytes = cache_bytes
+        self._lanes: dict[str, Lane] = {}
+        self._numbers = itertools.count(1)
+
+    @property
+    def busy(self) -> bool:
+        """Whether `step` has anything to do."""
+        return any(lane.busy for lane in self._lanes.values())
+
+    def set_weights(self, key: str, weights: Weights, decode: Callable[[Sequence[int]], str] | None = None) -> None:
+        """Sample requests for `key` from `weights`, which replace what the key stood for.
+
+        `decode` turns token ids into text; requests with stop strings need it.
+        """
+        self.drop_weights(key)
+        self._lanes[key] = Lane(weights, self._slots, self._cache_bytes, decode)
+
+    def drop_weights(self, key: str) -> None:
+        """Forget the key; its unfinished requests end with UnknownWeights."""
+        lane = self._lanes.pop(key, None)
+        if lane is not None:
+            lane.close(UnknownWeights(key))
+
+    def submit(self, request: SampleRequest, on_token: OnToken | None, done: Done) -> int:
+        """Queue a request; the number is its ticket.
+
+        `on_token(id, logprob)` is called for each token and `done` once, with the sample or the reason why there is
+        none (ContextTooLong and UnknownWeights at once); both are called in `step` and must not raise. Raises
+        ValueError for a request that makes no sense.
+        """
+        number = next(self._numbers)
+        lane = self._lanes.get(request.weights_key)
+        if lane is None:
+            done(UnknownWeights(request.weights_key))
+            return number
+        _check(request, lane)
+        room = lane.weights.context - len(request.prompt)
+        if room < 1:
+            done(ContextTooLong(len(request.prompt), lane.weights.context))
+            return number
+        seed = secrets.randbits(53) if request.seed is None else request.seed
+        lane.submit(Ticket(number, request, seed, min(request.max_tokens, room), on_token, done))
+        return number
+
+    def cancel(self, ticket: int) -> None:
+        """End a request with SampleCancelled; nothing if it is done."""
+        for lane in self._lanes.values():
+            if lane.cancel(ticket, SampleCancelled("the request was cancelled")):
+                return
+
+    def step(self) -> None:
+        """Admit and prefill what waits, decode one token for all, and refill what finished at the next step."""
+        for key, lane in list(self._lanes.items()):
+            if lane.busy and self._lanes.get(key) is lane:
+                self._lanes[key] = self._lanes.pop(key)  # the most recently used is last
+                self._make_room(lane)
+                lane.step()
+
+    def _make_room(self, lane: Lane) -> None:
+        """Release idle caches, the longest unused first, while all together exceed the budget."""
+        for other in list(self._lanes.values()):
+            if sum(each.cache_bytes for each in self._lanes.values()) <= self._cache_bytes:
+                return
+            if other is not lane and not other.busy:
+                other.release()
+
+
+def _check(request: SampleRequest, lane: Lane) -> None:
+    if not request.prompt:
+        raise ValueError("the prompt has no tokens")
+    if not 0 <= min(request.prompt) <= max(request.prompt) < lane.weights.vocab_size:
+        raise ValueError(f"a token id of the prompt is not in [0, {lane.weights.vocab_size})")
+    if request.max_tokens < 1:
+        raise ValueError(f"max_tokens must be at least 1, not {request.max_tokens}")
+    if not 0.0 <= request.temperature < float("inf"):
+        raise ValueError(f"temperature must be a number from 0 up, not {request.temperature}")
+    if not 0.0 < request.top_p <= 1.0:
+        raise ValueError(f"top_p must lie in (0, 1], not {request.top_p}")
+    if request.top_logprobs < 0:
+        raise ValueError(f"top_logprobs must not be negative, not {request.top_logprobs}")
+    if request.stop and (not lane.can_decode or not all(request.stop)):
+        raise ValueError("stop strings must not be empty, and need a decoder for these weights")

@@ -1,0 +1,166 @@
+"""The engine's HTTP application: routes, key, error replies."""
+
+import asyncio
+import hmac
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import structlog
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from training.engine.chat import Chat
+from training.engine.chat_request import ChatRequest
+from training.engine.compute import Compute
+from training.engine.engine import Engine
+from training.engine.jobs import Jobs
+from training.engine.models import Registry, UnknownModel
+from training.engine.protocol import FORESEEN, ApiError, api_error, read_body
+from training.engine.training_api import TrainingApi
+
+log = structlog.get_logger(__name__)
+
+MAX_BODY_BYTES = 256 << 20
+"""A training job carries all trajectories of an iteration."""
+
+
+def create_app(
+    engine: Engine,
+    *,
+    data_dir: Path,
+    threads: int = 1,
+    train_threads: int | None = None,
+    api_key: str | None = None,
+    max_body_bytes: int = MAX_BODY_BYTES,
+) -> ASGIApp:
+    """The application. Its lifespan runs the compute thread, which owns `engine` from then on."""
+    compute = Compute(engine, threads=threads, train_threads=train_threads)
+    registry = engine.registry
+    chat = Chat(registry, compute, engine.tokenizer)
+    training = TrainingApi(registry, compute, Jobs(compute), data_dir, max_body_bytes)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        compute.start()
+        try:
+            yield
+        finally:
+            await compute.close()
+
+    async def health(_: Request) -> Response:
+        return JSONResponse({"status": "ok", "busy_seconds": asdict(compute.busy_seconds)})
+
+    async def models(_: Request) -> Response:
+        return JSONResponse({"object": "list", "data": _models(registry)})
+
+    async def model(request: Request) -> Response:
+        name = request.path_params["name"]
+        for each in _models(registry):
+            if each["id"] == name:
+                return JSONResponse(each)
+        raise UnknownModel(f"no model {name!r}")
+
+    async def completions(request: Request) -> Response:
+        body = await read_body(request, ChatRequest, max_body_bytes)
+        if body.stream:
+            headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+            return StreamingResponse(await chat.stream(body), media_type="text/event-stream", headers=headers)
+        return await _unless_gone(request, asyncio.create_task(chat.complete(body)))
+
+    app = Starlette(
+        routes=[
+            Route("/health", health),
+            Route("/v1/models", models),
+            Route("/v1/models/{name:path}", model),
+            Route("/v1/chat/completions", completions, methods=["POST"]),
+            Mount("/v1/preview", routes=training.routes()),
+        ],
+        exception_handlers={
+            HTTPException: _http_error,
+            ClientDisconnect: _gone,
+            Exception: _unforeseen,
+            **dict.fromkeys(FORESEEN, _foreseen),
+        },
+        lifespan=lifespan,
+    )
+    return app if api_key is None else _KeyNeeded(app, api_key)
+
+
+class _KeyNeeded:
+    """Refuses requests without the key, but for the health check."""
+
+    def __init__(self, app: ASGIApp, api_key: str) -> None:
+        self._app = app
+        self._expected = f"Bearer {api_key}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] != "/health":
+            given = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(given, self._expected):
+                error = ApiError(401, "a valid key is needed: Authorization: Bearer KEY", code="invalid_api_key")
+                await error.response()(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def _models(registry: Registry) -> list[dict[str, Any]]:
+    """What can be sampled: base models, and trained models with the step that their plain name means now."""
+    bases = [{"id": name, "object": "model", "created": 0, "owned_by": "base"} for name in registry.base_models]
+    trained = []
+    for record in registry.models():
+        with suppress(UnknownModel):  # none of its checkpoints is whole
+            steps = [checkpoint.step for checkpoint in registry.steps(record.id)]
+            trained.append(
+                {
+                    "id": record.full_name,
+                    "object": "model",
+                    "created": int(datetime.fromisoformat(record.created).timestamp()),
+                    "owned_by": record.entity,
+                    "base_model": record.base_model,
+                    "step": steps[-1],
+                    "steps": steps,
+                }
+            )
+    return bases + trained
+
+
+async def _unless_gone(request: Request, work: asyncio.Task[dict[str, Any]]) -> Response:
+    """The work's result; if the client leaves first, the work is cancelled, for nobody reads what it samples."""
+    gone = asyncio.create_task(_left(request))
+    try:
+        await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+        return JSONResponse(await work) if work.done() else Response(status_code=499)
+    finally:
+        work.cancel()
+        gone.cancel()
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _foreseen(_: Request, error: Exception) -> Response:
+    return api_error(error).response()
+
+
+async def _unforeseen(request: Request, error: Exception) -> Response:
+    log.error("request failed", path=request.url.path, error=repr(error))
+    return api_error(error).response()
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return ApiError(error.status_code, f"{error.detail}: no such route or method", code="not_found").response()
+
+
+async def _gone(_: Request, error: Exception) -> Response:
+    return Response(status_code=499)

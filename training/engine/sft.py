@@ -1,0 +1,142 @@
+"""Supervised steps on conversations: the assistant's tokens are learnt, the others with less weight or not at all."""
+
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from training.engine.forward import micro_batches, token_logprobs
+from training.engine.grpo import BadOptions
+from training.engine.grpo_step import Progress
+from training.engine.optimizer import NonFiniteGradient
+from training.engine.policy import Policy
+from training.engine.tokens import ChatTokenizer
+from training.engine.trajectories import BadTrajectory, Json, Message, NothingToTrain
+
+
+class SftOptions(BaseModel):
+    """How a supervised job is run. Batches are taken in the order given."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    batch_size: int = Field(default=2, ge=1)
+    """Conversations in one optimizer step."""
+    learning_rate: float | list[float] = 5e-5
+    """One for all batches, or one for each batch."""
+    context_weight: float = Field(default=0.0, ge=0, le=1)
+    """Weight of tokens that the assistant did not write."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any] | None) -> "SftOptions":
+        """Options from a request's `config`, where None means unset. Raises BadOptions."""
+        try:
+            return cls.model_validate({name: value for name, value in (config or {}).items() if value is not None})
+        except ValidationError as error:
+            faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+            raise BadOptions(f"bad config: {'; '.join(faults)}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A conversation to learn from."""
+
+    messages: tuple[Message, ...]
+    tools: list[Json] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisedSequence:
+    """Token ids, the learnt positions (> 0) in them, and the weight of each of these."""
+
+    ids: tuple[int, ...]
+    learnt: tuple[int, ...]
+    weights: tuple[float, ...]
+
+
+def read_examples(value: Json) -> list[Example]:
+    """Examples from JSON: `[{"messages": [...], "tools": [...]}]`. Raises BadTrajectory."""
+    if not isinstance(value, list) or not value:
+        raise BadTrajectory("training_data must be a list of conversations, and not empty")
+    examples = []
+    for number, item in enumerate(value):
+        messages = item.get("messages") if isinstance(item, dict) else None
+        tools = item.get("tools") if isinstance(item, dict) else None
+        if not isinstance(messages, list) or not all(isinstance(m, dict) and "role" in m for m in messages):
+            raise BadTrajectory(f"training_data[{number}].messages must be a list of messages")
+        if not any(message["role"] == "assistant" for message in messages):
+            raise BadTrajectory(f"training_data[{number}] has no assistant message")
+        if tools is not None and not isinstance(tools, list):
+            raise BadTrajectory(f"training_data[{number}].tools must be a list or null")
+        examples.append(Example(tuple(messages), tools))
+    return examples
+
+
+def supervised_sequences(
+    examples: Sequence[Example], tokenizer: ChatTokenizer, context_weight: float
+) -> Iterator[SupervisedSequence]:
+    """The token sequences of the examples, whose assistant messages weigh 1 and all else `context_weight`."""
+    for example in examples:
+        ids, owner = tokenizer.supervised_sequence(example.messages, example.tools)
+        weights = [context_weight if message is None else 1.0 for message in owner]
+        learnt = tuple(position for position, weight in enumerate(weights) if weight > 0 and position > 0)
+        yield SupervisedSequence(tuple(ids), learnt, tuple(weights[position] for position in learnt))
+
+
+def sft_step(
+    policy: Policy, items: Sequence[SupervisedSequence], options: SftOptions, *, micro_batch_tokens: int
+) -> Generator[Progress, None, dict[str, float]]:
+    """Train on all items, one optimizer step a batch; yields after every micro-batch and returns metrics.
+
+    `loss` is the mean over batches of the weighted mean cross-entropy in nats, before each step. Raises BadOptions,
+    BadTrajectory, NothingToTrain or NonFiniteGradient; the policy's weights are then to be thrown away.
+    """
+    started = time.perf_counter()
+    batches = [items[start : start + options.batch_size] for start in range(0, len(items), options.batch_size)]
+    rates = options.learning_rate if isinstance(options.learning_rate, list) else [options.learning_rate] * len(batches)
+    if len(rates) != len(batches):
+        raise BadOptions(f"learning_rate has {len(rates)} values for {len(batches)} batches")
+    if not batches:
+        raise NothingToTrain("there are no conversations")
+    losses, norms = [], []
+    for number, (batch, rate) in enumerate(zip(batches, rates, strict=True)):
+        loss = yield from _accumulate(policy, batch, micro_batch_tokens, Progress(number, len(batches)))
+        norm = policy.optimizer.step(learning_rate=rate, max_grad_norm=options.max_grad_norm)
+        losses.append(loss)
+        norms.append(norm)
+        yield Progress(number + 1, len(batches), {"loss": loss, "grad_norm": norm, "learning_rate": rate})
+    return {
+        "loss": sum(losses) / len(losses),
+        "grad_norm": sum(norms) / len(norms),
+        "learning_rate": rates[-1],
+        "num_trajectories": float(len(items)),
+        "num_trainable_tokens": float(sum(len(item.learnt) for item in items)),
+        "num_gradient_steps": float(len(batches)),
+        "seconds": time.perf_counter() - started,
+    }
+
+
+def _accumulate(
+    policy: Policy, items: Sequence[SupervisedSequence], micro_batch_tokens: int, progress: Progress
+) -> Generator[Progress, None, float]:
+    """Backward through one batch; returns its weighted mean cross-entropy."""
+    for item in items:
+        if len(item.ids) > policy.context:
+            raise BadTrajectory(f"a conversation has {len(item.ids)} tokens; the model's context is {policy.context}")
+    total = sum(weight for item in items for weight in item.weights)
+    loss = 0.0
+    for batch in micro_batches(
+        [item.ids for item in items], [item.learnt for item in items], micro_batch_tokens, policy.device
+    ):
+        weights = torch.tensor([w for number in batch.members for w in items[number].weights], device=policy.device)
+        logprobs, _ = token_logprobs(policy.model, batch)
+        mean = -(logprobs * weights).sum() / total
+        if not torch.isfinite(mean):
+            raise NonFiniteGradient(f"the loss is {mean.item()}")
+        mean.backward()  # type: ignore[no-untyped-call]
+        loss += mean.item()
+        yield progress
+    return loss

@@ -1,0 +1,300 @@
+"""Between conversations and token ids: the same code for sampling and for training.
+
+A reply's sampled ids are never made again from its text, because tokenising is not the inverse of sampling. So a
+conversation is put together from stretches: rendered text, tokenised, and between them the sampled ids as they were.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError
+from transformers import AutoTokenizer, GenerationConfig
+
+CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja")
+"""For models that come without one."""
+CACHED_TEXTS = 4096
+_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+_COLON = re.compile(r"\s*:\s*")
+_JSON = json.JSONDecoder()
+
+Message = Mapping[str, Any]
+
+
+class BadConversation(ValueError):
+    """The messages or tools cannot be rendered by the model's chat template."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call as the model wrote it: `arguments` is its JSON text, character by character."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a sampled text says. `content` is None when it is calls and nothing else."""
+
+    content: str | None
+    tool_calls: tuple[ToolCall, ...]
+
+
+class ChatTokenizer:
+    """A model's tokenizer and chat template. Calls from several threads are fine."""
+
+    def __init__(self, directory: Path) -> None:
+        """Load from a local Hugging Face directory. Raises OSError or ValueError when there is no tokenizer in it."""
+        self._tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
+        if not self._tokenizer.chat_template:
+            if self._tokenizer.eos_token is None:
+                raise ValueError(f"the tokenizer in {directory} has neither a chat template nor an end token")
+            self._tokenizer.chat_template = CHAT_TEMPLATE.read_text()
+        self.vocab_size: int = len(self._tokenizer)
+        self.stop_ids: frozenset[int] = frozenset(self._find_stop_ids(directory))
+        added = self._tokenizer.added_tokens_decoder
+        stops = [re.escape(added[stop].content) for stop in sorted(self.stop_ids) if stop in added]
+        self._stop = re.compile("|".join(stops) or r"(?!)")
+        self._render_cached = lru_cache(CACHED_TEXTS)(self._render)
+        self._encode_cached = lru_cache(CACHED_TEXTS)(self._encode)
+
+    def _find_stop_ids(self, directory: Path) -> set[int]:
+        found = {self._tokenizer.eos_token_id, self._tokenizer.get_vocab().get("<|im_end|>")}
+        if (directory / "generation_config.json").exists():
+            named = GenerationConfig.from_pretrained(str(directory), local_files_only=True).eos_token_id
+            found.update(named if isinstance(named, list) else [named])
+        return {stop for stop in found if stop is not None}
+
+    def prompt(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None,
+        *,
+        exact: Mapping[int, Sequence[int]] | None = None,
+    ) -> list[int]:
+        """Token ids of the conversation, ending where the assistant's next message begins.
+
+        `exact[i]` are the sampled ids of assistant message i. They stand in place of its text, so what its text says
+        is not looked at; a template that would drop part of an old reply (thinking) does not get to.
+        Raises BadConversation.
+        """
+        prepared = [_prepared(message) for message in messages]
+        ids, _, rest = self._spliced(prepared, tools, exact or {})
+        return ids + rest
+
+    def training_sequence(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None,
+        exact: Mapping[int, Sequence[int]],
+    ) -> tuple[list[int], list[int | None]]:
+        """The same ids up to the last sampled one, and per position the index of the message that was sampled there.
+
+        None marks context. The tokens of a message are contiguous, and all of them: its n-th position is its n-th id.
+        Raises BadConversation, also if a message of `exact` cannot be placed.
+        """
+        ids, owner, _ = self._spliced([_prepared(message) for message in messages], tools, exact)
+        if missing := {index for index, sampled in exact.items() if sampled} - set(owner):
+            raise BadConversation(
+                f"the chat template shows no end of assistant message {min(missing)}: its sampled ids have no place"
+            )
+        return ids, owner
+
+    def supervised_sequence(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None
+    ) -> tuple[list[int], list[int | None]]:
+        """As `training_sequence`, with every assistant message as if its text, up to its stop token, had been sampled.
+
+        Raises BadConversation.
+        """
+        prepared = [_prepared(message) for message in messages]
+        tool_text = json.dumps(list(tools)) if tools else ""
+        exact = {
+            index: self._encode_cached(self._reply_text(prepared, tool_text, index))
+            for index, message in enumerate(prepared)
+            if message.get("role") == "assistant"
+        }
+        ids, owner, _ = self._spliced(prepared, tools, exact)
+        return ids, owner
+
+    def _reply_text(self, messages: list[dict[str, Any]], tools: str, index: int) -> str:
+        """What the model would have to sample to say message `index`."""
+        before = self._rendered(messages[:index], tools, reply=True)
+        through = self._rendered(messages[: index + 1], tools, reply=False)
+        if not through.startswith(before):
+            raise BadConversation(f"the chat template does not show assistant message {index} as a reply")
+        ends = [match.end() for match in self._stop.finditer(through, len(before))]
+        return through[len(before) : ends[-1] if ends else None]
+
+    def _spliced(
+        self,
+        messages: list[dict[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        exact: Mapping[int, Sequence[int]],
+    ) -> tuple[list[int], list[int | None], list[int]]:
+        """Ids up to the last sampled one, the message that each was sampled for, and the ids after them."""
+        for index in exact:
+            if not 0 <= index < len(messages) or messages[index].get("role") != "assistant":
+                raise BadConversation(f"message {index} is not an assistant message of this conversation")
+        tool_text = json.dumps(list(tools)) if tools else ""
+        ids: list[int] = []
+        owner: list[int | None] = []
+        last: int | None = None
+        for index in sorted(index for index, sampled in exact.items() if sampled):
+            stretch = self._stretch(messages[:index], tool_text, last, exact)
+            if stretch is None:
+                continue  # the message before has no visible end: from there on text is all there is
+            ids += [*stretch, *exact[index]]
+            owner += [None] * len(stretch) + [index] * len(exact[index])
+            last = index
+        rest = self._stretch(messages, tool_text, last, exact)
+        if rest is None:
+            ids, owner, rest = [], [], self._stretch(messages, tool_text, None, exact)
+        return ids, owner, list(rest or ())
+
+    def _stretch(
+        self, messages: list[dict[str, Any]], tools: str, last: int | None, exact: Mapping[int, Sequence[int]]
+    ) -> tuple[int, ...] | None:
+        """Ids between the sampled message `last` and the reply to `messages`; None if its end cannot be told.
+
+        The end of message `last` is its stop token. It is found by counting: rendered up to and with that message, the
+        conversation has n stop tokens, so in every longer rendering it ends with the n-th. Unlike a comparison of
+        prefixes this also holds for templates that render a message differently once others follow. A template that
+        ends messages with no stop token must render prefixes alike.
+        """
+        text = self._rendered(messages, tools, reply=True)
+        if last is None:
+            return self._encode_cached(text)
+        before = self._rendered(messages[:last], tools, reply=True)
+        through = self._rendered(messages[: last + 1], tools, reply=False)
+        count = len(self._stop.findall(through))
+        if count <= len(self._stop.findall(before)):
+            return self._encode_cached(text[len(through) :]) if text.startswith(through) else None
+        ends = [match.start() for match in self._stop.finditer(text)]
+        if len(ends) < count:
+            return None
+        # From the stop token on, because some tokenizers treat the very start of a text in their own way.
+        ids = self._encode_cached(text[ends[count - 1] :])
+        return ids[1:] if exact[last][-1] in self.stop_ids else ids
+
+    def _rendered(self, messages: list[dict[str, Any]], tools: str, *, reply: bool) -> str:
+        return self._render_cached(json.dumps(messages), tools, reply)
+
+    def _render(self, messages: str, tools: str, reply: bool) -> str:
+        if messages == "[]" and not tools:
+            return ""
+        try:
+            return str(
+                self._tokenizer.apply_chat_template(
+                    json.loads(messages),
+                    tools=json.loads(tools) if tools else None,
+                    tokenize=False,
+                    add_generation_prompt=reply,
+                )
+            )
+        except (TemplateError, TypeError, KeyError, AttributeError, ValueError) as error:
+            raise BadConversation(f"the chat template refuses the conversation: {error}") from error
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def piece(self, token: int) -> str:
+        """A token as the vocabulary writes it."""
+        return str(self._tokenizer.convert_ids_to_tokens(token))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of sampled ids, without the stop token at its end."""
+        kept = ids[:-1] if len(ids) and ids[-1] in self.stop_ids else ids
+        return str(self._tokenizer.decode(list(kept), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    def parse(self, text: str, *, call_seed: str = "") -> Reply:
+        """Read Hermes-style calls, `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, out of a sampled text.
+
+        One malformed call, and the whole text is content: the caller sees what the model wrote. Ids of calls are a
+        digest of `call_seed`, the text and their position.
+        """
+        calls: list[ToolCall] = []
+        for number, match in enumerate(_CALL.finditer(text)):
+            call = _read_call(match.group(1))
+            if call is None:
+                return Reply(text, ())
+            digest = hashlib.sha256(f"{call_seed}\n{number}\n{text}".encode()).hexdigest()
+            calls.append(ToolCall(f"call_{digest[:24]}", *call))
+        content = _CALL.sub("", text)
+        if "<tool_call>" in content or "</tool_call>" in content:
+            return Reply(text, ())
+        return Reply(content.strip() or None, tuple(calls)) if calls else Reply(text, ())
+
+
+def _read_call(text: str) -> tuple[str, str] | None:
+    """Name and arguments of one call, the arguments as they are written; None if it is malformed."""
+    try:
+        call = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+    if (
+        not isinstance(call, dict)
+        or not isinstance(call.get("name"), str)
+        or not isinstance(call.get("arguments"), dict)
+    ):
+        return None
+    return call["name"], _written(text, "arguments")
+
+
+def _refuse(constant: str) -> None:
+    """Python reads NaN and Infinity; JSON has neither."""
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _written(text: str, key: str) -> str:
+    """The value of a key of a valid JSON object, as its text (of the last such key, which is the one that counts)."""
+    found, position = "", text.index("{") + 1
+    while (quote := text.find('"', position)) >= 0:
+        name, position = _JSON.raw_decode(text, quote)
+        colon = _COLON.match(text, position)
+        start = colon.end() if colon else position
+        _, position = _JSON.raw_decode(text, start)
+        if name == key:
+            found = text[start:position]
+    return found
+
+
+def _prepared(message: Message) -> dict[str, Any]:
+    """A message as chat templates want it: text content, and the arguments of calls as objects where they are such."""
+    prepared = {**message, "content": _text(message.get("content"))}
+    calls = message.get("tool_calls")
+    if not calls:
+        return prepared
+    try:
+        prepared["tool_calls"] = [
+            {**call, "function": {**call["function"], "arguments": _arguments(call["function"].get("arguments"))}}
+            for call in calls
+        ]
+    except (TypeError, KeyError, AttributeError) as error:
+        raise BadConversation("a tool call must have a function with a name and arguments") from error
+    return prepared
+
+
+def _text(content: object) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    if isinstance(content, Sequence) and all(isinstance(part, Mapping) and "text" in part for part in content):
+        return "".join(str(part["text"]) for part in content)
+    raise BadConversation("the content of a message must be text")
+
+
+def _arguments(arguments: object) -> object:
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    return value if isinstance(value, dict) else arguments

@@ -1,0 +1,317 @@
+"""The hosted training protocol that `art.serverless.client` speaks: models, checkpoints, training jobs, events."""
+
+import asyncio
+import json
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import unquote, urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from training.engine.checkpoints import Checkpoint
+from training.engine.compute import Compute
+from training.engine.engine import Engine, StepConflict, Training
+from training.engine.grpo import TrainOptions
+from training.engine.jobs import Job, JobEvent, Jobs, new_job
+from training.engine.models import ModelRecord, Registry
+from training.engine.protocol import ApiError, read_body
+from training.engine.sft import SftOptions, read_examples
+from training.engine.trajectories import read_groups
+from training.engine.tuning import Tuning
+
+Json = Any
+
+MAX_WAIT_S = 30.0
+DEFAULT_PAGE = 20
+MAX_PAGE = 1000
+
+Step = Annotated[int, Field(ge=0)]
+
+
+class _Body(BaseModel):
+    """Bodies are strict: a misspelt field would otherwise be an option that silently does nothing."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class _TuningBody(_Body):
+    mode: Literal["full", "lora"]
+    rank: int = Field(default=8, ge=1, le=1024)
+    alpha: int = Field(default=16, ge=1)
+    target_modules: tuple[str, ...] = ()
+
+    def tuning(self) -> Tuning:
+        return Tuning(self.mode, self.rank, self.alpha, self.target_modules)
+
+
+class _CreateModel(_Body):
+    entity: str | None = None
+    project: str | None = None
+    name: str | None = None
+    base_model: str
+    return_existing: bool = False
+    tuning: _TuningBody | None = None
+
+
+class _DeleteCheckpoints(_Body):
+    steps: list[Step]
+
+
+class _LogTrajectories(_Body):
+    model_id: str | None = None
+    trajectory_groups: list[dict[str, Json]]
+    split: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")
+
+
+class _CreateTrainingJob(_Body):
+    model_id: str
+    trajectory_groups: list[dict[str, Json]]
+    experimental_config: dict[str, Json] | None = None
+    expected_step: Step | None = None
+
+
+class _CreateSftJob(_Body):
+    model_id: str
+    training_data: list[dict[str, Json]] | None = None
+    training_data_url: str | None = None
+    config: dict[str, Json] | None = None
+    expected_step: Step | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingApi:
+    """Handlers of `/v1/preview`. Bodies are read whole before anything happens, so clients may leave then."""
+
+    registry: Registry
+    compute: Compute
+    jobs: Jobs
+    data_dir: Path
+    max_body_bytes: int
+
+    def routes(self) -> list[Route]:
+        """All routes, without prefix."""
+        return [
+            Route("/models", self.create_model, methods=["POST"]),
+            Route("/models", self.list_models, methods=["GET"]),
+            Route("/models/{model_id}", self.get_model, methods=["GET"]),
+            Route("/models/{model_id}", self.delete_model, methods=["DELETE"]),
+            Route("/models/{model_id}/log", self.log_trajectories, methods=["POST"]),
+            Route("/models/{model_id}/checkpoints", self.list_checkpoints, methods=["GET"]),
+            Route("/models/{model_id}/checkpoints", self.delete_checkpoints, methods=["DELETE"]),
+            Route("/training-jobs", self.create_training_job, methods=["POST"]),
+            Route("/sft-training-jobs", self.create_sft_job, methods=["POST"]),
+            Route("/training-jobs/{job_id}", self.get_job, methods=["GET"]),
+            Route("/sft-training-jobs/{job_id}", self.get_job, methods=["GET"]),
+            Route("/training-jobs/{job_id}/events", self.list_events, methods=["GET"]),
+            Route("/sft-training-jobs/{job_id}/events", self.list_events, methods=["GET"]),
+        ]
+
+    async def create_model(self, request: Request) -> Response:
+        """A new model, or the existing one where `return_existing`; `base_model` may be `project/name@step`: a fork."""
+        body = await read_body(request, _CreateModel, self.max_body_bytes)
+        tuning = body.tuning.tuning() if body.tuning else None
+        record = await self.compute.call(
+            lambda engine: engine.registry.create(
+                entity=body.entity,
+                project=body.project,
+                name=body.name,
+                base_model=body.base_model,
+                return_existing=body.return_existing,
+                tuning=tuning,
+            )
+        )
+        return JSONResponse(_model_json(record))
+
+    async def list_models(self, request: Request) -> Response:
+        """All trainable models."""
+        return JSONResponse({"data": [_model_json(record) for record in self.registry.models()], "has_more": False})
+
+    async def get_model(self, request: Request) -> Response:
+        """One model, with its newest step."""
+        record = self.registry.get(request.path_params["model_id"])
+        return JSONResponse({**_model_json(record), "step": self.registry.newest(record.id).step})
+
+    async def delete_model(self, request: Request) -> Response:
+        """Delete a model; its training jobs fail."""
+        await self.compute.delete_model(request.path_params["model_id"])
+        return Response(status_code=204)
+
+    async def log_trajectories(self, request: Request) -> Response:
+        """Keep logged trajectories in a file beside the model's checkpoints."""
+        body = await read_body(request, _LogTrajectories, self.max_body_bytes)
+        record = self.registry.get(request.path_params["model_id"])
+        read_groups(body.trajectory_groups)
+        step = self.registry.newest(record.id).step
+        await asyncio.to_thread(
+            _write_log, record.directory / "trajectories" / body.split, step, body.trajectory_groups
+        )
+        return Response(status_code=204)
+
+    async def list_checkpoints(self, request: Request) -> Response:
+        """Checkpoints as a cursor page; `order` is asc (default) or desc."""
+        record = self.registry.get(request.path_params["model_id"])
+        items = [_checkpoint_json(record, checkpoint) for checkpoint in self.registry.steps(record.id)]
+        order = request.query_params.get("order", "asc")
+        if order not in ("asc", "desc"):
+            raise ApiError(400, "order must be asc or desc", code="invalid_value", param="order")
+        return _page(request, items if order == "asc" else items[::-1], MAX_PAGE)
+
+    async def delete_checkpoints(self, request: Request) -> Response:
+        """Delete checkpoints by step; the newest one stays."""
+        body = await read_body(request, _DeleteCheckpoints, self.max_body_bytes)
+        model_id = request.path_params["model_id"]
+        deleted, missing = await self.compute.call(lambda engine: engine.delete_checkpoints(model_id, body.steps))
+        return JSONResponse({"deleted_count": len(deleted), "not_found_steps": missing})
+
+    async def create_training_job(self, request: Request) -> Response:
+        """Queue one GRPO step on groups of trajectories."""
+        body = await read_body(request, _CreateTrainingJob, self.max_body_bytes)
+        options = TrainOptions.from_config(body.experimental_config)
+        groups = read_groups(body.trajectory_groups)
+        return await self._submit(
+            body.model_id,
+            body.expected_step,
+            steps=1,
+            start=lambda engine: engine.train(body.model_id, groups, options, expected_step=body.expected_step),
+        )
+
+    async def create_sft_job(self, request: Request) -> Response:
+        """Queue supervised steps on conversations, given inline or as a JSONL file below the data directory."""
+        body = await read_body(request, _CreateSftJob, self.max_body_bytes)
+        options = SftOptions.from_config(body.config)
+        if (body.training_data is None) == (body.training_data_url is None):
+            raise ApiError(400, "give either training_data or training_data_url", code="invalid_value")
+        data = body.training_data if body.training_data_url is None else self._training_data(body.training_data_url)
+        examples = read_examples(data)
+        return await self._submit(
+            body.model_id,
+            body.expected_step,
+            steps=-(-len(examples) // options.batch_size),
+            start=lambda engine: engine.train_supervised(
+                body.model_id, examples, options, expected_step=body.expected_step
+            ),
+        )
+
+    async def get_job(self, request: Request) -> Response:
+        """A job with its status and all that happened."""
+        return JSONResponse(_job_json(self.jobs.get(request.path_params["job_id"])))
+
+    async def list_events(self, request: Request) -> Response:
+        """Events as a cursor page. With `wait_s` it waits for one, so that clients need not poll."""
+        job = self.jobs.get(request.path_params["job_id"])
+        wait_s = _number(request, "wait_s", 0.0, MAX_WAIT_S)
+        events = await job.wait(request.query_params.get("after"), wait_s)
+        return _page(request, [_event_json(event) for event in events], MAX_PAGE, cut=True)
+
+    async def _submit(
+        self, model_id: str, expected_step: int | None, *, steps: int, start: Callable[[Engine], Training]
+    ) -> Response:
+        newest = self.registry.newest(model_id)
+        if expected_step is not None:
+            if expected_step != newest.step:
+                raise StepConflict(expected_step, newest.step)
+            if pending := self.jobs.pending(model_id):
+                raise ApiError(409, f"job {pending.id} is training step {newest.step}", code="step_conflict")
+        job = new_job(model_id, steps, expected_step)
+        self.jobs.submit(job, start)
+        return JSONResponse({"id": job.id})
+
+    def _training_data(self, url: str) -> list[Json]:
+        """Conversations of a file:// URL below the data directory; nothing else is ever fetched."""
+        parts = urlsplit(url)
+        path = Path(unquote(parts.path)).resolve()
+        if parts.scheme != "file" or parts.netloc or not path.is_relative_to(self.data_dir.resolve()):
+            raise ApiError(
+                400,
+                "training_data_url must be a file:// URL below the engine's data directory; "
+                "send the conversations as training_data instead",
+                code="invalid_value",
+                param="training_data_url",
+            )
+        try:
+            with path.open("rb") as file:
+                raw = file.read(self.max_body_bytes + 1)
+            if len(raw) > self.max_body_bytes:
+                raise ApiError(413, f"the file is larger than {self.max_body_bytes} bytes", code="body_too_large")
+            return [json.loads(line) for line in raw.splitlines() if line.strip()]
+        except OSError as error:
+            raise ApiError(
+                400, f"the training data cannot be read: {error.strerror}", param="training_data_url"
+            ) from None
+        except (ValueError, RecursionError) as error:
+            raise ApiError(400, f"the training data is not JSONL: {error}", param="training_data_url") from None
+
+
+def _write_log(place: Path, step: int, groups: Json) -> None:
+    place.mkdir(parents=True, exist_ok=True)
+    unfinished = place / f".unfinished-{secrets.token_hex(4)}"
+    unfinished.write_text(json.dumps(groups))
+    unfinished.rename(place / f"{step:06d}-{secrets.token_hex(4)}.json")
+
+
+def _model_json(record: ModelRecord) -> dict[str, Json]:
+    return {
+        "id": record.id,
+        "entity": record.entity,
+        "project": record.project,
+        "name": record.name,
+        "base_model": record.base_model,
+        "run_id": None,
+        "origin": record.origin,
+        "tuning": record.tuning.mode,
+        "created": record.created,
+    }
+
+
+def _checkpoint_json(record: ModelRecord, checkpoint: Checkpoint) -> dict[str, Json]:
+    return {
+        "id": f"{record.id}-step{checkpoint.step}",
+        "step": checkpoint.step,
+        "metrics": dict(checkpoint.manifest.metrics),
+        "created": checkpoint.manifest.created,
+    }
+
+
+def _event_json(event: JobEvent) -> dict[str, Json]:
+    return {"id": event.id, "type": event.type, "data": event.data}
+
+
+def _job_json(job: Job) -> dict[str, Json]:
+    return {
+        "id": job.id,
+        "model_id": job.model_id,
+        "status": job.status,
+        "expected_step": job.expected_step,
+        "events": [_event_json(event) for event in job.events],
+    }
+
+
+def _page(request: Request, items: list[dict[str, Json]], default: int, *, cut: bool = False) -> JSONResponse:
+    """A cursor page of `items` after the one whose id is `after` (`cut`: those before are gone already)."""
+    after = request.query_params.get("after")
+    if after is not None and not cut:
+        ids = [item["id"] for item in items]
+        if after not in ids:
+            raise ApiError(404, f"there is nothing with id {after!r} to go on from", param="after")
+        items = items[ids.index(after) + 1 :]
+    limit = int(_number(request, "limit", default, MAX_PAGE))
+    return JSONResponse({"object": "list", "data": items[:limit], "has_more": len(items) > limit})
+
+
+def _number(request: Request, name: str, default: float, highest: float) -> float:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1e9:
+        raise ApiError(400, f"{name} must be a number from 0 up", code="invalid_value", param=name)
+    return min(value, highest)

@@ -1,0 +1,220 @@
+"""From groups of scored trajectories, as ART dumps them, to weighted token sequences.
+
+Advantages, weights and their normalisation are those of ART (openpipe-art 0.5.18, `preprocessing/tokenize.py` and
+`preprocessing/pack.py`). What is trained are the sampled ids with the log-probabilities that the sampler gave them;
+text is never tokenised again.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Json = Any
+Message = dict[str, Json]
+
+
+class BadTrajectory(ValueError):
+    """A trajectory cannot be trained on; the message says which one and why."""
+
+
+class NothingToTrain(Exception):
+    """No group has rewards that differ on sampled tokens, so there is no gradient."""
+
+
+class SequenceTokenizer(Protocol):
+    """What is needed of `tokens.ChatTokenizer`."""
+
+    vocab_size: int
+
+    def training_sequence(
+        self, messages: Sequence[Mapping[str, Json]], tools: Json, exact: Mapping[int, Sequence[int]]
+    ) -> tuple[list[int], list[int | None]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages in order; `exact` and `logprobs` hold the sampled ids and their log-probabilities by message index."""
+
+    messages: tuple[Message, ...]
+    tools: list[Json] | None
+    exact: Mapping[int, tuple[int, ...]]
+    logprobs: Mapping[int, tuple[float, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One rollout: usually one conversation, more where it forked."""
+
+    conversations: tuple[Conversation, ...]
+    reward: float
+
+
+Group = tuple[Trajectory, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSequence:
+    """A conversation's token ids; `trained` are the positions (> 0) in `ids` of sampled tokens.
+
+    `logprobs` are the sampler's, one per trained position; `advantage` and `weight` hold for all of them.
+    """
+
+    ids: tuple[int, ...]
+    trained: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    advantage: float
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCounts:
+    """How much of what was submitted can teach: groups whose rewards differ, and trajectories of nonzero advantage."""
+
+    groups: int
+    groups_trainable: int
+    trajectories: int
+    trajectories_trainable: int
+
+
+def read_groups(value: Json) -> list[Group]:
+    """Groups from JSON as ART's `TrajectoryGroup.model_dump(mode="json")` writes them. Raises BadTrajectory."""
+    if not isinstance(value, list):
+        raise BadTrajectory("trajectory_groups must be a list")
+    groups = []
+    for g, group in enumerate(value):
+        where = f"trajectory_groups[{g}]"
+        if not isinstance(group, dict) or not isinstance(group.get("trajectories"), list):
+            raise BadTrajectory(f"{where} must be an object with a list `trajectories`")
+        groups.append(
+            tuple(_trajectory(item, f"{where}.trajectories[{t}]") for t, item in enumerate(group["trajectories"]))
+        )
+    return groups
+
+
+def sequences(groups: Sequence[Group], tokenizer: SequenceTokenizer, *, scale_rewards: bool) -> Iterator[TrainSequence]:
+    """Token sequences of all trajectories with an advantage, in the order given; raises BadTrajectory.
+
+    advantage = (reward - group mean) / (group std + 1e-6); weight = 1 / (trained tokens of the trajectory).
+    """
+    for group in groups:
+        for trajectory, advantage in zip(group, advantages(group, scale_rewards=scale_rewards), strict=True):
+            if advantage == 0:
+                continue
+            tokenised = [
+                _tokenised(conversation, tokenizer) for conversation in trajectory.conversations if conversation.exact
+            ]
+            weight = 1 / (sum(len(trained) for _, trained, _ in tokenised) + 1e-6)
+            for ids, trained, logprobs in tokenised:
+                yield TrainSequence(ids, trained, logprobs, advantage, weight)
+
+
+def advantages(group: Group, *, scale_rewards: bool) -> list[float]:
+    """The advantage of every trajectory of a group; all 0 where the rewards are equal."""
+    rewards = [trajectory.reward for trajectory in group]
+    if len(set(rewards)) < 2:
+        # Rounding of the mean must not turn equal rewards into a tiny signal that normalisation blows up.
+        return [0.0] * len(rewards)
+    mean = sum(rewards) / len(rewards)
+    deviation = math.sqrt(sum((reward - mean) ** 2 for reward in rewards) / len(rewards))
+    return [(reward - mean) / (deviation + 1e-6 if scale_rewards else 1.0) for reward in rewards]
+
+
+def counts(groups: Sequence[Group]) -> GroupCounts:
+    """What of `groups` can teach; see GroupCounts."""
+    nonzero = [sum(advantage != 0 for advantage in advantages(group, scale_rewards=False)) for group in groups]
+    return GroupCounts(len(groups), sum(count > 0 for count in nonzero), sum(map(len, groups)), sum(nonzero))
+
+
+def normalised(
+    items: Sequence[TrainSequence], *, advantage_balance: float, by_trajectory: bool
+) -> list[tuple[float, float]]:
+    """(advantage, weight) of each sequence, so that the mean weight and the mean |advantage| x weight over all trained
+    tokens are 1, as ART packs them. Raises NothingToTrain where nothing is left."""
+    tokens = [len(item.trained) for item in items]
+    weights = [item.weight if by_trajectory else 1.0 for item in items]
+    balanced = [_balance(item.advantage, advantage_balance) for item in items]
+    total = sum(tokens)
+    magnitude = sum(abs(a) * w * n for a, w, n in zip(balanced, weights, tokens, strict=True))
+    if total == 0 or magnitude == 0:
+        raise NothingToTrain("no group holds sampled tokens with differing rewards")
+    mean_weight = sum(w * n for w, n in zip(weights, tokens, strict=True)) / total
+    mean_magnitude = magnitude / mean_weight / total
+    return [(a / mean_magnitude, w / mean_weight) for a, w in zip(balanced, weights, strict=True)]
+
+
+def _balance(advantage: float, balance: float) -> float:
+    if balance > 0 and advantage <= 0:
+        return advantage * (1 - balance)
+    if balance < 0 and advantage >= 0:
+        return advantage * (1 + balance)
+    return advantage
+
+
+def _tokenised(
+    conversation: Conversation, tokenizer: SequenceTokenizer
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
+    for index, ids in conversation.exact.items():
+        if max(ids) >= tokenizer.vocab_size:
+            raise BadTrajectory(f"message {index} holds token id {max(ids)}; the vocabulary has {tokenizer.vocab_size}")
+    whole, owner = tokenizer.training_sequence(conversation.messages, conversation.tools, conversation.exact)
+    trained = tuple(position for position, message in enumerate(owner) if message is not None)
+    logprobs = tuple(value for index in sorted(conversation.exact) for value in conversation.logprobs[index])
+    return tuple(whole), trained, logprobs
+
+
+def _trajectory(value: Json, where: str) -> Trajectory:
+    if not isinstance(value, dict):
+        raise BadTrajectory(f"{where} must be an object")
+    reward = value.get("reward", 0.0)
+    if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
+        raise BadTrajectory(f"{where}.reward must be a finite number")
+    histories = value.get("additional_histories") or []
+    if not isinstance(histories, list):
+        raise BadTrajectory(f"{where}.additional_histories must be a list")
+    conversations = [_conversation(value, where)]
+    conversations += [_conversation(item, f"{where}.additional_histories[{i}]") for i, item in enumerate(histories)]
+    return Trajectory(tuple(conversations), float(reward))
+
+
+def _conversation(value: Json, where: str) -> Conversation:
+    items = value.get("messages_and_choices") if isinstance(value, dict) else None
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise BadTrajectory(f"{where}.messages_and_choices must be a list of objects")
+    tools = value.get("tools")
+    if tools is not None and not isinstance(tools, list):
+        raise BadTrajectory(f"{where}.tools must be a list or null")
+    messages: list[Message] = []
+    exact: dict[int, tuple[int, ...]] = {}
+    logprobs: dict[int, tuple[float, ...]] = {}
+    for index, item in enumerate(items):
+        at = f"{where}.messages_and_choices[{index}]"
+        if "finish_reason" not in item and "message" not in item:
+            messages.append(item)
+            continue
+        message = item.get("message")
+        if not isinstance(message, dict):
+            raise BadTrajectory(f"{at}.message must be an object")
+        messages.append(message)
+        if sampled := _sampled_tokens(item, at):
+            exact[index], logprobs[index] = zip(*sampled, strict=True)
+    for index, message in enumerate(messages):
+        if not isinstance(message.get("role"), str):
+            raise BadTrajectory(f"{where}.messages_and_choices[{index}] has no role")
+    return Conversation(tuple(messages), tools, exact, logprobs)
+
+
+def _sampled_tokens(choice: Json, where: str) -> list[tuple[int, float]]:
+    """(token id, log-probability) of a choice's tokens; empty without logprobs, which makes it context."""
+    tokens = (choice.get("logprobs") or {}).get("content") or []
+    sampled = []
+    for token in tokens:
+        try:
+            kind, _, number = token["token"].partition(":")
+            pair = int(number), float(token["logprob"])
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise BadTrajectory(f"{where}.logprobs.content must hold tokens `token_id:N` with a logprob") from None
+        if kind != "token_id" or pair[0] < 0 or not pair[1] <= 1e-3 or math.isinf(pair[1]):
+            raise BadTrajectory(f"{where}.logprobs.content holds {token['token']!r} with logprob {token['logprob']!r}")
+        sampled.append(pair)
+    return sampled
