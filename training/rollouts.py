@@ -1,0 +1,164 @@
+"""A rollout: the policy tries a scenario, tool call by tool call. A failed one is data, not an exception."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from environment.base import Environment, Episode, Json, Scenario, ToolError
+from training.backends.art_import import import_art
+from training.backends.base import Endpoint
+from training.types import Rollout
+
+if TYPE_CHECKING:
+    from art import Trajectory
+    from openai import AsyncOpenAI
+    from openai.types.chat.chat_completion import Choice
+
+_RETRIES = 2
+"""Of one request, on connection errors, 429 and 5xx, with the client's back-off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """An OpenAI client and the model that it asks."""
+
+    client: "AsyncOpenAI"
+    model: str
+
+
+@asynccontextmanager
+async def open_chat(endpoint: Endpoint, concurrency: int = 1) -> AsyncIterator[Chat]:
+    """Connections to the endpoint, as many as `concurrency`, closed at the end."""
+    import httpx
+    from openai import AsyncOpenAI
+
+    http = httpx.AsyncClient(limits=httpx.Limits(max_connections=concurrency), timeout=None)
+    async with AsyncOpenAI(
+        base_url=endpoint.base_url, api_key=endpoint.api_key, http_client=http, max_retries=_RETRIES
+    ) as client:
+        yield Chat(client, endpoint.model)
+
+
+async def rollout(
+    environment: Environment,
+    scenario: Scenario,
+    chat: Chat,
+    *,
+    id: str,
+    seed: int,
+    max_turns: int | None = None,
+    temperature: float = 1.0,
+    max_completion_tokens: int = 256,
+    timeout_s: float = 300.0,
+) -> Rollout:
+    """One try. Cancellation passes through; anything else that goes wrong is the rollout's `error`."""
+    art = import_art()
+    episode = environment.episode(scenario, max_turns)
+    tools = [tool.openai() for tool in episode.tools]
+    trajectory = art.Trajectory(messages_and_choices=episode.messages(), tools=tools)
+    trajectory.metadata |= {"rollout_id": id, "scenario_id": scenario.id}
+    trajectory.metrics |= {"turns": 0, "prompt_tokens": 0, "completion_tokens": 0, "sampling_s": 0.0, "tools_s": 0.0}
+    request = {"temperature": temperature, "max_tokens": max_completion_tokens}
+    started_at, clock = time.time(), time.monotonic()
+    error: str | None = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            await _play(episode, chat, trajectory, request, Random(seed))
+    except TimeoutError:
+        error = f"the rollout took longer than {timeout_s:g} s"
+    except Exception as failure:
+        error = f"{type(failure).__name__}: {failure}"
+    seconds = time.monotonic() - clock
+    trajectory.metrics["duration"] = seconds
+    return Rollout(id, scenario, trajectory, episode.outcome(), error, started_at, seconds)
+
+
+async def _play(
+    episode: Episode, chat: Chat, trajectory: "Trajectory", request: dict[str, Any], seeds: Random
+) -> None:
+    messages: list[dict[str, Json]] = list(trajectory.messages_and_choices)  # type: ignore[arg-type]
+    while trajectory.metrics["turns"] < episode.max_turns:
+        choice = await _sample(chat, messages, trajectory, request | {"seed": seeds.getrandbits(53)})
+        trajectory.messages_and_choices.append(choice)
+        messages.append(_as_message(choice))
+        clock = time.monotonic()
+        results, over = await _execute(episode, choice)
+        trajectory.metrics["tools_s"] += time.monotonic() - clock
+        if over:
+            return
+        messages += results
+        trajectory.messages_and_choices += results  # type: ignore[arg-type]
+    episode.end("out_of_turns", f"no final answer within {episode.max_turns} turns")
+
+
+async def _sample(
+    chat: Chat, messages: list[dict[str, Json]], trajectory: "Trajectory", request: dict[str, Any]
+) -> "Choice":
+    clock = time.monotonic()
+    completion = await chat.client.chat.completions.create(
+        model=chat.model,
+        messages=messages,  # type: ignore[arg-type]
+        tools=trajectory.tools,  # type: ignore[arg-type]
+        logprobs=True,
+        **request,
+    )
+    metrics = trajectory.metrics
+    metrics["turns"] += 1
+    metrics["sampling_s"] += time.monotonic() - clock
+    if completion.usage:
+        metrics["prompt_tokens"] += completion.usage.prompt_tokens
+        metrics["completion_tokens"] += completion.usage.completion_tokens
+    return completion.choices[0]
+
+
+async def _execute(episode: Episode, choice: "Choice") -> tuple[list[dict[str, Json]], bool]:
+    """The tool messages that the calls give, and whether the episode is over."""
+    calls = [call for call in choice.message.tool_calls or () if call.type == "function"]
+    if not calls:
+        said = (choice.message.content or "")[:200]
+        episode.end("malformed", f"no tool call in the reply ({choice.finish_reason}): {said!r}")
+        return [], True
+    results: list[dict[str, Json]] = []
+    for call in calls:
+        try:
+            arguments = json.loads(call.function.arguments)
+            if not isinstance(arguments, dict):
+                raise ToolError(f"the arguments of {call.function.name} are not an object")
+            result = await episode.call(call.function.name, arguments)
+        except (ToolError, json.JSONDecodeError) as error:
+            episode.end("malformed", str(error))
+            return results, True
+        if result.final:
+            return results, True
+        results.append({"role": "tool", "tool_call_id": call.id, "content": result.content})
+    return results, False
+
+
+def _as_message(choice: "Choice") -> dict[str, Json]:
+    message: dict[str, Json] = {"role": "assistant", "content": choice.message.content}
+    if choice.message.tool_calls:
+        message["tool_calls"] = [call.model_dump(mode="json") for call in choice.message.tool_calls]
+    return message
+
+
+def messages_of(rollout: Rollout) -> list[dict[str, Json]]:
+    """The whole conversation in OpenAI's form, without token-level data."""
+    return [
+        item if isinstance(item, dict) else _as_message(item)  # type: ignore[misc]
+        for item in rollout.trajectory.messages_and_choices
+    ]
+
+
+def total(rollouts: Iterable[Rollout], metric: str) -> float:
+    """The sum of one of the trajectories' metrics."""
+    return sum(float(rollout.trajectory.metrics.get(metric, 0)) for rollout in rollouts)
+
+
+def failed(rollouts: Sequence[Rollout]) -> int:
+    """How many have an error."""
+    return sum(rollout.error is not None for rollout in rollouts)

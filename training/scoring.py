@@ -1,0 +1,81 @@
+"""From verdicts to rewards: the one place that sets a trajectory's reward."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from statistics import fmean, median, pstdev
+
+from environment.base import Environment, Scenario
+from judges.base import Attempt, Judge, Score
+from training.rollouts import messages_of
+from training.types import Group, RewardSummary, Rollout, ScoredRollout
+
+
+async def score_group(environment: Environment, judge: Judge, scenario: Scenario, rollouts: Sequence[Rollout]) -> Group:
+    """Judge the rollouts of one scenario together, pay them, and tell whether the group teaches anything.
+
+    A failed rollout, and one that the judge could not score, has no reward. A judge that raises scores
+    none of the group; its reason is kept.
+    """
+    finished = [rollout for rollout in rollouts if rollout.error is None]
+    scores = dict(zip((rollout.id for rollout in finished), await _judged(judge, scenario, finished), strict=True))
+    scored = _with_advantages(
+        [
+            _pay(environment, rollout, scores.get(rollout.id) or Score(None, f"the rollout failed: {rollout.error}"))
+            for rollout in rollouts
+        ]
+    )
+    rewards = [rollout.reward for rollout in scored if rollout.reward is not None]
+    if len(rewards) < 2:
+        return Group(scenario, scored, "unscored")
+    if max(rewards) == min(rewards):
+        return Group(scenario, scored, "no_signal")
+    return Group(scenario, scored)
+
+
+async def _judged(judge: Judge, scenario: Scenario, rollouts: Sequence[Rollout]) -> list[Score]:
+    attempts = [Attempt(rollout.id, rollout.outcome, messages_of(rollout)) for rollout in rollouts]
+    if not attempts:
+        return []
+    try:
+        return await judge.judge(scenario, attempts)
+    except Exception as error:
+        reason = f"the judge {judge.name} failed: {type(error).__name__}: {error}"
+        return [Score(None, reason)] * len(attempts)
+
+
+def _pay(environment: Environment, rollout: Rollout, score: Score) -> ScoredRollout:
+    if score.value is None:
+        return ScoredRollout(rollout, score, None, {}, success=False)
+    parts = environment.reward(rollout.outcome, score.value)
+    rollout.trajectory.reward = sum(parts.values())
+    return ScoredRollout(
+        rollout, score, rollout.trajectory.reward, parts, environment.success(rollout.outcome, score.value)
+    )
+
+
+def _with_advantages(rollouts: Sequence[ScoredRollout]) -> tuple[ScoredRollout, ...]:
+    """GRPO's advantage for each reward: (reward - mean) / (standard deviation + 1e-6), as ART computes it."""
+    rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
+    if not rewards:
+        return tuple(rollouts)
+    mean, deviation = fmean(rewards), pstdev(rewards)
+    return tuple(
+        rollout
+        if rollout.reward is None
+        else dataclasses.replace(rollout, advantage=(rollout.reward - mean) / (deviation + 1e-6))
+        for rollout in rollouts
+    )
+
+
+def summarise(rollouts: Iterable[ScoredRollout]) -> RewardSummary:
+    """Mean, median and range of the rewards there are."""
+    rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
+    if not rewards:
+        return RewardSummary(None, None, None, None, 0)
+    return RewardSummary(fmean(rewards), median(rewards), min(rewards), max(rewards), len(rewards))
+
+
+def share(flags: Iterable[bool]) -> float | None:
+    """The share of true ones; None of nothing."""
+    values = list(flags)
+    return fmean(values) if values else None
