@@ -1,0 +1,26 @@
+"""What handlers share: the service they belong to, and the bounds of a page."""
+
+from typing import Annotated
+
+from fastapi import Depends, Path, Query, Request
+
+from app.service import Service
+
+
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+_NO_NUL = r"^[^\x00]+$"
+"""Postgres has no text with U+0000; such an id exists nowhere."""
+
+CurrentService = Annotated[Service, Depends(_service)]
+Limit = Annotated[int, Query(ge=1, le=200, description="At most so many items")]
+NumberCursor = Annotated[str | None, Query(pattern=r"^\d{1,18}$", description="`next_cursor` of the page before")]
+IdCursor = Annotated[
+    str | None, Query(pattern=r"^[0-9A-HJKMNP-TV-Z]{26}$", description="`next_cursor` of the page before")
+]
+RunId = Annotated[str, Path(max_length=64, pattern=_NO_NUL)]
+TrajectoryId = Annotated[str, Path(max_length=200, pattern=_NO_NUL)]
+ScenarioId = Annotated[str | None, Query(max_length=400, pattern=_NO_NUL)]

@@ -1,0 +1,48 @@
+"""What the agent did: light lists of trajectories, and single ones whole."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from app import schemas
+from app.api.dependencies import CurrentService, Limit, NumberCursor, RunId, ScenarioId, TrajectoryId
+from app.api.presentation import page
+
+router = APIRouter(tags=["trajectories"])
+
+
+@router.get("/runs/{run_id}/trajectories")
+async def list_trajectories(
+    service: CurrentService,
+    run_id: RunId,
+    iteration: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
+    scenario_id: ScenarioId = None,
+    split: schemas.Split | None = None,
+    mode: schemas.Mode | None = None,
+    cursor: NumberCursor = None,
+    limit: Limit = 50,
+) -> schemas.Page[schemas.TrajectoryBrief]:
+    """In the order of saving, without their messages."""
+    await service.queries.require_run(run_id)
+    found = await service.queries.trajectories(
+        run_id,
+        after=-1 if cursor is None else int(cursor),
+        limit=limit + 1,
+        iteration=iteration,
+        scenario_id=scenario_id,
+        split=split,
+        mode=mode,
+    )
+    return page(
+        found,
+        limit,
+        lambda row: schemas.TrajectoryBrief.model_validate(row, from_attributes=True),
+        lambda row: row.seq,
+    )
+
+
+@router.get("/trajectories/{trajectory_id}")
+async def get_trajectory(service: CurrentService, trajectory_id: TrajectoryId) -> schemas.TrajectoryOut:
+    """Messages, tool calls, score with its explanation, reward by parts, token counts."""
+    row = await service.queries.trajectory(trajectory_id)
+    return schemas.TrajectoryOut.model_validate(row, from_attributes=True)

@@ -1,0 +1,98 @@
+"""Children that do not outlive the service: own process group, killed by the kernel when their parent dies.
+
+A child is remembered in a file as (pid, start time), so that the next service can end what a kill -9 left behind
+where the kernel has no parent-death signal, and never ends a stranger who got the same pid.
+"""
+
+import asyncio
+import ctypes
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+async def spawn(
+    argv: Sequence[str],
+    *,
+    stderr: IO[bytes] | int,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    user: tuple[int, int] | None = None,
+    death_signal: int = signal.SIGTERM,
+) -> asyncio.subprocess.Process:
+    """Start a child; `user` is the (uid, gid) it runs as. Call from the event loop's own thread: Linux sends
+    `death_signal` when the thread that started the child ends."""
+    return await asyncio.create_subprocess_exec(
+        *argv,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=stderr,
+        env=env,
+        cwd=cwd,
+        start_new_session=True,
+        preexec_fn=_in_child(os.getpid(), user, death_signal),
+    )
+
+
+def _in_child(parent: int, user: tuple[int, int] | None, death_signal: int) -> Callable[[], None]:
+    def prepare() -> None:
+        if user is not None:
+            os.setgroups([])
+            os.setgid(user[1])
+            os.setuid(user[0])
+        if _libc is not None:  # after setuid, which clears it
+            _libc.prctl(PR_SET_PDEATHSIG, death_signal)
+            if os.getppid() != parent:
+                os._exit(1)
+
+    return prepare
+
+
+async def stop(process: asyncio.subprocess.Process, first: int, timeout_s: float) -> int:
+    """Ask the child to end with the signal `first`; kill its whole group if it has not in time. Its exit status."""
+    with suppress(ProcessLookupError):
+        process.send_signal(first)
+    try:
+        return await asyncio.wait_for(process.wait(), timeout_s)
+    except TimeoutError:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        return await process.wait()
+
+
+def remember(path: Path, pid: int) -> None:
+    """Write down which process the child is."""
+    with suppress(psutil.NoSuchProcess):
+        path.write_text(json.dumps({"pid": pid, "started": psutil.Process(pid).create_time()}))
+
+
+def read(path: Path) -> psutil.Process | None:
+    """The remembered child, if it still lives."""
+    try:
+        known = json.loads(path.read_text())
+        process = psutil.Process(known["pid"])
+        alive = process.create_time() == known["started"] and process.status() != psutil.STATUS_ZOMBIE
+    except (OSError, ValueError, KeyError, TypeError, psutil.Error):
+        return None
+    return process if alive else None
+
+
+def end_leftover(path: Path, timeout_s: float = 10.0) -> bool:
+    """Kill the remembered child's group if it still lives; whether it did. Blocks until it is gone."""
+    process = read(path)
+    if process is None:
+        return False
+    with suppress(ProcessLookupError, psutil.Error):
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(timeout_s)
+    return True

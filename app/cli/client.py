@@ -1,0 +1,131 @@
+"""The service's HTTP API as the commands use it."""
+
+from collections.abc import Container, Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from app.cli.terminal import Failure
+
+Json = Any
+_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+
+
+class ServiceUnreachable(Failure):
+    """Nothing answers at the service's URL."""
+
+
+class ServiceRefused(Failure):
+    """The service answered with an error; `status` is the HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Service:
+    """One Learnloop service. Every method raises ServiceUnreachable or ServiceRefused."""
+
+    def __init__(self, url: str, *, timeout_s: float = 60.0) -> None:
+        """Raises Failure if the URL is none."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise Failure(f"{url!r} is no service URL; it looks like http://127.0.0.1:8000")
+        self.url = url.rstrip("/")
+        self._http = httpx.Client(
+            base_url=self.url,
+            timeout=timeout_s,
+            # A proxy of the environment cannot reach this machine's loopback.
+            trust_env=parts.hostname not in _LOOPBACK,
+            headers={"accept": "application/json"},
+        )
+
+    def __enter__(self) -> "Service":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def start_run(self, request: Mapping[str, Json]) -> Json:
+        """Post a learn-loop."""
+        return self._call("POST", "/learn-loop", json=request)
+
+    def runs(self, limit: int, status: str | None = None) -> list[Json]:
+        """The newest runs, newest first."""
+        return self._page("/runs", limit, {"status": status})
+
+    def run(self, run_id: str) -> Json:
+        """One run as it stands."""
+        return self._call("GET", f"/runs/{run_id}")
+
+    def cancel(self, run_id: str) -> Json:
+        """Ask for a run's end."""
+        return self._call("POST", f"/runs/{run_id}/cancel")
+
+    def trajectories(self, run_id: str, **filters: str | int) -> Iterator[Json]:
+        """A run's trajectories without their messages, filtered by `iteration`, `split`, `mode`, `scenario_id`."""
+        return self._items(f"/runs/{run_id}/trajectories", filters)
+
+    def trajectory(self, trajectory_id: str) -> Json:
+        """One trajectory whole."""
+        return self._call("GET", f"/trajectories/{trajectory_id}")
+
+    def ask(self, request: Mapping[str, Json]) -> Json:
+        """Let an agent answer a question."""
+        return self._call("POST", "/ask", json=request)
+
+    def readiness(self) -> Json:
+        """What /health/ready says, whether or not the service is ready."""
+        return self._call("GET", "/health/ready", accept=(503,))
+
+    def _page(self, path: str, limit: int, filters: Mapping[str, Json]) -> list[Json]:
+        found: list[Json] = []
+        for item in self._items(path, {**filters, "limit": min(limit, 100)}):
+            found.append(item)
+            if len(found) == limit:
+                break
+        return found
+
+    def _items(self, path: str, filters: Mapping[str, Json]) -> Iterator[Json]:
+        params = {key: value for key, value in filters.items() if value is not None}
+        while True:
+            page = self._call("GET", path, params=params)
+            yield from page["items"]
+            if page["next_cursor"] is None:
+                return
+            params["cursor"] = page["next_cursor"]
+
+    def _call(self, method: str, path: str, *, accept: Container[int] = (), **request: Any) -> Json:
+        try:
+            response = self._http.request(method, path, **request)
+        except httpx.TimeoutException as error:
+            raise ServiceUnreachable(f"{method} {self.url}{path} got no answer in time") from error
+        except httpx.TransportError as error:
+            raise ServiceUnreachable(
+                f"no service answers at {self.url} ({error}); start one with `learnloop serve`, or give another --url"
+            ) from error
+        if response.is_success or response.status_code in accept:
+            try:
+                return response.json()
+            except ValueError as error:
+                raise ServiceRefused(response.status_code, f"{self.url}{path} answered without JSON") from error
+        raise ServiceRefused(response.status_code, _problem_text(method, path, response))
+
+
+def _problem_text(method: str, path: str, response: httpx.Response) -> str:
+    """What a problem document (RFC 9457) says, as one line, or a line for every wrong field."""
+    try:
+        problem = response.json()
+    except ValueError:
+        problem = None
+    refused = f"{method} {path} was refused ({response.status_code})"
+    if not isinstance(problem, dict):
+        return f"{refused}: {response.reason_phrase}"
+    wrong = [
+        f"{'.'.join(str(part) for part in error.get('loc', ()) if part != 'body') or 'body'}: {error.get('msg')}"
+        for error in problem.get("errors") or ()
+    ]
+    if wrong:
+        return f"{refused}: {wrong[0]}" + "".join(f"\n  {line}" for line in wrong[1:])
+    return f"{refused}: {problem.get('detail') or problem.get('title') or response.reason_phrase}"

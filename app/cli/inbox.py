@@ -1,0 +1,146 @@
+"""`learnloop inbox`: mail that the email agent searches, in the data directory."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from app.cli.options import AsJson, DataDir
+from app.cli.serve import data_directory
+from app.cli.terminal import Failure, print_json, results
+
+if TYPE_CHECKING:
+    from environment.email_search.synthetic import World
+
+MAX_WORLDS = 50
+_SHOWN_BROKEN = 5
+
+app = typer.Typer(no_args_is_help=True, help="Import, make and count the mail that the email agent searches.")
+
+Name = Annotated[str, typer.Argument(help="The inbox's name: letters, digits, '-' and '_'.")]
+
+
+@app.command("import")
+def import_(
+    name: Name,
+    sources: Annotated[
+        list[Path], typer.Argument(help="mbox files (.gz too), Maildirs, .eml files or folders of them.")
+    ],
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add real mail to an inbox. Mail that is already there is left out; broken mail is reported."""
+    from environment.email_search.importer import MailSourceError, import_mail
+    from environment.email_search.inbox import InboxError
+
+    path = _path(name, data_dir)
+    try:
+        report = import_mail(sources, path)
+    except (MailSourceError, InboxError) as error:
+        raise Failure(str(error)) from error
+    if as_json:
+        print_json({"inbox": name, "path": str(path), **asdict(report)})
+        return
+    figures = {key.replace("_", " "): value for key, value in asdict(report).items() if isinstance(value, int)}
+    _print_figures(figures | {"broken": len(report.broken), "seconds": f"{report.seconds:.1f}"})
+    for mail in report.broken[:_SHOWN_BROKEN]:
+        results.print(f"  broken: {mail.file} (mail {mail.number}): {mail.reason}")
+    if len(report.broken) > _SHOWN_BROKEN:
+        results.print(f"  and {len(report.broken) - _SHOWN_BROKEN} more (--json lists them)")
+    results.print(f'\nAsk about it: learnloop ask --model MODEL --inbox {name} "QUESTION"')
+
+
+@app.command()
+def make(
+    name: Name,
+    worlds: Annotated[
+        int,
+        typer.Option(min=1, max=MAX_WORLDS, help="How many invented companies; each adds about 17 mails, 1 question."),
+    ] = 10,
+    seed: Annotated[int, typer.Option(min=0, max=999_999_999, help="The same seed makes the same mails.")] = 0,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write an invented inbox with questions and answers: a form to copy for your own mail."""
+    from environment.email_search.inbox import InboxError, write_inbox
+
+    path = _path(name, data_dir)
+    if path.exists():
+        raise Failure(f"there is an inbox {name!r} already; choose another name")
+    made = list(_distinct_worlds(seed, worlds))
+    try:
+        emails = write_inbox(path, (mail for world in made for mail in world.emails))
+    except (InboxError, OSError) as error:
+        raise Failure(str(error)) from error
+    questions = path.with_suffix(".questions.jsonl")
+    with questions.open("w", encoding="utf-8") as lines:
+        for world in made:
+            row = {"question": world.question, "answer": world.answer, "source_ids": [world.source_id]}
+            lines.write(json.dumps(row, ensure_ascii=False) + "\n")
+    if as_json:
+        print_json(
+            {"inbox": name, "path": str(path), "questions_path": str(questions), "emails": emails, "questions": worlds}
+        )
+        return
+    results.print(f"{emails} mails in {path}")
+    results.print(f"{worlds} questions in {questions}, the first: {made[0].question}")
+
+
+@app.command()
+def stats(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Count the mails and people of an inbox."""
+    from environment.email_search.inbox import Inbox, InboxError
+
+    path = _path(name, data_dir)
+    if not path.is_file():
+        raise Failure(
+            f"there is no inbox {name!r} in {path.parent}; import one with: learnloop inbox import {name} PATH"
+        )
+    try:
+        inbox = Inbox(path)
+    except InboxError as error:
+        raise Failure(str(error)) from error
+    figures = asdict(inbox.stats())
+    inbox.close()
+    if as_json:
+        print_json({"inbox": name, "path": str(path), **figures})
+        return
+    _print_figures({key: f"{value:%Y-%m-%d}" if hasattr(value, "year") else value for key, value in figures.items()})
+
+
+def _path(name: str, data_dir: Path | None) -> Path:
+    from environment.email_search.environment import inbox_path
+
+    try:
+        return inbox_path(data_directory(data_dir), name)
+    except ValueError as error:
+        raise Failure(str(error)) from error
+
+
+def _distinct_worlds(seed: int, worlds: int) -> "Iterator[World]":
+    """Worlds whose mails share no id, so that they can lie in one inbox."""
+    from environment.email_search.synthetic import make_world
+
+    taken: set[str] = set()
+    found = 0
+    for index in count():
+        if found == worlds:
+            return
+        world = make_world("train", seed, index)
+        ids = {mail.id for mail in world.emails}
+        if taken.isdisjoint(ids):
+            taken |= ids
+            found += 1
+            yield world
+
+
+def _print_figures(figures: dict[str, Any]) -> None:
+    table = Table.grid(padding=(0, 2))
+    for label, value in figures.items():
+        table.add_row(label, "-" if value is None else str(value))
+    results.print(table)

@@ -1,0 +1,49 @@
+"""The command `learnloop`: the same verbs as the API. Commands import what they need when they run."""
+
+import signal
+from types import FrameType
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from app.cli import ask, demo, inbox, runs, serve, train
+from app.cli.terminal import Failure, print_failure
+
+
+class Commands(TyperGroup):
+    """Turns a command's Failure into one line on stderr and exit code 1."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Failure as failure:
+            print_failure(str(failure))
+            raise typer.Exit(1) from failure
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Learnloop makes an LLM agent better at its job while you watch.",
+)
+app.command()(demo.demo)
+app.command()(serve.serve)
+app.command()(train.train)
+app.command()(ask.ask)
+app.add_typer(runs.app, name="runs")
+app.add_typer(inbox.app, name="inbox")
+
+
+def main() -> None:
+    """Run the command line. A TERM ends a command as orderly as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    app(prog_name="learnloop")
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

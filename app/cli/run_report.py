@@ -1,0 +1,60 @@
+"""How one run stands, in words and a table."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from rich.table import Table
+
+from app.cli.charts import duration, figure, percent, sparkline
+from app.cli.held_out import held_out_figures, held_out_table
+from app.cli.terminal import results
+
+Json = Any
+
+
+def print_run(run: Json) -> None:
+    """A run's status, curve and held-out figures."""
+    place = run["progress"]
+    results.print(f"run {run['run_id']} is {run['status']}", style="bold")
+    if run["error"]:
+        results.print(f"  {run['error']}", style="red")
+    model = run["model"]
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(no_wrap=True)
+    facts.add_column(overflow="fold")
+    facts.add_row("environment", f"{run['environment']}, judged by {run['judge']}")
+    facts.add_row("model", f"{model['project']}/{model['name']}, from {model['base_model']}")
+    facts.add_row("iterations", f"{place['iterations_done']} of {place['iterations_total']}{_since(run)}")
+    facts.add_row("rollouts", f"{run['rollouts']:,}, {run['tokens']['completion']:,} tokens sampled")
+    if run["best_checkpoint"]:
+        best = run["best_checkpoint"]
+        facts.add_row("best checkpoint", f"step {best['step']} (validation success {percent(best['success'])})")
+    results.print(facts)
+    _print_curve([row for row in run["iterations"] if row["iteration"] > 0])
+    if run["evaluations"]:
+        # The test scenarios are examined again at the very end; until then the validation ones tell more.
+        tested = any(row["split"] == "test" and row["iteration"] > 0 for row in run["evaluations"])
+        figures = held_out_figures(run["evaluations"], "test" if tested else "validation")
+        results.print()
+        results.print(held_out_table(figures))
+
+
+def run_seconds(run: Json) -> float | None:
+    """From its start to its end; None before the end."""
+    if not run["started_at"] or not run["finished_at"]:
+        return None
+    return (datetime.fromisoformat(run["finished_at"]) - datetime.fromisoformat(run["started_at"])).total_seconds()
+
+
+def _print_curve(rows: Sequence[Json]) -> None:
+    rewards = [row["rewards"]["mean"] for row in rows]
+    known = [reward for reward in rewards if reward is not None]
+    if known:
+        ends = f"{figure(known[0])} -> {figure(known[-1])}"
+        results.print(f"reward           {sparkline(rewards, low=min(known), high=max(known))}  {ends}")
+
+
+def _since(run: Json) -> str:
+    seconds = run_seconds(run)
+    return f" in {duration(seconds)}" if seconds is not None else ""

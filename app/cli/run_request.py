@@ -1,0 +1,62 @@
+"""The body of POST /learn-loop, from a YAML file and flags. What it may hold is the service's to judge."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Json = Any
+
+
+class BadRunFile(ValueError):
+    """The file or a setting cannot be read as a run."""
+
+
+def read_run_file(path: Path) -> dict[str, Json]:
+    """The run that a YAML file describes. Raises BadRunFile."""
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadRunFile(f"cannot read {path}: {error}") from error
+    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
+        raise BadRunFile(f"{path} must hold the fields of a run, such as `iterations: 20`")
+    return document
+
+
+def overlay(request: Mapping[str, Json], values: Mapping[str, Json]) -> dict[str, Json]:
+    """The request with values at dotted paths (`model.name`) replaced; None leaves a path as it is.
+
+    Raises BadRunFile where a path leads through something that has no fields.
+    """
+    result = dict(request)
+    for path, value in values.items():
+        if value is not None:
+            _put(result, path, value)
+    return result
+
+
+def _put(request: dict[str, Json], path: str, value: Json) -> None:
+    *parents, last = path.split(".")
+    place = request
+    for parent in parents:
+        inner = place.get(parent, {})
+        if not isinstance(inner, dict):
+            raise BadRunFile(f"{path}: {parent!r} is {inner!r} and has no fields")
+        place[parent] = dict(inner)
+        place = place[parent]
+    place[last] = value
+
+
+def parse_settings(settings: Iterable[str]) -> dict[str, Json]:
+    """`evaluation.every=5` and the like as paths and YAML values. Raises BadRunFile."""
+    values = {}
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        if not equals or not all(path.split(".")):
+            raise BadRunFile(f"{setting!r} must look like evaluation.every=5")
+        try:
+            values[path] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise BadRunFile(f"{setting!r}: {error}") from error
+    return values

@@ -1,0 +1,49 @@
+"""`learnloop serve`, and the settings of commands that work in the data directory."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.cli.options import DataDir
+from app.cli.terminal import Failure
+
+if TYPE_CHECKING:  # importing pydantic takes a while
+    from app.settings import Settings
+
+
+def serve(
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on. \\[default: LEARNLOOP_HOST or 127.0.0.1]")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port to listen on. \\[default: LEARNLOOP_PORT or 8000]")
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Run the service until Ctrl-C. Settings come from the environment and .env; these flags win."""
+    settings = settings_with(host=host, port=port, data_dir=data_dir)
+    from app import main
+    from app.data_directory import DataDirectoryError
+    from app.db import DatabaseUrlError, SchemaError
+    from app.embedded_postgres import EmbeddedPostgresError
+
+    try:
+        main.serve(settings)
+    except (DataDirectoryError, DatabaseUrlError, SchemaError, EmbeddedPostgresError) as error:
+        raise Failure(str(error)) from error
+
+
+def settings_with(**flags: Any) -> "Settings":
+    """The settings of the environment, with the given flags (None: not given) in their place. Raises Failure."""
+    from app.settings import SettingsError, load_settings
+
+    try:
+        return load_settings(**{name: value for name, value in flags.items() if value is not None})
+    except SettingsError as error:
+        raise Failure(str(error)) from error
+
+
+def data_directory(flag: Path | None) -> Path:
+    """The data directory that a command without a service works in."""
+    return settings_with(data_dir=flag).data_dir

@@ -1,0 +1,118 @@
+"""A service of our own, in a child process, for the time of one command."""
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from app.cli.client import Service, ServiceUnreachable
+from app.cli.terminal import Failure
+
+_PR_SET_PDEATHSIG = 1
+_POLL_S = 0.1
+_STOP_S = 30.0
+
+
+@contextmanager
+def own_service(data_dir: Path, *, ready_s: float = 180.0, waiting: Callable[[str], None]) -> Iterator[Service]:
+    """Start `learnloop serve` on a free loopback port, wait until it is ready, stop it at the end.
+
+    Its log goes to `service.log` in the data directory. `waiting` is told what it still waits for.
+    Raises Failure if the directory cannot be used, and with the log's end if the service does not become ready within
+    `ready_s` seconds or stops answering later.
+    """
+    log_path = data_dir / "service.log"
+    port = free_port()
+    process = _start(data_dir, log_path, port)
+    try:
+        with Service(f"http://127.0.0.1:{port}") as service:
+            _wait_until_ready(service, process, log_path, ready_s, waiting)
+            yield service
+    except ServiceUnreachable as error:
+        raise Failure(f"the service stopped answering; the end of {log_path}:\n{_tail(log_path)}") from error
+    finally:
+        _stop(process)
+
+
+def _start(data_dir: Path, log_path: Path, port: int) -> subprocess.Popen[bytes]:
+    # -P: a directory `app` that happens to be where the user is must not be taken for ours.
+    command = [sys.executable, "-P", "-m", "app.cli", "serve", "--port", str(port), "--data-dir", str(data_dir)]
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        with log_path.open("ab") as log:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # Its own session: Ctrl-C must reach this command only, which then ends the service in order.
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+    except OSError as error:
+        raise Failure(f"cannot use the data directory {data_dir}: {error.strerror}") from error
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _die_with_parent() -> None:
+    """In the child: be told to stop when this process dies, even by kill -9 (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _wait_until_ready(
+    service: Service, process: subprocess.Popen[bytes], log_path: Path, ready_s: float, waiting: Callable[[str], None]
+) -> None:
+    deadline = time.monotonic() + ready_s
+    missing = "service"
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise Failure(f"the service ended while starting; the end of {log_path}:\n{_tail(log_path)}")
+        waiting(missing)
+        try:
+            readiness = service.readiness()
+        except ServiceUnreachable:
+            missing = "service"
+        else:
+            missing = _missing(readiness)
+            if not missing:
+                return
+            if readiness["engine"] == "failed":
+                raise Failure(f"the engine does not start; the end of {log_path}:\n{_tail(log_path)}")
+        time.sleep(_POLL_S)
+    raise Failure(f"no {missing} after {ready_s:.0f} s; the end of {log_path}:\n{_tail(log_path)}")
+
+
+def _missing(readiness: dict[str, str]) -> str:
+    """What is not there yet, or nothing."""
+    if readiness["database"] != "ok":
+        return "database"
+    return "" if readiness["engine"] == "ready" else "engine"
+
+
+def _tail(path: Path, lines: int = 12) -> str:
+    return "\n".join(f"  {line}" for line in path.read_text(errors="replace").splitlines()[-lines:])
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, a while to stop in order, then SIGKILL for its whole group."""
+    if process.poll() is None:
+        process.terminate()
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

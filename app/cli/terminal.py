@@ -1,0 +1,32 @@
+"""Where commands write: results on stdout, progress and errors on stderr.
+
+Neither gets control characters when it is not a terminal, so both can be piped and kept.
+"""
+
+import json
+from datetime import date
+from typing import Any
+
+from rich.console import Console
+
+results = Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
+progress = Console(highlight=False, markup=False, emoji=False, stderr=True)
+
+
+class Failure(Exception):
+    """Ends a command with exit code 1. The message is what the user reads: what failed, and what would help."""
+
+
+def print_json(document: Any) -> None:
+    """Write the one JSON document of a `--json` command."""
+    text = json.dumps(document, indent=2, ensure_ascii=False, default=_plain)
+    results.print(text, soft_wrap=True)
+
+
+def _plain(value: Any) -> str:
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def print_failure(message: str) -> None:
+    """Say on stderr why the command failed."""
+    progress.print(f"learnloop: {message}", style="red", soft_wrap=True)

@@ -1,0 +1,92 @@
+"""`learnloop train`: one run from a YAML file and flags."""
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from app.cli.client import Service
+from app.cli.options import URL_VARIABLE, AsJson, DataDir
+from app.cli.run_report import print_run
+from app.cli.run_request import BadRunFile, overlay, parse_settings, read_run_file
+from app.cli.serve import data_directory
+from app.cli.service_process import own_service
+from app.cli.terminal import print_json, progress, results
+from app.cli.watching import RunDisplay, Waiting, run_to_end
+
+
+def train(
+    file: Annotated[
+        Path | None,
+        typer.Argument(exists=True, dir_okay=False, help="A YAML file with the fields of POST /learn-loop."),
+    ] = None,
+    environment: Annotated[str | None, typer.Option(help="What the agent learns.")] = None,
+    judge: Annotated[str | None, typer.Option(help="Who scores its tries.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model's name; an existing one goes on learning.")] = None,
+    base_model: Annotated[str | None, typer.Option(help="What a new model starts from.")] = None,
+    iterations: Annotated[int | None, typer.Option(help="Rounds of trying, judging and training.")] = None,
+    groups: Annotated[int | None, typer.Option(help="Scenarios an iteration.")] = None,
+    rollouts: Annotated[int | None, typer.Option(help="Tries at each scenario.")] = None,
+    max_turns: Annotated[int | None, typer.Option(help="Turns a try may take.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Step size of the training.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same run.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Any other field, such as evaluation.every=5."),
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            envvar=URL_VARIABLE, help="A running service. Without it, one is started for the time of the run."
+        ),
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Only post the run to the service at --url.")] = False,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train an agent and watch it learn. Ctrl-C cancels the run."""
+    if detach and url is None:
+        raise typer.BadParameter("needs a running service: give --url", param_hint="--detach")
+    flags = {
+        "environment.name": environment,
+        "judge.name": judge,
+        "model.name": model,
+        "model.base_model": base_model,
+        "iterations": iterations,
+        "groups_per_iteration": groups,
+        "rollouts_per_group": rollouts,
+        "max_turns": max_turns,
+        "learning_rate": learning_rate,
+        "seed": seed,
+    }
+    try:
+        request = overlay(read_run_file(file) if file else {}, {**parse_settings(settings or ()), **_given(flags)})
+    except BadRunFile as error:
+        raise typer.BadParameter(str(error)) from error
+    with _service(url, data_dir) as service:
+        if detach:
+            _show_accepted(service, service.start_run(request), as_json)
+            return
+        with RunDisplay(progress) as display:
+            run = run_to_end(service, request, display)
+    print_json(run) if as_json else print_run(run)
+    raise typer.Exit(0 if run["status"] == "completed" else 1)
+
+
+def _given(flags: dict[str, Any]) -> dict[str, Any]:
+    return {path: value for path, value in flags.items() if value is not None}
+
+
+def _service(url: str | None, data_dir: Path | None) -> AbstractContextManager[Service]:
+    if url is not None:
+        return Service(url)
+    return own_service(data_directory(data_dir), waiting=Waiting(progress).show)
+
+
+def _show_accepted(service: Service, accepted: Any, as_json: bool) -> None:
+    if as_json:
+        print_json(accepted)
+        return
+    results.print(f"run {accepted['run_id']} is {accepted['status']}")
+    results.print(f"watch it: learnloop runs watch {accepted['run_id']} --url {service.url}", soft_wrap=True)

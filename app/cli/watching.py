@@ -1,0 +1,154 @@
+"""Following a run until it ends: a line an iteration, and on a terminal the curves and the phase under way."""
+
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from app.cli.charts import bar, duration, figure, percent, sparkline
+from app.cli.client import Service, ServiceUnreachable
+
+Json = Any
+ENDED = {"completed", "failed", "cancelled"}
+_FIRST_POLL_S, _POLL_S = 0.05, 0.5
+_PATIENCE_S = 30.0
+_PHASES = {
+    "rollout": "trying",
+    "judge": "judging",
+    "train": "training",
+    "evaluate": "examining",
+}
+
+
+def follow(service: Service, run_id: str, show: Callable[[Json], None]) -> Json:
+    """Show the run as it changes; returns it once it has ended.
+
+    A service that is away for less than half a minute (a restart) is waited for. Raises what Service does.
+    """
+    lost_at: float | None = None
+    pause_s = _FIRST_POLL_S
+    while True:
+        try:
+            run = service.run(run_id)
+        except ServiceUnreachable:
+            lost_at = lost_at or time.monotonic()
+            if time.monotonic() - lost_at > _PATIENCE_S:
+                raise
+        else:
+            lost_at = None
+            show(run)
+            if run["status"] in ENDED:
+                return run
+        time.sleep(pause_s)
+        pause_s = min(_POLL_S, 1.5 * pause_s)
+
+
+class RunDisplay:
+    """Draws a run on a console. Lines only where the console is no terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._shown = -1
+        self._started_at = time.monotonic()
+        self._live = Live(console=console, transient=True, auto_refresh=False) if console.is_terminal else None
+
+    def __enter__(self) -> "RunDisplay":
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    def say(self, line: str) -> None:
+        """Print a line above the curves."""
+        self._console.print(line)
+
+    def show(self, run: Json) -> None:
+        """Bring the display up to date."""
+        for row in run["iterations"]:
+            if row["iteration"] > self._shown:
+                self._shown = row["iteration"]
+                for line in iteration_lines(row, run["evaluations"]):
+                    self._console.print(line, overflow="ellipsis", no_wrap=True)
+        if self._live:
+            self._live.update(live_panel(run, time.monotonic() - self._started_at), refresh=True)
+
+
+def iteration_lines(row: Json, evaluations: Sequence[Json]) -> list[str]:
+    """What one iteration brought, and the held-out figures taken at its end."""
+    lines = []
+    if row["iteration"] > 0:
+        lines.append(
+            f"iteration {row['iteration']:>3}   reward {figure(row['rewards']['mean']):>5}   "
+            f"success {percent(row['success']):>4}   malformed {percent(row['malformed']):>4}   step {row['step']}"
+        )
+    for split in ("validation", "test"):
+        rows = {e["mode"]: e for e in evaluations if e["iteration"] == row["iteration"] and e["split"] == split}
+        if rows:
+            rates = ", ".join(
+                f"{percent(rows[mode]['success'])} {mode}" for mode in ("sampled", "greedy") if mode in rows
+            )
+            when = "before training" if row["iteration"] == 0 else f"after {row['iteration']}"
+            lines.append(f"  held-out ({split}), {when}: success {rates}")
+    return lines
+
+
+def live_panel(run: Json, elapsed_s: float) -> Group:
+    """Curves so far, and the phase under way."""
+    trained = [row for row in run["iterations"] if row["iteration"] > 0]
+    rewards = [row["rewards"]["mean"] for row in trained]
+    successes = [row["success"] for row in trained]
+    known = [reward for reward in rewards if reward is not None]
+    lines = []
+    if known:
+        curve = sparkline(rewards, low=min(known), high=max(known))
+        lines.append(Text.assemble("reward   ", (curve, "cyan"), f"  {figure(rewards[-1])}"))
+        curve = sparkline(successes, low=0.0, high=1.0)
+        lines.append(Text.assemble("success  ", (curve, "green"), f"  {percent(successes[-1])}"))
+    lines.append(Text(f"{_now(run)}   {duration(elapsed_s)}", style="dim", no_wrap=True, overflow="ellipsis"))
+    return Group(*lines)
+
+
+def _now(run: Json) -> str:
+    progress = run["progress"]
+    if run["status"] != "running" or progress["iteration"] is None:
+        return f"run {run['run_id']} is {run['status']}"
+    place = f"iteration {progress['iteration']}/{progress['iterations_total']}" if progress["iteration"] else "baseline"
+    phase = _PHASES.get(progress["phase"], progress["phase"])
+    if not progress["total"]:
+        return f"{place}   {phase}"
+    return f"{place}   {phase:<9} {bar(progress['done'], progress['total'])} {progress['done']}/{progress['total']}"
+
+
+def run_to_end(service: Service, request: Json, display: RunDisplay) -> Json:
+    """Post a learn-loop and follow it. On Ctrl-C the run is cancelled, and has ended when this raises."""
+    run_id = service.start_run(request)["run_id"]
+    try:
+        return follow(service, run_id, display.show)
+    except KeyboardInterrupt:
+        service.cancel(run_id)
+        run = follow(service, run_id, lambda _: None)
+        display.say(f"run {run_id} is {run['status']}")
+        raise
+
+
+class Waiting:
+    """Says once what is being waited for."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._said: str | None = None
+
+    def show(self, what: str) -> None:
+        """Waiting for this now."""
+        if what != self._said:
+            self._said = what
+            self._console.print(f"waiting for the {what}", style="dim")

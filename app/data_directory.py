@@ -1,0 +1,36 @@
+"""The data directory and the promise that one service at a time works in it."""
+
+import fcntl
+import os
+from pathlib import Path
+
+
+class DataDirectoryError(Exception):
+    """The data directory cannot be used: not writable, or another service works in it."""
+
+
+class DataDirectory:
+    """An exclusive hold on a data directory, made if missing. The hold ends with the process, however that ends."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises DataDirectoryError."""
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(path / "service.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise DataDirectoryError(f"cannot use the data directory {path}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(self._lock, 32).decode().strip() or "unknown"
+            os.close(self._lock)
+            raise DataDirectoryError(
+                f"another service (process {holder}) works in {path}; stop it or set LEARNLOOP_DATA_DIR"
+            ) from None
+        os.truncate(self._lock, 0)
+        os.write(self._lock, str(os.getpid()).encode())
+
+    def release(self) -> None:
+        """Let another service in. Done by the operating system if we die."""
+        os.close(self._lock)

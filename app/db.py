@@ -1,0 +1,93 @@
+"""The database: engine, sessions, and bringing the schema up to date. Postgres only, driver psycopg 3."""
+
+import sysconfig
+from pathlib import Path
+
+from sqlalchemy import URL, Connection, make_url, text
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+
+from app import stored_json
+
+Sessions = async_sessionmaker[AsyncSession]
+
+_STATEMENT_TIMEOUT_MS = 15_000
+_IDLE_IN_TRANSACTION_TIMEOUT_MS = 30_000
+_MIGRATION_LOCK = 0x6C6F6F70
+"""Any number that nobody else uses as an advisory lock in this database."""
+
+
+class DatabaseUrlError(Exception):
+    """DATABASE_URL is not a Postgres URL, or no Postgres takes us there."""
+
+
+class SchemaError(Exception):
+    """The database's schema is not one that this version knows."""
+
+
+def parse_url(database_url: str) -> URL:
+    """The URL for psycopg. Raises DatabaseUrlError, which never shows the URL: it may hold a password."""
+    try:
+        url = make_url(database_url)
+    except (ArgumentError, ValueError):
+        raise DatabaseUrlError("DATABASE_URL is no URL; it looks like postgresql://user:password@host/name") from None
+    if url.drivername not in {"postgres", "postgresql", "postgresql+psycopg"}:
+        raise DatabaseUrlError(
+            f"DATABASE_URL names {url.drivername!r}; only Postgres is supported: postgresql://user:password@host/name"
+        )
+    return url.set(drivername="postgresql+psycopg")
+
+
+def make_engine(url: URL) -> AsyncEngine:
+    """An engine with a small pool: several services and tools share one server's connections."""
+    return create_async_engine(
+        url,
+        pool_size=5,
+        max_overflow=2,
+        pool_timeout=10,
+        pool_pre_ping=True,
+        pool_recycle=600,
+        json_serializer=stored_json.dumps,
+        connect_args={
+            "application_name": "learnloop",
+            "connect_timeout": 10,
+            "options": f"-c timezone=UTC -c statement_timeout={_STATEMENT_TIMEOUT_MS} "
+            f"-c idle_in_transaction_session_timeout={_IDLE_IN_TRANSACTION_TIMEOUT_MS}",
+        },
+    )
+
+
+def make_sessions(engine: AsyncEngine) -> Sessions:
+    """Sessions whose objects stay readable after the commit."""
+    return async_sessionmaker(engine, expire_on_commit=False)
+
+
+async def migrate(engine: AsyncEngine) -> None:
+    """Bring the schema to this version, in one transaction; services that start at once take turns.
+
+    Raises SchemaError if the database was made by a newer version.
+    """
+    async with engine.begin() as connection:
+        await connection.execute(text("SET LOCAL statement_timeout = 0"))
+        await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+        await connection.run_sync(_upgrade)
+
+
+def _upgrade(connection: Connection) -> None:
+    from alembic import command
+    from alembic.config import Config
+    from alembic.util import CommandError
+
+    config = Config()
+    config.set_main_option("script_location", str(scripts()))
+    config.attributes["connection"] = connection
+    try:
+        command.upgrade(config, "head")
+    except CommandError as error:
+        raise SchemaError(f"the database was made by another version of learnloop ({error})") from error
+
+
+def scripts() -> Path:
+    """Alembic's scripts: in the repository, or among the data files of the installed package."""
+    places = (Path(__file__).parents[1] / "alembic", Path(sysconfig.get_path("data"), "share/learnloop/alembic"))
+    return next(place for place in places if (place / "env.py").is_file())

@@ -1,0 +1,204 @@
+"""Starts and supervises the engine: the child process that samples and trains (`python -m training.engine`).
+
+One engine works in a data directory. It listens on loopback with a key made for each service start. If it dies it is
+started again on the same port; if it keeps dying, whoever waits for it is told why, and the next one to ask makes us
+try again.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import signal
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import structlog
+
+from app import child_process
+from app.settings import Settings
+
+KEY_VARIABLE = "LEARNLOOP_ENGINE_KEY"
+_QUICK_DEATHS = 5
+"""So many starts in a row that end within `_STABLE_S` are a broken engine, not bad luck."""
+_STABLE_S = 60.0
+_READY_TIMEOUT_S = 120.0
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 15.0
+_KEPT_LINES = 20
+_LINE_LIMIT = 1 << 20
+
+log = structlog.get_logger(__name__)
+engine_log = structlog.get_logger("engine")
+
+
+class EngineUnavailable(Exception):
+    """The engine is not running and does not come up; the message holds its last words."""
+
+
+class EngineState(StrEnum):
+    """As `/health/ready` shows it."""
+
+    STARTING = "starting"
+    READY = "ready"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineAddress:
+    """Where the engine listens."""
+
+    url: str
+    """Without a path: `http://127.0.0.1:PORT`."""
+    key: str = field(repr=False)
+
+
+class EngineProcess:
+    """The engine of one data directory. `start` returns at once; `address` waits until it listens."""
+
+    def __init__(self, settings: Settings, command: tuple[str, ...] | None = None) -> None:
+        self._directory = settings.data_dir / "engine"
+        self._ready_file = self._directory / "ready.json"
+        self._pid_file = self._directory / "process.json"
+        self._key = secrets.token_urlsafe(32)
+        self._command = (*(command or (sys.executable, "-m", "training.engine")), *self._options(settings))
+        self._port = 0
+        self._state = EngineState.STOPPED
+        self._changed = asyncio.Condition()
+        self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._supervisor: asyncio.Task[None] | None = None
+
+    def _options(self, settings: Settings) -> tuple[str, ...]:
+        options = {
+            "--data-dir": settings.data_dir,
+            "--host": "127.0.0.1",
+            "--threads": settings.engine_threads,
+            "--train-threads": settings.engine_train_threads,
+            "--slots": settings.engine_slots,
+            "--device": settings.engine_device,
+            "--ready-file": self._ready_file,
+            "--api-key-env": KEY_VARIABLE,
+        }
+        flags = [text for name, value in options.items() for text in (name, str(value))]
+        for name, directory in settings.engine_base_models.items():
+            flags += ["--base-model", f"{name}={directory}"]
+        return (*flags, "--die-with-parent")
+
+    @property
+    def state(self) -> EngineState:
+        return self._state
+
+    async def start(self) -> None:
+        """Begin to run it, after ending what an earlier service may have left."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        if await asyncio.to_thread(child_process.end_leftover, self._pid_file):
+            log.warning("ended the engine that an earlier service left")
+        self._begin()
+
+    def _begin(self) -> None:
+        self._state = EngineState.STARTING
+        self._supervisor = asyncio.create_task(self._supervise(), name="engine-supervisor")
+
+    async def stop(self) -> None:
+        """End it. The checkpoint that is being written is finished."""
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.wait({self._supervisor})
+        await self._enter(EngineState.STOPPED)
+
+    async def address(self, timeout_s: float = _READY_TIMEOUT_S) -> EngineAddress:
+        """Where it listens, once it does. Raises EngineUnavailable."""
+        if self._state is EngineState.FAILED:
+            self._begin()
+        try:
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait_for(lambda: self._state is not EngineState.STARTING)
+        except TimeoutError:
+            raise EngineUnavailable(f"the engine did not come up in {timeout_s:.0f} s; {self._said()}") from None
+        if self._state is not EngineState.READY:
+            raise EngineUnavailable(f"the engine is {self._state}; {self._said()}")
+        return EngineAddress(f"http://127.0.0.1:{self._port}", self._key)
+
+    def _said(self) -> str:
+        return "its last words: " + (" | ".join(list(self._last_lines)[-5:]) or "(none)")
+
+    async def _enter(self, state: EngineState) -> None:
+        async with self._changed:
+            self._state = state
+            self._changed.notify_all()
+
+    async def _supervise(self) -> None:
+        quick_deaths = 0
+        while quick_deaths < _QUICK_DEATHS:
+            started = time.monotonic()
+            status = await self._run_once()
+            lived_s = time.monotonic() - started
+            quick_deaths = 0 if lived_s > _STABLE_S else quick_deaths + 1
+            log.error("engine died", exit_status=status, lived_s=round(lived_s, 1), said=self._said())
+            await self._enter(EngineState.STARTING)
+            if quick_deaths < _QUICK_DEATHS:
+                await asyncio.sleep(min(_FIRST_PAUSE_S * 2 ** (quick_deaths - 1), _LONGEST_PAUSE_S))
+        log.error("engine given up", deaths=quick_deaths)
+        await self._enter(EngineState.FAILED)
+
+    async def _run_once(self) -> int:
+        """Start it, announce when it listens, wait for its end; its exit status. A cancelled wait stops it."""
+        self._ready_file.unlink(missing_ok=True)
+        self._last_lines.clear()
+        # A thread that waits for another must not spin: on a busy machine that costs more than it saves.
+        env = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, KEY_VARIABLE: self._key}
+        argv = (*self._command, "--port", str(self._port))
+        process = await child_process.spawn(argv, stderr=asyncio.subprocess.PIPE, env=env)
+        child_process.remember(self._pid_file, process.pid)
+        forward = asyncio.create_task(self._forward(process))
+        ready = asyncio.create_task(self._announce(process))
+        try:
+            status = await process.wait()
+        finally:
+            ready.cancel()
+            if process.returncode is None:
+                await child_process.stop(process, signal.SIGTERM, timeout_s=10)
+            await asyncio.wait({forward, ready}, timeout=1)
+            forward.cancel()
+            self._pid_file.unlink(missing_ok=True)
+        return status
+
+    async def _announce(self, process: asyncio.subprocess.Process) -> None:
+        """Wait for the ready file of this process."""
+        while True:
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                ready = json.loads(self._ready_file.read_text())
+                if ready["pid"] == process.pid:
+                    break
+            await asyncio.sleep(0.05)
+        self._port = ready["port"]
+        await self._enter(EngineState.READY)
+        log.info("engine is up", port=self._port, pid=process.pid)
+
+    async def _forward(self, process: asyncio.subprocess.Process) -> None:
+        """Its log lines become ours."""
+        assert process.stderr is not None
+        buffer = b""
+        while chunk := await process.stderr.read(65_536):
+            *lines, buffer = (buffer + chunk).split(b"\n")
+            buffer = buffer[-_LINE_LIMIT:]
+            for line in lines:
+                self._log_line(line.decode(errors="replace").rstrip())
+        if buffer:
+            self._log_line(buffer.decode(errors="replace"))
+
+    def _log_line(self, line: str) -> None:
+        try:
+            fields = json.loads(line)
+            level, event = str(fields.pop("level", "info")).lower(), str(fields.pop("event"))
+        except (ValueError, KeyError, AttributeError):
+            fields, level, event = {}, "info", line
+        if event:
+            self._last_lines.append(event)
+            fields = {name: value for name, value in fields.items() if name not in {"timestamp", "logger"}}
+            getattr(engine_log, level if level in {"debug", "info", "warning", "error"} else "info")(event, **fields)

@@ -1,0 +1,144 @@
+"""Service errors, and the only mapping from exceptions to problem+json (RFC 9457)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from psycopg import OperationalError as PsycopgOperationalError
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from starlette.exceptions import HTTPException
+
+MEDIA_TYPE = "application/problem+json"
+DATABASE_DOWN = (OperationalError, InterfaceError, PoolTimeout, PsycopgOperationalError)
+"""What a lost, full or restarting database raises: worth a retry, nobody's mistake."""
+
+log = structlog.get_logger(__name__)
+
+
+class ServiceError(Exception):
+    """Something that a caller is told; the message is the problem's `detail`."""
+
+    status: ClassVar[int] = 500
+    title: ClassVar[str] = "Internal error"
+
+    def members(self) -> Mapping[str, Any]:
+        """Further members of the problem document."""
+        return {}
+
+
+class NotFound(ServiceError):
+    """There is no such run, trajectory or model."""
+
+    status = 404
+    title = "Not found"
+
+
+class Conflict(ServiceError):
+    """The request does not fit the state of things."""
+
+    status = 409
+    title = "Conflict"
+
+
+class ModelBusy(Conflict):
+    """Another live run trains the model."""
+
+    title = "Model in use"
+
+    def __init__(self, model: str, run_id: str) -> None:
+        super().__init__(f"run {run_id} is training {model}; wait for it, cancel it, or name another model")
+        self.run_id = run_id
+
+    def members(self) -> Mapping[str, Any]:
+        return {"run_id": self.run_id}
+
+
+class InvalidRequest(ServiceError):
+    """A field of the request is well-formed but cannot be used."""
+
+    status = 422
+    title = "Invalid request"
+
+    def __init__(self, loc: Sequence[str | int], message: str) -> None:
+        super().__init__(message)
+        self.loc = list(loc)
+
+    def members(self) -> Mapping[str, Any]:
+        return {"errors": [{"loc": self.loc, "msg": str(self), "type": "value_error"}]}
+
+
+class BadGateway(ServiceError):
+    """The model behind the service did not give an answer."""
+
+    status = 502
+    title = "No answer from the model"
+
+
+class Unavailable(ServiceError):
+    """Something the service needs is not there right now."""
+
+    status = 503
+    title = "Not available now"
+
+    def __init__(self, message: str, retry_after_s: int = 5) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+def problem(
+    status: int, title: str, detail: str, *, headers: Mapping[str, str] | None = None, **members: Any
+) -> JSONResponse:
+    """A problem document; `type` is about:blank, so `title` and `status` say which kind it is."""
+    body = {"type": "about:blank", "title": title, "status": status, "detail": detail, **members}
+    return JSONResponse(body, status, headers, media_type=MEDIA_TYPE)
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of the service as a problem."""
+    app.add_exception_handler(ServiceError, _service_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    for kind in DATABASE_DOWN:
+        app.add_exception_handler(kind, _database_down)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def _service_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ServiceError)
+    headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, Unavailable) else None
+    return problem(error.status, error.title, str(error), headers=headers, **error.members())
+
+
+def _http_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    details = {
+        404: f"there is nothing at {request.url.path}",
+        405: f"{request.url.path} does not take {request.method}",
+    }
+    detail = details.get(error.status_code, str(error.detail))
+    return problem(error.status_code, str(error.detail), detail, headers=error.headers)
+
+
+def _validation_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    sent = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if request.method == "POST" and not sent.endswith("json"):
+        return problem(415, "Unsupported media type", f"send the body as application/json, not {sent}")
+    problems = [{"loc": list(each["loc"]), "msg": each["msg"], "type": each["type"]} for each in error.errors()]
+    first = problems[0]
+    where = ".".join(map(str, first["loc"]))
+    return problem(422, "Invalid request", f"{where}: {first['msg']}", errors=problems)
+
+
+def _database_down(request: Request, error: Exception) -> JSONResponse:
+    log.warning("database not available", path=request.url.path, error=str(error).splitlines()[0])
+    return problem(503, "Not available now", "the database does not answer; try again", headers={"Retry-After": "2"})
+
+
+def _unexpected(request: Request, error: Exception) -> JSONResponse:
+    log.error("unexpected error", path=request.url.path, method=request.method, exc_info=error)
+    return problem(500, "Internal error", "an unexpected error; the service's log has it")

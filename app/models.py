@@ -1,0 +1,231 @@
+"""Database rows. Alembic's migrations make the tables; `alembic check` keeps both in step.
+
+A rate is in [0, 1], a time is timestamptz, an id is a ULID (sortable by creation) unless said otherwise.
+"""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    DateTime,
+    ForeignKey,
+    Identity,
+    Index,
+    MetaData,
+    String,
+    Text,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from app.runs.state import LIVE, RunStatus
+from app.stored_json import StorableText
+
+Json = Any
+_LIVE = ", ".join(sorted(f"'{status}'" for status in LIVE))
+_KNOWN = ", ".join(sorted(f"'{status}'" for status in RunStatus))
+
+
+class Base(DeclarativeBase):
+    """What Alembic compares the database with."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {  # noqa: RUF012 - read by SQLAlchemy from the class
+        datetime: DateTime(timezone=True),
+        dict[str, Json]: JSONB,
+        list[Json]: JSONB,
+        str: StorableText,
+    }
+
+
+def _run_id() -> Mapped[str]:
+    return mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
+
+
+class Run(Base):
+    """One accepted learn-loop."""
+
+    __tablename__ = "run"
+    __table_args__ = (
+        CheckConstraint(f"status IN ({_KNOWN})", name="status"),
+        # Two live runs must not train one model.
+        Index(
+            "uq_run_live_model",
+            "backend",
+            "model_project",
+            "model_name",
+            unique=True,
+            postgresql_where=text(f"status IN ({_LIVE})"),
+        ),
+        Index("ix_run_status_id", "status", "id"),
+    )
+
+    id: Mapped[str] = mapped_column(String(26), primary_key=True)
+    status: Mapped[str] = mapped_column(Text, default=RunStatus.QUEUED)
+    request: Mapped[dict[str, Json]]
+    """The accepted request with all defaults filled in."""
+    environment: Mapped[str]
+    judge: Mapped[str]
+    backend: Mapped[str]
+    model_project: Mapped[str]
+    model_name: Mapped[str]
+    base_model: Mapped[str]
+    owner: Mapped[str | None]
+    """The data directory whose service drives the run."""
+    cancel_requested: Mapped[bool] = mapped_column(default=False)
+    iterations_total: Mapped[int]
+    next_iteration: Mapped[int] = mapped_column(default=0)
+    """The iteration whose result is saved next; 0 until the baseline is saved."""
+    phase: Mapped[str | None]
+    phase_iteration: Mapped[int | None]
+    phase_done: Mapped[int | None]
+    phase_total: Mapped[int | None]
+    step: Mapped[int | None]
+    best_step: Mapped[int | None]
+    best_success: Mapped[float | None]
+    rollouts: Mapped[int] = mapped_column(default=0)
+    prompt_tokens: Mapped[int] = mapped_column(BigInteger, default=0)
+    completion_tokens: Mapped[int] = mapped_column(BigInteger, default=0)
+    error: Mapped[str | None]
+    summary: Mapped[dict[str, Json] | None]
+    """Before and after, written when the run completes."""
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+
+
+class Iteration(Base):
+    """What one rollout-judge-train cycle did; iteration 0 is the baseline."""
+
+    __tablename__ = "iteration"
+
+    run_id: Mapped[str] = _run_id()
+    iteration: Mapped[int] = mapped_column(primary_key=True)
+    step: Mapped[int]
+    best_step: Mapped[int]
+    reward_mean: Mapped[float | None]
+    reward_median: Mapped[float | None]
+    reward_min: Mapped[float | None]
+    reward_max: Mapped[float | None]
+    reward_count: Mapped[int]
+    success: Mapped[float | None]
+    malformed: Mapped[float | None]
+    failed_rollouts: Mapped[int]
+    skipped_groups: Mapped[dict[str, Json]]
+    train_metrics: Mapped[dict[str, Json]]
+    timing: Mapped[dict[str, Json]]
+    finished_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class Evaluation(Base):
+    """Held-out figures of one checkpoint."""
+
+    __tablename__ = "evaluation"
+
+    run_id: Mapped[str] = _run_id()
+    iteration: Mapped[int] = mapped_column(primary_key=True)
+    split: Mapped[str] = mapped_column(Text, primary_key=True)
+    mode: Mapped[str] = mapped_column(Text, primary_key=True)
+    step: Mapped[int] = mapped_column(primary_key=True)
+    scenarios: Mapped[int]
+    success: Mapped[float]
+    mean_reward: Mapped[float]
+    malformed: Mapped[float]
+    turns: Mapped[float]
+
+
+class Trajectory(Base):
+    """The record of one rollout: of a run's training or evaluation, or of a question that somebody asked."""
+
+    __tablename__ = "trajectory"
+    __table_args__ = (
+        Index("ix_trajectory_run_id_seq", "run_id", "seq"),
+        Index("ix_trajectory_run_id_iteration_seq", "run_id", "iteration", "seq"),
+        Index("ix_trajectory_run_id_scenario_id_seq", "run_id", "scenario_id", "seq"),
+        Index("ix_trajectory_run_id_split_seq", "run_id", "split", "seq"),
+    )
+
+    id: Mapped[str] = mapped_column(Text, primary_key=True)
+    seq: Mapped[int] = mapped_column(BigInteger, Identity(always=True))
+    """The order in which they were saved; lists go by it."""
+    run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
+    kind: Mapped[str]
+    """train, evaluation or ask."""
+    iteration: Mapped[int | None]
+    split: Mapped[str]
+    mode: Mapped[str]
+    """sampled or greedy."""
+    model: Mapped[str]
+    step: Mapped[int | None]
+    scenario_id: Mapped[str]
+    scenario: Mapped[dict[str, Json]]
+    """The task and the reference."""
+    messages: Mapped[list[Json]]
+    """OpenAI's form, without token-level log-probabilities."""
+    tools: Mapped[list[Json]]
+    outcome: Mapped[dict[str, Json]]
+    score: Mapped[float | None]
+    score_explanation: Mapped[str | None]
+    score_parts: Mapped[dict[str, Json]]
+    reward: Mapped[float | None]
+    reward_parts: Mapped[dict[str, Json]]
+    advantage: Mapped[float | None]
+    success: Mapped[bool | None]
+    error: Mapped[str | None]
+    turns: Mapped[int]
+    prompt_tokens: Mapped[int]
+    completion_tokens: Mapped[int]
+    seconds: Mapped[float]
+    started_at: Mapped[datetime]
+
+
+class Checkpoint(Base):
+    """A step of a run's model that the backend keeps."""
+
+    __tablename__ = "checkpoint"
+
+    run_id: Mapped[str] = _run_id()
+    step: Mapped[int] = mapped_column(primary_key=True)
+    iteration: Mapped[int]
+    success: Mapped[float | None]
+    """Sampled validation success, where it was evaluated."""
+    is_best: Mapped[bool]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    deleted_at: Mapped[datetime | None]
+
+
+class WebhookDelivery(Base):
+    """One message to one receiver, written in the transaction of what it tells."""
+
+    __tablename__ = "webhook_delivery"
+    __table_args__ = (
+        CheckConstraint("state IN ('delivered', 'failed', 'pending')", name="state"),
+        Index("ix_webhook_delivery_due", "next_attempt_at", postgresql_where=text("state = 'pending'")),
+        Index("ix_webhook_delivery_run_id_state", "run_id", "state"),
+    )
+
+    id: Mapped[str] = mapped_column(String(26), primary_key=True)
+    seq: Mapped[int] = mapped_column(BigInteger, Identity(always=True))
+    run_id: Mapped[str] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
+    iteration: Mapped[int]
+    url: Mapped[str]
+    body: Mapped[str]
+    """The exact JSON text that is sent, on every attempt."""
+    state: Mapped[str] = mapped_column(Text, default="pending")
+    attempts: Mapped[int] = mapped_column(default=0)
+    next_attempt_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    last_error: Mapped[str | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    delivered_at: Mapped[datetime | None]

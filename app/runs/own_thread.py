@@ -1,0 +1,68 @@
+"""A coroutine on a thread and an event loop of its own.
+
+A learn loop parses thousands of replies and runs environments and judges that we did not write: on the API's event
+loop each of them would hold up every request.
+"""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+async def on_own_thread(work: Callable[[], Coroutine[Any, Any, Result]], name: str) -> Result:
+    """The result of `work()`. Cancelling the caller cancels the work; it is told so when the work has ended."""
+    home = asyncio.get_running_loop()
+    ended: asyncio.Future[Result] = home.create_future()
+    begun: Future[Callable[[], None]] = Future()
+
+    async def body() -> Result:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        begun.set_result(lambda: _cancel(loop, task))
+        return await work()
+
+    def thread() -> None:
+        try:
+            with asyncio.Runner() as runner:
+                result = runner.run(body())
+        except asyncio.CancelledError:
+            home.call_soon_threadsafe(ended.cancel)
+        except BaseException as error:
+            home.call_soon_threadsafe(ended.set_exception, error)
+        else:
+            home.call_soon_threadsafe(ended.set_result, result)
+
+    threading.Thread(target=thread, name=name, daemon=True).start()
+    try:
+        return await asyncio.shield(ended)
+    except asyncio.CancelledError:
+        begun.add_done_callback(lambda cancel: cancel.result()())
+        await asyncio.wait({ended})
+        if not ended.cancelled():
+            ended.exception()  # seen: the cancellation is what counts
+        raise
+
+
+def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
+    with suppress(RuntimeError):  # it has just ended, and its loop is closed
+        loop.call_soon_threadsafe(task.cancel)
+
+
+async def on_loop(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """The result of a coroutine that runs on another thread's loop, or on ours."""
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
+
+
+async def unbroken(act: Awaitable[Result]) -> Result:
+    """The result of `act`, which goes on to its end also if we are cancelled meanwhile; then we are told so."""
+    task = asyncio.ensure_future(act)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise

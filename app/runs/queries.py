@@ -1,0 +1,150 @@
+"""What is read of runs for the API. Every query walks an index and has a limit."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from sqlalchemy import FromClause, Row, ScalarSelect, Select, func, literal_column, or_, select
+from sqlalchemy.dialects.postgresql import aggregate_order_by
+from sqlalchemy.orm import InstrumentedAttribute
+
+from app.db import Sessions
+from app.errors import NotFound
+from app.models import Checkpoint, Evaluation, Iteration, Run, Trajectory, WebhookDelivery
+
+_Entity = TypeVar("_Entity")
+SHOWN_ITERATIONS = 200
+"""How many of the newest iterations a run shows at once."""
+
+_CURVE = (
+    "iteration",
+    "step",
+    "reward_mean",
+    "reward_median",
+    "reward_min",
+    "reward_max",
+    "reward_count",
+    "success",
+    "malformed",
+)
+_EVALUATION = ("iteration", "split", "mode", "step", "scenarios", "success", "mean_reward", "malformed", "turns")
+_BULKY = {"messages", "tools", "score_explanation", "score_parts", "reward_parts"}
+_LIGHT = [column for column in Trajectory.__table__.columns if column.name not in _BULKY]
+
+
+class RunFigures(NamedTuple):
+    """A run with the figures that belong to it; the lists hold dicts of the columns named below."""
+
+    run: Run
+    iterations: list[dict[str, Any]]
+    """The newest, ascending."""
+    evaluations: list[dict[str, Any]]
+    """The baseline's and the newest, ascending."""
+    deliveries: dict[str, int]
+    """Webhook deliveries by state."""
+
+
+def _list_of(columns: Sequence[str], of: FromClause, *order: str) -> ScalarSelect[Any]:
+    """The rows of a query as one JSON list, so that a run's figures come in one round trip."""
+    pairs = [part for name in columns for part in (literal_column(f"'{name}'"), of.c[name])]
+    ordered = aggregate_order_by(func.jsonb_build_object(*pairs), *(of.c[name] for name in order))
+    return select(func.coalesce(func.jsonb_agg(ordered), literal_column("'[]'::jsonb"))).scalar_subquery()
+
+
+def _figures_query(run_id: str) -> Select[Run, Any, Any, Any]:
+    since = select(Run.next_iteration - SHOWN_ITERATIONS).where(Run.id == run_id).scalar_subquery()
+    curve = select(Iteration).where(Iteration.run_id == run_id, Iteration.iteration >= since).subquery()
+    held_out = (
+        select(Evaluation)
+        .where(Evaluation.run_id == run_id, or_(Evaluation.iteration == 0, Evaluation.iteration >= since))
+        .subquery()
+    )
+    deliveries = (
+        select(WebhookDelivery.state, func.count().label("deliveries"))
+        .where(WebhookDelivery.run_id == run_id)
+        .group_by(WebhookDelivery.state)
+        .subquery()
+    )
+    return select(
+        Run,
+        _list_of(_CURVE, curve, "iteration"),
+        _list_of(_EVALUATION, held_out, "iteration", "split", "mode", "step"),
+        _list_of(("state", "deliveries"), deliveries, "state"),
+    ).where(Run.id == run_id)
+
+
+class RunQueries:
+    """Reads; no call changes anything."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    async def figures(self, run_id: str) -> RunFigures:
+        """Raises NotFound."""
+        async with self._sessions() as session:
+            found = (await session.execute(_figures_query(run_id))).one_or_none()
+        if found is None:
+            raise NotFound(f"there is no run {run_id!r}")
+        run, iterations, evaluations, deliveries = found
+        return RunFigures(run, iterations, evaluations, {each["state"]: each["deliveries"] for each in deliveries})
+
+    async def runs(self, *, status: str | None, before: str | None, limit: int) -> Sequence[Run]:
+        """The newest first; `before` is a run's id."""
+        query = select(Run).order_by(Run.id.desc()).limit(limit)
+        if status is not None:
+            query = query.where(Run.status == status)
+        if before is not None:
+            query = query.where(Run.id < before)
+        return await self._rows(query)
+
+    async def iterations(self, run_id: str, *, after: int, limit: int) -> Sequence[Iteration]:
+        """In order, from the one after `after`."""
+        return await self._rows(
+            select(Iteration)
+            .where(Iteration.run_id == run_id, Iteration.iteration > after)
+            .order_by(Iteration.iteration)
+            .limit(limit)
+        )
+
+    async def checkpoints(self, run_id: str, *, after: int, limit: int) -> Sequence[Checkpoint]:
+        """In order of steps, from the one after `after`."""
+        return await self._rows(
+            select(Checkpoint)
+            .where(Checkpoint.run_id == run_id, Checkpoint.step > after)
+            .order_by(Checkpoint.step)
+            .limit(limit)
+        )
+
+    async def trajectories(
+        self, run_id: str, *, after: int, limit: int, **filters: str | int | None
+    ) -> Sequence[Row[Any]]:
+        """Light rows in the order of saving, from the one after `after`; `filters` are columns, None for any."""
+        query = select(*_LIGHT).where(Trajectory.run_id == run_id, Trajectory.seq > after)
+        for name, value in filters.items():
+            column: InstrumentedAttribute[Any] = getattr(Trajectory, name)
+            query = query if value is None else query.where(column == value)
+        async with self._sessions() as session:
+            return (await session.execute(query.order_by(Trajectory.seq).limit(limit))).all()
+
+    async def trajectory(self, trajectory_id: str) -> Trajectory:
+        """Raises NotFound."""
+        async with self._sessions() as session:
+            found = await session.get(Trajectory, trajectory_id)
+        if found is None:
+            raise NotFound(f"there is no trajectory {trajectory_id!r}")
+        return found
+
+    async def newest_trained(self, environment: str) -> Run | None:
+        """The newest run on that environment that has a checkpoint."""
+        query = select(Run).where(Run.environment == environment, Run.best_step.is_not(None))
+        rows = await self._rows(query.order_by(Run.id.desc()).limit(1))
+        return rows[0] if rows else None
+
+    async def require_run(self, run_id: str) -> None:
+        """Raises NotFound."""
+        async with self._sessions() as session:
+            if (await session.execute(select(Run.id).where(Run.id == run_id))).scalar_one_or_none() is None:
+                raise NotFound(f"there is no run {run_id!r}")
+
+    async def _rows(self, query: Select[_Entity]) -> Sequence[_Entity]:
+        async with self._sessions() as session:
+            return (await session.execute(query)).scalars().all()

@@ -1,0 +1,190 @@
+"""Saves what an iteration gave: the result's objects become rows, in one transaction."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import insert, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import Sessions
+from app.models import Checkpoint, Evaluation, Iteration, Run, Trajectory, WebhookDelivery
+from app.runs.state import RunStatus
+from app.webhooks.message import iteration_delivery
+from training.rollouts import messages_of
+from training.types import Evaluation as EvaluationResult
+from training.types import IterationResult, Rollout, ScoredRollout
+
+Row = dict[str, Any]
+_ROWS_AT_ONCE = 16
+"""Between two portions requests get their turn."""
+
+
+class RunLost(Exception):
+    """The run is not ours to write to any more: it has moved on or ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class IterationRows:
+    """An iteration as rows. Making them takes a while, so it is not done on the API's event loop."""
+
+    result: IterationResult
+    iteration: Row
+    evaluations: list[Row]
+    trajectories: list[Row]
+    delivery: Row | None
+
+
+def iteration_rows(run: Run, result: IterationResult, frontend_url: str | None) -> IterationRows:
+    """What is to be saved of an iteration; with a message to the frontend, if there is one."""
+    return IterationRows(
+        result,
+        _iteration_row(run.id, result),
+        [_evaluation_row(run.id, result, evaluation) for evaluation in result.evaluations],
+        list(_trajectory_rows(run, result)),
+        None if frontend_url is None else iteration_delivery(run.id, result, frontend_url),
+    )
+
+
+async def save_iteration(sessions: Sessions, run_id: str, rows: IterationRows) -> None:
+    """Save an iteration once: a second call with the same rows changes nothing. Raises RunLost."""
+    async with sessions.begin() as session:
+        if not await _advance(session, run_id, rows.result):
+            return
+        await session.execute(insert(Iteration), [rows.iteration])
+        if rows.evaluations:
+            await session.execute(insert(Evaluation), rows.evaluations)
+        for start in range(0, len(rows.trajectories), _ROWS_AT_ONCE):
+            await session.execute(insert(Trajectory), rows.trajectories[start : start + _ROWS_AT_ONCE])
+        await _save_checkpoint(session, run_id, rows.result)
+        if rows.delivery is not None:
+            await session.execute(insert(WebhookDelivery), [rows.delivery])
+
+
+async def _advance(session: AsyncSession, run_id: str, result: IterationResult) -> bool:
+    """Move the run's counters past this iteration; False if that was done before (a reply was lost)."""
+    rollouts = sum(len(group.rollouts) for group in result.groups)
+    rollouts += sum(len(evaluation.rollouts) for evaluation in result.evaluations)
+    advance = (
+        update(Run)
+        .where(Run.id == run_id, Run.status == RunStatus.RUNNING, Run.next_iteration == result.iteration)
+        .values(
+            next_iteration=result.iteration + 1,
+            step=result.step,
+            best_step=result.best_step,
+            rollouts=Run.rollouts + rollouts,
+            prompt_tokens=Run.prompt_tokens + result.timing.prompt_tokens,
+            completion_tokens=Run.completion_tokens + result.timing.completion_tokens,
+        )
+        .returning(Run.id)
+    )
+    if (await session.execute(advance)).scalar_one_or_none() is not None:
+        return True
+    saved = select(Iteration.iteration).where(Iteration.run_id == run_id, Iteration.iteration == result.iteration)
+    if (await session.execute(saved)).scalar_one_or_none() is None:
+        raise RunLost(f"run {run_id} did not wait for iteration {result.iteration}")
+    return False
+
+
+async def _save_checkpoint(session: AsyncSession, run_id: str, result: IterationResult) -> None:
+    """The iteration's checkpoint, unless it trained nothing and its step is there; and which one is the best."""
+    success = next(
+        (e.success for e in result.evaluations if (e.split, e.mode, e.step) == ("validation", "sampled", result.step)),
+        None,
+    )
+    if await session.get(Checkpoint, (run_id, result.step)) is None:
+        row = {"run_id": run_id, "step": result.step, "iteration": result.iteration, "success": success}
+        await session.execute(insert(Checkpoint), [row | {"is_best": False}])
+    mine = update(Checkpoint).where(Checkpoint.run_id == run_id)
+    await session.execute(mine.values(is_best=Checkpoint.step == result.best_step))
+    best_success = (
+        select(Checkpoint.success)
+        .where(Checkpoint.run_id == run_id, Checkpoint.step == result.best_step)
+        .scalar_subquery()
+    )
+    await session.execute(update(Run).where(Run.id == run_id).values(best_success=best_success))
+
+
+def _iteration_row(run_id: str, result: IterationResult) -> Row:
+    rewards = result.rewards
+    return {
+        "run_id": run_id,
+        "iteration": result.iteration,
+        "step": result.step,
+        "best_step": result.best_step,
+        "reward_mean": rewards.mean,
+        "reward_median": rewards.median,
+        "reward_min": rewards.min,
+        "reward_max": rewards.max,
+        "reward_count": rewards.count,
+        "success": result.success,
+        "malformed": result.malformed,
+        "failed_rollouts": result.failed_rollouts,
+        "skipped_groups": dict(result.skipped_groups),
+        "train_metrics": dict(result.train_metrics),
+        "timing": asdict(result.timing),
+    }
+
+
+def _evaluation_row(run_id: str, result: IterationResult, evaluation: EvaluationResult) -> Row:
+    return {
+        "run_id": run_id,
+        "iteration": result.iteration,
+        "split": evaluation.split,
+        "mode": evaluation.mode,
+        "step": evaluation.step,
+        "scenarios": evaluation.scenarios,
+        "success": evaluation.success,
+        "mean_reward": evaluation.mean_reward,
+        "malformed": evaluation.malformed,
+        "turns": evaluation.turns,
+    }
+
+
+def _trajectory_rows(run: Run, result: IterationResult) -> Iterator[Row]:
+    model = f"{run.model_project}/{run.model_name}"
+    place = {"run_id": run.id, "iteration": result.iteration, "model": model}
+    for group in result.groups:
+        for scored in group.rollouts:
+            # A training rollout was sampled from the checkpoint before this iteration's.
+            yield place | {"kind": "train", "mode": "sampled", "step": None} | scored_row(scored)
+    for evaluation in result.evaluations:
+        for scored in evaluation.rollouts:
+            yield (
+                place | {"kind": "evaluation", "mode": evaluation.mode, "step": evaluation.step} | scored_row(scored)
+            )
+
+
+def scored_row(scored: ScoredRollout) -> Row:
+    """The columns that tell of a rollout and its verdict."""
+    return rollout_row(scored.rollout) | {
+        "score": scored.score.value,
+        "score_explanation": scored.score.explanation,
+        "score_parts": dict(scored.score.parts),
+        "reward": scored.reward,
+        "reward_parts": dict(scored.reward_parts),
+        "advantage": scored.advantage,
+        "success": scored.success,
+    }
+
+
+def rollout_row(rollout: Rollout) -> Row:
+    """The columns that tell of a rollout alone."""
+    scenario, trajectory = rollout.scenario, rollout.trajectory
+    metrics = trajectory.metrics
+    return {
+        "id": rollout.id,
+        "split": scenario.split,
+        "scenario_id": scenario.id,
+        "scenario": {"task": dict(scenario.task), "reference": dict(scenario.reference)},
+        "messages": messages_of(rollout),
+        "tools": list(trajectory.tools or []),
+        "outcome": dict(rollout.outcome),
+        "error": rollout.error,
+        "turns": int(metrics.get("turns", 0)),
+        "prompt_tokens": int(metrics.get("prompt_tokens", 0)),
+        "completion_tokens": int(metrics.get("completion_tokens", 0)),
+        "seconds": rollout.seconds,
+        "started_at": datetime.fromtimestamp(rollout.started_at, UTC),
+    }

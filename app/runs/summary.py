@@ -1,0 +1,55 @@
+"""What a completed run achieved: held-out figures before and after, recomputed from its rows."""
+
+from typing import Any
+
+from sqlalchemy import select
+
+from app.db import Sessions
+from app.models import Evaluation, Iteration, Run
+
+_FIGURES = ("success", "mean_reward", "malformed", "turns")
+_SPLITS = ("test", "validation")
+"""The first one that was evaluated both before and after is reported."""
+
+
+async def summarise(sessions: Sessions, run_id: str) -> dict[str, Any]:
+    """`held_out.<mode>.before|after` (with the split and steps compared) and `training_reward.first|last`."""
+    async with sessions() as session:
+        run = await session.get_one(Run, run_id)
+        evaluations = (
+            await session.execute(
+                select(Evaluation).where(Evaluation.run_id == run_id).order_by(Evaluation.iteration, Evaluation.step)
+            )
+        ).scalars()
+        rewards = (
+            await session.execute(
+                select(Iteration.reward_mean)
+                .where(Iteration.run_id == run_id, Iteration.reward_mean.is_not(None))
+                .order_by(Iteration.iteration)
+            )
+        ).scalars()
+        return {
+            "held_out": _held_out(list(evaluations), run.best_step),
+            "training_reward": _ends(list(rewards)),
+        }
+
+
+def _held_out(evaluations: list[Evaluation], best_step: int | None) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for mode in ("sampled", "greedy"):
+        for split in _SPLITS:
+            rows = [row for row in evaluations if row.mode == mode and row.split == split]
+            before = next((row for row in rows if row.iteration == 0), None)
+            after = next((row for row in reversed(rows) if row.step == best_step), None)
+            if before is not None and after is not None:
+                found[mode] = {"split": split, "before": _figures(before), "after": _figures(after)}
+                break
+    return found
+
+
+def _figures(row: Evaluation) -> dict[str, Any]:
+    return {"step": row.step, "scenarios": row.scenarios} | {name: getattr(row, name) for name in _FIGURES}
+
+
+def _ends(values: list[float | None]) -> dict[str, float | None]:
+    return {"first": values[0], "last": values[-1]} if values else {"first": None, "last": None}

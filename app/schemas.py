@@ -1,0 +1,301 @@
+"""Shapes of the API's requests and responses. Requests refuse unknown fields; every size is bounded."""
+
+from datetime import datetime
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from app.runs.state import RunStatus
+from app.settings import NAME_PATTERN
+from app.stored_json import has_unstorable
+from training.types import RunConfig
+
+Json = Any
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+Split = Literal["train", "validation", "test"]
+Mode = Literal["sampled", "greedy"]
+Item = TypeVar("Item")
+_DEFAULTS = RunConfig()
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_characters(cls, value: Json) -> Json:
+        if has_unstorable(value):
+            raise ValueError("texts may not hold U+0000 or unpaired surrogates")
+        return value
+
+
+class EnvironmentChoice(_Request):
+    """Which job the agent does; `config` is the environment's own."""
+
+    name: Name = "email_search"
+    config: dict[str, Json] = Field(default_factory=dict)
+
+
+class JudgeChoice(_Request):
+    """Who scores the attempts; `config` is the judge's own."""
+
+    name: Name = "reference"
+    config: dict[str, Json] = Field(default_factory=dict)
+
+
+class ModelChoice(_Request):
+    """Which model is trained. A project and name that exist are trained on. None takes the service's defaults."""
+
+    name: Name | None = None
+    project: Name | None = None
+    base_model: str | None = Field(default=None, min_length=1, max_length=256)
+
+
+class EvaluationChoice(_Request):
+    """Held-out evaluation: every `every` iterations on `scenarios` validation scenarios, at the start and the end also
+    on `test_scenarios` test scenarios; one greedy and `samples` sampled tries each."""
+
+    every: int = Field(default=_DEFAULTS.evaluation.every, ge=1, le=10_000)
+    scenarios: int = Field(default=_DEFAULTS.evaluation.scenarios, ge=1, le=1_000)
+    test_scenarios: int = Field(default=_DEFAULTS.evaluation.test_scenarios, ge=1, le=1_000)
+    samples: int = Field(default=_DEFAULTS.evaluation.samples, ge=1, le=32)
+
+
+class LearnLoopRequest(_Request):
+    """A learn-loop. Everything has a default."""
+
+    environment: EnvironmentChoice = Field(default_factory=EnvironmentChoice)
+    judge: JudgeChoice = Field(default_factory=JudgeChoice)
+    model: ModelChoice = Field(default_factory=ModelChoice)
+    backend: Name | None = None
+    iterations: int = Field(default=_DEFAULTS.iterations, ge=1, le=10_000)
+    groups_per_iteration: int = Field(default=_DEFAULTS.groups_per_iteration, ge=1, le=256)
+    rollouts_per_group: int = Field(default=_DEFAULTS.rollouts_per_group, ge=2, le=256)
+    """One rollout alone has nothing to be compared with."""
+    max_turns: int | None = Field(default=None, ge=1, le=100)
+    max_completion_tokens: int = Field(default=_DEFAULTS.max_completion_tokens, ge=1, le=32_768)
+    learning_rate: float = Field(default=_DEFAULTS.learning_rate, gt=0, le=0.1)
+    temperature: float = Field(default=_DEFAULTS.temperature, gt=0, le=2)
+    seed: int = Field(default=_DEFAULTS.seed, ge=0, lt=2**31)
+    concurrency: int = Field(default=_DEFAULTS.concurrency, ge=1, le=1_024)
+    evaluation: EvaluationChoice = Field(default_factory=EvaluationChoice)
+
+
+class AskRequest(_Request):
+    """A question to a run's trained agent, or to a model by name. `checkpoint` is a step; None takes the best one."""
+
+    run_id: str | None = Field(default=None, min_length=1, max_length=64)
+    model: str | None = Field(default=None, min_length=1, max_length=300)
+    checkpoint: int | None = Field(default=None, ge=0, lt=2**31)
+    environment: EnvironmentChoice | None = None
+    question: str = Field(min_length=1, max_length=10_000)
+    inbox_address: str | None = Field(default=None, max_length=320)
+    query_date: str | None = Field(default=None, max_length=40)
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if (self.run_id is None) == (self.model is None):
+            raise ValueError("give either run_id or model")
+        return self
+
+
+class InvokeParameters(_Request):
+    """What `POST /invoke` takes."""
+
+    question: str = Field(min_length=1, max_length=10_000)
+    inbox_address: str | None = Field(default=None, max_length=320)
+    query_date: str | None = Field(default=None, max_length=40)
+
+
+class InvokeRequest(_Request):
+    """The form of ZenML pipeline deployments."""
+
+    parameters: InvokeParameters
+
+
+class Page(BaseModel, Generic[Item]):
+    """Part of a list; pass `next_cursor` as `cursor` for the next part. None: that was the last."""
+
+    items: list[Item]
+    next_cursor: str | None
+
+
+class Accepted(BaseModel):
+    """A learn-loop was accepted."""
+
+    run_id: str
+    status: RunStatus
+    results_path: str
+    links: dict[str, str]
+
+
+class ModelOut(BaseModel):
+    project: str
+    name: str
+    base_model: str
+
+
+class Progress(BaseModel):
+    """`phase` with `done` of `total` units in iteration `iteration`; all None before the start."""
+
+    iterations_done: int
+    iterations_total: int
+    iteration: int | None
+    phase: str | None
+    done: int | None
+    total: int | None
+
+
+class Rewards(BaseModel):
+    """Of the rollouts that have a reward."""
+
+    mean: float | None
+    median: float | None
+    min: float | None
+    max: float | None
+    count: int
+
+
+class IterationFigures(BaseModel):
+    """The curve: one point an iteration."""
+
+    iteration: int
+    step: int
+    rewards: Rewards
+    success: float | None
+    malformed: float | None
+
+
+class IterationOut(IterationFigures):
+    """One iteration in full."""
+
+    best_step: int
+    failed_rollouts: int
+    skipped_groups: dict[str, int]
+    train_metrics: dict[str, float | None]
+    timing: dict[str, float]
+    finished_at: datetime
+
+
+class EvaluationOut(BaseModel):
+    """Held-out figures of one checkpoint."""
+
+    iteration: int
+    split: Split
+    mode: Mode
+    step: int
+    scenarios: int
+    success: float
+    mean_reward: float
+    malformed: float
+    turns: float
+
+
+class BestCheckpoint(BaseModel):
+    step: int
+    success: float | None
+    """Sampled success on validation scenarios."""
+
+
+class Tokens(BaseModel):
+    prompt: int
+    completion: int
+
+
+class RunBrief(BaseModel):
+    """A run in a list."""
+
+    run_id: str
+    status: RunStatus
+    environment: str
+    judge: str
+    backend: str
+    model: ModelOut
+    progress: Progress
+    best_checkpoint: BestCheckpoint | None
+    rollouts: int
+    tokens: Tokens
+    error: str | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    links: dict[str, str]
+
+
+class RunOut(RunBrief):
+    """A run with its figures: the last 200 iterations, the baseline's and the last evaluations."""
+
+    cancel_requested: bool
+    request: dict[str, Json]
+    iterations: list[IterationFigures]
+    evaluations: list[EvaluationOut]
+    summary: dict[str, Json] | None
+    webhooks: dict[str, int]
+    """Deliveries by state."""
+
+
+class CheckpointOut(BaseModel):
+    step: int
+    iteration: int
+    success: float | None
+    is_best: bool
+    created_at: datetime
+    deleted_at: datetime | None
+
+
+class TrajectoryBrief(BaseModel):
+    """A trajectory in a list: everything but messages, tools and explanations."""
+
+    id: str
+    run_id: str | None
+    kind: Literal["train", "evaluation", "ask"]
+    iteration: int | None
+    split: Split
+    mode: Mode
+    model: str
+    step: int | None
+    scenario_id: str
+    scenario: dict[str, Json]
+    outcome: dict[str, Json]
+    score: float | None
+    reward: float | None
+    advantage: float | None
+    success: bool | None
+    error: str | None
+    turns: int
+    prompt_tokens: int
+    completion_tokens: int
+    seconds: float
+    started_at: datetime
+
+
+class TrajectoryOut(TrajectoryBrief):
+    """A trajectory, whole."""
+
+    messages: list[Json]
+    tools: list[Json]
+    score_explanation: str | None
+    score_parts: dict[str, float]
+    reward_parts: dict[str, float]
+
+
+class AskOut(BaseModel):
+    """An answer, and where to see how it came about."""
+
+    question: str
+    answer: str | None
+    source_ids: list[str]
+    success: bool
+    """Whether the agent gave an answer; a question without a reference has no right and wrong."""
+    trajectory_id: str
+    model: str
+    step: int | None
+
+
+class InvokeOut(BaseModel):
+    """The seed's form of an answer."""
+
+    question: str
+    answer: str | None
+    source_ids: list[str]
+    success: bool

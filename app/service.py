@@ -1,0 +1,126 @@
+"""Everything that lives as long as the service: opened in order, closed in reverse."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+from sqlalchemy import URL
+from sqlalchemy.ext.asyncio import AsyncEngine
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from app.data_directory import DataDirectory
+from app.db import DatabaseUrlError, Sessions, make_engine, make_sessions, migrate, parse_url
+from app.embedded_postgres import EmbeddedPostgres
+from app.engine_process import EngineProcess
+from app.errors import DATABASE_DOWN
+from app.runs.own_thread import on_loop
+from app.runs.queries import RunQueries
+from app.runs.runner import Connect, LearnLoop, Runner
+from app.runs.store import RunStore
+from app.settings import Settings
+from app.webhooks.dispatcher import Dispatcher
+from training.backends import registry
+from training.backends.base import Backend
+from training.learn_loop import learn_loop
+
+_DATABASE_START_S = 30.0
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Service:
+    """What request handlers use."""
+
+    settings: Settings
+    database: AsyncEngine
+    sessions: Sessions
+    store: RunStore
+    queries: RunQueries
+    engine: EngineProcess
+    runner: Runner
+    connect: Connect
+
+
+@asynccontextmanager
+async def open_service(
+    settings: Settings, *, connect: Connect | None = None, learn: LearnLoop = learn_loop
+) -> AsyncIterator[Service]:
+    """The running service. The engine comes up behind it: whoever needs it waits for it.
+
+    `connect` and `learn` take the place of our own backends and learn loop.
+
+    Raises DataDirectoryError, DatabaseUrlError, EmbeddedPostgresError or SchemaError.
+    """
+    async with AsyncExitStack() as stack:
+        stack.callback(DataDirectory(settings.data_dir).release)
+        engine = EngineProcess(settings)
+        stack.push_async_callback(engine.stop)
+        if connect is None:
+            await engine.start()
+            connect = partial(_connect, engine, asyncio.get_running_loop())
+        database = make_engine(await _database_url(settings, stack))
+        stack.push_async_callback(database.dispose)
+        await _migrate(database)
+        sessions = make_sessions(database)
+        dispatcher = Dispatcher(sessions)
+        stack.push_async_callback(dispatcher.close)
+        dispatcher.start()
+        runner = Runner(
+            sessions,
+            connect,
+            data_dir=settings.data_dir,
+            max_concurrent=settings.max_concurrent_runs,
+            frontend_url=str(settings.frontend_url) if settings.frontend_url else None,
+            on_saved=dispatcher.wake,
+            learn=learn,
+        )
+        stack.push_async_callback(runner.close)
+        runner.start()
+        warm_up = asyncio.create_task(asyncio.to_thread(_warm_up), name="warm-up")
+        log.info("service is up", data_dir=str(settings.data_dir))
+        yield Service(settings, database, sessions, RunStore(sessions), RunQueries(sessions), engine, runner, connect)
+        warm_up.cancel()
+
+
+async def _migrate(database: AsyncEngine) -> None:
+    """Wait a while for a database that starts when we do. Raises DatabaseUrlError, SchemaError."""
+    retrying = AsyncRetrying(
+        retry=retry_if_exception_type(DATABASE_DOWN),
+        wait=wait_fixed(1),
+        stop=stop_after_delay(_DATABASE_START_S),
+        before_sleep=lambda _: log.warning("waiting for the database"),
+        reraise=True,
+    )
+    try:
+        async for attempt in retrying:
+            with attempt:
+                await migrate(database)
+    except DATABASE_DOWN as error:
+        said = str(error.__cause__ or error).splitlines()[0]
+        raise DatabaseUrlError(f"no database after {_DATABASE_START_S:.0f} s: {said}") from error
+
+
+async def _connect(engine: EngineProcess, home: asyncio.AbstractEventLoop, backend: str) -> Backend:
+    """The backend of that name, on our engine. From any thread. Raises EngineUnavailable, BackendUnavailable."""
+    address = await on_loop(home, engine.address())
+    return await registry.connect(backend, engine_url=address.url, engine_key=address.key)
+
+
+async def _database_url(settings: Settings, stack: AsyncExitStack) -> URL:
+    if settings.database_url is not None:
+        return parse_url(settings.database_url.get_secret_value())
+    postgres = EmbeddedPostgres(settings.data_dir)
+    stack.push_async_callback(postgres.stop)
+    await postgres.start()
+    return postgres.url
+
+
+def _warm_up() -> None:
+    """Import ART behind the start: it takes seconds, and the first run needs it."""
+    from training.backends.art_import import import_art
+
+    import_art()
