@@ -1,0 +1,174 @@
+"""A backend and a learn loop that follow a script, for tests of the service around them.
+
+The loop yields the results that real rollouts would give, waits where a test tells it to, and notes what became of it.
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from environment.base import Environment, Json, Scenario
+from judges.base import Judge, Score
+from training.backends.base import Backend, Endpoint, ModelSpec, Policy, TrainOutcome
+from training.types import (
+    Evaluation,
+    Group,
+    IterationResult,
+    Progress,
+    RewardSummary,
+    Rollout,
+    RunConfig,
+    ScoredRollout,
+    Timing,
+)
+
+
+class ScriptedPolicy:
+    """A policy whose every train request makes the next step."""
+
+    def __init__(self, model: ModelSpec, endpoint_url: str) -> None:
+        self.model = model
+        self._url = endpoint_url
+        self._step = 0
+
+    async def step(self) -> int:
+        return self._step
+
+    def endpoint(self, step: int | None = None) -> Endpoint:
+        return Endpoint(
+            self._url, "key", f"{self.model.project}/{self.model.name}@{self._step if step is None else step}"
+        )
+
+    async def train(
+        self, groups: Sequence[Any], *, learning_rate: float, expected_step: int, options: Mapping[str, Json]
+    ) -> TrainOutcome:
+        self._step = expected_step + 1
+        return TrainOutcome(self._step, {"loss": 0.5})
+
+    async def delete_checkpoints(self, keep: set[int]) -> list[int]:
+        return []
+
+
+class ScriptedBackend:
+    """Keeps its policies for as long as it lives; `close` changes nothing."""
+
+    name = "embedded"
+
+    def __init__(self, endpoint_url: str = "http://127.0.0.1:9/v1") -> None:
+        self._url = endpoint_url
+        self.policies: dict[ModelSpec, ScriptedPolicy] = {}
+
+    async def connect(self, name: str) -> Backend:
+        return self
+
+    async def register(self, model: ModelSpec) -> Policy:
+        return self.policies.setdefault(model, ScriptedPolicy(model, self._url))
+
+    async def close(self) -> None:
+        return None
+
+
+@dataclass
+class ScriptedTrajectory:
+    """The part of `art.Trajectory` that is saved, without the seconds that its import takes."""
+
+    reply: str = "the answer"
+    tools: list[Json] = field(default_factory=lambda: [{"type": "function", "function": {"name": "search_inbox"}}])
+    metrics: dict[str, float] = field(
+        default_factory=lambda: {"turns": 2, "prompt_tokens": 100, "completion_tokens": 20}
+    )
+
+    @property
+    def messages_and_choices(self) -> list[Json]:
+        return [{"role": "user", "content": "a question"}, {"role": "assistant", "content": self.reply}]
+
+
+@dataclass
+class ScriptedLoop:
+    """Stands in for `training.learn_loop.learn_loop`.
+
+    `gates[k]` holds iteration k back until it is set; `fail_at` makes an iteration raise `error`; `reply` is what all
+    agents say. `has_entered(k)` is set when iteration k begins, `closed` when the generator has been closed. The events
+    are threading's, because the loop runs on a thread of its own.
+    """
+
+    gates: dict[int, threading.Event] = field(default_factory=dict)
+    fail_at: int | None = None
+    error: Exception = field(default_factory=lambda: RuntimeError("scripted failure"))
+    reply: str = "the answer"
+    entered: dict[int, threading.Event] = field(default_factory=dict)
+    closed: threading.Event = field(default_factory=threading.Event)
+
+    def has_entered(self, iteration: int) -> threading.Event:
+        return self.entered.setdefault(iteration, threading.Event())
+
+    async def __call__(
+        self,
+        config: RunConfig,
+        environment: Environment,
+        judge: Judge,
+        policy: Policy,
+        *,
+        progress: Callable[[Progress], None],
+    ) -> AsyncGenerator[IterationResult, None]:
+        try:
+            for iteration in range(config.iterations + 1):
+                self.has_entered(iteration).set()
+                progress(Progress(iteration, "rollout", 3, 64))
+                while iteration in self.gates and not self.gates[iteration].is_set():
+                    await asyncio.sleep(0.005)
+                if iteration == self.fail_at:
+                    raise self.error
+                step = await policy.step()
+                if iteration > 0:
+                    step = (await policy.train([], learning_rate=1e-4, expected_step=step, options={})).step
+                yield scripted_result(policy, iteration, step, config.iterations, self.reply)
+        finally:
+            self.closed.set()
+
+
+def scripted_result(policy: Policy, iteration: int, step: int, last: int, reply: str) -> IterationResult:
+    """A plausible iteration: one group of two, evaluations at the baseline and at the end; steps only get better."""
+    name = policy.endpoint(step).model.replace("/", "-")
+    group = Group(_scenario("train"), tuple(_scored(f"{name}-{iteration}-{n}", "train", n, reply) for n in range(2)))
+    evaluated = iteration in (0, last)
+    return IterationResult(
+        iteration=iteration,
+        step=step,
+        groups=(group,) if iteration else (),
+        rewards=RewardSummary(0.1 * iteration, 0.1, 0.0, 1.0, 2)
+        if iteration
+        else RewardSummary(None, None, None, None, 0),
+        success=0.5 if iteration else None,
+        malformed=0.0 if iteration else None,
+        failed_rollouts=0,
+        skipped_groups={"no_signal": 1},
+        train_metrics={"loss": float("nan")} if iteration else {},
+        evaluations=tuple(_evaluation(name, mode, iteration, step, reply) for mode in _MODES) if evaluated else (),
+        best_step=step,
+        timing=Timing(rollout_s=1.0, total_s=2.0, prompt_tokens=1000, completion_tokens=100),
+    )
+
+
+_NO_REWARDS = RewardSummary(None, None, None, None, 0)
+_MODES = (("validation", "sampled"), ("test", "sampled"), ("test", "greedy"))
+
+
+def _evaluation(name: str, mode: tuple[Any, Any], iteration: int, step: int, reply: str) -> Evaluation:
+    split, way = mode
+    rollout = _scored(f"{name}-{iteration}-{split}-{way}", split, 0, reply)
+    return Evaluation(split, way, step, 1, 0.2 + 0.1 * step, 0.3, 0.1, 2.0, (rollout,))
+
+
+def _scenario(split: Any) -> Scenario:
+    return Scenario(f"{split}:1", split, {"question": "what?"}, {"answer": "that"})
+
+
+def _scored(rollout_id: str, split: Any, n: int, reply: str) -> ScoredRollout:
+    trajectory = cast(Any, ScriptedTrajectory(reply))
+    rollout = Rollout(rollout_id, _scenario(split), trajectory, {"answer": reply}, None, 1_700_000_000.0, 0.5)
+    return ScoredRollout(
+        rollout, Score(float(n), "as scripted", {"words": 1.0}), float(n), {"answer": 1.0}, n == 1, 0.5
+    )

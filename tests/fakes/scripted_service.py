@@ -1,0 +1,216 @@
+"""An HTTP server that answers like the service, with runs that go as a test wants.
+
+Replies are made of the service's own response classes, so they cannot drift from it. The real service is used
+wherever a run need not be steered.
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from app import errors
+from app.runs.state import RunStatus
+from app.schemas import (
+    Accepted,
+    AskOut,
+    BestCheckpoint,
+    EvaluationOut,
+    IterationFigures,
+    LearnLoopRequest,
+    ModelOut,
+    Page,
+    Progress,
+    Rewards,
+    RunBrief,
+    RunOut,
+    Tokens,
+    TrajectoryBrief,
+)
+
+RUN_ID = "01KAJ3M7F5T2V8Q9X0C4D6E8GA"
+STARTED = datetime(2026, 11, 21, 9, tzinfo=UTC)
+REFERENCES = {f"test.0.{number}@inbox.example": f"{number + 1} March" for number in range(5)}
+
+
+@dataclass
+class ScriptedService:
+    """Its run gets one iteration further whenever it is read, until `ends_as` at the last one (None: never)."""
+
+    ends_as: RunStatus | None = RunStatus.COMPLETED
+    iterations: int = 3
+    posted: list[dict[str, Any]] = field(default_factory=list)
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    cancelled: bool = False
+    reads: int = 0
+    url: str = ""
+    being_read: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> RunOut:
+        """The run as it stands."""
+        done = min(self.reads, self.iterations)
+        status = RunStatus.RUNNING
+        if self.cancelled:
+            status = RunStatus.CANCELLED
+        elif self.ends_as is not None and self.reads > self.iterations:
+            status = self.ends_as
+        ended = status != RunStatus.RUNNING
+        return RunOut(
+            run_id=RUN_ID,
+            status=status,
+            environment="email_search",
+            judge="reference",
+            backend="embedded",
+            model=ModelOut(project="learnloop", name="mail", base_model="learnloop/tiny"),
+            progress=Progress(
+                iterations_done=done,
+                iterations_total=self.iterations,
+                iteration=None if ended else done,
+                phase=None if ended else "rollout",
+                done=None if ended else 16,
+                total=None if ended else 64,
+            ),
+            best_checkpoint=BestCheckpoint(step=done, success=0.5),
+            rollouts=64 * done,
+            tokens=Tokens(prompt=10_000 * done, completion=4_000 * done),
+            error="the engine ended" if status == RunStatus.FAILED else None,
+            created_at=STARTED,
+            started_at=STARTED,
+            finished_at=STARTED + timedelta(seconds=20) if ended else None,
+            links={},
+            cancel_requested=self.cancelled,
+            request={"environment": {"name": "email_search", "config": {}}, "seed": 0},
+            iterations=[_iteration(number) for number in range(done + 1)],
+            evaluations=[_evaluation(0, "sampled", 0.25), _evaluation(0, "greedy", 0.125)]
+            + ([_evaluation(done, "sampled", 0.75), _evaluation(done, "greedy", 0.5)] if ended else []),
+            summary=None,
+            webhooks={},
+        )
+
+    def app(self) -> FastAPI:
+        """The server's routes."""
+        app = FastAPI()
+        errors.install(app)
+
+        @app.post("/learn-loop", status_code=202)
+        def start(request: LearnLoopRequest) -> Accepted:
+            self.posted.append(request.model_dump(exclude_unset=True))
+            return Accepted(run_id=RUN_ID, status=RunStatus.QUEUED, results_path=f"/runs/{RUN_ID}", links={})
+
+        @app.get("/runs")
+        def runs(cursor: int = 0, limit: int = 100) -> Page[RunBrief]:
+            """Two pages of one run each."""
+            return Page(items=[self.run()], next_cursor="1" if cursor == 0 else None)
+
+        @app.get("/runs/{run_id}")
+        def run(run_id: str) -> RunOut:
+            if run_id != RUN_ID:
+                raise errors.NotFound(f"there is no run {run_id!r}")
+            self.reads += 1
+            self.being_read.set()
+            return self.run()
+
+        @app.post("/runs/{run_id}/cancel", status_code=202)
+        def cancel(run_id: str) -> RunOut:
+            self.cancelled = True
+            return self.run()
+
+        @app.get("/runs/{run_id}/trajectories")
+        def trajectories(run_id: str, iteration: int, split: str, mode: str) -> Page[TrajectoryBrief]:
+            """Every scenario twice, as sampled evaluations have them."""
+            ids = [id for id in REFERENCES for _ in range(2)]
+            return Page(items=[_trajectory(number, id, iteration) for number, id in enumerate(ids)], next_cursor=None)
+
+        @app.post("/ask")
+        def ask(request: dict[str, Any]) -> AskOut:
+            """The base is always wrong, a trained agent always right."""
+            self.asked.append(request)
+            known = REFERENCES.get(request.get("inbox_address", ""), "14 March")
+            trained = "run_id" in request
+            return AskOut(
+                question=request["question"],
+                answer=known if trained else None,
+                source_ids=["tolu"] if trained else [],
+                success=trained,
+                trajectory_id="trajectory-1",
+                model="learnloop/mail@3",
+                step=3,
+            )
+
+        return app
+
+
+@contextmanager
+def serving(service: ScriptedService) -> Iterator[ScriptedService]:
+    """The service on a free port of 127.0.0.1, in a thread."""
+    server = uvicorn.Server(uvicorn.Config(service.app(), host="127.0.0.1", port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started and thread.is_alive():
+        time.sleep(0.005)
+    service.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    try:
+        yield service
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def _iteration(number: int) -> IterationFigures:
+    reward = number / 10
+    return IterationFigures(
+        iteration=number,
+        step=number,
+        rewards=Rewards(mean=reward, median=reward, min=-0.5, max=1.0, count=64),
+        success=number / 8,
+        malformed=0.125,
+    )
+
+
+def _evaluation(iteration: int, mode: Any, success: float) -> EvaluationOut:
+    return EvaluationOut(
+        iteration=iteration,
+        split="test",
+        mode=mode,
+        step=iteration,
+        scenarios=64,
+        success=success,
+        mean_reward=success - 0.125,
+        malformed=0.0625,
+        turns=3.5,
+    )
+
+
+def _trajectory(number: int, scenario_id: str, iteration: int) -> TrajectoryBrief:
+    return TrajectoryBrief(
+        id=f"t{number}",
+        run_id=RUN_ID,
+        kind="evaluation",
+        iteration=iteration,
+        split="test",
+        mode="sampled",
+        model="learnloop/tiny",
+        step=0,
+        scenario_id=scenario_id,
+        scenario={
+            "task": {"question": "When is the kickoff?", "inbox_address": scenario_id, "query_date": "2026-04-01"},
+            "reference": {"answer": REFERENCES[scenario_id], "source_ids": ["tolu"]},
+        },
+        outcome={},
+        score=0.0,
+        reward=0.0,
+        advantage=None,
+        success=False,
+        error=None,
+        turns=3,
+        prompt_tokens=100,
+        completion_tokens=40,
+        seconds=0.5,
+        started_at=STARTED,
+    )

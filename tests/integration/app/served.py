@@ -1,0 +1,63 @@
+"""The service on a real port, for as long as a test needs it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+
+from app.main import create_app
+from app.settings import Settings, load_settings
+from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
+
+
+def settings_for(data_dir: Path, database_url: str | None, **more: Any) -> Settings:
+    """Settings that take nothing from the developer's environment or `.env`."""
+    return load_settings(_env_file=None, data_dir=data_dir, database_url=database_url, port=0, **more)
+
+
+@asynccontextmanager
+async def served(
+    settings: Settings, learn: ScriptedLoop, backend: ScriptedBackend | None = None
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the running service; the service is stopped as SIGTERM would stop it."""
+    app = create_app(settings, connect=(backend or ScriptedBackend()).connect, learn=learn)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, lifespan="on"))
+    serving = asyncio.create_task(server.serve())
+    await until(lambda: server.started or serving.done())
+    if serving.done():
+        await serving
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20, trust_env=False) as client:
+            yield client
+    finally:
+        server.should_exit = True
+        await serving
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 20) -> None:
+    """Wait for a condition that only polling can see."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def answered(ask: Callable[[], Awaitable[Any]], wanted: Callable[[Any], bool], timeout_s: float = 20) -> Any:
+    """Ask until the answer is the wanted one; that answer."""
+    async with asyncio.timeout(timeout_s):
+        while not wanted(answer := await ask()):
+            await asyncio.sleep(0.01)
+    return answer
+
+
+async def run_with(client: httpx.AsyncClient, run_id: str, *statuses: str) -> Any:
+    """The run once it has one of these statuses."""
+
+    async def ask() -> Any:
+        return (await client.get(f"/runs/{run_id}")).raise_for_status().json()
+
+    return await answered(ask, lambda run: run["status"] in statuses)

@@ -1,0 +1,99 @@
+"""Questions to a run's agent: a real rollout in the real environment, with a model that follows a script."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from environment.email_search.synthetic import address_of
+from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
+from tests.fakes.scripted_model import ScriptedModel, scripted_model
+from tests.integration.app.served import run_with, served, settings_for
+
+QUESTION = {"question": "When is the kickoff?", "inbox_address": address_of("test", 0, 3)}
+ANSWER = {"answer": "on Monday", "sources": ["m1"]}
+
+
+@asynccontextmanager
+async def _trained(
+    data_dir: Path, database_url: str, **script: Any
+) -> AsyncIterator[tuple[httpx.AsyncClient, str, ScriptedModel]]:
+    """A client, a completed run, and the model behind its checkpoints."""
+    async with scripted_model(**{"arguments": ANSWER} | script) as model:
+        backend = ScriptedBackend(model.url)
+        async with served(settings_for(data_dir, database_url), ScriptedLoop(), backend) as client:
+            run_id = (await client.post("/learn-loop", json={"iterations": 2, "model": {"name": "a"}})).json()["run_id"]
+            await run_with(client, run_id, "completed")
+            yield client, run_id, model
+
+
+async def test_the_best_checkpoint_answers_and_its_trajectory_is_kept(data_dir: Path, database_url: str) -> None:
+    async with _trained(data_dir, database_url) as (client, run_id, model):
+        answer = (await client.post("/ask", json={"run_id": run_id, **QUESTION})).raise_for_status().json()
+        assert (
+            answer
+            | {
+                "question": QUESTION["question"],
+                "answer": "on Monday",
+                "source_ids": ["m1"],
+                "success": True,
+                "model": "learnloop/a@2",
+                "step": 2,
+            }
+            == answer
+        )
+        assert model.requests[0]["temperature"] == 0
+        kept = (await client.get(f"/trajectories/{answer['trajectory_id']}")).json()
+        assert (kept["kind"], kept["run_id"], kept["turns"], kept["prompt_tokens"]) == ("ask", run_id, 1, 50)
+        assert kept["messages"][-1]["tool_calls"][0]["function"]["name"] == "return_final_answer"
+        assert kept["reward"] is None
+
+
+async def test_an_older_checkpoint_answers_if_asked(data_dir: Path, database_url: str) -> None:
+    async with _trained(data_dir, database_url) as (client, run_id, model):
+        answer = (await client.post("/ask", json={"run_id": run_id, "checkpoint": 0, **QUESTION})).json()
+        assert answer["model"] == model.requests[0]["model"] == "learnloop/a@0"
+        missing = await client.post("/ask", json={"run_id": run_id, "checkpoint": 7, **QUESTION})
+        assert missing.status_code == 404
+        assert "its newest is 2" in missing.json()["detail"]
+
+
+async def test_invoke_speaks_the_form_of_zenml_deployments(data_dir: Path, database_url: str) -> None:
+    async with _trained(data_dir, database_url) as (client, _, model):
+        answer = (await client.post("/invoke", json={"parameters": QUESTION})).raise_for_status().json()
+        assert answer == {
+            "question": QUESTION["question"],
+            "answer": "on Monday",
+            "source_ids": ["m1"],
+            "success": True,
+        }
+        assert model.requests[0]["model"] == "learnloop/a@2"
+
+
+async def test_a_question_that_the_environment_cannot_take(data_dir: Path, database_url: str) -> None:
+    async with _trained(data_dir, database_url) as (client, run_id, model):
+        response = await client.post("/ask", json={"run_id": run_id, **QUESTION, "inbox_address": "me@work.example"})
+        assert response.status_code == 422
+        assert "must name a synthetic inbox" in response.json()["errors"][0]["msg"]
+        response = await client.post("/ask", json={"run_id": run_id, **QUESTION, "environment": {"name": "chess"}})
+        assert response.json()["errors"][0]["loc"] == ["body", "environment", "name"]
+        assert model.requests == []
+
+
+async def test_a_model_that_fails_is_told_apart_from_one_that_is_not_there(data_dir: Path, database_url: str) -> None:
+    async with _trained(data_dir, database_url, status=400) as (client, run_id, model):
+        failed = await client.post("/ask", json={"run_id": run_id, **QUESTION})
+        assert failed.status_code == 502
+        trajectory_id = failed.json()["detail"].split("trajectory ")[1].rstrip(")")
+        assert (await client.get(f"/trajectories/{trajectory_id}")).json()["error"].startswith("BadRequestError")
+        model.status = 404
+        assert (await client.post("/ask", json={"run_id": run_id, **QUESTION})).status_code == 404
+
+
+async def test_without_an_engine_a_named_model_cannot_answer(data_dir: Path, database_url: str) -> None:
+    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
+        response = await client.post("/ask", json={"model": "learnloop/tiny", **QUESTION})
+        assert response.status_code == 503
+        assert response.headers["retry-after"]

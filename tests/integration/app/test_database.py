@@ -1,0 +1,49 @@
+"""The schema: one migration path, in step with the rows' classes."""
+
+import asyncio
+
+import pytest
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, text
+
+from app.db import SchemaError, make_engine, migrate, parse_url, scripts
+
+
+async def test_migrations_make_exactly_what_the_rows_need(database_url: str) -> None:
+    engine = make_engine(parse_url(database_url))
+    await migrate(engine)
+
+    def check(connection: Connection) -> None:
+        config = Config()
+        config.set_main_option("script_location", str(scripts()))
+        config.attributes["connection"] = connection
+        command.check(config)  # raises if autogenerate would find a difference
+        command.downgrade(config, "base")
+
+    async with engine.begin() as connection:
+        await connection.run_sync(check)
+        left = await connection.execute(
+            text("SELECT count(*) FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'alembic_version'")
+        )
+        assert left.scalar_one() == 0
+    await engine.dispose()
+
+
+async def test_services_that_start_at_once_migrate_once(database_url: str) -> None:
+    engines = [make_engine(parse_url(database_url)) for _ in range(4)]
+    await asyncio.gather(*map(migrate, engines))
+    async with engines[0].connect() as connection:
+        assert (await connection.execute(text("SELECT count(*) FROM alembic_version"))).scalar_one() == 1
+    for engine in engines:
+        await engine.dispose()
+
+
+async def test_a_newer_schema_is_refused(database_url: str) -> None:
+    engine = make_engine(parse_url(database_url))
+    await migrate(engine)
+    async with engine.begin() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(SchemaError, match="another version of learnloop"):
+        await migrate(engine)
+    await engine.dispose()

@@ -1,0 +1,109 @@
+"""The service as a process of its own: health, how it ends, and what it says when it cannot start."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from app.data_directory import DataDirectory
+from app.settings import Settings
+from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.served import served, settings_for, until
+
+_SERVE = "from app.main import serve; from app.settings import load_settings; serve(load_settings(_env_file=None))"
+
+
+def _environment(data_dir: Path, **more: str) -> dict[str, str]:
+    ours = {name for field in Settings.model_fields for name in (f"LEARNLOOP_{field.upper()}", field.upper())}
+    kept = {name: value for name, value in os.environ.items() if name not in ours}
+    return kept | {"LEARNLOOP_DATA_DIR": str(data_dir), "LEARNLOOP_LOG_FORMAT": "json", **more}
+
+
+@asynccontextmanager
+async def _process(data_dir: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
+    """The service in a process, its database ready, with everything it starts; killed at the end."""
+    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    server.close()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        _SERVE,
+        env=_environment(data_dir, LEARNLOOP_PORT=str(port)),
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+            async with asyncio.timeout(30):
+                while not await _is_up(client):
+                    await asyncio.sleep(0.02)
+            yield process, client
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+
+async def _is_up(client: httpx.AsyncClient) -> bool:
+    try:
+        return (await client.get("/health/ready")).status_code == 200
+    except httpx.ConnectError:
+        return False
+
+
+def _gone(processes: list[psutil.Process]) -> bool:
+    return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 0), (signal.SIGKILL, -9)])
+async def test_nothing_outlives_the_service(data_dir: Path, number: int, status: int) -> None:
+    async with _process(data_dir) as (process, _):
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert len(children) > 1  # engine, Postgres and its workers
+        process.send_signal(number)
+        assert await process.wait() == status
+        await until(lambda: _gone(children))
+    async with _process(data_dir) as (_, client):
+        assert (await client.get("/runs")).json() == {"items": [], "next_cursor": None}
+
+
+async def test_health_tells_database_and_engine_apart(data_dir: Path, database_url: str) -> None:
+    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
+        assert (await client.get("/health/live")).json() == {"status": "ok"}
+        ready = await client.get("/health/ready")
+        assert ready.json() == {"status": "ready", "database": "ok", "engine": "stopped"}
+        assert [each["name"] for each in (await client.get("/environments")).json()["items"]].count("email_search") == 1
+        assert "reference" in [each["name"] for each in (await client.get("/judges")).json()["items"]]
+
+
+async def _refusal(data_dir: Path, **environment: str) -> str:
+    code = (
+        "from app.main import serve; from app.settings import load_settings\n"
+        "try: serve(load_settings(_env_file=None))\n"
+        "except Exception as error: print(type(error).__name__, error, sep=': ')"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        code,
+        env=_environment(data_dir, LEARNLOOP_PORT="0", **environment),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    out, _ = await process.communicate()
+    return out.decode()
+
+
+async def test_why_it_does_not_start_is_raised_to_the_caller(data_dir: Path) -> None:
+    assert (await _refusal(data_dir, DATABASE_URL="mysql://u:secret@h/d")).startswith("DatabaseUrlError: DATABASE_URL")
+    holder = DataDirectory(data_dir)
+    assert (await _refusal(data_dir)).startswith("DataDirectoryError: another service")
+    holder.release()

@@ -1,0 +1,27 @@
+"""`learnloop --help` answers at once: nothing heavy is imported for it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.integration.cli.conftest import Learnloop
+
+HEAVY = ("torch", "transformers", "art", "fastapi", "uvicorn", "sqlalchemy", "pydantic_settings", "alembic")
+
+
+def test_the_command_line_imports_nothing_heavy() -> None:
+    code = f"import sys, app.cli.main; print([name for name in {HEAVY} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("command", ["demo", "serve", "train", "ask", "runs", "inbox"])
+def test_every_command_explains_itself(learnloop: Learnloop, command: str) -> None:
+    ran = learnloop(command, "--help")
+    assert ran.exit_code == 0
+    assert f"learnloop {command}" in ran.stdout.replace("root", "learnloop")
+    assert max(map(len, ran.stdout.splitlines())) <= 80
+
+
+def test_an_unknown_command_is_a_usage_error(learnloop: Learnloop) -> None:
+    assert learnloop("dance").exit_code == 2

@@ -1,0 +1,118 @@
+"""`learnloop serve` as a process of its own, and the other commands against it."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
+
+from app.cli.service_process import free_port
+from tests.integration.cli.conftest import Learnloop
+
+
+def _serve(data_dir: Path, port: int, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "app.cli", "serve", "--data-dir", str(data_dir), "--port", str(port)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def _wait_until_up(process: subprocess.Popen[str], url: str) -> None:
+    attempts = Retrying(
+        retry=retry_if_exception(lambda error: isinstance(error, httpx.TransportError) and process.poll() is None),
+        stop=stop_after_delay(60),
+        wait=wait_fixed(0.05),
+        reraise=True,
+    )
+    attempts(httpx.get, f"{url}/health/live", trust_env=False).raise_for_status()
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="module")
+def url(data_dir: Path) -> Iterator[str]:
+    """A real service; stopped with SIGTERM, which must be a success."""
+    port = free_port()
+    process = _serve(data_dir, port, LEARNLOOP_LOG_LEVEL="error")
+    try:
+        _wait_until_up(process, f"http://127.0.0.1:{port}")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    assert "Traceback" not in stderr
+
+
+def test_an_empty_service_lists_no_runs(learnloop: Learnloop, url: str) -> None:
+    assert learnloop("runs", "list", "--url", url, "--json").json == []
+    assert learnloop("runs", "list", "--url", url).stdout == "no runs\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("runs", "show", "nope"), "(404): there is no run 'nope'"),
+        (("runs", "cancel", "nope"), "(404)"),
+        (("runs", "list", "--status", "asleep"), "query.status: Input should be"),
+        (("train", "--environment", "chess"), "environment.name: no environment named 'chess'"),
+        (("train", "--iterations", "0"), "iterations: Input should be greater than or equal to 1"),
+        (("train", "--judge", "nobody"), "judge.name: no judge named 'nobody'"),
+        (("ask", "When?", "--run", "nope"), "(404)"),
+    ],
+)
+def test_a_refusal_is_one_readable_line(
+    learnloop: Learnloop, url: str, arguments: tuple[str, ...], complaint: str
+) -> None:
+    ran = learnloop(*arguments, "--url", url)
+    assert (ran.exit_code, ran.stdout) == (1, "")
+    assert complaint in ran.stderr
+    assert ran.stderr.count("\n") == 1
+
+
+def test_a_second_service_in_the_same_directory_is_refused(data_dir: Path, url: str) -> None:
+    process = _serve(data_dir, free_port())
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert f"works in {data_dir}" in stderr.splitlines()[-1]
+    assert "Traceback" not in stderr
+
+
+@pytest.mark.parametrize(
+    ("environment", "complaint"),
+    [
+        ({"DATABASE_URL": "mysql://localhost/x"}, "DATABASE_URL"),
+        ({"LEARNLOOP_LOG_FORMAT": "poem"}, "LEARNLOOP_LOG_FORMAT"),
+    ],
+)
+def test_a_bad_setting_ends_the_start(tmp_path: Path, environment: dict[str, str], complaint: str) -> None:
+    process = _serve(tmp_path, free_port(), **environment)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert stderr.splitlines()[-1].startswith("learnloop: ")
+    assert complaint in stderr
+    assert "Traceback" not in stderr
+
+
+def test_a_run_of_its_own_says_why_its_service_does_not_start(learnloop: Learnloop, data_dir: Path, url: str) -> None:
+    ran = learnloop("train", "--data-dir", str(data_dir))
+    assert ran.exit_code == 1
+    assert "the service ended while starting" in ran.stderr
+    assert f"works in {data_dir}" in ran.stderr
+
+
+def test_a_data_directory_that_cannot_be_made_is_said(learnloop: Learnloop, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    ran = learnloop("train", "--data-dir", str(tmp_path / "file" / "data"))
+    assert ran.exit_code == 1
+    assert "cannot use the data directory" in ran.stderr

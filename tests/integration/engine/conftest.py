@@ -1,0 +1,38 @@
+"""One engine process for all tests of a module, and clients for it."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from tests.fakes.engine_process import EngineProcess
+from tests.fakes.tiny_model import make_tiny_model
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random base model."""
+    return make_tiny_model(tmp_path_factory.mktemp("base") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def engine(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    """A running engine with the base model `tiny`."""
+    with EngineProcess(tmp_path_factory.mktemp("engine"), "--base-model", f"tiny={base}", "--slots", "8") as process:
+        yield process
+
+
+@pytest.fixture
+async def http(engine: EngineProcess) -> AsyncIterator[httpx.AsyncClient]:
+    """A plain client whose URLs are below `/v1`."""
+    async with httpx.AsyncClient(base_url=engine.base_url, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture
+async def client(engine: EngineProcess) -> AsyncIterator[openai.AsyncOpenAI]:
+    """OpenAI's own client."""
+    async with openai.AsyncOpenAI(base_url=engine.base_url, api_key="none", max_retries=0) as client:
+        yield client

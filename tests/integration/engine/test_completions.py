@@ -1,0 +1,246 @@
+"""Chat completions of a real engine process through OpenAI's own client."""
+
+import asyncio
+import json
+from typing import Any, cast
+
+import httpx
+import openai
+import pytest
+from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
+
+from tests.integration.engine.training_client import create_model, events
+
+MESSAGES: list[ChatCompletionMessageParam] = [
+    {"role": "system", "content": "Answer."},
+    {"role": "user", "content": "When is the kickoff?"},
+]
+SEARCH: Any = {
+    "type": "function",
+    "function": {
+        "name": "search_inbox",
+        "description": "Find mail",
+        "parameters": {
+            "type": "object",
+            "properties": {"keywords": {"type": "array", "items": {"type": "string"}}},
+            "required": ["keywords"],
+        },
+    },
+}
+
+
+def _ids(completion: ChatCompletion, choice: int = 0) -> list[int]:
+    logprobs = completion.choices[choice].logprobs
+    assert logprobs is not None
+    assert logprobs.content is not None
+    return [int(token.token.removeprefix("token_id:")) for token in logprobs.content]
+
+
+async def test_a_reply_with_its_sampled_tokens(client: openai.AsyncOpenAI) -> None:
+    completion = await client.chat.completions.create(
+        model="tiny", messages=MESSAGES, max_tokens=10, seed=1, logprobs=True, top_logprobs=3
+    )
+    assert completion.model == "tiny"
+    assert completion.usage is not None
+    [choice] = completion.choices
+    assert choice.logprobs is not None
+    assert choice.logprobs.content is not None
+    assert completion.usage.completion_tokens == len(choice.logprobs.content) <= 10
+    assert completion.usage.total_tokens == completion.usage.prompt_tokens + completion.usage.completion_tokens
+    for token in choice.logprobs.content:
+        assert token.token.startswith("token_id:")
+        assert token.logprob < 0
+        assert len(token.top_logprobs) == 3
+        assert token.top_logprobs[0].logprob >= token.logprob - 1e-6
+    if choice.finish_reason == "length":
+        raw = b"".join(bytes(token.bytes or []) for token in choice.logprobs.content)
+        assert raw.decode(errors="replace") == choice.message.content
+
+
+async def test_a_seed_decides_the_reply_whatever_else_is_sampled(client: openai.AsyncOpenAI) -> None:
+    async def ask(seed: int) -> list[int]:
+        return _ids(
+            await client.chat.completions.create(
+                model="tiny", messages=MESSAGES, max_tokens=16, seed=seed, logprobs=True
+            )
+        )
+
+    alone = [await ask(seed) for seed in range(4)]
+    together = await asyncio.gather(*(ask(seed) for seed in reversed(range(20))))
+    assert list(reversed(together))[:4] == alone
+    assert len({tuple(ids) for ids in together}) == 20
+
+
+async def test_several_choices_are_those_of_successive_seeds(client: openai.AsyncOpenAI) -> None:
+    both = await client.chat.completions.create(
+        model="tiny", messages=MESSAGES, max_tokens=8, seed=5, n=2, logprobs=True
+    )
+    second = await client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=8, seed=6, logprobs=True)
+    assert [choice.index for choice in both.choices] == [0, 1]
+    assert _ids(both, 1) == _ids(second)
+    assert both.usage is not None
+    assert both.usage.completion_tokens == len(_ids(both, 0)) + len(_ids(both, 1))
+
+
+@pytest.mark.parametrize("seed", [-(2**63), -1, 0, 2**63 - 1])
+async def test_every_seed_that_openai_allows_is_taken(client: openai.AsyncOpenAI, seed: int) -> None:
+    completion = await client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=2, seed=seed, n=2)
+    assert len(completion.choices) == 2
+
+
+async def test_temperature_zero_is_greedy_and_needs_no_seed(client: openai.AsyncOpenAI) -> None:
+    replies = [
+        await client.chat.completions.create(
+            model="tiny", messages=MESSAGES, max_tokens=8, temperature=0, logprobs=True
+        )
+        for _ in range(2)
+    ]
+    assert _ids(replies[0]) == _ids(replies[1])
+
+
+async def test_a_stream_says_the_same_as_a_whole_reply(client: openai.AsyncOpenAI) -> None:
+    for seed in range(5):
+        whole = await client.chat.completions.create(
+            model="tiny", messages=MESSAGES, max_tokens=12, seed=seed, logprobs=True
+        )
+        stream = await client.chat.completions.create(
+            model="tiny",
+            messages=MESSAGES,
+            max_tokens=12,
+            seed=seed,
+            logprobs=True,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        text, tokens, reasons, usages = "", [], [], []
+        async for chunk in stream:
+            usages.append(chunk.usage)
+            for choice in chunk.choices:
+                text += choice.delta.content or ""
+                reasons.append(choice.finish_reason)
+                if choice.logprobs and choice.logprobs.content:
+                    tokens += [int(token.token.removeprefix("token_id:")) for token in choice.logprobs.content]
+        assert text == whole.choices[0].message.content
+        assert tokens == _ids(whole)
+        assert reasons[-1] == whole.choices[0].finish_reason
+        assert set(reasons[:-1]) == {None}
+        assert usages[-1] == whole.usage or usages[-1] is not None
+        assert set(usages[:-1]) == {None}
+
+
+async def test_stop_strings_end_the_reply_and_are_not_part_of_it(client: openai.AsyncOpenAI) -> None:
+    whole = await client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=30, seed=3)
+    text = whole.choices[0].message.content or ""
+    readable = [letter for letter in text if letter.isalpha() and letter.isascii()]
+    assert readable
+    stop = readable[-1]
+    for stream in (False, True):
+        request: Any = {"model": "tiny", "messages": MESSAGES, "max_tokens": 30, "seed": 3, "stop": [stop]}
+        if stream:
+            chunks = await client.chat.completions.create(**request, stream=True)
+            shown = "".join([c.choices[0].delta.content or "" async for c in chunks])
+        else:
+            cut = await client.chat.completions.create(**request)
+            assert cut.choices[0].finish_reason == "stop"
+            shown = cut.choices[0].message.content or ""
+        assert shown == text[: text.index(stop)]
+
+
+async def test_the_next_turn_reuses_what_was_computed_for_the_last(client: openai.AsyncOpenAI) -> None:
+    first = await client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=10, seed=11, logprobs=True)
+    said = cast(ChatCompletionMessageParam, first.choices[0].message.model_dump(exclude_none=True))
+    second = await client.chat.completions.create(
+        model="tiny", messages=[*MESSAGES, said, {"role": "user", "content": "And where?"}], max_tokens=10, seed=12
+    )
+    assert first.usage is not None
+    assert second.usage is not None
+    assert second.usage.prompt_tokens_details is not None
+    cached = second.usage.prompt_tokens_details.cached_tokens or 0
+    # All of the first prompt and of the reply as it was sampled, but for its last token, which was never fed back.
+    assert cached >= first.usage.prompt_tokens + first.usage.completion_tokens - 1
+
+
+@pytest.fixture
+async def caller(http: httpx.AsyncClient) -> str:
+    """A model that was taught to call the tool."""
+    name = "caller"
+    if name in {model["name"] for model in (await http.get("/preview/models")).json()["data"]}:
+        return name
+    model = await create_model(http, name)
+    call = {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "search_inbox", "arguments": '{"keywords": ["kickoff"]}'},
+    }
+    example = {"messages": [*MESSAGES, {"role": "assistant", "content": "", "tool_calls": [call]}], "tools": [SEARCH]}
+    job = await http.post(
+        "/preview/sft-training-jobs",
+        json={
+            "model_id": model["id"],
+            "training_data": [example] * 60,
+            "config": {"batch_size": 2, "learning_rate": 2e-2},
+        },
+    )
+    seen = await events(http, job.json()["id"])
+    assert seen[-1]["type"] == "training_ended"
+    assert len([event for event in seen if event["type"] == "gradient_step"]) == 30
+    assert seen[0]["data"] == {"num_sequences": 30}
+    return name
+
+
+async def test_tool_calls(client: openai.AsyncOpenAI, caller: str) -> None:
+    request: Any = {"model": caller, "messages": MESSAGES, "tools": [SEARCH], "temperature": 0, "max_tokens": 60}
+    completion = await client.chat.completions.create(**request)
+    [choice] = completion.choices
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content is None
+    assert choice.message.tool_calls is not None
+    [call] = choice.message.tool_calls
+    assert call.type == "function"
+    assert (call.function.name, json.loads(call.function.arguments)) == ("search_inbox", {"keywords": ["kickoff"]})
+
+    deltas = [chunk.choices[0] async for chunk in await client.chat.completions.create(**request, stream=True)]
+    assert not "".join(choice.delta.content or "" for choice in deltas)
+    streamed = [call for choice in deltas for call in choice.delta.tool_calls or []]
+    assert [(each.index, each.id, each.function and each.function.arguments) for each in streamed] == [
+        (0, call.id, call.function.arguments)
+    ]
+    assert deltas[-1].finish_reason == "tool_calls"
+
+    # The conversation goes on with the call and its result, on the ids that were sampled.
+    answer = {"role": "tool", "tool_call_id": call.id, "content": "m41 Kickoff moved"}
+    messages = [*MESSAGES, choice.message.model_dump(exclude_none=True), answer]
+    second = await client.chat.completions.create(**{**request, "messages": messages})
+    assert second.usage is not None
+    assert second.usage.prompt_tokens_details is not None
+    assert (second.usage.prompt_tokens_details.cached_tokens or 0) > 40
+
+
+async def test_without_tools_a_call_is_text(client: openai.AsyncOpenAI, caller: str) -> None:
+    completion = await client.chat.completions.create(
+        model=caller, messages=MESSAGES, tools=[SEARCH], tool_choice="none", temperature=0, max_tokens=60
+    )
+    assert completion.choices[0].message.tool_calls is None
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "search_inbox"}}])
+async def test_a_demanded_call_that_was_not_made_is_not_invented(client: openai.AsyncOpenAI, choice: Any) -> None:
+    completion = await client.chat.completions.create(
+        model="tiny", messages=MESSAGES, tools=[SEARCH], tool_choice=choice, seed=1, max_tokens=8
+    )
+    assert completion.choices[0].finish_reason in ("stop", "length")
+    assert completion.choices[0].message.content
+    assert completion.choices[0].message.tool_calls is None
+
+
+async def test_models_are_listed(client: openai.AsyncOpenAI, caller: str) -> None:
+    listed = {model.id: model async for model in client.models.list()}
+    assert {"tiny", f"test/{caller}"} <= set(listed)
+    assert cast(Any, listed[f"test/{caller}"]).step == 1
+    assert (await client.models.retrieve("tiny")).id == "tiny"
+    with pytest.raises(openai.NotFoundError):
+        await client.models.retrieve("nobody")
+    completion = await client.chat.completions.create(model=caller, messages=MESSAGES, max_tokens=1)
+    assert completion.model == f"test/{caller}@1"
+    old = await client.chat.completions.create(model=f"{caller}@0", messages=MESSAGES, max_tokens=1)
+    assert old.model == f"test/{caller}@0"

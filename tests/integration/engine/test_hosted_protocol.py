@@ -1,0 +1,197 @@
+"""Training a real engine process over HTTP, also through ART's unmodified client."""
+
+import asyncio
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.fakes.engine_process import EngineProcess
+from tests.integration.engine.training_client import create_model, events, sample, sampled_group, submit, train
+
+
+async def test_an_unmodified_art_script_trains(engine: EngineProcess, tmp_path: Path) -> None:
+    import art
+    from art.serverless.backend import ServerlessBackend
+
+    backend = ServerlessBackend(api_key="none", base_url=engine.base_url)
+    model: Any = art.TrainableModel(name="scripted", project="art", base_model="tiny", base_path=str(tmp_path))
+    await model.register(backend)
+    assert await model.get_step() == 0
+
+    async def rollout(seed: int) -> art.Trajectory:
+        message: Any = {"role": "user", "content": "When?"}
+        completion = await model.openai_client().chat.completions.create(
+            model=model.get_inference_name(), messages=[message], max_tokens=12, seed=seed, logprobs=True
+        )
+        [choice] = completion.choices
+        assert choice.logprobs is not None
+        assert choice.logprobs.content is not None
+        odd = sum(int(token.token.split(":")[1]) % 2 for token in choice.logprobs.content)
+        return art.Trajectory(messages_and_choices=[message, choice], reward=odd / len(choice.logprobs.content))
+
+    waiting: Any = [art.TrajectoryGroup(rollout(10 * group + seed) for seed in range(4)) for group in range(2)]
+    groups = await art.gather_trajectory_groups(waiting)
+    result = await backend.train(model, groups, learning_rate=1e-2, importance_sampling_level="sequence")
+    assert result.step == 1
+    assert result.metrics["data/step_num_gradient_steps"] == 1
+    assert result.metrics["data/step_num_trajectories"] == 8
+    assert result.metrics["loss/grad_norm"] > 0
+    assert await model.get_step() == 1
+    assert model.get_inference_name(step=0).endswith(":step0")
+    completion = await model.openai_client().chat.completions.create(
+        model=model.get_inference_name(step=0), messages=[{"role": "user", "content": "When?"}], max_tokens=1
+    )
+    assert completion.model == "art/scripted@0"
+    await model.delete_checkpoints()
+    await backend.delete(model)
+    await backend.close()
+
+
+async def test_the_hosted_client_sees_pages_events_and_deletions(
+    engine: EngineProcess, http: httpx.AsyncClient
+) -> None:
+    from art.serverless.client import Client
+
+    async with Client(api_key="none", base_url=engine.base_url) as client:
+        model = await client.models.create(project="test", name="hosted", base_model="tiny")
+        same = await client.models.create(project="test", name="hosted", base_model="tiny", return_existing=True)
+        assert same == model
+        with pytest.raises(openai.ConflictError):
+            await client.models.create(project="test", name="hosted", base_model="tiny")
+        group = await sampled_group(http, "hosted")
+        for _ in range(3):
+            await train(http, model.id, [group])
+        ascending = [checkpoint async for checkpoint in client.models.checkpoints.list(model_id=model.id, limit=2)]
+        assert [checkpoint.step for checkpoint in ascending] == [0, 1, 2, 3]
+        assert ascending[1].metrics["num_trajectories"] == 4
+        descending = client.models.checkpoints.list(model_id=model.id, order="desc", limit=1)
+        assert [checkpoint.step async for checkpoint in descending] == [3, 2, 1, 0]
+        deleted = await client.models.checkpoints.delete(model_id=model.id, steps=[0, 1, 8])
+        assert (deleted.deleted_count, deleted.not_found_steps) == (2, [8])
+        with pytest.raises(openai.NotFoundError):
+            await client.models.checkpoints.delete(model_id="model-none", steps=[0])
+        await client.models.delete(model_id=model.id)
+        with pytest.raises(openai.NotFoundError):
+            await client.models.delete(model_id=model.id)
+
+
+async def test_events_of_a_job(http: httpx.AsyncClient) -> None:
+    model = await create_model(http, "events")
+    job = (await submit(http, model["id"], [await sampled_group(http, "events")])).json()
+    seen = await events(http, job["id"])
+    kinds = [event["type"] for event in seen]
+    assert kinds[0] == "training_started"
+    assert kinds[-2:] == ["gradient_step", "training_ended"]
+    assert kinds.count("gradient_step") == seen[0]["data"]["num_sequences"] == 1
+    assert all(isinstance(value, float) for value in seen[-2]["data"].values())
+    assert seen[-1]["data"]["step"] == 1
+    assert seen[-1]["data"]["trained"] is True
+    assert seen[-1]["data"]["metrics"] == seen[-2]["data"]
+
+    path = f"/preview/training-jobs/{job['id']}"
+    described = (await http.get(path)).json()
+    assert (described["status"], described["events"]) == ("completed", seen)
+    first = (await http.get(f"{path}/events", params={"limit": 1})).json()
+    assert (first["data"], first["has_more"]) == (seen[:1], True)
+    # Nothing follows a finished job, so there is nothing to wait for.
+    rest = await http.get(f"{path}/events", params={"after": seen[-1]["id"], "wait_s": 30}, timeout=5)
+    assert rest.json()["data"] == []
+    assert (await http.get(f"{path}/events", params={"after": "nothing"})).status_code == 404
+
+
+async def test_no_signal_leaves_the_step(http: httpx.AsyncClient) -> None:
+    model = await create_model(http, "flat")
+    group = await sampled_group(http, "flat")
+    for trajectory in group["trajectories"]:
+        trajectory["reward"] = 0.3
+    ended = await train(http, model["id"], [group])
+    assert (ended["step"], ended["trained"]) == (0, False)
+
+
+async def test_jobs_of_a_model_run_in_order_and_a_step_is_trained_once(http: httpx.AsyncClient) -> None:
+    model = await create_model(http, "fenced")
+    group = await sampled_group(http, "fenced")
+    first, second = [(await submit(http, model["id"], [group])).json() for _ in range(2)]
+    refused = await submit(http, model["id"], [group], expected_step=0)
+    assert refused.status_code == 409
+    assert refused.json()["error"]["code"] == "step_conflict"
+    assert [(await events(http, job["id"]))[-1]["data"]["step"] for job in (first, second)] == [1, 2]
+    assert (await submit(http, model["id"], [group], expected_step=0)).status_code == 409
+    assert (await train(http, model["id"], [group], expected_step=2))["step"] == 3
+
+
+async def test_the_same_requests_give_the_same_weights(http: httpx.AsyncClient, engine: EngineProcess) -> None:
+    digests = []
+    for name in ("twin-a", "twin-b"):
+        model = await create_model(http, name)
+        for _ in range(2):
+            await train(http, model["id"], [await sampled_group(http, name)])
+        directory = engine.data_dir / "models" / "test" / name / "checkpoints" / "000002"
+        digests.append(
+            [
+                hashlib.sha256((directory / file).read_bytes()).hexdigest()
+                for file in ("model.safetensors", "optimizer.safetensors")
+            ]
+        )
+    assert digests[0] == digests[1]
+
+
+async def test_a_fork_goes_its_own_way(http: httpx.AsyncClient) -> None:
+    source = await create_model(http, "source")
+    group = await sampled_group(http, "source")
+    for _ in range(2):
+        await train(http, source["id"], [group])
+    fork = await create_model(http, "fork", base_model="test/source@1")
+    assert (fork["base_model"], fork["origin"]) == ("tiny", "test/source@1")
+    same = [await sample(http, name, seed=1) for name in ("source@1", "fork")]
+    assert same[0]["logprobs"] == same[1]["logprobs"]
+    await train(http, fork["id"], [group])
+    assert (await sample(http, "source@1", seed=1))["logprobs"] == same[0]["logprobs"]
+    assert (await sample(http, "fork@1", seed=1))["logprobs"] != same[0]["logprobs"]
+
+
+async def test_an_adapter_is_trained_and_sampled(http: httpx.AsyncClient, engine: EngineProcess) -> None:
+    model = await create_model(http, "adapter", tuning={"mode": "lora", "rank": 4})
+    before = await sample(http, "adapter", seed=1)
+    assert before["logprobs"] == (await sample(http, "tiny", seed=1))["logprobs"]
+    await train(http, model["id"], [await sampled_group(http, "adapter")])
+    assert (await sample(http, "adapter", seed=1))["logprobs"] != before["logprobs"]
+    directory = engine.data_dir / "models" / "test" / "adapter" / "checkpoints" / "000001"
+    assert (directory / "adapter_model.safetensors").is_file()
+    assert not list(directory.glob("README*"))
+
+
+async def test_asking_goes_on_while_a_model_is_trained(http: httpx.AsyncClient) -> None:
+    model = await create_model(http, "busy")
+    group = await sampled_group(http, "busy")
+    job = (await submit(http, model["id"], [group] * 30)).json()
+    answers = await asyncio.gather(*(sample(http, "tiny", seed) for seed in range(8)))
+    assert all(answer["message"]["content"] for answer in answers)
+    assert (await events(http, job["id"]))[-1]["type"] == "training_ended"
+
+
+async def test_deleting_a_model_fails_its_jobs(http: httpx.AsyncClient) -> None:
+    model = await create_model(http, "doomed")
+    group = await sampled_group(http, "doomed")
+    jobs = [(await submit(http, model["id"], [group] * 40)).json() for _ in range(2)]
+    assert (await http.delete(f"/preview/models/{model['id']}")).status_code == 204
+    last = [(await events(http, job["id"]))[-1] for job in jobs]
+    assert last[1]["type"] == "training_failed"
+    assert last[1]["data"]["code"] == "model_deleted"
+    assert (await http.get(f"/preview/models/{model['id']}")).status_code == 404
+    assert (await create_model(http, "doomed"))["id"] != model["id"]
+
+
+async def test_logged_trajectories_are_kept(http: httpx.AsyncClient, engine: EngineProcess) -> None:
+    model = await create_model(http, "logged")
+    group = await sampled_group(http, "logged", count=1)
+    body = {"model_id": model["id"], "trajectory_groups": [group], "split": "val"}
+    assert (await http.post(f"/preview/models/{model['id']}/log", json=body)).status_code == 204
+    kept = list((engine.data_dir / "models" / "test" / "logged" / "trajectories" / "val").glob("000000-*.json"))
+    assert len(kept) == 1
+    outside = await http.post(f"/preview/models/{model['id']}/log", json={**body, "split": "../x"})
+    assert outside.status_code == 400

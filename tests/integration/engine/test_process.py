@@ -1,0 +1,114 @@
+"""The engine as a process: start, stop, kill, and what a later one finds."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.fakes.engine_process import ROOT, EngineProcess
+from tests.integration.engine.training_client import create_model, sample, sampled_group, submit, train
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_polite_signal_ends_it_with_status_0(base: Path, tmp_path: Path, number: int) -> None:
+    with EngineProcess(tmp_path, "--base-model", f"tiny={base}") as engine:
+        ready = json.loads((tmp_path / "ready.json").read_text())
+        assert ready["pid"] == engine.process.pid
+        assert engine.stop(number) == 0
+    lines = [json.loads(line) for line in engine.log().splitlines()]
+    assert [line["event"] for line in lines] == ["engine listening", "engine stopped"]
+
+
+async def test_what_was_committed_survives_a_kill(base: Path, tmp_path: Path) -> None:
+    arguments = ("--base-model", f"tiny={base}")
+    with EngineProcess(tmp_path, *arguments) as engine:
+        async with httpx.AsyncClient(base_url=engine.base_url, timeout=60) as http:
+            model = await create_model(http, "agent")
+            group = await sampled_group(http, "agent")
+            await train(http, model["id"], [group])
+            trained = await sample(http, "agent@1", seed=1)
+            (await submit(http, model["id"], [group] * 40)).raise_for_status()
+            engine.stop(signal.SIGKILL)
+    with EngineProcess(tmp_path, *arguments) as engine:
+        async with httpx.AsyncClient(base_url=engine.base_url, timeout=60) as http:
+            step = (await http.get(f"/preview/models/{model['id']}")).json()["step"]
+            assert step in (1, 2)
+            assert (await sample(http, "agent@1", seed=1))["logprobs"] == trained["logprobs"]
+            assert (await train(http, model["id"], [group], expected_step=step))["step"] == step + 1
+    names = {path.name for path in (tmp_path / "models" / "test" / "agent" / "checkpoints").iterdir()}
+    assert names == {f"{number:06d}" for number in range(step + 2)}
+
+
+async def test_only_who_has_the_key_gets_in(base: Path, tmp_path: Path) -> None:
+    arguments = ("--base-model", f"tiny={base}", "--api-key-env", "ENGINE_KEY", "--max-body-mb", "1")
+    with EngineProcess(tmp_path, *arguments, environment={"ENGINE_KEY": "canary-key"}) as engine:
+        async with httpx.AsyncClient(base_url=engine.base_url) as http:
+            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "canary-key"}):
+                refused = await http.get("/models", headers=headers)
+                assert refused.status_code == 401
+                assert refused.headers["WWW-Authenticate"] == "Bearer"
+                assert refused.json()["error"]["code"] == "invalid_api_key"
+            key = {"Authorization": "Bearer canary-key"}
+            assert (await http.get("/models", headers=key)).status_code == 200
+            assert (await http.get(engine.base_url.replace("/v1", "/health"))).status_code == 200
+
+            async def endless() -> "object":
+                for _ in range(40):
+                    yield b" " * 65536
+
+            declared = await http.post("/chat/completions", content=b" " * (2 << 20), headers=key)
+            chunked = await http.post("/chat/completions", content=endless(), headers=key)  # type: ignore[arg-type]
+            assert [declared.status_code, chunked.status_code] == [413, 413]
+            assert chunked.json()["error"]["code"] == "body_too_large"
+    assert "canary-key" not in engine.log()
+
+
+def test_it_ends_when_its_parent_does(base: Path, tmp_path: Path) -> None:
+    ready = tmp_path / "ready.json"
+    parent = (
+        "import os, subprocess, sys, time, pathlib\n"
+        "child = subprocess.Popen([sys.executable, '-m', 'training.engine', *sys.argv[2:],"
+        " '--die-with-parent', str(os.getpid())], stderr=subprocess.DEVNULL)\n"
+        "while not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.01)\n"
+        "print(child.pid, flush=True)\n"
+    )
+    arguments = ["--data-dir", str(tmp_path), "--ready-file", str(ready), "--base-model", f"tiny={base}"]
+    done = subprocess.run(
+        [sys.executable, "-c", parent, str(ready), *arguments], cwd=ROOT, capture_output=True, text=True, timeout=100
+    )
+    try:
+        descriptor = os.pidfd_open(int(done.stdout))
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([descriptor], [], [], 60)[0], "it still runs"  # readable once the process is gone
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "--data-dir"),
+        (["--data-dir", "x", "--port", "99999"], "0 to 65535"),
+        (["--data-dir", "x", "--port", "x"], "--port"),
+        (["--data-dir", "x", "--threads", "0"], "at least 1"),
+        (["--data-dir", "x", "--device", "tpu"], "tpu"),
+        (["--data-dir", "x", "--base-model", "tiny"], "NAME=DIR"),
+        (["--data-dir", "x", "--base-model", "tiny=/nowhere"], "NAME=DIR"),
+        (["--data-dir", "x", "--api-key-env", "NOT_SET_ANYWHERE"], "NOT_SET_ANYWHERE"),
+    ],
+)
+def test_bad_flags_are_told_before_anything_is_loaded(arguments: list[str], text: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "training.engine", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert text in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,73 @@
+"""Short forms of what training tests do over HTTP."""
+
+from typing import Any
+
+import httpx
+
+Json = Any
+
+
+async def create_model(http: httpx.AsyncClient, name: str, **fields: Json) -> dict[str, Json]:
+    """A new model in project `test`, from `tiny` unless told otherwise."""
+    body = {"project": "test", "name": name, "base_model": "tiny", **fields}
+    made: dict[str, Json] = (await http.post("/preview/models", json=body)).raise_for_status().json()
+    return made
+
+
+async def sample(http: httpx.AsyncClient, model: str, seed: int, **fields: Json) -> dict[str, Json]:
+    """The choice of a completion with logprobs."""
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": "When?"}],
+        "seed": seed,
+        "max_tokens": 12,
+        "logprobs": True,
+        **fields,
+    }
+    choice: dict[str, Json] = (await http.post("/chat/completions", json=body)).raise_for_status().json()["choices"][0]
+    return choice
+
+
+async def sampled_group(http: httpx.AsyncClient, model: str, count: int = 4) -> dict[str, Json]:
+    """A group as ART dumps it, rewarded for odd token ids."""
+    trajectories = []
+    for seed in range(count):
+        choice = await sample(http, model, seed)
+        ids = [int(token["token"].removeprefix("token_id:")) for token in choice["logprobs"]["content"]]
+        trajectories.append(
+            {
+                "messages_and_choices": [{"role": "user", "content": "When?"}, choice],
+                "reward": sum(number % 2 for number in ids) / len(ids),
+            }
+        )
+    return {"trajectories": trajectories}
+
+
+async def submit(http: httpx.AsyncClient, model_id: str, groups: list[Json], **fields: Json) -> httpx.Response:
+    """Post a GRPO job."""
+    body = {
+        "model_id": model_id,
+        "trajectory_groups": groups,
+        "experimental_config": {"learning_rate": 1e-2},
+        **fields,
+    }
+    return await http.post("/preview/training-jobs", json=body)
+
+
+async def events(http: httpx.AsyncClient, job_id: str) -> list[dict[str, Json]]:
+    """All events of a job, when it is over."""
+    seen: list[dict[str, Json]] = []
+    while not seen or seen[-1]["type"] not in ("training_ended", "training_failed"):
+        after = {"after": seen[-1]["id"]} if seen else {}
+        page = await http.get(f"/preview/training-jobs/{job_id}/events", params={"wait_s": 30, **after})
+        seen += page.raise_for_status().json()["data"]
+    return seen
+
+
+async def train(http: httpx.AsyncClient, model_id: str, groups: list[Json], **fields: Json) -> dict[str, Json]:
+    """One GRPO job to its end; the data of its last event."""
+    job = (await submit(http, model_id, groups, **fields)).raise_for_status().json()
+    last: dict[str, Json] = (await events(http, job["id"]))[-1]
+    assert last["type"] == "training_ended", last
+    data: dict[str, Json] = last["data"]
+    return data

@@ -1,0 +1,91 @@
+"""Work on a thread of its own: results, errors and cancellation cross over."""
+
+import asyncio
+import threading
+
+import pytest
+
+from app.runs.own_thread import on_loop, on_own_thread, unbroken
+
+
+async def test_the_result_comes_back_and_calls_home_work() -> None:
+    home, home_thread = asyncio.get_running_loop(), threading.get_ident()
+
+    async def at_home() -> int:
+        return threading.get_ident()
+
+    async def work() -> tuple[int, int]:
+        return threading.get_ident(), await on_loop(home, at_home())
+
+    there, here = await on_own_thread(work, "t")
+    assert here == home_thread != there
+
+
+async def test_an_error_comes_back() -> None:
+    async def work() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError, match="x"):
+        await on_own_thread(work, "t")
+
+
+async def test_blocking_there_does_not_block_here() -> None:
+    blocked, go_on = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        blocked.set()
+        go_on.wait()
+
+    task = asyncio.create_task(on_own_thread(work, "t"))
+    while not blocked.is_set():
+        await asyncio.sleep(0)
+    go_on.set()
+    await task
+
+
+async def test_a_cancelled_caller_waits_for_the_works_end() -> None:
+    begun, cleaned_up = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+            cleaned_up.set()
+
+    task = asyncio.create_task(on_own_thread(work, "t"))
+    while not begun.is_set():
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert cleaned_up.is_set()
+
+
+async def test_a_cancellation_at_once_is_not_lost() -> None:
+    async def work() -> None:
+        await asyncio.Event().wait()
+
+    for _ in range(50):
+        task = asyncio.create_task(on_own_thread(work, "t"))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_what_must_not_break_goes_to_its_end() -> None:
+    saved = []
+
+    async def save() -> None:
+        await asyncio.sleep(0.01)
+        saved.append(1)
+
+    task = asyncio.create_task(unbroken(save()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert saved == [1]

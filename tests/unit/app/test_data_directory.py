@@ -1,0 +1,22 @@
+"""One service at a time in a data directory."""
+
+from pathlib import Path
+
+import pytest
+
+from app.data_directory import DataDirectory, DataDirectoryError
+
+
+def test_it_is_made_and_held_until_released(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b"
+    held = DataDirectory(path)
+    with pytest.raises(DataDirectoryError, match=r"another service \(process \d+\) works in .*/a/b"):
+        DataDirectory(path)
+    held.release()
+    DataDirectory(path).release()
+
+
+def test_a_file_in_its_place_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DataDirectoryError, match="cannot use the data directory"):
+        DataDirectory(tmp_path / "file" / "data")

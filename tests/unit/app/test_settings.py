@@ -1,0 +1,78 @@
+"""Settings from the environment, and one readable line when they are wrong."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.settings import Settings, SettingsError, load_settings
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_the_developer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, known in Settings.model_fields.items():
+        monkeypatch.delenv(f"LEARNLOOP_{name.upper()}" if known.validation_alias is None else name.upper(), False)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_defaults_need_nothing(tmp_path: Path) -> None:
+    settings = load_settings()
+    assert settings.data_dir == tmp_path / ".learnloop"
+    assert settings.database_url is None
+    assert (settings.art_project, settings.art_base_model, settings.backend) == (
+        "learnloop",
+        "learnloop/tiny",
+        "embedded",
+    )
+
+
+def test_the_environment_wins_over_the_file_and_code_over_both(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("LEARNLOOP_PORT=1\nART_PROJECT=from-file\nSOMETHING_ELSE=1\n")
+    monkeypatch.setenv("LEARNLOOP_PORT", "2")
+    assert (load_settings().port, load_settings().art_project) == (2, "from-file")
+    assert (load_settings(port=3).port, load_settings(art_project="mine").art_project) == (3, "mine")
+
+
+def test_an_empty_variable_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "")
+    monkeypatch.setenv("FRONTEND_URL", "")
+    monkeypatch.setenv("LEARNLOOP_PORT", "")
+    settings = load_settings()
+    assert (settings.database_url, settings.frontend_url, settings.port) == (None, None, 8000)
+
+
+def test_base_models_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEARNLOOP_ENGINE_BASE_MODELS", "mine=/models/a, acme/other=/models/b")
+    assert load_settings().engine_base_models == {"mine": Path("/models/a"), "acme/other": Path("/models/b")}
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("LEARNLOOP_PORT", "http"),
+        ("LEARNLOOP_PORT", "65536"),
+        ("LEARNLOOP_LOG_LEVEL", "loud"),
+        ("LEARNLOOP_MAX_CONCURRENT_RUNS", "0"),
+        ("LEARNLOOP_ENGINE_DEVICE", "tpu"),
+        ("LEARNLOOP_ENGINE_BASE_MODELS", "justaname"),
+        ("FRONTEND_URL", "ftp://files.example"),
+        ("ART_PROJECT", "../up"),
+        ("ART_MODEL_NAME", "a b"),
+    ],
+)
+def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SettingsError, match=rf"bad settings: {variable}: ") as caught:
+        load_settings()
+    assert "\n" not in str(caught.value)
+
+
+def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets: dict[str, Any] = {
+        "OPENAI_API_KEY": "sk-canary",
+        "WANDB_API_KEY": "wb-canary",
+        "DATABASE_URL": "postgresql://u:pw-canary@host/db",
+    }
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    assert "canary" not in repr(load_settings()) + str(load_settings().model_dump())

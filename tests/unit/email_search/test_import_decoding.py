@@ -1,0 +1,279 @@
+"""Decoding of single mails: headers, charsets, bodies; and that no bytes at all raise."""
+
+from base64 import b64encode
+from datetime import UTC, datetime
+from email.utils import getaddresses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from environment.email_search import mail_message
+from environment.email_search.html_text import html_to_text
+from environment.email_search.mail_headers import header_text, mailboxes, moment
+from environment.email_search.mail_message import MAX_BODY_CHARACTERS, NotAMail, decode_mail
+from environment.email_search.mail_text import clean_text, decode_bytes
+
+
+def mail(body: bytes, *fields: str) -> bytes:
+    return "\r\n".join(("From: Ann <ann@a.example>", *fields, "", "")).encode("utf-8") + body
+
+
+def multipart(kind: str, *parts: tuple[str, str]) -> bytes:
+    inner = "".join(f"--b\nContent-Type: {content_type}\n\n{text}\n" for content_type, text in parts)
+    return mail(f"{inner}--b--\n".encode(), f"Content-Type: multipart/{kind}; boundary=b")
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("=?utf-8?q?Caf=C3=A9_au_lait?=", "Café au lait"),
+        ("=?ISO-8859-1?Q?a?= =?ISO-8859-1?Q?b?=", "ab"),
+        ("=?utf-8?b?ww==?= =?utf-8?b?pA==?=", "ä"),
+        ("=?utf-8?q?=C3?= =?utf-8?q?=A4?=", "ä"),
+        ("=?utf-8*de?q?Gr=C3=BC=C3=9Fe?= to you", "Grüße to you"),
+        ("=?no-such-charset?q?caf=C3=A9?=", "café"),
+        ("=?utf-8?b?not base64?=", "=?utf-8?b?not base64?="),
+        ("folded\r\n  line\twith\x00 NUL", "folded line with NUL"),
+        ("Gr\udcc3\udcbc\udcc3\udc9fe", "Grüße"),
+        ("caf\udce9", "café"),
+    ],
+)
+def test_header_text(field: str, text: str) -> None:
+    assert header_text(field) == text
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        ("ann@a.example", ("ann@a.example",)),
+        ("Ann Lee <ann@a.example>, b@b.example", ("Ann Lee <ann@a.example>", "b@b.example")),
+        ('"Lee, Ann" <ann@a.example>', ('"Lee, Ann" <ann@a.example>',)),
+        ("=?utf-8?q?Lee=2C_=C3=84nn?= <ann@a.example>", ('"Lee, Änn" <ann@a.example>',)),
+        ("ann at a.example (Ann Lee)", ("Ann Lee <ann@a.example>",)),
+        ("undisclosed-recipients:;", ()),
+        ("", ()),
+    ],
+)
+def test_mailboxes(field: str, expected: tuple[str, ...]) -> None:
+    assert mailboxes([field]) == expected
+
+
+def test_a_decoded_name_adds_no_address() -> None:
+    [sender] = mailboxes(["=?utf-8?q?x=22_=3Cboss=40a=2Eexample=3E=2C?= <mallory@b.example>"])
+    assert [address for _, address in getaddresses([sender])] == ["mallory@b.example"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Thu, 01 Nov 2001 11:19:12 +0200", datetime(2001, 11, 1, 9, 19, 12, tzinfo=UTC)),
+        ("Thu Nov  1 11:19:12 2001", datetime(2001, 11, 1, 11, 19, 12, tzinfo=UTC)),
+        ("Thu, 01 Nov 2001 11:19:12 -0000", datetime(2001, 11, 1, 11, 19, 12, tzinfo=UTC)),
+        ("Thu, 01 Nov 9999 23:00:00 -2300", None),
+        ("Thu, 41 Nov 2001 11:19:12 +0000", None),
+        ("Thu, 01 Nov 2001 11:19:12 +9999999999", None),
+        ("yesterday", None),
+        ("", None),
+    ],
+)
+def test_moment(text: str, expected: datetime | None) -> None:
+    assert moment(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "envelope", "expected"),
+    [
+        (("Date: Thu, 01 Nov 2001 11:00:00 +0000",), "", datetime(2001, 11, 1, 11, tzinfo=UTC)),
+        (
+            ("Date: rubbish", "Received: by a; Fri, 02 Nov 2001 11:00:00 +0000"),
+            "",
+            datetime(2001, 11, 2, 11, tzinfo=UTC),
+        ),
+        ((), "ann@a.example Sat Nov  3 11:00:00 2001", datetime(2001, 11, 3, 11, tzinfo=UTC)),
+        ((), "1234@xxx Wed Nov 25 15:35:51 +0000 2015", datetime(2015, 11, 25, 15, 35, 51, tzinfo=UTC)),
+        ((), "", None),
+    ],
+)
+def test_the_date_comes_from_header_received_or_envelope(
+    fields: tuple[str, ...], envelope: str, expected: datetime | None
+) -> None:
+    assert decode_mail(mail(b"", *fields), envelope).sent_at == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "charset", "text"),
+    [
+        (b"caf\xe9", "iso-8859-1", "café"),
+        ("café".encode(), "iso-8859-1", "cafÃ©"),
+        ("café".encode(), "no-such", "café"),
+        ("café".encode(), "us-ascii", "café"),
+        (b"caf\xe9", "utf-8", "café"),
+        (b"caf\xe9", None, "café"),
+        (b"\x93quoted\x94", "latin-1", "“quoted”"),
+        ("漢字".encode("gbk"), "GB2312", "漢字"),
+        ("日本".encode("iso-2022-jp"), "ISO-2022-JP", "日本"),
+        (b"text", "punycode", "text"),
+        (b"text", "zip", "text"),
+        (b"text", "utf-8\x00", "text"),
+        (b"\x81\x8d", None, "\ufffd\ufffd"),
+    ],
+)
+def test_charsets(data: bytes, charset: str | None, text: str) -> None:
+    assert decode_bytes(data, charset) == text
+
+
+def test_clean_text_keeps_words_and_lines_only() -> None:
+    assert clean_text("a\x00b \r\nc\x07\r\rd\n\n\n\ne\u00adf \ud800\n") == "ab\nc\n\nd\n\nef ?"
+
+
+def test_html_becomes_lines_with_links() -> None:
+    page = """<!DOCTYPE html><html><head><title>T</title><style>p {color: red}</style></head><body>
+      <h1>News &amp; more</h1><p>See <a href="https://a.example/x">our
+      page</a> or <a href='https://a.example/'>https://a.example</a>.<br>Bye</p>
+      <script>alert("<p>no</p>")</script ><!-- hidden <b>no</b> -->
+      <ul><li>one<li>two</ul><table><tr><td>1</td><td>2</td></tr></table><pre>  a
+  b</pre>5 < 6 <img src=x alt="A logo"> <a href="javascript:x()">click</a></body>"""
+    assert html_to_text(page).split("\n") == [
+        "News & more",
+        "",
+        "See our page (https://a.example/x) or https://a.example.",
+        "Bye",
+        "",
+        "- one",
+        "- two",
+        "",
+        " 1 2",
+        "",
+        "  a",
+        "  b",
+        "",
+        "5 < 6 A logo click",
+    ]
+
+
+@pytest.mark.parametrize("unit", ["<a", "<!--", "<![", "<script>", "&#9", "</p", "<a href='", '<a href=x b="', "<pre>"])
+def test_html_that_is_slow_or_fatal_for_a_naive_parser_is_read(unit: str) -> None:
+    assert isinstance(html_to_text(unit * 50_000), str)
+
+
+def test_a_character_reference_with_thousands_of_digits_is_no_error() -> None:
+    assert html_to_text("a&#" + "9" * 10_000 + ";b") == "a\ufffdb"
+
+
+def test_plain_text_is_preferred_and_attachments_are_counted() -> None:
+    alternatives = multipart("alternative", ("text/html", "<p>rich</p>"), ("text/plain", "plain"))
+    assert decode_mail(alternatives).body == mail_message.Body("plain", plain=True)
+    mixed = multipart(
+        "mixed",
+        ("text/plain", "see file"),
+        ("application/pdf", "%PDF"),
+        ("text/calendar", "BEGIN"),
+        ("text/html", "<b>x</b>"),
+    )
+    assert decode_mail(mixed).body == mail_message.Body("see file\n\nx", attachments=2, plain=True, html=True)
+
+
+def test_an_html_only_mail_becomes_text() -> None:
+    body = decode_mail(mail(b"<p>Hello <b>you</b></p>", "Content-Type: text/html")).body
+    assert body == mail_message.Body("Hello you", html=True)
+
+
+def test_a_text_file_attached_is_left_out() -> None:
+    body = decode_mail(mail(b"log", "Content-Disposition: attachment; filename=x.log")).body
+    assert body == mail_message.Body(attachments=1)
+
+
+def test_a_forwarded_mail_is_part_of_the_text() -> None:
+    inner = "From: Bo <bo@b.example>\nSubject: =?utf-8?q?=C3=84?=\n\nThe original."
+    body = decode_mail(multipart("mixed", ("text/plain", "fyi"), ("message/rfc822", inner))).body
+    assert body.text == "fyi\n\nForwarded message\nFrom: Bo <bo@b.example>\nSubject: Ä\n\nThe original."
+
+
+def test_transfer_encodings_and_their_garbage() -> None:
+    quoted = "Content-Transfer-Encoding: quoted-printable"
+    assert decode_mail(mail(b"caf=C3=A9=\r\n au lait =ZZ .", quoted)).body.text == "café au lait =ZZ ."
+    encoded = "Content-Transfer-Encoding: base64"
+    assert decode_mail(mail(b64encode("Grüße".encode()), encoded)).body.text == "Grüße"
+    assert isinstance(decode_mail(mail(b"!!! not base64", encoded)).body.text, str)
+
+
+def test_a_long_body_is_cut() -> None:
+    body = decode_mail(mail(b"x" * (MAX_BODY_CHARACTERS + 1))).body
+    assert len(body.text) == MAX_BODY_CHARACTERS
+    assert body.truncated
+    assert not decode_mail(mail(b"x" * MAX_BODY_CHARACTERS)).body.truncated
+
+
+def test_a_mail_of_endless_parts_or_depth_is_bounded() -> None:
+    many = mail(b"--b\n\nx\n" * 100_000, "Content-Type: multipart/mixed; boundary=b")
+    assert decode_mail(many).body.truncated
+    deep = b"From: a@a.example\n" + b"Content-Type: message/rfc822\n\n" * 200 + b"\nbottom"
+    assert decode_mail(deep).body.truncated
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00\x01\x02", b"just some text\n", b"Note: a text file\n\nwith a colon"])
+def test_what_has_no_field_of_a_mail_is_refused(data: bytes) -> None:
+    with pytest.raises(NotAMail, match="no header field"):
+        decode_mail(data)
+
+
+def test_subject_names_and_addresses_are_bounded() -> None:
+    decoded = decode_mail(mail(b"", "Subject: " + "s" * 9_000, f"To: {'n' * 9_000} <{'a' * 9_000}@b.example>"))
+    assert len(decoded.subject) == 1_000
+    assert len(decoded.to[0]) < 600
+
+
+_raw_field = st.text(st.characters(max_codepoint=127) | st.characters(min_codepoint=0xDC80, max_codepoint=0xDCFF))
+_markup = st.lists(
+    st.sampled_from(
+        ["<", ">", "</", "<!--", "-->", "a", "pre", "script", "href=", "'", '"', "&", "#x", "9", ";", " ", "\n"]
+    )
+).map("".join)
+_mail_lines = st.lists(
+    st.sampled_from(
+        [
+            b"From: =?utf-8?b?w6Q=?= <a@b.c>",
+            b"Content-Type: multipart/alternative; boundary=b",
+            b"Content-Type: message/rfc822",
+            b"Content-Type: text/html; charset=utf-7",
+            b"Content-Type: text/plain; charset*0*=x''%ff; charset*1=9",
+            b"Content-Transfer-Encoding: base64",
+            b"Content-Transfer-Encoding: x-uuencode",
+            b"begin 644 x",
+            b"--b",
+            b"--b--",
+            b"",
+            b" folded",
+            b"+2AA-",
+        ]
+    )
+    | st.binary(max_size=40)
+).map(b"\n".join)
+
+
+@given(_raw_field)
+def test_no_field_raises(field: str) -> None:
+    assert "\n" not in header_text(field)
+    moment(field)
+    for mailbox in mailboxes([field, field]):
+        mailbox.encode("utf-8")
+        assert getaddresses([mailbox])
+
+
+@given(st.binary(), st.sampled_from(["utf-7", "utf-16", "hz", "idna", "rot13", "iso-2022-jp-3", "", None]) | st.text())
+def test_no_bytes_and_charset_raise(data: bytes, charset: str | None) -> None:
+    clean_text(decode_bytes(data, charset)).encode("utf-8")
+
+
+@given(_markup | st.text())
+def test_no_markup_raises(page: str) -> None:
+    html_to_text(page)
+
+
+@given(_mail_lines, st.text(max_size=40))
+def test_no_mail_raises(lines: bytes, envelope: str) -> None:
+    decoded = decode_mail(b"Date: x\n" + lines, envelope)
+    for text in (decoded.message_id or "", decoded.sender, *decoded.to, decoded.subject, decoded.body.text):
+        text.encode("utf-8")
+        assert "\x00" not in text

@@ -1,0 +1,251 @@
+"""The registry: names, creation, forks, and what is left after a crash."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.tiny_model import make_tiny_model
+from training.engine.checkpoints import TornCheckpoint
+from training.engine.models import (
+    BadModelName,
+    CheckpointInUse,
+    ModelExists,
+    ModelRecord,
+    Registry,
+    UnknownModel,
+    parameter_count,
+)
+from training.engine.tuning import Tuning
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("base") / "tiny")
+
+
+@pytest.fixture
+def registry(tmp_path: Path, base: Path) -> Registry:
+    return _registry(tmp_path, base)
+
+
+def _registry(tmp_path: Path, base: Path) -> Registry:
+    return Registry(tmp_path, {"learnloop/tiny": base}, allowed_roots=[base.parent])
+
+
+def _create(
+    registry: Registry, name: str = "agent", project: str = "mail", tuning: Tuning | None = None
+) -> ModelRecord:
+    return registry.create(project=project, name=name, base_model="learnloop/tiny", tuning=tuning)
+
+
+def _commit(registry: Registry, record: ModelRecord, content: bytes = b"new") -> int:
+    """A next checkpoint whose weights are `content`."""
+    parent = registry.newest(record.id)
+
+    def save(directory: Path) -> None:
+        (directory / "model.safetensors").write_bytes(content)
+
+    return registry.commit(record.id, parent, {"loss": 1.0}, save).step
+
+
+def test_a_new_model_has_checkpoint_0_with_the_bases_files(registry: Registry, base: Path) -> None:
+    record = _create(registry)
+    assert record.tuning == Tuning("full")
+    assert registry.get(record.id) == record
+    checkpoint = registry.newest(record.id)
+    assert checkpoint.step == 0
+    for name in ("model.safetensors", "config.json", "tokenizer.json"):
+        assert (checkpoint.directory / name).read_bytes() == (base / name).read_bytes()
+
+
+def test_a_new_adapter_has_no_weights_yet(registry: Registry) -> None:
+    record = _create(registry, tuning=Tuning("lora"))
+    assert not list(registry.newest(record.id).directory.glob("*.safetensors"))
+    target = registry.resolve("mail/agent")
+    assert target.base_directory != target.directory
+
+
+def test_models_survive_a_restart(registry: Registry, tmp_path: Path, base: Path) -> None:
+    record = _create(registry, tuning=Tuning("lora", 4, 8, ("q_proj",)))
+    _commit(registry, record)
+    again = _registry(tmp_path, base)
+    assert again.get(record.id) == record
+    assert [checkpoint.step for checkpoint in again.steps(record.id)] == [0, 1]
+
+
+def test_an_existing_model_is_returned_only_if_asked_for(registry: Registry) -> None:
+    record = _create(registry)
+    same = registry.create(project="mail", name="agent", base_model="learnloop/tiny", return_existing=True)
+    assert same == record
+    with pytest.raises(ModelExists):
+        _create(registry)
+    with pytest.raises(ModelExists, match="base model 'learnloop/tiny', not 'other'"):
+        registry.create(project="mail", name="agent", base_model="other", return_existing=True)
+
+
+@pytest.mark.parametrize("name", ["..", ".hidden", "a/b", "a@1", "a:step1", "a b", "ä", "a\0", "x" * 129, "-a"])
+def test_names_that_cannot_be_directories_are_refused(registry: Registry, name: str) -> None:
+    for project, model in ((name, "agent"), ("mail", name)):
+        with pytest.raises(BadModelName):
+            registry.create(project=project, name=model, base_model="learnloop/tiny")
+    assert registry.models() == []
+
+
+def test_left_out_names_are_chosen(registry: Registry) -> None:
+    record = registry.create(project=None, name=None, base_model="learnloop/tiny")
+    assert record.project == "default"
+    assert registry.resolve(record.name).model == record
+
+
+def test_a_base_models_name_is_not_for_others(registry: Registry) -> None:
+    with pytest.raises(ModelExists):
+        registry.create(project="learnloop", name="tiny", base_model="learnloop/tiny")
+
+
+def test_inference_names(registry: Registry) -> None:
+    record = _create(registry)
+    _commit(registry, record)
+    newest = [
+        "agent",
+        "mail/agent",
+        "wandb-artifact:///local/mail/agent",
+        "agent@1",
+        "mail/agent@1",
+        "mail/agent:step1",
+        "wandb-artifact:///local/mail/agent:step1",
+    ]
+    assert {registry.resolve(name).key for name in newest} == {"mail/agent@1"}
+    assert {registry.resolve(f"{name}@0").key for name in newest[:2]} == {"mail/agent@0"}
+    assert registry.resolve("wandb-artifact:///local/mail/agent:step0").step == 0
+    base = registry.resolve("learnloop/tiny")
+    assert (base.key, base.model) == ("learnloop/tiny", None)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "nobody", "mail/nobody", "other/agent", "agent@7", "agent@", "agent@-1", "wandb-artifact:///else/mail/agent"],
+)
+def test_unknown_inference_names(registry: Registry, name: str) -> None:
+    _create(registry)
+    with pytest.raises(UnknownModel):
+        registry.resolve(name)
+
+
+def test_a_name_in_two_projects_needs_its_project(registry: Registry) -> None:
+    _create(registry, project="one")
+    two = _create(registry, project="two")
+    with pytest.raises(BadModelName, match="several projects"):
+        registry.resolve("agent")
+    assert registry.resolve("two/agent").model == two
+
+
+def test_base_models_by_directory(registry: Registry, base: Path, tmp_path: Path) -> None:
+    record = registry.create(project="p", name="n", base_model=str(base))
+    assert registry.resolve("p/n").model == record
+    outside = make_tiny_model(tmp_path / "outside")
+    sneaky = f"{base.parent}/../{outside.relative_to(tmp_path)}"
+    for path in (str(outside), sneaky, str(base.parent), "/etc"):
+        with pytest.raises(UnknownModel):
+            registry.create(project="p", name="m", base_model=path)
+
+
+def test_a_symbolic_link_does_not_lead_out_of_the_allowed_directories(base: Path, tmp_path: Path) -> None:
+    outside = make_tiny_model(tmp_path / "outside")
+    allowed = tmp_path / "allowed"
+    allowed.mkdir()
+    (allowed / "link").symlink_to(outside)
+    registry = Registry(tmp_path / "data", {}, allowed_roots=[allowed])
+    with pytest.raises(UnknownModel):
+        registry.create(project="p", name="n", base_model=str(allowed / "link"))
+
+
+def test_a_fork_starts_from_another_models_checkpoint(registry: Registry) -> None:
+    source = _create(registry)
+    _commit(registry, source, b"first")
+    _commit(registry, source, b"second")
+    fork = registry.create(project="mail", name="fork", base_model="mail/agent@1")
+    assert (fork.base_model, fork.origin) == ("learnloop/tiny", "mail/agent@1")
+    checkpoint = registry.newest(fork.id)
+    assert checkpoint.step == 0
+    assert checkpoint.manifest.parent == "mail/agent@1"
+    assert (checkpoint.directory / "model.safetensors").read_bytes() == b"first"
+    registry.delete(source.id)
+    assert registry.newest(fork.id).step == 0
+    same = registry.create(project="mail", name="fork", base_model="mail/agent@1", return_existing=True)
+    assert same == fork
+    with pytest.raises(UnknownModel, match="no base model"):
+        registry.create(project="mail", name="third", base_model="mail/nobody@1")
+    with pytest.raises(BadModelName, match="a fork keeps that"):
+        registry.create(project="mail", name="third", base_model="mail/fork@0", tuning=Tuning("lora"))
+
+
+def test_a_torn_newest_checkpoint_is_skipped_and_kept_aside(registry: Registry, tmp_path: Path, base: Path) -> None:
+    record = _create(registry)
+    for content in (b"first", b"second"):
+        _commit(registry, record, content)
+    path = registry.newest(record.id).directory / "model.safetensors"
+    path.write_bytes(b"sEcond")  # the same size: only the hash tells
+    again = _registry(tmp_path, base)
+    assert again.newest(record.id).step == 1
+    assert [checkpoint.step for checkpoint in again.steps(record.id)] == [0, 1]
+    assert (path.parent.parent / "000002.torn").is_dir()
+    assert _commit(again, record) == 2
+
+
+def test_an_older_torn_checkpoint_is_told_when_asked_for(registry: Registry, tmp_path: Path, base: Path) -> None:
+    record = _create(registry)
+    _commit(registry, record, b"first")
+    _commit(registry, record, b"second")
+    (registry.checkpoint(record.id, 1).directory / "model.safetensors").write_bytes(b"fIrst")
+    again = _registry(tmp_path, base)
+    with pytest.raises(TornCheckpoint):
+        again.resolve("agent@1")
+    with pytest.raises(UnknownModel):
+        again.resolve("agent@1")
+    assert again.newest(record.id).step == 2
+
+
+def test_unreadable_and_unfinished_models_do_not_stop_the_engine(
+    registry: Registry, tmp_path: Path, base: Path
+) -> None:
+    good = _create(registry)
+    bad = _create(registry, name="bad")
+    (bad.directory / "model.json").write_text('{"id": 1')
+    unfinished = good.directory.with_name(".unfinished-new-ab")
+    (unfinished / "checkpoints").mkdir(parents=True)
+    (unfinished / "model.json").write_text(json.dumps({}))
+    again = _registry(tmp_path, base)
+    assert [record.name for record in again.models()] == ["agent"]
+    assert not unfinished.exists()
+    assert bad.directory.exists()
+
+
+def test_checkpoints_are_deleted_but_not_the_newest(registry: Registry) -> None:
+    record = _create(registry)
+    for _ in range(3):
+        _commit(registry, record)
+    assert registry.delete_checkpoints(record.id, [0, 2, 9, 2]) == ([0, 2], [9])
+    assert [checkpoint.step for checkpoint in registry.steps(record.id)] == [1, 3]
+    with pytest.raises(CheckpointInUse):
+        registry.delete_checkpoints(record.id, [1, 3])
+    assert [checkpoint.step for checkpoint in registry.steps(record.id)] == [1, 3]
+    assert sorted(path.name for path in (record.directory / "checkpoints").iterdir()) == ["000001", "000003"]
+
+
+def test_a_deleted_model_leaves_no_files(registry: Registry, tmp_path: Path) -> None:
+    record = _create(registry)
+    registry.delete(record.id)
+    assert registry.models() == []
+    assert list((tmp_path / "models" / "mail").iterdir()) == []
+    with pytest.raises(UnknownModel):
+        registry.delete(record.id)
+
+
+def test_parameters_are_counted_without_loading(base: Path, tmp_path: Path) -> None:
+    from transformers.models.auto.modeling_auto import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(base)
+    assert parameter_count(base) == sum(parameter.numel() for parameter in model.parameters())
+    with pytest.raises(UnknownModel, match="no safetensors"):
+        parameter_count(tmp_path)

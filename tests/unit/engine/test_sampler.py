@@ -1,0 +1,395 @@
+"""Sampling many conversations at once: right tokens, the same tokens whatever happens beside, and clear failures."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from tests.fakes.tiny_model import make_tiny_model
+from training.engine.decoder import Weights, snapshot
+from training.engine.kv_cache import KVCache
+from training.engine.sampler import (
+    ContextTooLong,
+    NonFiniteLogits,
+    OutOfMemory,
+    Sample,
+    SampleCancelled,
+    Sampler,
+    SampleRequest,
+    UnknownWeights,
+)
+
+KEY = "project/model@0"
+CONTEXT = 512
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedModel:
+    path = make_tiny_model(tmp_path_factory.mktemp("model"))
+    loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path)  # which gives it in evaluation mode
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def weights(model: PreTrainedModel) -> Weights:
+    return snapshot(model)
+
+
+def request(prompt: Sequence[int], max_tokens: int = 8, seed: int | None = 1, **fields: Any) -> SampleRequest:
+    return SampleRequest(tuple(prompt), KEY, max_tokens, seed=seed, **fields)
+
+
+def prompt_of(length: int, seed: int = 0) -> list[int]:
+    generator = random.Random(seed)
+    return [generator.randrange(320) for _ in range(length)]
+
+
+def sampler_of(weights: Weights, **options: int) -> Sampler:
+    sampler = Sampler(**options)
+    sampler.set_weights(KEY, weights, decode=lambda ids: "".join(chr(ord("a") + token % 26) for token in ids))
+    return sampler
+
+
+def outcomes(sampler: Sampler, requests: Sequence[SampleRequest]) -> list[Sample | Exception]:
+    """Submit all at once and step until all are done."""
+    found: dict[int, Sample | Exception] = {}
+    for index, each in enumerate(requests):
+        sampler.submit(each, None, partial(found.__setitem__, index))
+    while sampler.busy:
+        sampler.step()
+    return [found[index] for index in range(len(requests))]
+
+
+def samples(sampler: Sampler, requests: Sequence[SampleRequest]) -> list[Sample]:
+    done = outcomes(sampler, requests)
+    for outcome in done:
+        if isinstance(outcome, Exception):
+            raise outcome
+    return [outcome for outcome in done if isinstance(outcome, Sample)]
+
+
+def alone(weights: Weights, each: SampleRequest) -> tuple[list[int], list[float]]:
+    (sample,) = samples(sampler_of(weights), [each])
+    return sample.ids, sample.logprobs
+
+
+def mixed_requests(count: int) -> list[SampleRequest]:
+    """Prompts of many lengths, some alike and some with common beginnings, with all kinds of settings."""
+    generator = random.Random(5)
+    shared = prompt_of(40, seed=99)
+    return [
+        request(
+            shared[: generator.choice([0, 20, 40])] + prompt_of(generator.randrange(1, 60), seed=index % 5),
+            max_tokens=generator.randrange(1, 30),
+            seed=index,
+            temperature=generator.choice([0.0, 0.7, 1.0, 1.0]),
+            top_p=generator.choice([1.0, 1.0, 0.8]),
+            stop_ids=frozenset(generator.sample(range(320), generator.choice([0, 1, 8]))),
+            top_logprobs=generator.choice([0, 0, 2]),
+        )
+        for index in range(count)
+    ]
+
+
+def test_greedy_tokens_and_logprobs_are_those_of_the_model(model: PreTrainedModel, weights: Weights) -> None:
+    prompt = prompt_of(30)
+    (sample,) = samples(sampler_of(weights), [request(prompt, max_tokens=12, temperature=0.0)])
+    sequence = list(prompt)
+    for token, logprob in zip(sample.ids, sample.logprobs, strict=True):
+        with torch.no_grad():
+            expected = model(torch.tensor([sequence])).logits[0, -1].log_softmax(-1)
+        assert token == int(expected.argmax())
+        assert logprob == pytest.approx(float(expected[token]), abs=1e-5)
+        sequence.append(token)
+    assert sample.finish_reason == "length"
+    assert (sample.prompt_tokens, sample.cached_tokens) == (30, 0)
+
+
+def test_sampled_logprobs_are_those_of_the_model(model: PreTrainedModel, weights: Weights) -> None:
+    for each in samples(
+        sampler_of(weights), [request(prompt_of(20, seed), 10, seed, temperature=0.8) for seed in range(3)]
+    ):
+        prompt = prompt_of(20, each.seed)
+        with torch.no_grad():
+            logprobs = model(torch.tensor([prompt + each.ids])).logits[0].log_softmax(-1)
+        expected = [float(logprobs[19 + place, token]) for place, token in enumerate(each.ids)]
+        assert each.logprobs == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"slots": 3},
+        {"slots": 16, "cache_bytes": 1},  # as few rows as there can be
+    ],
+)
+def test_neighbours_order_and_cache_never_change_a_sample(weights: Weights, options: dict[str, int]) -> None:
+    requests = mixed_requests(40)
+    expected = [alone(weights, each) for each in requests]
+    sampler = sampler_of(weights, **options)
+    order = list(range(40))
+    for round_ in range(3):  # the later rounds find much of their prompts in the cache
+        random.Random(round_).shuffle(order)
+        for index, sample in zip(order, samples(sampler, [requests[index] for index in order]), strict=True):
+            assert (sample.ids, sample.logprobs) == expected[index]
+
+
+def test_requests_that_arrive_and_leave_midway_change_nothing(weights: Weights) -> None:
+    requests = mixed_requests(30)
+    expected = [alone(weights, each) for each in requests]
+    sampler, generator = sampler_of(weights, slots=8), random.Random(3)
+    found: list[Sample | Exception | None] = [None] * 30
+    tickets: list[int] = []
+    for index, each in enumerate(requests):
+        tickets.append(sampler.submit(each, None, partial(found.__setitem__, index)))
+        if generator.random() < 0.2:
+            sampler.cancel(generator.choice(tickets))
+        for _ in range(generator.randrange(6)):
+            sampler.step()
+    while sampler.busy:
+        sampler.step()
+    whole = [index for index, outcome in enumerate(found) if isinstance(outcome, Sample)]
+    assert all(isinstance(found[index], SampleCancelled) for index in set(range(30)) - set(whole))
+    assert 15 < len(whole) < 30
+    for index in whole:
+        sample = found[index]
+        assert isinstance(sample, Sample)
+        assert (sample.ids, sample.logprobs) == expected[index]
+
+
+def test_a_conversation_is_continued_from_the_cache(weights: Weights) -> None:
+    sampler = sampler_of(weights, slots=5)
+    prompts = [prompt_of(20, seed) for seed in range(9)]  # more than are decoded at once
+    for turn in range(3):
+        requests = [request(prompt, 6, seed=turn) for prompt in prompts]
+        for index, sample in enumerate(samples(sampler, requests)):
+            # All of the last turn but its last token, which was sampled and never fed.
+            assert sample.cached_tokens >= (len(prompts[index]) - 6 if turn else 0)
+            assert (sample.ids, sample.logprobs) == alone(weights, requests[index])
+            prompts[index] += sample.ids + prompt_of(5, seed=turn)
+
+
+def test_equal_prompts_are_computed_once(weights: Weights) -> None:
+    found = samples(sampler_of(weights), [request(prompt_of(50), seed=seed) for seed in range(6)])
+    assert [sample.cached_tokens for sample in found] == [0, 49, 49, 49, 49, 49]
+    assert len({tuple(sample.ids) for sample in found}) > 1
+
+
+def test_long_prompts_are_prefilled_in_pieces_beside_others(weights: Weights) -> None:
+    requests = [request(prompt_of(length, length), 12, seed=length) for length in (5, 480, 300, 1, 499)]
+    for each, sample in zip(requests, samples(sampler_of(weights), requests), strict=True):
+        assert (sample.ids, sample.logprobs) == alone(weights, each)
+
+
+def test_finish_reasons(weights: Weights) -> None:
+    prompt = prompt_of(10)
+    ids, _ = alone(weights, request(prompt, 20))
+    sampler = sampler_of(weights)
+    by_id, by_text, by_length, both = samples(
+        sampler,
+        [
+            request(prompt, 20, stop_ids=frozenset({ids[4]})),
+            request(prompt, 20, stop=("".join(chr(ord("a") + token % 26) for token in ids[3:6]), "~")),
+            request(prompt, 7),
+            request(prompt, ids.index(ids[4]) + 1, stop_ids=frozenset({ids[4]})),
+        ],
+    )
+    end = ids.index(ids[4]) + 1
+    assert (by_id.ids, by_id.finish_reason, by_id.stop_text) == (ids[:end], "stop", None)
+    assert (by_text.ids, by_text.finish_reason) == (ids[:6], "stop")
+    assert by_text.stop_text is not None
+    assert len(by_text.stop_text) == 3
+    assert (by_length.ids, by_length.finish_reason) == (ids[:7], "length")
+    assert both.finish_reason == "stop"
+
+
+def test_the_reply_is_clipped_to_the_context(weights: Weights) -> None:
+    sampler = sampler_of(weights)
+    full, brim = samples(sampler, [request(prompt_of(CONTEXT - 3), 50), request(prompt_of(CONTEXT - 1), 50)])
+    assert (len(full.ids), full.finish_reason) == (3, "length")
+    assert len(brim.ids) == 1
+    (error,) = outcomes(sampler, [request(prompt_of(CONTEXT))])
+    assert isinstance(error, ContextTooLong)
+    assert (error.prompt_tokens, error.context) == (CONTEXT, CONTEXT)
+    assert str(CONTEXT) in str(error)
+
+
+def test_tokens_are_reported_as_they_come(weights: Weights) -> None:
+    sampler = sampler_of(weights)
+    seen: list[tuple[int, float]] = []
+    found: list[Any] = []
+    sampler.submit(request(prompt_of(5)), lambda token, logprob: seen.append((token, logprob)), found.append)
+    for count in range(1, 9):
+        sampler.step()
+        assert len(seen) == count
+    assert seen == list(zip(found[0].ids, found[0].logprobs, strict=True))
+
+
+def test_top_logprobs(weights: Weights) -> None:
+    sampler = sampler_of(weights)
+    asked, greedy, plain = samples(
+        sampler,
+        [
+            request(prompt_of(9), top_logprobs=3),
+            request(prompt_of(9), temperature=0.0, top_logprobs=1),
+            request(prompt_of(9)),
+        ],
+    )
+    assert all(len(top) == 3 and top == sorted(top, key=lambda pair: -pair[1]) for top in asked.top)
+    assert [top[0] for top in greedy.top] == list(zip(greedy.ids, greedy.logprobs, strict=True))
+    assert plain.top == []
+    assert asked.ids == plain.ids
+
+
+def test_without_a_seed_the_one_used_is_reported(weights: Weights) -> None:
+    sampler = sampler_of(weights)
+    first, second = samples(sampler, [request(prompt_of(9), 20, seed=None)] * 2)
+    assert first.seed != second.seed
+    assert alone(weights, request(prompt_of(9), 20, seed=first.seed)) == (first.ids, first.logprobs)
+    (negative,) = samples(sampler, [request(prompt_of(9), seed=-(2**70))])
+    assert negative.seed == -(2**70)
+
+
+def test_several_weights_are_sampled_at_once(model: PreTrainedModel, weights: Weights, tmp_path: Path) -> None:
+    other = snapshot(AutoModelForCausalLM.from_pretrained(make_tiny_model(tmp_path, "gpt_neox", seed=2)))
+    sampler = sampler_of(weights, cache_bytes=1)
+    sampler.set_weights("other", other)
+    requests = [replace(request(prompt_of(15, i), seed=i), weights_key=(KEY, "other")[i % 2]) for i in range(8)]
+    for each, sample in zip(requests, samples(sampler, requests), strict=True):
+        expected = alone(other if each.weights_key == "other" else weights, replace(each, weights_key=KEY))
+        assert (sample.ids, sample.logprobs) == expected
+
+
+def test_cancelled_requests_end_at_once(weights: Weights) -> None:
+    sampler, found = sampler_of(weights, slots=1), list[Sample | Exception]()
+    active = sampler.submit(request(prompt_of(9), 100), None, found.append)
+    waiting = sampler.submit(request(prompt_of(9), 100), None, found.append)
+    sampler.step()
+    sampler.cancel(waiting)
+    sampler.cancel(active)
+    sampler.cancel(active)
+    assert [type(outcome) for outcome in found] == [SampleCancelled, SampleCancelled]
+    assert not sampler.busy
+    (after,) = samples(sampler, [request(prompt_of(9))])
+    assert after.cached_tokens > 0
+
+
+def test_a_listener_may_cancel_its_own_request(weights: Weights) -> None:
+    sampler, found = sampler_of(weights), list[Sample | Exception]()
+    ticket = sampler.submit(request(prompt_of(9), 100), lambda token, logprob: sampler.cancel(ticket), found.append)
+    sampler.step()
+    assert isinstance(found[0], SampleCancelled)
+    assert not sampler.busy
+
+
+def test_a_listener_may_cancel_another_request(weights: Weights) -> None:
+    sampler, found = sampler_of(weights), list[Sample | Exception]()
+    sampler.submit(request(prompt_of(9), 3), lambda token, logprob: sampler.cancel(other), lambda outcome: None)
+    other = sampler.submit(request(prompt_of(12), 3, top_logprobs=1), None, found.append)
+    while sampler.busy:
+        sampler.step()
+    assert [type(outcome) for outcome in found] == [SampleCancelled]
+
+
+def test_dropped_and_unknown_weights(weights: Weights) -> None:
+    sampler, found = sampler_of(weights), list[Sample | Exception]()
+    sampler.submit(request(prompt_of(9), 100), None, found.append)
+    sampler.step()
+    sampler.submit(request(prompt_of(9), 100), None, found.append)
+    sampler.drop_weights(KEY)
+    sampler.submit(request(prompt_of(9), 100), None, found.append)
+    sampler.drop_weights("never loaded")
+    assert [type(outcome) for outcome in found] == [UnknownWeights] * 3
+    assert KEY in str(found[2])
+    assert not sampler.busy
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt": ()},
+        {"prompt": (320,)},
+        {"prompt": (-1,)},
+        {"max_tokens": 0},
+        {"temperature": -0.1},
+        {"temperature": float("nan")},
+        {"temperature": float("inf")},
+        {"top_p": 0.0},
+        {"top_p": 1.1},
+        {"top_p": float("nan")},
+        {"top_logprobs": -1},
+        {"stop": ("",)},
+    ],
+)
+def test_requests_that_make_no_sense_are_refused(weights: Weights, fields: dict[str, Any]) -> None:
+    sampler = sampler_of(weights)
+    with pytest.raises(ValueError, match=r"\w"):
+        sampler.submit(replace(request(prompt_of(5)), **fields), None, lambda outcome: None)
+    assert not sampler.busy
+
+
+def test_stop_strings_need_a_decoder(weights: Weights) -> None:
+    sampler = Sampler()
+    sampler.set_weights(KEY, weights)
+    with pytest.raises(ValueError, match="decoder"):
+        sampler.submit(request(prompt_of(5), stop=("x",)), None, lambda outcome: None)
+    with pytest.raises(ValueError, match="slots"):
+        Sampler(slots=0)
+
+
+def test_broken_weights_fail_their_requests_and_no_others(
+    model: PreTrainedModel, weights: Weights, tmp_path: Path
+) -> None:
+    broken = AutoModelForCausalLM.from_pretrained(make_tiny_model(tmp_path))
+    with torch.no_grad():
+        broken.model.norm.weight.fill_(float("nan"))
+    sampler = sampler_of(weights)
+    sampler.set_weights("broken", snapshot(broken))
+    bad, good = outcomes(sampler, [replace(request(prompt_of(9)), weights_key="broken"), request(prompt_of(9))])
+    assert isinstance(bad, NonFiniteLogits)
+    assert isinstance(good, Sample)
+
+
+class Cramped:
+    """Weights on a machine that has memory for so many rows at once, or for prompts of so many tokens."""
+
+    def __init__(self, weights: Weights, *, rows: int = 1 << 30, tokens: int = 1 << 30) -> None:
+        self.kv, self.context = weights.kv, weights.context
+        self.vocab_size, self.parameters = weights.vocab_size, weights.parameters
+        self._weights, self._rows, self._tokens = weights, rows, tokens
+
+    def prefill(self, cache: KVCache, row: int, start: int, ids: torch.Tensor) -> None:
+        if start + len(ids) > self._tokens:
+            raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes")
+        self._weights.prefill(cache, row, start, ids)
+
+    def decode(self, cache: KVCache, ids: torch.Tensor, positions: torch.Tensor, span: int) -> torch.Tensor:
+        if len(ids) > self._rows:
+            raise MemoryError
+        return self._weights.decode(cache, ids, positions, span)
+
+
+def test_out_of_memory_means_fewer_at_once(weights: Weights) -> None:
+    requests = mixed_requests(30)
+    sampler = sampler_of(Cramped(weights, rows=8))
+    for each, sample in zip(requests, samples(sampler, requests), strict=True):
+        assert (sample.ids, sample.logprobs) == alone(weights, each)
+        assert len(sample.top) == (len(sample.ids) if each.top_logprobs else 0)
+
+
+def test_a_request_that_does_not_fit_alone_fails_alone(weights: Weights) -> None:
+    sampler = sampler_of(Cramped(weights, tokens=100))
+    small, large, other = outcomes(sampler, [request(prompt_of(length), 30) for length in (20, 200, 30)])
+    assert isinstance(small, Sample)
+    assert isinstance(other, Sample)
+    assert isinstance(large, OutOfMemory)
+    never = sampler_of(Cramped(weights, rows=0))
+    assert [type(outcome) for outcome in outcomes(never, [request(prompt_of(9))] * 3)] == [OutOfMemory] * 3
+    assert not never.busy

@@ -1,0 +1,329 @@
+"""Training steps of the engine in one process."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.fakes.engine import make_engine, odd_share, sampled_group
+from training.engine import engine as engine_module
+from training.engine.checkpoints import CheckpointNotWritten
+from training.engine.engine import Engine, StepConflict, TrainingOutOfMemory, finish
+from training.engine.forward import micro_batches, token_logprobs
+from training.engine.grpo import TrainOptions
+from training.engine.models import UnknownModel
+from training.engine.optimizer import NonFiniteGradient
+from training.engine.policy import load_checkpoint
+from training.engine.sft import Example, SftOptions
+from training.engine.trajectories import BadTrajectory, Conversation, Trajectory
+from training.engine.tuning import Tuning
+
+FAST = TrainOptions(learning_rate=1e-2)
+LORA = Tuning("lora", rank=4, alpha=8)
+
+
+def _create(engine: Engine, name: str = "agent", tuning: Tuning | None = None) -> str:
+    return engine.registry.create(project="test", name=name, base_model="tiny", tuning=tuning).id
+
+
+def _weights_hash(engine: Engine, model_id: str) -> str:
+    """Of the newest checkpoint's weights and optimizer state."""
+    directory = engine.registry.newest(model_id).directory
+    digest = hashlib.sha256()
+    for path in sorted(directory.glob("*.safetensors")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _train(engine: Engine, model_id: str, steps: int, options: TrainOptions = FAST, count: int = 8) -> dict[str, float]:
+    """Take steps; the metrics of the last one."""
+    name = engine.registry.get(model_id).full_name
+    metrics: dict[str, float] = {}
+    for _ in range(steps):
+        seed = 1000 * engine.registry.newest(model_id).step
+        group = sampled_group(engine, name, odd_share, count=count, first_seed=seed)
+        metrics = finish(engine.train(model_id, [group], options)).metrics
+    return metrics
+
+
+def test_the_reward_rises(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path)
+    model = _create(engine)
+    before = sampled_group(engine, "test/agent@0", odd_share, count=32)
+    _train(engine, model, 12, count=32)
+    after = sampled_group(engine, "test/agent", odd_share, count=32)
+    assert sum(t.reward for t in after) / 32 > sum(t.reward for t in before) / 32 + 0.2
+    # Old checkpoints can still be sampled, and are what they were.
+    assert sampled_group(engine, "test/agent@0", odd_share, count=32) == before
+
+
+@pytest.mark.parametrize("tuning", [Tuning(), LORA], ids=lambda tuning: str(tuning.mode))
+def test_the_same_run_gives_the_same_weights_bit_by_bit(tmp_path: Path, tuning: Tuning) -> None:
+    hashes = set()
+    for name in ("one", "two"):
+        engine = make_engine(tmp_path / name)
+        model = _create(engine, tuning=tuning)
+        _train(engine, model, 3, TrainOptions(learning_rate=1e-2, kl_penalty_coef=0.1))
+        hashes.add(_weights_hash(engine, model))
+    assert len(hashes) == 1
+
+
+@pytest.mark.parametrize("tuning", [Tuning(), LORA], ids=lambda tuning: str(tuning.mode))
+def test_a_restart_between_two_steps_changes_nothing(tmp_path: Path, tuning: Tuning) -> None:
+    engine = make_engine(tmp_path / "whole")
+    model = _create(engine, tuning=tuning)
+    _train(engine, model, 3)
+    whole = _weights_hash(engine, model)
+
+    for steps in (2, 1):
+        engine = make_engine(tmp_path / "restarted")
+        record = engine.registry.create(
+            project="test", name="agent", base_model="tiny", tuning=tuning, return_existing=True
+        )
+        _train(engine, record.id, steps)
+    assert _weights_hash(engine, record.id) == whole
+
+
+def test_first_ratios_are_one_and_figures_are_sane(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path)
+    model = _create(engine)
+    metrics = _train(engine, model, 1)
+    assert metrics["probs_corr"] > 0.9999
+    assert metrics["kl_div"] == pytest.approx(0.0, abs=1e-6)
+    assert metrics["clipped_share"] == 0.0
+    assert metrics["num_trajectories"] == 8
+    assert metrics["num_groups_trainable"] == 1
+    assert metrics["grad_norm"] > 0
+    assert 0 < metrics["entropy"] < 6
+    manifest = engine.registry.newest(model).manifest
+    assert manifest.metrics == metrics
+    assert manifest.parent == "test/agent@0"
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gpt_neox", "mistral"])
+def test_log_probabilities_of_training_are_those_of_sampling(tmp_path: Path, family: str) -> None:
+    engine = make_engine(tmp_path, family=family)
+    _create(engine)
+    group = sampled_group(engine, "test/agent", odd_share, count=3)
+    target = engine.registry.resolve("test/agent")
+    tokenizer = engine.tokenizer(target)
+    model = load_checkpoint(target.directory, target.base_directory, target.tuning, torch.device("cpu"))
+    conversations = [trajectory.conversations[0] for trajectory in group]
+    ids, owners = zip(*(tokenizer.training_sequence(c.messages, None, c.exact) for c in conversations), strict=True)
+    chosen = [[position for position, owner in enumerate(each) if owner is not None] for each in owners]
+    for batch in micro_batches(ids, chosen, 64, torch.device("cpu")):
+        logprobs, _ = token_logprobs(model, batch)
+        sampled = torch.tensor([value for number in batch.members for value in conversations[number].logprobs[1]])
+        assert torch.allclose(logprobs, sampled, atol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"kl_penalty_coef": 0.5}, {"precalculate_logprobs": True}], ids=str)
+def test_the_step_does_not_depend_on_how_it_is_cut(tmp_path: Path, options: dict[str, Any]) -> None:
+    weights = []
+    for name, tokens in (("whole", 4096), ("cut", 40)):
+        engine = make_engine(tmp_path / name, micro_batch_tokens=tokens)
+        model = _create(engine)
+        _train(engine, model, 1)
+        _train(engine, model, 1, TrainOptions(learning_rate=1e-3, **options))
+        target = engine.registry.resolve("test/agent")
+        weights.append(load_checkpoint(target.directory, target.base_directory, target.tuning, torch.device("cpu")))
+    for one, other in zip(weights[0].parameters(), weights[1].parameters(), strict=True):
+        assert torch.allclose(one, other, atol=2e-4)
+
+
+def test_equal_rewards_train_nothing(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path)
+    model = _create(engine)
+    group = sampled_group(engine, "test/agent", lambda ids: 0.3)
+    result = finish(engine.train(model, [group], FAST))
+    assert (result.step, result.trained) == (0, False)
+    assert engine.registry.newest(model).step == 0
+
+
+def test_another_step_than_expected_is_a_conflict(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path)
+    model = _create(engine)
+    group = sampled_group(engine, "test/agent", odd_share)
+    assert finish(engine.train(model, [group], FAST, expected_step=0)).step == 1
+    with pytest.raises(StepConflict, match="at step 1, not 0"):
+        finish(engine.train(model, [group], FAST, expected_step=0))
+    assert engine.registry.newest(model).step == 1
+
+
+def _with_logprobs(group: Sequence[Trajectory], value: float) -> list[Trajectory]:
+    return [
+        Trajectory(
+            tuple(
+                Conversation(c.messages, c.tools, c.exact, {i: (value,) * len(ids) for i, ids in c.exact.items()})
+                for c in trajectory.conversations
+            ),
+            trajectory.reward,
+        )
+        for trajectory in group
+    ]
+
+
+def test_a_loss_that_is_no_number_leaves_the_weights_alone(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path)
+    model = _create(engine)
+    group = sampled_group(engine, "test/agent", odd_share)
+    unlikely = tuple(_with_logprobs(group, -1e30))
+    with pytest.raises(NonFiniteGradient):
+        finish(engine.train(model, [unlikely], TrainOptions(learning_rate=1e-2, ppo=True, epsilon_high=1e38)))
+    assert engine.registry.newest(model).step == 0
+
+    undisturbed = make_engine(tmp_path / "other")
+    other = _create(undisturbed)
+    for each, number in ((engine, model), (undisturbed, other)):
+        finish(each.train(number, [group], FAST))
+    assert _weights_hash(engine, model) == _weights_hash(undisturbed, other)
+
+
+def test_a_failed_write_leaves_the_model_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine(tmp_path)
+    model = _create(engine)
+    group = sampled_group(engine, "test/agent", odd_share)
+
+    def full_disk(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("training.engine.policy.Policy.save", full_disk)
+        with pytest.raises(CheckpointNotWritten, match="No space left"):
+            finish(engine.train(model, [group], FAST))
+    checkpoints = engine.registry.newest(model).directory.parent
+    assert [path.name for path in checkpoints.iterdir()] == ["000000"]
+
+    assert finish(engine.train(model, [group], FAST, expected_step=0)).step == 1
+    undisturbed = make_engine(tmp_path / "other")
+    other = _create(undisturbed)
+    finish(undisturbed.train(other, [group], FAST))
+    assert _weights_hash(engine, model) == _weights_hash(undisturbed, other)
+
+
+def test_running_out_of_memory_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine(tmp_path)
+    model = _create(engine)
+    group = sampled_group(engine, "test/agent", odd_share)
+
+    def exhausted(*_: object, **__: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine_module, "grpo_step", exhausted)
+        with pytest.raises(TrainingOutOfMemory):
+            finish(engine.train(model, [group], FAST))
+    assert finish(engine.train(model, [group], FAST)).step == 1
+
+
+def test_what_the_model_cannot_have_said_is_refused(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path)
+    model = _create(engine)
+    good = sampled_group(engine, "test/agent", odd_share)
+    messages = good[0].conversations[0].messages
+    alien = Trajectory((Conversation(messages, None, {1: (10_000,)}, {1: (-1.0,)}),), 5.0)
+    with pytest.raises(BadTrajectory, match="10000"):
+        finish(engine.train(model, [(*good, alien)], FAST))
+    long = Trajectory((Conversation(messages, None, {1: (7,) * 600}, {1: (-1.0,) * 600}),), 5.0)
+    with pytest.raises(BadTrajectory, match="context is 512"):
+        finish(engine.train(model, [(*good, long)], FAST))
+    with pytest.raises(UnknownModel):
+        finish(engine.train("model-none", [good], FAST))
+
+
+def test_only_sampled_tokens_are_trained_over_several_turns(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path)
+    model = _create(engine)
+    messages = (
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": "written by hand"},
+        {"role": "user", "content": "two"},
+        {"role": "assistant", "content": "sampled"},
+        {"role": "user", "content": "three"},
+        {"role": "assistant", "content": "sampled too"},
+    )
+    exact = {3: (30, 31, 32), 5: (40, 41)}
+    logprobs = {3: (-1.0, -2.0, -3.0), 5: (-4.0, -5.0)}
+    group = tuple(Trajectory((Conversation(messages, None, exact, logprobs),), reward) for reward in (0.0, 1.0))
+    result = finish(engine.train(model, [group], FAST))
+    assert result.metrics["num_trainable_tokens"] == 2 * 5
+
+
+def _pong(count: int) -> list[Example]:
+    return [Example(({"role": "user", "content": "ping"}, {"role": "assistant", "content": "pong"}))] * count
+
+
+def test_supervised_steps_teach_a_reply(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path)
+    model = _create(engine)
+    result = finish(engine.train_supervised(model, _pong(60), SftOptions(batch_size=2, learning_rate=2e-2)))
+    assert (result.step, result.trained) == (1, True)
+    assert result.metrics["num_gradient_steps"] == 30
+    [reply] = sampled_group(engine, "test/agent", odd_share, count=1, question="ping")
+    assert reply.conversations[0].messages[-1]["content"] == "pong"
+
+
+def test_an_adapter_learns_and_is_what_is_sampled(tmp_path: Path) -> None:
+    """The random base's frozen embeddings are too small for sure replies, so the loss is what can be asked for."""
+    engine = make_engine(tmp_path)
+    model = _create(engine, tuning=LORA)
+    first, second = (
+        finish(engine.train_supervised(model, _pong(60), SftOptions(learning_rate=2e-2))).metrics["loss"]
+        for _ in range(2)
+    )
+    assert second < first - 0.1
+    metrics = _train(engine, model, 1)
+    assert metrics["kl_div"] == pytest.approx(0.0, abs=1e-6)
+    files = {path.name for path in engine.registry.newest(model).directory.iterdir()}
+    assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= files
+    assert "model.safetensors" not in files
+
+
+def test_context_weight_counts_what_the_assistant_did_not_write(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path)
+    model = _create(engine)
+    counts = []
+    for weight in (0.0, 0.1):
+        options = SftOptions(learning_rate=0.0, context_weight=weight)
+        result = finish(engine.train_supervised(model, _pong(1), options))
+        counts.append(result.metrics["num_trainable_tokens"])
+    assert 0 < counts[0] < counts[1]
+
+
+def test_weights_no_longer_used_leave_the_memory(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path)
+    model = _create(engine)
+    _train(engine, model, 5)
+    for step in range(6):
+        sampled_group(engine, f"test/agent@{step}", odd_share, count=1)
+    assert len(engine.loaded) <= 4
+
+
+def test_a_deleted_model_is_gone(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path)
+    model = _create(engine)
+    _train(engine, model, 1)
+    engine.delete_model(model)
+    with pytest.raises(UnknownModel):
+        engine.registry.resolve("test/agent")
+    assert engine.loaded == []
+    again = _create(engine)
+    assert again != model
+    assert engine.registry.newest(again).step == 0
+
+
+def test_a_checkpoint_holds_what_is_needed_and_no_more(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path)
+    model = _create(engine)
+    _train(engine, model, 3)
+    files = {
+        path.parent.name: {other.name for other in path.parent.iterdir()}
+        for path in (tmp_path / "data").rglob("manifest.json")
+    }
+    whole = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
+    assert all(whole <= names for names in files.values())
+    # The optimizer's state is twice the weights: only the newest and the one to fall back to keep it.
+    assert {step for step, names in files.items() if "optimizer.safetensors" in names} == {"000002", "000003"}

@@ -1,0 +1,136 @@
+"""From ART's dumps to weighted sequences."""
+
+import math
+from typing import Any
+
+import pytest
+
+from tests.fakes.tiny_model import make_tiny_model
+from training.engine.tokens import ChatTokenizer
+from training.engine.trajectories import (
+    BadTrajectory,
+    Conversation,
+    Trajectory,
+    advantages,
+    counts,
+    read_groups,
+    sequences,
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> ChatTokenizer:
+    return ChatTokenizer(make_tiny_model(tmp_path_factory.mktemp("base") / "tiny"))
+
+
+def _choice(ids: list[int], text: str = "said") -> dict[str, Any]:
+    tokens = [
+        {"token": f"token_id:{token}", "bytes": [], "logprob": -0.5 * token / 100, "top_logprobs": []} for token in ids
+    ]
+    return {
+        "finish_reason": "stop",
+        "index": 0,
+        "message": {"role": "assistant", "content": text},
+        "logprobs": {"content": tokens, "refusal": None},
+    }
+
+
+def _dump(*rewards: float) -> list[dict[str, Any]]:
+    return [
+        {
+            "messages_and_choices": [{"role": "user", "content": "a"}, _choice([40, 41, 42][: 1 + number % 3])],
+            "tools": None,
+            "reward": reward,
+            "additional_histories": [],
+            "metrics": {},
+        }
+        for number, reward in enumerate(rewards)
+    ]
+
+
+def _group(*rewards: float) -> tuple[Trajectory, ...]:
+    [group] = read_groups([{"trajectories": _dump(*rewards)}])
+    return group
+
+
+def test_a_choice_without_logprobs_is_context() -> None:
+    choice = {**_choice([40]), "logprobs": None}
+    dump = {"messages_and_choices": [{"role": "user", "content": "a"}, choice, {"role": "user", "content": "b"}]}
+    [[trajectory]] = read_groups([{"trajectories": [{**dump, "reward": 1}]}])
+    [conversation] = trajectory.conversations
+    assert conversation.exact == {}
+    assert [message["role"] for message in conversation.messages] == ["user", "assistant", "user"]
+
+
+def test_arts_own_dump_is_read(tokenizer: ChatTokenizer) -> None:
+    import art
+    from openai.types.chat.chat_completion import Choice
+
+    trajectory = art.Trajectory(
+        messages_and_choices=[{"role": "user", "content": "a"}, Choice.model_validate(_choice([40, 41]))],
+        additional_histories=[
+            art.trajectories.History(
+                messages_and_choices=[{"role": "user", "content": "b"}, Choice.model_validate(_choice([42]))]
+            )
+        ],
+        reward=1.0,
+    )
+    other = art.Trajectory(messages_and_choices=trajectory.messages_and_choices, reward=0.0)
+    group = art.TrajectoryGroup([trajectory, other]).model_dump(mode="json")
+    [first, forked, second] = sequences(read_groups([group]), tokenizer, scale_rewards=True)
+    assert [len(item.trained) for item in (first, forked, second)] == [2, 1, 2]
+    assert [first.ids[position] for position in first.trained] == [40, 41]
+    assert first.logprobs == (-0.2, -0.205)
+    # Both histories of a trajectory share its weight, as their tokens count together.
+    assert first.weight == forked.weight == pytest.approx(1 / 3)
+    assert second.weight == pytest.approx(1 / 2)
+    assert (first.advantage, second.advantage) == pytest.approx((1, -1), abs=1e-5)
+
+
+def test_advantages_are_scaled_by_the_groups_deviation() -> None:
+    group = _group(0.0, 1.0, 2.0)
+    deviation = math.sqrt(2 / 3)
+    assert advantages(group, scale_rewards=True) == pytest.approx([-1 / deviation, 0, 1 / deviation], abs=1e-5)
+    assert advantages(group, scale_rewards=False) == [-1, 0, 1]
+
+
+def test_equal_rewards_have_no_advantage_however_their_mean_is_rounded(tokenizer: ChatTokenizer) -> None:
+    group = _group(*[0.1] * 3)
+    assert sum([0.1] * 3) / 3 != 0.1
+    assert advantages(group, scale_rewards=True) == [0, 0, 0]
+    assert list(sequences([group], tokenizer, scale_rewards=True)) == []
+
+
+def test_what_can_teach_is_counted() -> None:
+    count = counts([_group(0.0, 1.0, 0.5), _group(1.0, 1.0), ()])
+    assert (count.groups, count.groups_trainable) == (3, 1)
+    assert (count.trajectories, count.trajectories_trainable) == (5, 2)
+
+
+def test_several_sampled_turns_keep_their_order(tokenizer: ChatTokenizer) -> None:
+    messages = (
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "x"},
+        {"role": "user", "content": "b"},
+        {"role": "assistant", "content": "y"},
+    )
+    conversation = Conversation(messages, None, {3: (44,), 1: (42, 43)}, {3: (-3.0,), 1: (-1.0, -2.0)})
+    group = (Trajectory((conversation,), 1.0), Trajectory((conversation,), 0.0))
+    item = next(sequences([group], tokenizer, scale_rewards=True))
+    assert [item.ids[position] for position in item.trained] == [42, 43, 44]
+    assert item.logprobs == (-1.0, -2.0, -3.0)
+    assert item.ids[-1] == 44
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf, "1", None, True])
+def test_a_reward_is_a_number(reward: Any) -> None:
+    with pytest.raises(BadTrajectory, match=r"trajectories\[1\].reward"):
+        read_groups([{"trajectories": [*_dump(1.0), {**_dump(0.0)[0], "reward": reward}]}])
+
+
+@pytest.mark.parametrize("logprob", [math.nan, -math.inf, 1.0, "x", None])
+def test_a_log_probability_is_a_negative_number(logprob: Any) -> None:
+    [dump] = _dump(1.0)
+    dump["messages_and_choices"][1]["logprobs"]["content"][0]["logprob"] = logprob
+    with pytest.raises(BadTrajectory, match="logprob"):
+        read_groups([{"trajectories": [dump]}])
