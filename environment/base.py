@@ -91,8 +91,11 @@ class Environment(Protocol):
     name: str
     default_max_turns: int
 
-    def scenarios(self, split: Split, count: int, seed: int) -> list[Scenario]:
-        """`count` scenarios of a split, the same for the same seed. Splits never overlap."""
+    def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
+        """Numbers `start` to `start + count` of a split's scenarios, the same for the same seed.
+
+        Splits never overlap. No number repeats another's scenario until the environment has no more.
+        """
 
     def ask(self, task: Mapping[str, Json]) -> Scenario:
         """A scenario without a reference, from a user's own task. Raises ValueError if it is unfit."""

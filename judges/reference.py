@@ -1,8 +1,8 @@
 """The judge `reference`: compares an answer with the scenario's reference answer. No model, no key, no chance.
 
-Dates and amounts are compared as values: `14 March`, `March 14th` and `2026-03-14` agree, so do
-`48,200 euros`, `€48200` and `48.2k EUR`. Any other answer matches if the reference's words stand in it in a
-row and it is not much longer; so an answer cannot win by repeating a whole mail.
+A reference that is a date or an amount is compared as a value: `14 March`, `March 14th` and `2026-03-14` agree,
+so do `48,200 euros`, `€48200` and `48.2k EUR`. Any other matches if its words stand in the answer in a row.
+Either way the answer may not be much longer: it cannot win by repeating a whole mail.
 """
 
 import re
@@ -15,20 +15,33 @@ from judges.base import Attempt, Judge, Score
 
 NAME = "reference"
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_MONTH = r"(?P<month>jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
-_DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
-_YEAR = r"(?:,?\s+(?P<year>\d{4}))?"
+_MONTH = (
+    r"(?P<month>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?"
+    r"|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\b\.?"
+)
+_DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?\b"
+_YEAR = r"(?:,?\s+(?P<year>\d{4})\b)?"
 _DATES = (
-    re.compile(rf"\b{_DAY}\s+(?:of\s+)?{_MONTH}{_YEAR}\b"),
-    re.compile(rf"\b{_MONTH}\s+{_DAY}\b{_YEAR}"),
+    re.compile(rf"\b{_DAY}\s+(?:of\s+)?{_MONTH}{_YEAR}"),
+    re.compile(rf"\b{_MONTH}\s+{_DAY}{_YEAR}"),
     re.compile(r"\b(?P<year>\d{4})-(?P<month>\d{2})-(?P<day>\d{2})\b"),
 )
 _AMOUNT = re.compile(r"(?<![\w.])[€$£]?(?P<number>\d+(?:,\d{3})*(?:\.\d+)?)\s*(?P<scale>k|m|thousand|million)?\b")
 _SCALES = {"k": 1e3, "thousand": 1e3, "m": 1e6, "million": 1e6, None: 1.0}
-_EXTRA_WORDS = 12
-"""How many words an answer may have beyond the reference's own."""
+_UNITS = {
+    **dict.fromkeys(("€", "eur", "euro", "euros"), "EUR"),
+    **dict.fromkeys(("$", "usd", "dollar", "dollars"), "USD"),
+    **dict.fromkeys(("£", "gbp", "pound", "pounds"), "GBP"),
+    **dict.fromkeys(("%", "percent"), "%"),
+}
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_BESIDE_A_VALUE = {*_UNITS, *_WEEKDAYS, "about", "at", "by", "in", "is", "it", "on", "the"}
+"""Words that a reference may have and still be a mere date or amount."""
+_EXTRA_WORDS = 7
+"""How many words an answer may have beyond the reference's own: those of a short sentence."""
 
 Day = tuple[int | None, int, int]
+"""Year if it is told, month, day."""
 
 
 def build(config: Mapping[str, Json]) -> Judge:
@@ -59,40 +72,51 @@ def _score(answer: Json, reference: Json) -> Score:
 
 
 def same_answer(answer: str, reference: str) -> bool:
-    """Whether the answer gives the reference's date, amount or words, and no other date or amount."""
+    """Whether the answer gives the reference's date, amount or words; instead of a date or amount, no second one."""
     answer, reference = _fold(answer), _fold(reference)
-    if expected_days := _days(reference):
-        found = _days(answer)
-        return len(found) == len(expected_days) and all(map(_same_day, found, expected_days))
-    if _words_without_amounts(reference) <= _UNIT_WORDS and (expected_amounts := _amounts(reference)):
-        # An answer may leave the currency out, but not name another.
-        return _amounts(answer) == expected_amounts and _units(answer) <= _units(reference)
+    if answer == reference:
+        return True
     words, expected = _words(answer), _words(reference)
     if not expected or len(words) > len(expected) + _EXTRA_WORDS:
         return False
+    days, beside = _days(reference)
+    if days and _BESIDE_A_VALUE.issuperset(_words(beside)):
+        found, _ = _days(answer)
+        return len(found) == len(days) and all(map(_same_day, found, days))
+    amounts = _amounts(reference)
+    if len(amounts) == 1 and _BESIDE_A_VALUE.issuperset(_words(_AMOUNT.sub(" ", reference))):
+        return set(_amounts(answer)) == set(amounts) and not _days(answer)[0] and _units_agree(answer, reference)
     return any(words[i : i + len(expected)] == expected for i in range(len(words) - len(expected) + 1))
 
 
 def _fold(text: str) -> str:
     plain = unicodedata.normalize("NFKD", text).casefold()
-    return "".join(character for character in plain if not unicodedata.combining(character))
+    return "".join(character for character in plain if not unicodedata.combining(character)).strip()
 
 
 def _words(text: str) -> list[str]:
     return re.findall(r"\w+", text)
 
 
-def _days(text: str) -> list[Day]:
-    """Every date in the text once, by month and day."""
+def _days(text: str) -> tuple[list[Day], str]:
+    """Every date in the text once, by month and day; and the text without them."""
     days: set[Day] = set()
+
+    def take(match: re.Match[str]) -> str:
+        month = match["month"]
+        number = int(month) if month.isdecimal() else _MONTHS.index(month[:3]) + 1
+        day = (int(match["year"]) if match["year"] else None, number, int(match["day"]))
+        if not _exists(*day):
+            return match[0]
+        days.add(day)
+        return " "
+
     for pattern in _DATES:
-        for match in pattern.finditer(text):
-            month = match["month"]
-            number = int(month) if month.isdigit() else _MONTHS.index(month[:3]) + 1
-            year = int(match["year"]) if match["year"] else None
-            if _exists(year, number, int(match["day"])):
-                days.add((year, number, int(match["day"])))
-    return sorted(days, key=lambda day: (day[1:], day[0] or 0))
+        text = pattern.sub(take, text)
+    # Said once with its year and once without, it is still one date.
+    with_year = {day[1:] for day in days if day[0] is not None}
+    once = [day for day in days if day[0] is not None or day[1:] not in with_year]
+    return sorted(once, key=lambda day: (day[1:], day[0] or 0)), text
 
 
 def _exists(year: int | None, month: int, day: int) -> bool:
@@ -107,23 +131,17 @@ def _same_day(one: Day, other: Day) -> bool:
     return one[1:] == other[1:] and (one[0] is None or other[0] is None or one[0] == other[0])
 
 
-def _amounts(text: str) -> set[float]:
-    return {
+def _amounts(text: str) -> list[float]:
+    return [
         round(float(match["number"].replace(",", "")) * _SCALES[match["scale"]], 6) for match in _AMOUNT.finditer(text)
-    }
+    ]
 
 
-def _words_without_amounts(text: str) -> set[str]:
-    return set(_words(_AMOUNT.sub(" ", text)))
-
-
-_CURRENCIES = {
-    **dict.fromkeys(("€", "eur", "euro", "euros"), "EUR"),
-    **dict.fromkeys(("$", "usd", "dollar", "dollars"), "USD"),
-    **dict.fromkeys(("£", "gbp", "pound", "pounds"), "GBP"),
-}
-_UNIT_WORDS = {*_CURRENCIES, "about", "the", "is"}
+def _units_agree(answer: str, reference: str) -> bool:
+    """They name the same unit, or one of them names none."""
+    named, expected = _units(answer), _units(reference)
+    return not named or not expected or named == expected
 
 
 def _units(text: str) -> set[str]:
-    return {_CURRENCIES[token] for token in re.findall(r"[€$£]|[a-z]+", text) if token in _CURRENCIES}
+    return {_UNITS[token] for token in re.findall(r"[€$£%]|[a-z]+", text) if token in _UNITS}

@@ -20,7 +20,7 @@ from judges.base import Judge
 from training.backends.art_import import import_art
 from training.backends.base import Policy
 from training.rollouts import Chat, failed, open_chat, rollout, total
-from training.scoring import score_group, share, summarise
+from training.scoring import score_group, share, success_rate, summarise
 from training.types import (
     Evaluation,
     Group,
@@ -35,6 +35,14 @@ from training.types import (
 Report = Callable[[Progress], None]
 
 
+class RolloutsFailed(Exception):
+    """Every rollout of an iteration, or of one of its evaluations, failed: there is nothing to learn or to tell."""
+
+
+class NothingScored(Exception):
+    """The judge scored no rollout of an evaluation: any figure would be invented."""
+
+
 async def learn_loop(
     config: RunConfig,
     environment: Environment,
@@ -46,7 +54,7 @@ async def learn_loop(
     """Run the loop, yielding the baseline (iteration 0) and then each iteration as it is done.
 
     The same config on a deterministic backend gives the same results. Raises what the backend raises when
-    training fails; rollouts and judges that fail are data.
+    training fails. Rollouts and judges that fail are data, but where all do, RolloutsFailed or NothingScored is raised.
     """
     await asyncio.to_thread(import_art)
     loop = _Loop(config, environment, judge, policy, progress)
@@ -77,15 +85,15 @@ class _Loop:
         self._step = 0
         self._best_step = 0
         self._best = (-1.0, 0.0)
-        # All at once, so that no iteration repeats a scenario unless the environment has no more.
-        self._train = environment.scenarios("train", config.iterations * config.groups_per_iteration, config.seed)
 
     async def baseline(self) -> IterationResult:
         """Evaluate the policy as it came, on both held-out splits."""
         clock = time.monotonic()
+        seconds: dict[str, float] = {}
         self._step = self._best_step = await self._policy.step()
-        evaluations = [*await self._validate(0), *await self._evaluate(0, "test", self._step)]
-        return self._result(0, (), {}, evaluations, {}, clock)
+        with _timed(seconds, "evaluate_s"):
+            evaluations = [*await self._validate(0), *await self._evaluate(0, "test", self._step)]
+        return self._result(0, (), {}, evaluations, seconds, clock)
 
     async def iterate(self, iteration: int) -> IterationResult:
         """Roll out, judge, train, and evaluate when it is time."""
@@ -107,19 +115,10 @@ class _Loop:
         """Try each scenario of the iteration several times and score the tries."""
         config = self._config
         start = (iteration - 1) * config.groups_per_iteration
-        scenarios = self._train[start : start + config.groups_per_iteration]
+        scenarios = self._environment.scenarios("train", config.groups_per_iteration, config.seed, start)
+        attempts = self._attempts(scenarios, config.rollouts_per_group, "train", iteration)
         with _timed(seconds, "rollout_s"):
-            rollouts = await self._rollouts(
-                iteration,
-                "rollout",
-                [
-                    _Attempt(scenario, self._seed("train", iteration, scenario.id, number))
-                    for scenario in scenarios
-                    for number in range(config.rollouts_per_group)
-                ],
-                self._step,
-                config.temperature,
-            )
+            rollouts = await self._rollouts(iteration, "rollout", attempts, self._step, config.temperature)
         with _timed(seconds, "judge_s"):
             return await self._scored(iteration, scenarios, rollouts)
 
@@ -185,20 +184,18 @@ class _Loop:
         scenarios: Sequence[Scenario],
         samples: int,
     ) -> Evaluation:
-        attempts = [
-            _Attempt(scenario, self._seed(split, scenario.id, number))
-            for scenario in scenarios
-            for number in range(samples)
-        ]
+        attempts = self._attempts(scenarios, samples, split)
         temperature = self._config.temperature if mode == "sampled" else 0.0
         rollouts = await self._rollouts(iteration, "evaluate", attempts, step, temperature)
         scored = [rollout for group in await self._scored(iteration, scenarios, rollouts) for rollout in group.rollouts]
+        if all(rollout.reward is None for rollout in scored):
+            raise NothingScored(f"the judge {self._judge.name} scored no rollout: {scored[0].score.explanation}")
         return Evaluation(
             split=split,
             mode=mode,
             step=step,
             scenarios=len(scenarios),
-            success=share(rollout.success for rollout in scored) or 0.0,
+            success=success_rate(scored) or 0.0,
             mean_reward=summarise(scored).mean or 0.0,
             malformed=share(map(_malformed, scored)) or 0.0,
             turns=total(rollouts, "turns") / len(rollouts),
@@ -213,7 +210,10 @@ class _Loop:
         step: int,
         temperature: float,
     ) -> list[Rollout]:
-        """All attempts, `concurrency` at once, in their order. Nothing runs on after it returns or raises."""
+        """All attempts, `concurrency` at once, in their order. Nothing runs on after it returns or raises.
+
+        Raises RolloutsFailed if every one of them failed.
+        """
         config = self._config
         gate = asyncio.Semaphore(config.concurrency)
         done = 0
@@ -242,7 +242,20 @@ class _Loop:
             asyncio.TaskGroup() as tasks,
         ):
             started = [tasks.create_task(attempt(chat, wanted)) for wanted in attempts]
-        return [task.result() for task in started]
+        rollouts = [task.result() for task in started]
+        if failed(rollouts) == len(rollouts):
+            raise RolloutsFailed(
+                f"all {len(rollouts)} rollouts of iteration {iteration} failed, the first: {rollouts[0].error}"
+            )
+        return rollouts
+
+    def _attempts(self, scenarios: Sequence[Scenario], tries: int, *where: object) -> list[_Attempt]:
+        """`tries` attempts at each scenario. Their seeds tell apart a scenario that was drawn twice."""
+        return [
+            _Attempt(scenario, self._seed(*where, place, number))
+            for place, scenario in enumerate(scenarios)
+            for number in range(tries)
+        ]
 
     def _seed(self, *parts: object) -> int:
         return Random(":".join(map(str, (self._config.seed, *parts)))).getrandbits(53)
@@ -263,7 +276,7 @@ class _Loop:
             step=self._step,
             groups=groups,
             rewards=summarise(scored),
-            success=share(rollout.success for rollout in scored),
+            success=success_rate(scored),
             malformed=share(map(_malformed, scored)),
             failed_rollouts=failed(rollouts),
             skipped_groups=Counter(group.skipped for group in groups if group.skipped),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from art import Trajectory
     from openai import AsyncOpenAI
     from openai.types.chat.chat_completion import Choice
+    from openai.types.chat.chat_completion_message_function_tool_call import Function
 
 _RETRIES = 2
 """Of one request, on connection errors, 429 and 5xx, with the client's back-off."""
@@ -56,7 +57,10 @@ async def rollout(
     max_completion_tokens: int = 256,
     timeout_s: float = 300.0,
 ) -> Rollout:
-    """One try. Cancellation passes through; anything else that goes wrong is the rollout's `error`."""
+    """One try. Cancellation passes through; whatever else goes wrong under way is the rollout's `error`.
+
+    Raises what the environment raises if it cannot open the scenario.
+    """
     art = import_art()
     episode = environment.episode(scenario, max_turns)
     tools = [tool.openai() for tool in episode.tools]
@@ -78,9 +82,7 @@ async def rollout(
     return Rollout(id, scenario, trajectory, episode.outcome(), error, started_at, seconds)
 
 
-async def _play(
-    episode: Episode, chat: Chat, trajectory: "Trajectory", request: dict[str, Any], seeds: Random
-) -> None:
+async def _play(episode: Episode, chat: Chat, trajectory: "Trajectory", request: dict[str, Any], seeds: Random) -> None:
     messages: list[dict[str, Json]] = list(trajectory.messages_and_choices)  # type: ignore[arg-type]
     while trajectory.metrics["turns"] < episode.max_turns:
         choice = await _sample(chat, messages, trajectory, request | {"seed": seeds.getrandbits(53)})
@@ -89,10 +91,10 @@ async def _play(
         clock = time.monotonic()
         results, over = await _execute(episode, choice)
         trajectory.metrics["tools_s"] += time.monotonic() - clock
+        trajectory.messages_and_choices += results  # type: ignore[arg-type]
         if over:
             return
         messages += results
-        trajectory.messages_and_choices += results  # type: ignore[arg-type]
     episode.end("out_of_turns", f"no final answer within {episode.max_turns} turns")
 
 
@@ -126,17 +128,27 @@ async def _execute(episode: Episode, choice: "Choice") -> tuple[list[dict[str, J
     results: list[dict[str, Json]] = []
     for call in calls:
         try:
-            arguments = json.loads(call.function.arguments)
-            if not isinstance(arguments, dict):
-                raise ToolError(f"the arguments of {call.function.name} are not an object")
-            result = await episode.call(call.function.name, arguments)
-        except (ToolError, json.JSONDecodeError) as error:
+            result = await episode.call(call.function.name, _arguments(call.function))
+        except ToolError as error:
             episode.end("malformed", str(error))
             return results, True
         if result.final:
             return results, True
         results.append({"role": "tool", "tool_call_id": call.id, "content": result.content})
     return results, False
+
+
+def _arguments(function: "Function") -> dict[str, Json]:
+    """Raises ToolError."""
+    try:
+        arguments = json.loads(function.arguments)
+        # Lone surrogates are JSON, but nothing that can be sent on or kept.
+        json.dumps(arguments, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise ToolError(f"the arguments of {function.name} are not JSON: {error}") from error
+    if not isinstance(arguments, dict):
+        raise ToolError(f"the arguments of {function.name} are not an object")
+    return arguments
 
 
 def _as_message(choice: "Choice") -> dict[str, Json]:

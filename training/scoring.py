@@ -37,7 +37,10 @@ async def _judged(judge: Judge, scenario: Scenario, rollouts: Sequence[Rollout])
     if not attempts:
         return []
     try:
-        return await judge.judge(scenario, attempts)
+        scores = await judge.judge(scenario, attempts)
+        if len(scores) != len(attempts):
+            raise ValueError(f"it gave {len(scores)} scores for {len(attempts)} attempts")
+        return scores
     except Exception as error:
         reason = f"the judge {judge.name} failed: {type(error).__name__}: {error}"
         return [Score(None, reason)] * len(attempts)
@@ -73,6 +76,13 @@ def summarise(rollouts: Iterable[ScoredRollout]) -> RewardSummary:
     if not rewards:
         return RewardSummary(None, None, None, None, 0)
     return RewardSummary(fmean(rewards), median(rewards), min(rewards), max(rewards), len(rewards))
+
+
+def success_rate(rollouts: Iterable[ScoredRollout]) -> float | None:
+    """The share that did the whole job. A failed rollout did not; one that the judge could not score does not count."""
+    return share(
+        rollout.success for rollout in rollouts if rollout.reward is not None or rollout.rollout.error is not None
+    )
 
 
 def share(flags: Iterable[bool]) -> float | None:

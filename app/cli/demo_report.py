@@ -88,7 +88,7 @@ def print_links(console: Console, document: Json, url: str | None, data_dir: Pat
         ("its tries", f"{run}/trajectories?split=test"),
         ("the API", f"{url}/docs"),
     ):
-        console.print(f"  {what:<10}{link}", soft_wrap=True)
+        console.print(f"  {what:<12}{link}", soft_wrap=True)
     if document["answers"]:
         trajectory = document["answers"][0]["trained"]["trajectory_id"]
-        console.print(f"  {'one answer':<10}{url}/trajectories/{trajectory}", soft_wrap=True)
+        console.print(f"  {'one answer':<12}{url}/trajectories/{trajectory}", soft_wrap=True)

@@ -7,7 +7,7 @@ imported one, `<data dir>/inboxes/<name>.sqlite`; its questions lie beside it in
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from environment.base import Environment, Json, Outcome, Scenario, Split
@@ -66,17 +66,16 @@ class SyntheticEmailSearch(_EmailSearch):
     def __init__(self) -> None:
         self._inbox = lru_cache(maxsize=_KEPT_WORLDS)(_synthetic_inbox)
 
-    def scenarios(self, split: Split, count: int, seed: int) -> list[Scenario]:
-        return [synthetic.make_world(split, seed, index).scenario(split) for index in range(count)]
+    def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
+        return [synthetic.make_world(split, seed, index).scenario(split) for index in range(start, start + count)]
 
     def ask(self, task: Mapping[str, Json]) -> Scenario:
         """A question about the synthetic inbox at `inbox_address`."""
         address = str(task.get("inbox_address", ""))
         place = synthetic.parse_address(address)
         if place is None:
-            raise ValueError(
-                f"inbox_address must name a synthetic inbox such as {synthetic.address_of('test', 0, 17)}, not {address!r}"
-            )
+            example = synthetic.address_of("test", 0, 17)
+            raise ValueError(f"inbox_address must name a synthetic inbox such as {example}, not {address!r}")
         world = synthetic.make_world(*place)
         return Scenario(
             id=f"ask:{address}",
@@ -104,12 +103,16 @@ class ImportedEmailSearch(_EmailSearch):
             raise ValueError(str(error)) from error
         self._path = path
 
-    def scenarios(self, split: Split, count: int, seed: int) -> list[Scenario]:
+    def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
+        return list(questions.draw(self._questions, split, count, seed, start))
+
+    @cached_property
+    def _questions(self) -> list[Scenario]:
+        """Read once, so that a run keeps the questions that it began with."""
         path = self._path.with_suffix(".questions.jsonl")
         if not path.is_file():
             raise ValueError(f"inbox {self._path.stem!r} has no questions to learn from; write them to {path.name}")
-        known = questions.read_questions(path, f"{self._path.stem}@{synthetic.DOMAIN}", self._newest())
-        return list(questions.draw(known, split, count, seed))
+        return questions.read_questions(path, f"{self._path.stem}@{synthetic.DOMAIN}", self._newest())
 
     def ask(self, task: Mapping[str, Json]) -> Scenario:
         """Any question about this inbox."""

@@ -12,7 +12,8 @@ from random import Random
 from environment.base import Json, Scenario, Split
 from environment.invented_names import split_of
 
-REQUIRED = {"question": str, "answer": str, "source_ids": list}
+_REQUIRED = {"question": str, "answer": str, "source_ids": list}
+_OPTIONAL = ("inbox_address", "query_date")
 
 
 class BadQuestion(ValueError):
@@ -34,9 +35,12 @@ def _scenario(path: Path, number: int, line: str, inbox_address: str, query_date
         row: dict[str, Json] = json.loads(line)
     except ValueError as error:
         raise BadQuestion(f"{path.name} line {number}: not JSON: {error}") from error
-    for key, kind in REQUIRED.items():
+    for key, kind in _REQUIRED.items():
         if not isinstance(row, dict) or not isinstance(row.get(key), kind) or not row[key]:
             raise BadQuestion(f"{path.name} line {number}: {key!r} must be a non-empty {kind.__name__}")
+    for key in _OPTIONAL:
+        if not isinstance(row.get(key, ""), str):
+            raise BadQuestion(f"{path.name} line {number}: {key!r} must be a str")
     return Scenario(
         id=f"{path.stem}:{number}",
         split=split_of(row["question"]),
@@ -49,13 +53,16 @@ def _scenario(path: Path, number: int, line: str, inbox_address: str, query_date
     )
 
 
-def draw(questions: list[Scenario], split: Split, count: int, seed: int) -> Iterator[Scenario]:
-    """`count` scenarios of a split: whole passes, each in another order. Raises ValueError if it has none."""
+def draw(questions: list[Scenario], split: Split, count: int, seed: int, start: int) -> Iterator[Scenario]:
+    """Numbers `start` to `start + count` of whole passes over a split, each in another order.
+
+    Raises ValueError if the split has no question.
+    """
     pool = [scenario for scenario in questions if scenario.split == split]
     if not pool:
         raise ValueError(f"no question falls into the split {split!r}; add more than these {len(questions)}")
-    rng = Random(f"questions:{seed}")
     while count > 0:
-        rng.shuffle(pool)
-        yield from pool[:count]
-        count -= len(pool)
+        number, place = divmod(start, len(pool))
+        part = Random(f"questions:{seed}:{number}").sample(pool, len(pool))[place : place + count]
+        yield from part
+        start, count = start + len(part), count - len(part)

@@ -33,7 +33,8 @@ def reward_parts(outcome: Outcome, score: float) -> dict[str, float]:
             parts["sources_correct"] = 0.3
         if outcome["sources"]:
             parts["few_sources"] = 0.1 / len(outcome["sources"])
-        parts["few_turns"] = 0.1 * (1 - outcome["turns"] / outcome["max_turns"])
+        # Several calls in one turn may be more than there are turns.
+        parts["few_turns"] = 0.1 * max(0.0, 1 - outcome["turns"] / outcome["max_turns"])
         return parts
     credits = {
         "found_source": outcome["found_source"],

@@ -17,7 +17,7 @@ from environment.email_search.inbox import Email
 from environment.invented_names import Names
 
 DOMAIN = "inbox.example"
-_ADDRESS = re.compile(r"(train|validation|test)\.(\d{1,9})\.(\d{1,9})@inbox\.example")
+_ADDRESS = re.compile(r"(train|validation|test)\.(-?[0-9]{1,20})\.([0-9]{1,20})@inbox\.example")
 _EPOCH = datetime(2026, 1, 5, 9, tzinfo=UTC)
 
 
@@ -87,7 +87,7 @@ _FILLERS = ("Thanks for your help.", "Please tell the team.", "More next week.",
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """One inbox with its one question. `decoy_ids` are mails that name project or kind but not the answer."""
+    """One inbox with its one question: `keyword`, the kind of fact, of `project`, answered by mail `source_id`."""
 
     address: str
     emails: tuple[Email, ...]
@@ -123,7 +123,7 @@ def parse_address(address: str) -> tuple[Split, int, int] | None:
 
 
 def make_world(split: Split, seed: int, index: int) -> World:
-    """The inbox of that split, seed and index: 14 to 20 mails about 4 or 5 projects."""
+    """The inbox of that split, seed and index: 12 to 20 mails about 4 or 5 projects."""
     rng = Random(f"email_search:{split}:{seed}:{index}")
     names = Names(rng, split)
     projects = [names.project() for _ in range(rng.randint(4, 5))]

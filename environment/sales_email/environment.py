@@ -19,11 +19,11 @@ class SalesEmail:
     def __init__(self, graph: Graph | None = None) -> None:
         self._graph = graph
 
-    def scenarios(self, split: Split, count: int, seed: int) -> list[Scenario]:
-        """`count` scenarios, the same for the same seed; names of a split appear in no other."""
+    def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
+        """`count` scenarios from number `start` on, the same for the same seed; names of a split appear in no other."""
         if self._graph is not None:
-            return graph_scenarios(self._graph, split, count, seed)
-        return synthetic_scenarios(split, count, seed)
+            return graph_scenarios(self._graph, split, count, seed, start)
+        return synthetic_scenarios(split, count, seed, start)
 
     def ask(self, task: Mapping[str, Json]) -> Scenario:
         """A scenario from a user's own task. Raises ValueError if it is unfit."""

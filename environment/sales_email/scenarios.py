@@ -14,27 +14,27 @@ _TASK_KEYS = ("prospect", "role", "company", "goal", "start", "graph")
 _MAX_CHARACTERS = 200
 
 
-def synthetic_scenarios(split: Split, count: int, seed: int) -> list[Scenario]:
-    """`count` prospects, each with a graph of its own."""
-    return [make_world(split, seed, index).scenario() for index in range(count)]
+def synthetic_scenarios(split: Split, count: int, seed: int, start: int) -> list[Scenario]:
+    """`count` prospects from number `start` on, each with a graph of its own."""
+    return [make_world(split, seed, index).scenario() for index in range(start, start + count)]
 
 
-def graph_scenarios(graph: Graph, split: Split, count: int, seed: int) -> list[Scenario]:
-    """`count` invented prospects, each with one of the graph's Customer Jobs to start from."""
+def graph_scenarios(graph: Graph, split: Split, count: int, seed: int, start: int) -> list[Scenario]:
+    """`count` invented prospects from number `start` on, each with one of the graph's Customer Jobs to start from."""
     scenarios = []
-    for index in range(count):
+    for index in range(start, start + count):
         id = f"{split}.{seed}.{index}"
         rng = Random(f"sales_email:prospect:{id}")
         names = Names(rng, split)
-        start = rng.choice(graph.jobs())
+        job = rng.choice(graph.jobs())
         task: dict[str, Json] = {
             "prospect": names.person(),
             "role": rng.choice(ROLES),
             "company": names.company(),
             "goal": rng.choice(list(GOALS)),
-            "start": [start],
+            "start": [job],
         }
-        scenarios.append(Scenario(id=id, split=split, task=task, reference={"path": graph.path(start)}))
+        scenarios.append(Scenario(id=id, split=split, task=task, reference={"path": graph.path(job)}))
     return scenarios
 
 

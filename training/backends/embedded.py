@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 NAME = "embedded"
 _EVENT_WAIT_S = 20
+_REFUSED = (400, 404, 409, 413, 422)
+"""Statuses of a request that would be refused again."""
+_OPTIONS = {"token_weighting": "token"}
+"""Every sampled token weighs the same. ART's default gives every trajectory the same weight; on the tiny agents that
+learned more slowly (0.44 against 0.69 sampled success after 10 iterations of email_search)."""
 
 
 class EmbeddedBackend:
@@ -88,11 +93,12 @@ class EmbeddedPolicy:
         expected_step: int,
         options: Mapping[str, Json],
     ) -> TrainOutcome:
-        """One GRPO step, waited for. Raises TrainingFailed, StepConflict or BackendUnavailable."""
+        """One GRPO step, waited for. Raises TrainingFailed, StepConflict, BackendUnavailable or, for bad options,
+        ValueError."""
         body = {
             "model_id": self._model.id,
             "trajectory_groups": [group.model_dump(mode="json") for group in groups],
-            "experimental_config": {"learning_rate": learning_rate, **options},
+            "experimental_config": {"learning_rate": learning_rate, **_OPTIONS, **options},
             "expected_step": expected_step,
         }
         with _translated():
@@ -132,14 +138,12 @@ def _translated() -> Iterator[None]:
 
     try:
         yield
-    except openai.ConflictError as error:
-        raise StepConflict(_message(error)) from error
-    except (openai.BadRequestError, openai.NotFoundError, openai.UnprocessableEntityError) as error:
-        raise ValueError(_message(error)) from error
     except openai.APIError as error:
-        raise BackendUnavailable(f"the engine does not answer as it should: {_message(error)}") from error
-
-
-def _message(error: Any) -> str:
-    body = error.body
-    return str(body.get("message", error)) if isinstance(body, dict) else str(error)
+        said = str(error.body.get("message", error)) if isinstance(error.body, dict) else str(error)
+        if error.code == "step_conflict":
+            raise StepConflict(said) from error
+        if error.code == "job_not_found":
+            raise BackendUnavailable("the engine was restarted while it trained") from error
+        if getattr(error, "status_code", None) in _REFUSED:
+            raise ValueError(said) from error
+        raise BackendUnavailable(f"the engine does not answer as it should: {said}") from error

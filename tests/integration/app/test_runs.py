@@ -9,6 +9,7 @@ import pytest
 
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import answered, run_with, served, settings_for, until
+from training.types import RunConfig
 
 
 async def _post(client: httpx.AsyncClient, **body: Any) -> Any:
@@ -102,7 +103,7 @@ async def test_progress_is_shown_while_a_run_works(data_dir: Path, database_url:
         assert run["status"] == "running"
         assert run["progress"] == {
             "iterations_done": 0,
-            "iterations_total": 20,
+            "iterations_total": RunConfig().iterations,
             "iteration": 1,
             "phase": "rollout",
             "done": 3,

@@ -77,6 +77,7 @@ def test_the_same_seed_gives_the_same_scenarios_and_another_seed_others() -> Non
     make_world.cache_clear()
     assert environment.scenarios("train", 5, 1) == first
     assert environment.scenarios("train", 3, 1) == first[:3]
+    assert environment.scenarios("train", 3, 1, start=2) == first[2:]
     assert {scenario.task["prospect"] for scenario in environment.scenarios("train", 5, 2)}.isdisjoint(
         scenario.task["prospect"] for scenario in first
     )
@@ -152,6 +153,7 @@ def test_a_graph_of_ones_own_gives_prospects_at_its_jobs(tmp_path: Path) -> None
     scenarios = environment.scenarios("train", 4, 0)
     assert {scenario.task["start"][0] for scenario in scenarios} == {"Customer Job"}
     assert scenarios[0].reference == {"path": ["Customer Job", "Product Feature"]}
+    assert environment.scenarios("train", 2, 0, start=2) == scenarios[2:]
     train = {scenario.task["company"] for scenario in environment.scenarios("train", 40, 0)}
     test = {scenario.task["company"] for scenario in environment.scenarios("test", 40, 0)}
     assert train.isdisjoint(test)

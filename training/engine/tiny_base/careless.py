@@ -54,7 +54,8 @@ class Demonstration:
             whole.replace("</tool_call>", ""),
             arguments,
         ]
-        self.messages.append({"role": "assistant", "content": self.rng.choice([text for text in broken if text != whole])})
+        text = self.rng.choice([text for text in broken if text != whole])
+        self.messages.append({"role": "assistant", "content": text})
         self.over = True
 
 

@@ -57,7 +57,8 @@ async def _finish(
         await demo.call(PROPOSE.name, subject=subject, body=body)
         if demo.over:
             return
-    await demo.call(FINALIZE.name, subject=subject, body=body, citations=_citations(rng, _CITES[world.goal], seen, read))
+    citations = _citations(rng, _CITES[world.goal], seen, read)
+    await demo.call(FINALIZE.name, subject=subject, body=body, citations=citations)
 
 
 def _email(world: World, rng: Random, care: float) -> tuple[str, str]:

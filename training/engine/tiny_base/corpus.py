@@ -35,7 +35,7 @@ _TEMPLATE = files("training.engine.tiny_base").joinpath("chat_template.jinja").r
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Conversations end to end. `agent` marks the tokens that the agent wrote; `starts` has one entry more than conversations."""
+    """Conversations end to end: `agent` marks the tokens that the agent wrote, `starts` ends with their number."""
 
     tokens: np.ndarray
     agent: np.ndarray
@@ -65,8 +65,7 @@ def _render(messages: Sequence[dict[str, Json]], tools: list[dict[str, Json]]) -
         }
         for message in messages
     ]
-    rendered, _ = render_jinja_template([shown], tools=tools, chat_template=_TEMPLATE)
-    return str(rendered[0])
+    return render_jinja_template([shown], tools=[*tools], chat_template=_TEMPLATE)[0][0]
 
 
 def encode(tokenizer: Tokenizer, text: str) -> tuple[list[int], list[bool]]:

@@ -23,7 +23,6 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from training.engine.tiny_base.corpus import Corpus, conversation, make_corpus
 from training.engine.tiny_base.tokenizer import END_OF_TURN, PADDING, save_tokenizer, train_tokenizer
 
-
 _UNUSED = 100_000_000
 """Demonstrations from this number on teach the tokenizer only."""
 
@@ -105,12 +104,14 @@ def build_model(recipe: Recipe, tokenizer: Tokenizer) -> Qwen3ForCausalLM:
 
 def train(recipe: Recipe, tokenizer: Tokenizer, corpus: Corpus, device: torch.device) -> tuple[Qwen3ForCausalLM, float]:
     """Supervised training over the corpus once; returns the model and the loss of the last steps on agent tokens."""
-    model = build_model(recipe, tokenizer).to(device)
+    model = build_model(recipe, tokenizer).to(device)  # type: ignore[arg-type]
     print(f"model: {sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.1, fused=True
+    )
     batches = _batches(corpus, recipe)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, recipe.warmup_steps, len(batches)))
-    pad = tokenizer.token_to_id(PADDING)
+    pad = model.config.pad_token_id
     recent: list[torch.Tensor] = []
     for step, batch in enumerate(batches, start=1):
         ids, weights = _padded(corpus, batch, pad, recipe.context_weight, device)
@@ -118,7 +119,7 @@ def train(recipe: Recipe, tokenizer: Tokenizer, corpus: Corpus, device: torch.de
             logits = model(input_ids=ids).logits
         losses = functional.cross_entropy(logits[:, :-1].float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
         flat = weights[:, 1:].flatten()
-        (losses @ flat / flat.sum()).backward()
+        (losses @ flat / flat.sum()).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -165,12 +166,10 @@ def _padded(
     return torch.from_numpy(ids).to(device), torch.from_numpy(weights).to(device)
 
 
-def save(
-    model: Qwen3ForCausalLM, tokenizer: Tokenizer, recipe: Recipe, out: Path, loss: float, seconds: float
-) -> None:
+def save(model: Qwen3ForCausalLM, tokenizer: Tokenizer, recipe: Recipe, out: Path, loss: float, seconds: float) -> None:
     """Write the model in bf16 with tokenizer, template and `recipe.json`."""
     out.mkdir(parents=True, exist_ok=True)
-    model.to(torch.bfloat16).save_pretrained(out)
+    model.to(torch.bfloat16).save_pretrained(out)  # type: ignore[arg-type]
     save_tokenizer(tokenizer, out, recipe.context)
     made = {
         "recipe": asdict(recipe),

@@ -1,0 +1,83 @@
+"""How much the demo's agent learns, over several seeds: `make bench-learning`.
+
+Runs `learnloop demo --json` once a seed, each in a fresh directory, and prints the held-out figures
+with mean and spread.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from statistics import mean, stdev
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+GOALS = {"sampled": 0.35, "greedy": 0.25}
+"""By how much the held-out success is to rise."""
+
+
+def run_demo(seed: int, iterations: int) -> dict[str, Any]:
+    """One demo's document. Raises CalledProcessError if it failed."""
+    with tempfile.TemporaryDirectory(prefix="learnloop-") as data_dir:
+        command = [sys.executable, "-m", "app.cli", "demo", "--json", "--data-dir", data_dir]
+        command += ["--seed", str(seed), "--iterations", str(iterations)]
+        document: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return document
+
+
+def summary(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    """Rise of the held-out success by mode: each seed's, their mean, spread (standard deviation) and the goal."""
+    result: dict[str, Any] = {"seeds": [document["seed"] for document in documents]}
+    for mode, goal in GOALS.items():
+        pairs = [document["held_out"][mode] for document in documents]
+        rises = [pair["after"] - pair["before"] for pair in pairs]
+        result[mode] = {
+            "rises": [round(rise, 4) for rise in rises],
+            "mean": round(mean(rises), 4),
+            "spread": round(stdev(rises), 4) if len(rises) > 1 else 0.0,
+            "goal": goal,
+            "reached": mean(rises) >= goal,
+        }
+    return result
+
+
+def figures_table(documents: list[dict[str, Any]]) -> Table:
+    """A row a seed."""
+    table = Table("seed", "sampled", "greedy", "reward", "malformed", "seconds", "tokens/s", box=None, pad_edge=False)
+    for document in documents:
+        pairs = (document["held_out"]["sampled"], document["held_out"]["greedy"], document["mean_reward"])
+        table.add_row(
+            str(document["seed"]),
+            *(f"{pair['before']:.2f} -> {pair['after']:.2f}" for pair in (*pairs, document["malformed"])),
+            f"{document['seconds']:.0f}",
+            f"{document['tokens_per_s']:,.0f}",
+        )
+    return table
+
+
+def main() -> None:
+    """Run the seeds one after the other and print what they learned."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--iterations", type=int, default=20)
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    arguments = parser.parse_args()
+    documents = [run_demo(seed, arguments.iterations) for seed in arguments.seeds]
+    result = summary(documents)
+    if arguments.json:
+        print(json.dumps({**result, "runs": documents}, indent=2))
+        return
+    console = Console(highlight=False)
+    console.print(figures_table(documents))
+    for mode in GOALS:
+        rise = result[mode]
+        verdict = "reached" if rise["reached"] else "not reached"
+        figures = f"{rise['mean']:+.2f} (spread {rise['spread']:.2f})"
+        console.print(f"held-out success, {mode}: {figures}, goal {rise['goal']:+.2f} {verdict}")
+
+
+if __name__ == "__main__":
+    main()

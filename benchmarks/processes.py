@@ -1,0 +1,84 @@
+"""The engine and the service as children of a benchmark, as they run anywhere else."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from app.cli.client import Service, ServiceUnreachable
+
+_START_S = 120.0
+_STOP_S = 30.0
+
+
+@contextmanager
+def engine(data_dir: Path) -> Iterator[str]:
+    """An engine with its data in `data_dir`; gives its OpenAI base URL. Its log is `engine.log` there."""
+    ready = data_dir / "ready.json"
+    command = ["training.engine", "--data-dir", str(data_dir), "--ready-file", str(ready), "--die-with-parent"]
+    with _child(command, data_dir / "engine.log") as child:
+        wait_for(child, ready.exists)
+        yield f"http://127.0.0.1:{json.loads(ready.read_text())['port']}/v1"
+
+
+@contextmanager
+def service(data_dir: Path, port: int) -> Iterator["subprocess.Popen[bytes]"]:
+    """`learnloop serve`, just started: it does not answer yet. Its log is `service.log` in `data_dir`."""
+    command = ["app.cli", "serve", "--port", str(port), "--data-dir", str(data_dir)]
+    with _child(command, data_dir / "service.log") as child:
+        yield child
+
+
+@contextmanager
+def _child(command: list[str], log_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    with log_path.open("ab") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-m", *command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log
+        )
+    try:
+        yield child
+    finally:
+        child.terminate()
+        try:
+            child.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def wait_for(
+    child: "subprocess.Popen[bytes]", condition: Callable[[], bool], *, pause_s: float = 0.02, most_s: float = _START_S
+) -> None:
+    """Wait until the condition holds. Raises RuntimeError if the child ends before, or it takes too long."""
+    until = time.monotonic() + most_s
+    while not condition():
+        if child.poll() is not None:
+            raise RuntimeError(f"{child.args!r} ended with status {child.returncode}")
+        if time.monotonic() > until:
+            raise RuntimeError(f"{child.args!r} was not there after {most_s:.0f} s")
+        time.sleep(pause_s)
+
+
+def answers(service: Service) -> Callable[[], bool]:
+    """Whether the service answers, be it that it is not ready."""
+
+    def ask() -> bool:
+        try:
+            service.readiness()
+        except ServiceUnreachable:
+            return False
+        return True
+
+    return ask
+
+
+def machine() -> dict[str, Any]:
+    """What a reader must know of the machine: `busy_cores` is what others took of it before the benchmark began."""
+    cores = psutil.cpu_count() or 1
+    return {"cores": cores, "busy_cores": round(psutil.cpu_percent(interval=1.0) / 100 * cores, 2)}

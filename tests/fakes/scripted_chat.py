@@ -1,0 +1,102 @@
+"""A model behind OpenAI's API, on a real port, whose every reply a test decides."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from training.backends.base import Endpoint
+
+Json = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Tool calls as (name, arguments as text), a text, an error status, or any body at all."""
+
+    calls: tuple[tuple[str, str], ...] = ()
+    content: str | None = None
+    status: int = 200
+    body: Json = None
+
+
+Script = Callable[[Mapping[str, Json]], Awaitable[Reply]]
+"""From a request's JSON to the reply. It is cancelled if the client leaves."""
+
+
+def call(name: str, **arguments: Json) -> Reply:
+    """One well-formed tool call."""
+    return Reply(((name, json.dumps(arguments)),))
+
+
+@dataclass
+class ScriptedChat:
+    """`answering` requests have no reply yet; `most` is the highest number of them at once."""
+
+    script: Script
+    requests: list[Mapping[str, Json]] = field(default_factory=list)
+    answering: int = 0
+    most: int = 0
+    url: str = ""
+
+    def endpoint(self, step: int | None = None) -> Endpoint:
+        """Where it is asked; the step is part of the model's name."""
+        return Endpoint(self.url, "key", f"scripted@{step}")
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = int(head.split("content-length: ")[1].split("\r\n")[0])
+        request = json.loads(await reader.readexactly(length))
+        self.requests.append(request)
+        self.answering += 1
+        self.most = max(self.most, self.answering)
+        replying = asyncio.ensure_future(self.script(request))
+        gone = asyncio.create_task(reader.read(1))
+        try:
+            await asyncio.wait((replying, gone), return_when=asyncio.FIRST_COMPLETED)
+            if replying.done():
+                writer.write(_response(replying.result(), request["model"]))
+                await writer.drain()
+        finally:
+            self.answering -= 1
+            replying.cancel()
+            gone.cancel()
+            writer.close()
+
+
+def _response(reply: Reply, model: str) -> bytes:
+    body = json.dumps(reply.body if reply.body is not None else _completion(reply, model))
+    return (
+        f"HTTP/1.1 {reply.status} x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        f"Retry-After-Ms: 1\r\nConnection: close\r\n\r\n{body}"
+    ).encode()
+
+
+def _completion(reply: Reply, model: str) -> Json:
+    if reply.status != 200:
+        return {"error": {"message": "as scripted", "type": "server_error", "code": None}}
+    calls = [
+        {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        for number, (name, arguments) in enumerate(reply.calls)
+    ]
+    message = {"role": "assistant", "content": reply.content} | ({"tool_calls": calls} if calls else {})
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 0,
+        "model": model,
+        "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}],
+        "usage": {"prompt_tokens": 50, "completion_tokens": 10, "total_tokens": 60},
+    }
+
+
+@asynccontextmanager
+async def scripted_chat(script: Script) -> AsyncIterator[ScriptedChat]:
+    """A model that listens for as long as the block."""
+    chat = ScriptedChat(script)
+    server = await asyncio.start_server(chat.handle, "127.0.0.1", 0)
+    chat.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    async with server:
+        yield chat

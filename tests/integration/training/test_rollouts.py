@@ -1,0 +1,214 @@
+"""Rollouts over HTTP against a scripted model."""
+
+import asyncio
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from environment.base import Scenario
+from environment.email_search.environment import SyntheticEmailSearch
+from tests.fakes.scripted_chat import Reply, Script, ScriptedChat, call, scripted_chat
+from training.rollouts import failed, messages_of, open_chat, rollout, total
+from training.types import Rollout
+
+ENVIRONMENT = SyntheticEmailSearch()
+(SCENARIO,) = ENVIRONMENT.scenarios("train", 1, seed=0)
+SOURCE = SCENARIO.reference["source_ids"][0]
+RIGHT = call("return_final_answer", answer=SCENARIO.reference["answer"], sources=[SOURCE])
+READ = call("read_email", email_id=SOURCE)
+
+
+def in_turn(replies: Iterable[Reply]) -> Script:
+    """These replies, one after the other."""
+    left = iter(replies)
+
+    async def script(request: Mapping[str, Any]) -> Reply:
+        return next(left)
+
+    return script
+
+
+async def hang(request: Mapping[str, Any]) -> Reply:
+    """Never reply."""
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def no_longer_asked(model: ScriptedChat) -> None:
+    async with asyncio.timeout(10):
+        while model.answering:
+            await asyncio.sleep(0.001)
+
+
+async def roll(model: ScriptedChat, scenario: Scenario = SCENARIO, **options: Any) -> Rollout:
+    async with open_chat(model.endpoint()) as chat:
+        return await rollout(ENVIRONMENT, scenario, chat, **{"id": "r1", "seed": 7, **options})
+
+
+async def test_everything_is_recorded() -> None:
+    async with scripted_chat(in_turn([call("search_inbox", keywords=["nothing like it"]), READ, RIGHT])) as model:
+        done = await roll(model, temperature=0.5, max_completion_tokens=99)
+    assert done.error is None
+    assert (done.id, done.scenario) == ("r1", SCENARIO)
+    assert [message["role"] for message in messages_of(done)] == [
+        *("system", "user", "assistant", "tool", "assistant", "tool", "assistant")
+    ]
+    assert done.outcome["finish"] == "answered"
+    assert done.outcome["sources_correct"]
+    assert done.outcome["read_source"]
+    metrics = done.trajectory.metrics
+    assert (metrics["turns"], metrics["prompt_tokens"], metrics["completion_tokens"]) == (3, 150, 30)
+    assert 0 <= metrics["sampling_s"] + metrics["tools_s"] <= metrics["duration"] == done.seconds
+    assert done.trajectory.tools == model.requests[0]["tools"]
+    assert {request["temperature"] for request in model.requests} == {0.5}
+    assert {request["max_tokens"] for request in model.requests} == {99}
+    assert all(request["logprobs"] for request in model.requests)
+    # What the model is sent is what it said, and each turn has a seed of its own.
+    assert [message["role"] for message in model.requests[2]["messages"]][-2:] == ["assistant", "tool"]
+    assert len({request["seed"] for request in model.requests}) == 3
+    assert (total([done, done], "turns"), failed([done])) == (6, 0)
+
+
+async def test_the_seed_decides_the_seeds_of_the_turns() -> None:
+    async with scripted_chat(in_turn([READ, RIGHT] * 3)) as model:
+        for seed in (1, 1, 2):
+            await roll(model, seed=seed)
+    seeds = [request["seed"] for request in model.requests]
+    assert seeds[:2] == seeds[2:4]
+    assert set(seeds[:2]).isdisjoint(seeds[4:])
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (Reply(content="It is on 14 March."), "no tool call in the reply (stop): 'It is on 14 March.'"),
+        (Reply(), "no tool call"),
+        (Reply((("read_email", '{"email_id": "a"'),)), "not JSON"),
+        (Reply((("read_email", ""),)), "not JSON"),
+        (Reply((("read_email", "[" * 100_000),)), "not JSON"),
+        (Reply((("read_email", '{"email_id": ' + "1" * 5_000 + "}"),)), "not JSON"),
+        (Reply((("read_email", '{"email_id": "\\ud800"}'),)), "not JSON"),
+        (Reply((("read_email", '["a"]'),)), "not an object"),
+        (Reply((("read_email", "null"),)), "not an object"),
+        (call("read_email", email_id=3), "must be a string"),
+        (call("read_email", email_id="a", folder="b"), "no argument folder"),
+        (call("delete_email", email_id="a"), "there is no tool 'delete_email'"),
+        (call("return_final_answer", answer="14 March"), "sources"),
+    ],
+)
+async def test_a_malformed_call_ends_the_rollout_and_is_paid_as_such(reply: Reply, said: str) -> None:
+    async with scripted_chat(in_turn([READ, reply])) as model:
+        done = await roll(model)
+    assert done.error is None
+    assert done.outcome["finish"] == "malformed"
+    assert said in done.outcome["detail"]
+    assert len(model.requests) == 2
+    assert -2 <= sum(ENVIRONMENT.reward(done.outcome, 0.0).values()) <= -1
+
+
+@pytest.mark.parametrize("text", ["\x00", "' OR 1=1 --", '" AND', "", "é" * 50])
+async def test_odd_texts_in_well_formed_calls_are_no_failure(text: str) -> None:
+    calls = [
+        call("search_inbox", keywords=[text], sender=text, recipient=text),
+        call("read_email", email_id=text),
+        call("return_final_answer", answer=text, sources=[text]),
+    ]
+    async with scripted_chat(in_turn(calls)) as model:
+        done = await roll(model)
+    assert done.error is None
+    assert done.outcome["finish"] in ("answered", "gave_up")
+
+
+async def test_several_calls_of_one_turn_are_executed_in_order() -> None:
+    several = Reply((*READ.calls, *call("read_email", email_id="nowhere").calls))
+    ending = Reply((*READ.calls, *RIGHT.calls, *call("read_email", email_id="too late").calls))
+    async with scripted_chat(in_turn([several, ending])) as model:
+        done = await roll(model)
+    assert done.trajectory.metrics["turns"] == 2
+    tools = [message for message in messages_of(done) if message["role"] == "tool"]
+    assert [message["tool_call_id"] for message in tools] == ["call_0", "call_1", "call_0"]
+    assert tools[1]["content"] == "There is no mail nowhere."
+    assert done.outcome["finish"] == "answered"
+    assert done.outcome["turns"] == 4
+    assert json.loads(model.requests[1]["messages"][2]["tool_calls"][1]["function"]["arguments"]) == {
+        "email_id": "nowhere"
+    }
+
+
+async def test_a_malformed_call_among_others_ends_the_turn_there() -> None:
+    async with scripted_chat(in_turn([Reply((*READ.calls, ("read_email", "{"), *RIGHT.calls))])) as model:
+        done = await roll(model)
+    assert done.outcome["finish"] == "malformed"
+    assert done.outcome["answer"] is None
+    assert messages_of(done)[-1]["role"] == "tool"
+
+
+async def test_turns_run_out() -> None:
+    async with scripted_chat(in_turn([READ] * 9)) as model:
+        done = await roll(model, max_turns=3)
+    assert (done.error, done.outcome["finish"], len(model.requests)) == (None, "out_of_turns", 3)
+    assert "3 turns" in done.outcome["detail"]
+
+
+async def test_a_model_that_does_not_reply_is_a_failed_rollout() -> None:
+    async with scripted_chat(hang) as model:
+        done = await roll(model, timeout_s=0.05)
+        await no_longer_asked(model)
+    assert done.error == "the rollout took longer than 0.05 s"
+    assert done.outcome["finish"] == "open"
+    assert failed([done]) == 1
+
+
+@pytest.mark.parametrize(("status", "requests", "name"), [(500, 3, "InternalServer"), (400, 1, "BadRequest")])
+async def test_an_error_reply_is_a_failed_rollout(status: int, requests: int, name: str) -> None:
+    async with scripted_chat(in_turn([READ, *[Reply(status=status)] * 9])) as model:
+        done = await roll(model)
+    assert done.error is not None
+    assert done.error.startswith(f"{name}Error: ")
+    assert "as scripted" in done.error
+    assert len(model.requests) == 1 + requests
+    assert len(messages_of(done)) == 4  # what happened before is kept
+
+
+async def test_a_passing_error_is_tried_again() -> None:
+    async with scripted_chat(in_turn([Reply(status=500), READ, Reply(status=429), Reply(status=503), RIGHT])) as model:
+        done = await roll(model)
+    assert (done.error, done.outcome["finish"]) == (None, "answered")
+    assert model.requests[0]["seed"] == model.requests[1]["seed"]
+
+
+@pytest.mark.parametrize("body", [{}, {"choices": []}, [], "hello", {"choices": [{"index": 0}]}])
+async def test_a_reply_that_is_no_completion_is_a_failed_rollout(body: Any) -> None:
+    async with scripted_chat(in_turn([Reply(body=body)])) as model:
+        done = await roll(model)
+    assert done.error is not None
+
+
+async def test_nobody_at_the_port_is_a_failed_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.rollouts._RETRIES", 0)
+    async with scripted_chat(hang) as model:
+        pass
+    done = await roll(model)
+    assert done.error is not None
+    assert done.error.startswith("APIConnectionError")
+
+
+async def test_cancelling_passes_through_and_ends_the_request() -> None:
+    async with scripted_chat(hang) as model:
+        work = asyncio.create_task(roll(model))
+        async with asyncio.timeout(10):
+            while not model.answering:
+                await asyncio.sleep(0.001)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        await no_longer_asked(model)
+    assert len(model.requests) == 1
+
+
+async def test_a_scenario_that_cannot_be_opened_is_an_error() -> None:
+    async with scripted_chat(hang) as model:
+        with pytest.raises(ValueError, match="nobody@nowhere"):
+            await roll(model, Scenario("x", "train", {"inbox_address": "nobody@nowhere"}))

@@ -1,0 +1,102 @@
+"""Questions about an imported inbox, from their file to scenarios."""
+
+import json
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from environment.base import Scenario
+from environment.email_search.questions import BadQuestion, draw, read_questions
+from environment.invented_names import split_of
+
+
+def rows(count: int) -> list[dict[str, Any]]:
+    return [{"question": f"What is number {n}?", "answer": f"{n}", "source_ids": [f"m{n}"]} for n in range(count)]
+
+
+def read(path: Path, *lines: Any) -> list[Scenario]:
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines), encoding="utf-8")
+    return read_questions(path, "me@inbox.example", "2026-03-14")
+
+
+def scenario(number: int) -> Scenario:
+    return Scenario(f"q:{number}", split_of(f"{number}"), {})
+
+
+def test_a_line_becomes_a_scenario(tmp_path: Path) -> None:
+    own = {"inbox_address": "you@x.example", "query_date": "2001-05-15"}
+    first, second = read(tmp_path / "a.jsonl", rows(1)[0], "", {**rows(2)[1], "source_ids": [7], **own})
+    assert first.task == {
+        "question": "What is number 0?",
+        "inbox_address": "me@inbox.example",
+        "query_date": "2026-03-14",
+    }
+    assert first.reference == {"answer": "0", "source_ids": ["m0"]}
+    assert second.task == {"question": "What is number 1?", **own}
+    assert second.reference["source_ids"] == ["7"]
+    assert [each.id for each in (first, second)] == ["a:1", "a:3"]
+
+
+def test_more_questions_move_none_to_another_split(tmp_path: Path) -> None:
+    few, many = read(tmp_path / "a.jsonl", *rows(30)), read(tmp_path / "b.jsonl", *reversed(rows(90)))
+    splits = {each.task["question"]: each.split for each in many}
+    assert all(splits[each.task["question"]] == each.split for each in few)
+    assert set(splits.values()) == {"train", "validation", "test"}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "not JSON"),
+        ("[]", "'question'"),
+        ("3", "'question'"),
+        ({}, "'question' must be a non-empty str"),
+        ({**rows(1)[0], "answer": ""}, "'answer' must be a non-empty str"),
+        ({**rows(1)[0], "answer": 3}, "'answer' must be a non-empty str"),
+        ({**rows(1)[0], "source_ids": "m0"}, "'source_ids' must be a non-empty list"),
+        ({**rows(1)[0], "source_ids": []}, "'source_ids' must be a non-empty list"),
+        ({**rows(1)[0], "query_date": None}, "'query_date' must be a str"),
+        ({**rows(1)[0], "inbox_address": 3}, "'inbox_address' must be a str"),
+    ],
+)
+def test_an_unfit_line_is_named(tmp_path: Path, line: Any, said: str) -> None:
+    with pytest.raises(BadQuestion, match=f"^a.jsonl line 2: .*{said}"):
+        read(tmp_path / "a.jsonl", rows(1)[0], line)
+
+
+POOL = [scenario(number) for number in range(60)]
+TRAIN = [each for each in POOL if each.split == "train"]
+
+
+@given(st.integers(0, 200), st.lists(st.integers(0, 70), max_size=6), st.integers())
+def test_drawing_in_parts_is_drawing_at_once(start: int, counts: list[int], seed: int) -> None:
+    at_once = list(draw(POOL, "train", sum(counts), seed, start))
+    starts = [start + sum(counts[:place]) for place in range(len(counts))]
+    parts = [draw(POOL, "train", count, seed, begin) for count, begin in zip(counts, starts, strict=True)]
+    assert list(chain(*parts)) == at_once
+    assert len(at_once) == sum(counts)
+
+
+@given(st.integers(), st.integers(0, 3))
+def test_no_question_comes_again_before_all_have_come(seed: int, number: int) -> None:
+    whole = list(draw(POOL, "train", len(TRAIN), seed, number * len(TRAIN)))
+    assert Counter(each.id for each in whole) == Counter(each.id for each in TRAIN)
+
+
+def test_each_pass_and_each_seed_has_an_order_of_its_own() -> None:
+    orders = [
+        tuple(each.id for each in draw(POOL, "train", len(TRAIN), seed, number * len(TRAIN)))
+        for seed in range(3)
+        for number in range(3)
+    ]
+    assert len(set(orders)) == 9
+
+
+def test_a_split_without_a_question_is_said() -> None:
+    with pytest.raises(ValueError, match="no question falls into the split 'test'; add more than these 1"):
+        list(draw([Scenario("q", "train", {})], "test", 1, 0, 0))

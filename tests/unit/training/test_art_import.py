@@ -1,0 +1,36 @@
+"""ART is imported late, and without torch. In fresh processes: the one of the tests has imported everything."""
+
+import subprocess
+import sys
+
+_HEAVY = "('torch', 'transformers', 'art', 'litellm', 'openai')"
+
+
+def python(code: str) -> str:
+    """What a new interpreter prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    return done.stdout.strip()
+
+
+def test_art_comes_without_torch_and_torch_can_come_later() -> None:
+    code = (
+        "import sys\n"
+        "from training.backends.art_import import import_art\n"
+        "art, again = import_art(), import_art()\n"
+        "client = import_art('art.serverless.client')\n"
+        "assert art is again is sys.modules['art']\n"
+        "assert art.Trajectory(messages_and_choices=[]).reward == 0.0\n"
+        "assert client.Client.__module__ == 'art.serverless.client'\n"
+        "print([name for name in sys.modules if name.split('.')[0] in ('torch', 'transformers')])\n"
+        "from importlib.util import find_spec\n"
+        "assert find_spec('torch') is not None\n"
+    )
+    assert python(code) == "[]"
+
+
+def test_what_the_service_imports_brings_none_of_it() -> None:
+    modules = (
+        "training.learn_loop, training.rollouts, training.scoring, training.backends.registry, "
+        "environment.email_search.environment, environment.sales_email.environment, judges.reference"
+    )
+    assert python(f"import sys, {modules}; print([name for name in {_HEAVY} if name in sys.modules])") == "[]"

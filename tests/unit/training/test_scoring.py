@@ -1,0 +1,142 @@
+"""From verdicts to rewards, advantages and groups."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from environment.base import Scenario
+from environment.email_search.environment import SyntheticEmailSearch
+from judges.base import Attempt, Score
+from tests.fakes.scripted_learning import ScriptedTrajectory
+from training.scoring import score_group, share, success_rate, summarise
+from training.types import Group, Rollout
+
+SCENARIO = Scenario("s", "train", {}, {"answer": "x"})
+ENVIRONMENT = SyntheticEmailSearch()
+
+
+class Verdicts:
+    """A judge that gives these scores, or raises."""
+
+    name = "verdicts"
+
+    def __init__(self, *scores: Score | Exception) -> None:
+        self.scores = scores
+        self.seen: list[str] = []
+
+    async def judge(self, scenario: Scenario, attempts: Sequence[Attempt]) -> list[Score]:
+        self.seen = [attempt.id for attempt in attempts]
+        for score in self.scores:
+            if isinstance(score, Exception):
+                raise score
+        return [score for score in self.scores if isinstance(score, Score)]
+
+
+def rollout(id: str, error: str | None = None, **changes: Any) -> Rollout:
+    facts = dict.fromkeys(("found_source", "read_source", "read_invalid", "sources_correct"), True)
+    outcome = {"finish": "answered", "sources": ["a"], "turns": 4, "max_turns": 8, **facts, **changes}
+    trajectory: Any = ScriptedTrajectory()
+    return Rollout(id, SCENARIO, trajectory, outcome, error)
+
+
+async def scored(judge: Verdicts, *rollouts: Rollout) -> Group:
+    return await score_group(ENVIRONMENT, judge, SCENARIO, rollouts)
+
+
+RIGHT, WRONG, NONE = Score(1.0, "right"), Score(0.0, "wrong"), Score(None, "cannot tell")
+
+
+async def test_the_trajectory_gets_the_sum_of_the_parts() -> None:
+    group = await scored(Verdicts(RIGHT, WRONG), rollout("a"), rollout("b"))
+    assert group.skipped is None
+    for each in group.rollouts:
+        assert each.reward == sum(each.reward_parts.values()) == each.rollout.trajectory.reward
+    assert [each.success for each in group.rollouts] == [True, False]
+    assert [each.score.explanation for each in group.rollouts] == ["right", "wrong"]
+    assert [each.advantage for each in group.rollouts] == [pytest.approx(1, abs=1e-4), pytest.approx(-1, abs=1e-4)]
+
+
+async def test_a_failed_rollout_is_not_judged_and_has_no_reward() -> None:
+    judge = Verdicts(RIGHT, WRONG)
+    group = await scored(judge, rollout("a"), rollout("b", error="it broke"), rollout("c"))
+    assert judge.seen == ["a", "c"]
+    assert [each.rollout.id for each in group.rollouts] == ["a", "b", "c"]
+    broken = group.rollouts[1]
+    assert (broken.reward, broken.advantage, broken.success, dict(broken.reward_parts)) == (None, None, False, {})
+    assert "it broke" in broken.score.explanation
+    assert group.skipped is None
+
+
+async def test_what_the_judge_cannot_tell_is_left_out() -> None:
+    group = await scored(Verdicts(NONE, RIGHT, WRONG), rollout("a"), rollout("b"), rollout("c"))
+    assert group.rollouts[0].reward is None
+    assert group.rollouts[0].score == NONE
+    assert group.skipped is None
+
+
+@pytest.mark.parametrize(
+    ("scores", "errors", "skipped"),
+    [
+        ((RIGHT, RIGHT), (None, None), "no_signal"),
+        ((RIGHT,), (None, "broke"), "unscored"),
+        ((RIGHT, NONE), (None, None), "unscored"),
+        ((NONE, NONE), (None, None), "unscored"),
+        ((), ("broke", "broke"), "unscored"),
+        ((RuntimeError("no key"),), (None, None), "unscored"),
+        ((RIGHT,), (None, None), "unscored"),
+    ],
+)
+async def test_groups_that_teach_nothing(scores: Any, errors: Any, skipped: str) -> None:
+    group = await scored(Verdicts(*scores), *(rollout(f"{n}", error) for n, error in enumerate(errors)))
+    assert group.skipped == skipped
+    assert len(group.rollouts) == 2
+
+
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [((RuntimeError("no key"),), "RuntimeError: no key"), ((RIGHT,), "it gave 1 scores for 2 attempts")],
+)
+async def test_a_failing_judge_says_why(scores: Any, said: str) -> None:
+    group = await scored(Verdicts(*scores), rollout("a"), rollout("b"))
+    assert [each.reward for each in group.rollouts] == [None, None]
+    assert all("the judge verdicts failed" in each.score.explanation for each in group.rollouts)
+    assert all(said in each.score.explanation for each in group.rollouts)
+
+
+@given(st.lists(st.none() | st.floats(0, 1), min_size=1, max_size=12))
+def test_advantages_are_centred_and_scaled(values: list[float | None]) -> None:
+    scores = [Score(value, "") for value in values]
+    # The turns make the rewards of right answers differ.
+    rollouts = [rollout(f"{n}", turns=n % 8) for n in range(len(values))]
+    group = asyncio.run(scored(Verdicts(*scores), *rollouts))
+    advantages = [each.advantage for each in group.rollouts if each.advantage is not None]
+    assert len(advantages) == sum(value is not None for value in values)
+    if advantages:
+        assert sum(advantages) == pytest.approx(0, abs=1e-6)
+        assert sum(value**2 for value in advantages) <= len(advantages) + 1e-6
+    if group.skipped is None:
+        assert sum(value**2 for value in advantages) == pytest.approx(len(advantages), rel=1e-3)
+
+
+async def test_figures_are_of_what_was_scored() -> None:
+    group = await scored(
+        Verdicts(RIGHT, NONE, WRONG), rollout("a"), rollout("b"), rollout("c"), rollout("d", error="broke")
+    )
+    # The failed one counts as no success; the one that the judge could not score does not count.
+    assert success_rate(group.rollouts) == pytest.approx(1 / 3)
+    rewards = summarise(group.rollouts)
+    assert rewards.count == 2
+    assert (rewards.min, rewards.max) == (group.rollouts[2].reward, group.rollouts[0].reward)
+    assert rewards.mean == rewards.median == pytest.approx(((rewards.min or 0) + (rewards.max or 0)) / 2)
+
+
+def test_figures_of_nothing() -> None:
+    nothing = summarise([])
+    assert (nothing.mean, nothing.median, nothing.min, nothing.max, nothing.count) == (None, None, None, None, 0)
+    assert success_rate([]) is None
+    assert share([]) is None
+    assert share([True, False]) == 0.5
