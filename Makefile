@@ -32,8 +32,11 @@ check: $(INSTALLED) ## lint, formatting and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(INSTALLED) ## tokens a second of the engine beside transformers.generate
-	@$(BIN)/python -m benchmarks.sampling $(ARGS)
+bench: $(INSTALLED) ## speed beside transformers and TRL, the service under load, what an iteration spends on neither
+	$(BIN)/python -m pip install --quiet --editable '.[embedded,bench]'
+	@for name in sampling trl_rollouts service_under_load iteration_overhead; do \
+		echo; echo "== $$name"; $(BIN)/python -m benchmarks.$$name $(ARGS) || exit; \
+	done
 
 bench-learning: $(INSTALLED) ## the demo for three seeds: mean and spread of what was learned
 	@$(BIN)/python -m benchmarks.learning $(ARGS)

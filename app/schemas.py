@@ -75,6 +75,7 @@ class LearnLoopRequest(_Request):
     max_turns: int | None = Field(default=None, ge=1, le=100)
     max_completion_tokens: int = Field(default=_DEFAULTS.max_completion_tokens, ge=1, le=32_768)
     learning_rate: float = Field(default=_DEFAULTS.learning_rate, gt=0, le=0.1)
+    warmup_iterations: int = Field(default=_DEFAULTS.warmup_iterations, ge=1, le=1_000)
     temperature: float = Field(default=_DEFAULTS.temperature, gt=0, le=2)
     seed: int = Field(default=_DEFAULTS.seed, ge=0, lt=2**31)
     concurrency: int = Field(default=_DEFAULTS.concurrency, ge=1, le=1_024)

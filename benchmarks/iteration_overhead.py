@@ -1,11 +1,11 @@
 """How much of a run's wall time passes outside sampling, training and tools.
 
-    python -m benchmarks.iteration_overhead [--iterations 8] [--json]
+    python -m benchmarks.iteration_overhead [--iterations 6] [--json]
 
-Runs a learn-loop in a real service, after a short one that warms up, and compares the run's wall time, from its start to
-its end in the database, with the seconds that the engine's compute thread was at work (its counters in `GET /health`).
-The rest is ours to answer for: HTTP, JSON, judging, checkpoint bookkeeping between jobs, database, webhooks. Tools run
-while other conversations are sampled; what of them falls outside is not deducted, so the share is an upper bound.
+Runs a learn-loop in a real service, after a short one that warms up, and compares its wall time, from start to end in
+the database, with the seconds that the engine's compute thread was at work (its counters in `GET /health`). The rest
+is ours to answer for: HTTP, JSON, judging, database, webhooks. Tools run while other conversations are sampled; what
+of them does not is not deducted, so the share is an upper bound.
 """
 
 import argparse

@@ -62,7 +62,7 @@ def main() -> None:
     """Run the seeds one after the other and print what they learned."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--iterations", type=int, default=20)
+    parser.add_argument("--iterations", type=int, default=14)
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     arguments = parser.parse_args()
     documents = [run_demo(seed, arguments.iterations) for seed in arguments.seeds]

@@ -2,8 +2,8 @@
 
     python -m benchmarks.service_under_load [--paced 20] [--flat-out 10] [--json]
 
-Starts `learnloop serve` in a fresh directory, posts a learn-loop, and from this process asks `GET /runs/{id}`: first ten
-times a second over one connection, then over four as fast as they answer. The run is cancelled at the end.
+Starts `learnloop serve` in a fresh directory, posts a learn-loop, and asks `GET /runs/{id}` from this process: first
+ten times a second over one connection, then over four as fast as they answer. The run is cancelled at the end.
 """
 
 import argparse

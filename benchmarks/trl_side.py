@@ -3,12 +3,14 @@
 TRL samples with `transformers.generate` (vLLM needs a GPU), and gets what its documentation offers for agents: the
 tools of an `environment_factory`. Its loop goes on as long as a reply calls a tool, so the final answer is left to the
 reward function and costs it no turn. Precision, checkpointing and micro-batch are those that are fastest here: fp32,
-none, 16 trajectories (64: three times as long).
+none, 16 trajectories (with 64 an iteration takes almost twice as long).
 """
 
+import contextlib
 import importlib
 import json
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -231,5 +233,9 @@ def _tokenizer() -> Any:
 def run(turn: "Connection[Iteration, None]", config: RunConfig, micro_batch: int) -> None:
     """The process: train, an iteration for each message."""
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory(prefix="learnloop-") as directory, turn:
+    with (
+        tempfile.TemporaryDirectory(prefix="learnloop-") as directory,
+        turn,
+        contextlib.redirect_stdout(sys.stderr),  # TRL prints its logs
+    ):
         Trainer(turn, config, micro_batch, directory).train()

@@ -148,7 +148,8 @@ class _Loop:
                 art.TrajectoryGroup([r.rollout.trajectory for r in group.rollouts if r.reward is not None])
                 for group in groups
             ],
-            learning_rate=self._config.learning_rate,
+            # Adam's first steps are its noisiest, and full-sized: one unlucky batch could fix a bad habit.
+            learning_rate=self._config.learning_rate * min(1.0, iteration / self._config.warmup_iterations),
             expected_step=self._step,
             options=self._config.train_options,
         )

@@ -19,7 +19,7 @@ _QUESTIONS = 3
 
 def demo(
     environment: Annotated[str, typer.Option(help="What the agent learns.")] = "email_search",
-    iterations: Annotated[int, typer.Option(min=1, max=10_000, help="Rounds of trying, judging and training.")] = 12,
+    iterations: Annotated[int, typer.Option(min=1, max=10_000, help="Rounds of trying, judging and training.")] = 14,
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Another seed: other tasks, other luck.")] = 0,
     data_dir: Annotated[
         Path, typer.Option(envvar="LEARNLOOP_DATA_DIR", file_okay=False, help="Where the runs and models are kept.")

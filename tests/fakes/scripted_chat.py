@@ -1,7 +1,11 @@
-"""A model behind OpenAI's API, on a real port, whose every reply a test decides."""
+"""A model behind OpenAI's API, on a real port, whose every reply a test decides.
+
+Paths do not matter to it, so it also stands in for an engine that answers as no engine should.
+"""
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -23,7 +27,7 @@ class Reply:
 
 
 Script = Callable[[Mapping[str, Json]], Awaitable[Reply]]
-"""From a request's JSON to the reply. It is cancelled if the client leaves."""
+"""From a request's JSON ({} where it has none) to the reply. It is cancelled if the client leaves."""
 
 
 def call(name: str, **arguments: Json) -> Reply:
@@ -47,8 +51,8 @@ class ScriptedChat:
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-        length = int(head.split("content-length: ")[1].split("\r\n")[0])
-        request = json.loads(await reader.readexactly(length))
+        length = re.search(r"content-length: (\d+)", head)
+        request = json.loads(await reader.readexactly(int(length[1]))) if length else {}
         self.requests.append(request)
         self.answering += 1
         self.most = max(self.most, self.answering)
@@ -57,7 +61,7 @@ class ScriptedChat:
         try:
             await asyncio.wait((replying, gone), return_when=asyncio.FIRST_COMPLETED)
             if replying.done():
-                writer.write(_response(replying.result(), request["model"]))
+                writer.write(_response(replying.result(), request.get("model", "")))
                 await writer.drain()
         finally:
             self.answering -= 1

@@ -56,7 +56,8 @@ async def test_only_who_has_the_key_gets_in(base: Path, tmp_path: Path) -> None:
                 assert refused.json()["error"]["code"] == "invalid_api_key"
             key = {"Authorization": "Bearer canary-key"}
             assert (await http.get("/models", headers=key)).status_code == 200
-            assert (await http.get(engine.base_url.replace("/v1", "/health"))).status_code == 200
+            health = await http.get(engine.base_url.replace("/v1", "/health"))
+            assert health.json() == {"status": "ok", "busy_seconds": {"sampling": 0.0, "training": 0.0}}
 
             async def endless() -> "object":
                 for _ in range(40):

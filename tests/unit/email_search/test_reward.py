@@ -61,8 +61,8 @@ def outcome(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "score", "parts"),
     [
-        ({}, 1.0, {"right": 1.0, "sources_correct": 0.3, "few_sources": 0.1, "few_turns": 0.05}),
-        ({}, CORRECT_FROM, {"right": 1.0, "sources_correct": 0.3, "few_sources": 0.1, "few_turns": 0.05}),
+        ({}, 1.0, {"right": 1.0, "sources_correct": 0.6, "few_sources": 0.1, "few_turns": 0.05}),
+        ({}, CORRECT_FROM, {"right": 1.0, "sources_correct": 0.6, "few_sources": 0.1, "few_turns": 0.05}),
         ({"sources": [], "sources_correct": False, "turns": 20}, 1.0, {"right": 1.0, "few_turns": 0.0}),
         (
             {"sources": ["a", "b"], "sources_correct": False, "turns": 8},

@@ -112,6 +112,22 @@ async def test_trainings_run_one_after_the_other(engine: Engine, compute: Comput
     assert [result.step for result in results if isinstance(result, TrainResult)] == [1, 2, 3]
 
 
+async def test_it_counts_the_seconds_that_it_works(engine: Engine, compute: Compute, group: Group) -> None:
+    busy = compute.busy_seconds
+    assert (busy.sampling, busy.training) == (0.0, 0.0)
+    await compute.sample(engine.registry.resolve("tiny"), _request(engine))
+    await compute.call(lambda _: None)  # a piece of work is counted after its end is told
+    sampling = busy.sampling
+    assert sampling > 0.0
+    assert busy.training == 0.0
+    training = _Watched(engine.registry.models()[0].id, [group])
+    compute.train(training.task)
+    await training.end
+    await compute.call(lambda _: None)
+    assert busy.training > 0.0
+    assert busy.sampling == sampling
+
+
 async def test_deleting_a_model_ends_its_trainings(engine: Engine, compute: Compute, group: Group) -> None:
     model = engine.registry.models()[0].id
     trainings = [_Watched(model, [group] * 200) for _ in range(2)]

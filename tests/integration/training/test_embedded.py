@@ -1,0 +1,200 @@
+"""The backend `embedded` on a real engine, and on servers that answer as no engine should."""
+
+import asyncio
+from collections.abc import Mapping
+from itertools import count
+from typing import Any
+
+import pytest
+
+from tests.fakes.scripted_chat import Reply, scripted_chat
+from training.backends import registry
+from training.backends.art_import import import_art
+from training.backends.base import BackendUnavailable, ModelSpec, StepConflict, TrainingFailed
+from training.backends.embedded import EmbeddedBackend, EmbeddedPolicy, connect
+from training.rollouts import open_chat
+
+_names = count()
+
+
+def spec(**changes: str) -> ModelSpec:
+    """A model that no other test has."""
+    return ModelSpec(**{"project": "embedded", "name": f"agent-{next(_names)}", "base_model": "random", **changes})
+
+
+@pytest.fixture
+async def policy(backend: EmbeddedBackend) -> EmbeddedPolicy:
+    return await backend.register(spec())
+
+
+async def sampled_group(policy: EmbeddedPolicy, *, step: int | None = None) -> Any:
+    """Four replies in ART's form, paid for odd token ids."""
+    art = import_art()
+    messages: Any = [{"role": "user", "content": "When?"}]
+    trajectories = []
+    async with open_chat(policy.endpoint(step)) as chat:
+        for seed in range(4):
+            completion = await chat.client.chat.completions.create(
+                model=chat.model, messages=messages, seed=seed, max_tokens=8, logprobs=True
+            )
+            [choice] = completion.choices
+            assert choice.logprobs
+            ids = [int(token.token.removeprefix("token_id:")) for token in choice.logprobs.content or ()]
+            reward = sum(number % 2 for number in ids) / len(ids)
+            trajectories.append(art.Trajectory(messages_and_choices=[*messages, choice], reward=reward))
+    return art.TrajectoryGroup(trajectories)
+
+
+async def train(policy: EmbeddedPolicy, group: Any, expected_step: int, **options: Any) -> int:
+    outcome = await policy.train([group], learning_rate=1e-3, expected_step=expected_step, options=options)
+    assert outcome.metrics["num_groups_trainable"] == 1
+    return outcome.step
+
+
+async def test_a_policy_is_trained_step_by_step_and_found_again(backend: EmbeddedBackend) -> None:
+    model = spec()
+    policy = await backend.register(model)
+    assert await policy.step() == 0
+    assert policy.endpoint().model == f"embedded/{model.name}"
+    assert policy.endpoint(3).model == f"embedded/{model.name}@3"
+    group = await sampled_group(policy, step=0)
+    assert await train(policy, group, expected_step=0) == 1
+    assert await train(policy, group, expected_step=1, scale_rewards=False) == 2
+    again = await backend.register(model)
+    assert await again.step() == 2
+    assert "none" not in repr(again.endpoint())
+
+
+async def test_another_step_than_expected_is_a_conflict_and_trains_nothing(policy: EmbeddedPolicy) -> None:
+    group = await sampled_group(policy)
+    await train(policy, group, expected_step=0)
+    for wrong in (0, 2):
+        with pytest.raises(StepConflict, match=f"step 1, not {wrong}"):
+            await train(policy, group, expected_step=wrong)
+    assert await policy.step() == 1
+
+
+async def test_of_two_trainings_at_once_one_is_refused(policy: EmbeddedPolicy) -> None:
+    group = await sampled_group(policy)
+    outcomes = await asyncio.gather(*(train(policy, group, expected_step=0) for _ in range(2)), return_exceptions=True)
+    assert sorted(map(type, outcomes), key=str) == sorted((int, StepConflict), key=str)
+    assert await policy.step() == 1
+
+
+async def test_groups_without_signal_leave_the_step(policy: EmbeddedPolicy) -> None:
+    group = await sampled_group(policy)
+    for trajectory in group.trajectories:
+        trajectory.reward = 1.0
+    outcome = await policy.train([group], learning_rate=1e-3, expected_step=0, options={})
+    assert (outcome.step, dict(outcome.metrics)) == (0, {})
+
+
+async def test_checkpoints_are_deleted_but_for_those_to_keep_and_the_newest(policy: EmbeddedPolicy) -> None:
+    assert await policy.delete_checkpoints(set()) == []
+    group = await sampled_group(policy)
+    for step in range(4):
+        await train(policy, group, expected_step=step)
+    assert await policy.delete_checkpoints({1, 7}) == [0, 2, 3]
+    assert await policy.delete_checkpoints({1}) == []
+    assert await policy.delete_checkpoints(set()) == [1]
+    assert await policy.step() == 4
+    assert await train(policy, group, expected_step=4) == 5
+
+
+async def test_more_checkpoints_than_a_page_of_the_protocol_holds(policy: EmbeddedPolicy) -> None:
+    group = await sampled_group(policy)
+    for step in range(22):
+        await train(policy, group, expected_step=step)
+    assert await policy.step() == 22
+    assert await policy.delete_checkpoints({5}) == [step for step in range(22) if step != 5]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"base_model": "nobody"}, "nobody"), ({"name": "../x"}, r"\.\./x"), ({"project": "a b"}, "a b")],
+)
+async def test_a_model_that_cannot_be_is_a_value_error(
+    backend: EmbeddedBackend, changes: dict[str, str], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        await backend.register(spec(**changes))
+
+
+async def test_a_model_of_another_base_is_not_continued(backend: EmbeddedBackend, policy: EmbeddedPolicy) -> None:
+    name = policy.endpoint().model.partition("/")[2]
+    with pytest.raises(ValueError, match="exists with base model 'random', not 'learnloop/tiny'"):
+        await backend.register(spec(name=name, base_model="learnloop/tiny"))
+
+
+async def test_bad_options_are_a_value_error(policy: EmbeddedPolicy) -> None:
+    with pytest.raises(ValueError, match="nonsense"):
+        await train(policy, await sampled_group(policy), expected_step=0, nonsense=1)
+    assert await policy.step() == 0
+
+
+async def test_a_training_that_fails_says_why(policy: EmbeddedPolicy) -> None:
+    group = await sampled_group(policy)
+    long: Any = {"role": "user", "content": "When? " * 40_000}
+    for trajectory in group.trajectories:
+        trajectory.messages_and_choices.insert(0, long)
+    with pytest.raises(TrainingFailed, match="the model's context is 32768"):
+        await train(policy, group, expected_step=0)
+    assert await policy.step() == 0
+
+
+async def test_a_key_that_is_not_taken() -> None:
+    async def script(request: Mapping[str, Any]) -> Reply:
+        return Reply(status=401)
+
+    async with scripted_chat(script) as server:
+        backend = await connect(server.url, "canary-key")
+        with pytest.raises(BackendUnavailable, match="as scripted") as caught:
+            await backend.register(spec())
+        await backend.close()
+    assert "canary-key" not in f"{caught.value!r} {caught.value.__cause__!r}"
+
+
+@pytest.mark.parametrize("status", [500, 503, 507])
+async def test_an_engine_in_trouble_is_unavailable(status: int) -> None:
+    async def script(request: Mapping[str, Any]) -> Reply:
+        return Reply(status=status)
+
+    async with scripted_chat(script) as server:
+        backend = await connect(server.url, "key")
+        with pytest.raises(BackendUnavailable, match="does not answer as it should: as scripted"):
+            await backend.register(spec())
+        await backend.close()
+
+
+async def test_nobody_at_the_port_is_unavailable() -> None:
+    async def script(request: Mapping[str, Any]) -> Reply:
+        raise AssertionError
+
+    async with scripted_chat(script) as server:
+        pass
+    backend = await registry.connect("embedded", engine_url=server.url.removesuffix("/v1"), engine_key="key")
+    with pytest.raises(BackendUnavailable):
+        await backend.register(spec())
+    await backend.close()
+
+
+async def test_a_job_that_a_restarted_engine_has_forgotten(policy: EmbeddedPolicy) -> None:
+    async def script(request: Mapping[str, Any]) -> Reply:
+        if "base_model" in request:
+            return Reply(body={"id": "model-1", "entity": "e", "run_id": None, **request})
+        if "trajectory_groups" in request:
+            return Reply(body={"id": "job-1"})
+        return Reply(status=404, body={"error": {"message": "no training job 'job-1'", "code": "job_not_found"}})
+
+    async with scripted_chat(script) as server:
+        backend = await connect(server.url, "key")
+        restarted = await backend.register(spec())
+        with pytest.raises(BackendUnavailable, match="restarted while it trained"):
+            await restarted.train([await sampled_group(policy)], learning_rate=1e-3, expected_step=0, options={})
+        await backend.close()
+
+
+async def test_backends_by_name() -> None:
+    assert registry.names() == ["embedded"]
+    with pytest.raises(registry.UnknownBackend, match="'cloud'; there are: embedded"):
+        await registry.connect("cloud", engine_url="http://127.0.0.1:9", engine_key="key")

@@ -1,0 +1,365 @@
+"""The learn loop with a scripted model: only sampling and training are not real."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from environment.base import Environment, Json, Scenario, Split
+from environment.email_search.environment import SyntheticEmailSearch, build
+from environment.email_search.inbox import write_inbox
+from environment.email_search.synthetic import make_world, parse_address
+from environment.sales_email.environment import SalesEmail
+from judges.reference import ReferenceJudge
+from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
+from tests.fakes.scripted_learning import ScriptedPolicy
+from training.backends.base import Endpoint, ModelSpec, StepConflict, TrainOutcome
+from training.learn_loop import NothingScored, RolloutsFailed, learn_loop
+from training.types import Evaluation, EvaluationConfig, IterationResult, Progress, RunConfig
+
+CONFIG = RunConfig(
+    iterations=4,
+    groups_per_iteration=3,
+    rollouts_per_group=4,
+    learning_rate=1e-3,
+    warmup_iterations=3,
+    concurrency=5,
+    seed=11,
+    evaluation=EvaluationConfig(every=2, scenarios=4, samples=2, test_scenarios=3),
+)
+
+Skill = Callable[[int, str, float], bool]
+"""Whether the model of a step answers that inbox's question right; the number in [0, 1) is the luck of the seed."""
+
+
+class Trained(ScriptedPolicy):
+    """Notes what it is trained on."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(ModelSpec("p", "m", "tiny"), url)
+        self.jobs: list[tuple[int, list[int], float]] = []
+        self.error: Exception | None = None
+
+    async def train(
+        self, groups: Sequence[Any], *, learning_rate: float, expected_step: int, options: Mapping[str, Json]
+    ) -> TrainOutcome:
+        if self.error is not None:
+            raise self.error
+        assert all(len({each.reward for each in group.trajectories}) > 1 for group in groups)
+        self.jobs.append((expected_step, [len(group.trajectories) for group in groups], learning_rate))
+        return await super().train(groups, learning_rate=learning_rate, expected_step=expected_step, options=options)
+
+
+class Noted(SyntheticEmailSearch):
+    """Notes which scenarios are drawn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[tuple[Split, int]] = []
+
+    def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
+        self.drawn.append((split, count))
+        return super().scenarios(split, count, seed, start)
+
+
+def address_of(request: Mapping[str, Json]) -> str:
+    """The inbox that a request is about."""
+    match = re.search(r"the inbox of (\S+)\. Today", request["messages"][0]["content"])
+    assert match
+    return match[1]
+
+
+def skilled(skill: Skill) -> Callable[[Mapping[str, Json]], Any]:
+    """A model that answers at once."""
+
+    async def script(request: Mapping[str, Json]) -> Reply:
+        step = int(request["model"].rpartition("@")[2])
+        place = parse_address(address_of(request))
+        assert place
+        world = make_world(*place)
+        right = skill(step, world.address, request["seed"] / 2**53)
+        return call("return_final_answer", answer=world.answer if right else "no idea", sources=[world.source_id])
+
+    return script
+
+
+async def hang(request: Mapping[str, Json]) -> Reply:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def run(
+    model: ScriptedChat, config: RunConfig = CONFIG, environment: Environment | None = None, **options: Any
+) -> list[IterationResult]:
+    policy = options.pop("policy", None) or Trained(model.url)
+    results = learn_loop(config, environment or SyntheticEmailSearch(), ReferenceJudge(), policy, **options)
+    async with aclosing(results):
+        return [result async for result in results]
+
+
+@asynccontextmanager
+async def left_as_it_was() -> AsyncIterator[None]:
+    """No task is left that was not there before."""
+    before = asyncio.all_tasks()
+    yield
+    async with asyncio.timeout(10):
+        while asyncio.all_tasks() - before:
+            await asyncio.sleep(0.001)
+
+
+def figures(result: IterationResult) -> list[Any]:
+    """What must not depend on chance: rewards and what was evaluated."""
+    return [
+        [[(each.reward, each.advantage) for each in group.rollouts] for group in result.groups],
+        [[each.reward for each in evaluation.rollouts] for evaluation in result.evaluations],
+        (result.step, result.best_step, result.success, result.rewards),
+    ]
+
+
+def lucky(step: int, address: str, luck: float) -> bool:
+    """Half of the tries are right, and more with each step."""
+    return luck < 0.5 + 0.1 * step
+
+
+async def test_a_baseline_and_then_the_iterations() -> None:
+    seen: list[Progress] = []
+    async with left_as_it_was(), scripted_chat(skilled(lucky)) as model:
+        policy = Trained(model.url)
+        results = await run(model, policy=policy, progress=seen.append)
+    assert [result.iteration for result in results] == [0, 1, 2, 3, 4]
+    assert [result.step for result in results] == [0, 1, 2, 3, 4]
+    assert [job[0] for job in policy.jobs] == [0, 1, 2, 3]
+    rates = [1e-3 / 3, 2e-3 / 3, 1e-3, 1e-3]
+    assert [rate for _, _, rate in policy.jobs] == pytest.approx(rates)
+    evaluated = [[(e.split, e.mode, e.scenarios, len(e.rollouts)) for e in result.evaluations] for result in results]
+    validation = [("validation", "sampled", 4, 8), ("validation", "greedy", 4, 4)]
+    test = [("test", "sampled", 3, 6), ("test", "greedy", 3, 3)]
+    assert evaluated == [validation + test, [], validation, [], validation + test]
+    assert model.most <= CONFIG.concurrency
+    baseline, *iterations = results
+    assert (baseline.groups, baseline.success, baseline.rewards.mean, dict(baseline.train_metrics)) == (
+        (),
+        None,
+        None,
+        {},
+    )
+    assert baseline.timing.total_s >= baseline.timing.evaluate_s > 0
+    for result in iterations:
+        assert [len(group.rollouts) for group in result.groups] == [4, 4, 4]
+        rewards = [each.reward for group in result.groups for each in group.rollouts if each.reward is not None]
+        assert result.rewards.mean == pytest.approx(sum(rewards) / 12)
+        assert result.success == sum(each.success for group in result.groups for each in group.rollouts) / 12
+        assert dict(result.train_metrics) == {"loss": 0.5}
+        evaluations = sum(evaluation.rollouts != () and len(evaluation.rollouts) for evaluation in result.evaluations)
+        assert result.timing.prompt_tokens == 50 * (12 + evaluations)
+        assert result.timing.completion_tokens == 10 * (12 + evaluations)
+    steps = [(progress.iteration, progress.phase, progress.done, progress.total) for progress in seen]
+    assert [step for step in steps if step[0] == 1] == [
+        *((1, "rollout", done, 12) for done in range(13)),
+        (1, "judge", 0, 3),
+        (1, "train", 0, 1),
+        (1, "train", 1, 1),
+    ]
+
+
+async def test_the_same_config_gives_the_same_results_whatever_runs_at_once() -> None:
+    async with scripted_chat(skilled(lucky)) as model:
+        one = await run(model)
+        other = await run(model, RunConfig(**{**_fields(CONFIG), "concurrency": 1}))
+        another_seed = await run(model, RunConfig(**{**_fields(CONFIG), "seed": 12}))
+    assert list(map(figures, one)) == list(map(figures, other))
+    assert list(map(figures, one)) != list(map(figures, another_seed))
+
+
+def _fields(config: RunConfig) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in config.__dataclass_fields__}
+
+
+async def test_scenarios_are_drawn_for_one_iteration_and_never_again() -> None:
+    environment = Noted()
+    async with scripted_chat(skilled(lucky)) as model:
+        results = await run(model, environment=environment)
+    assert max(count for split, count in environment.drawn if split == "train") == CONFIG.groups_per_iteration
+    ids = [group.scenario.id for result in results for group in result.groups]
+    assert len(set(ids)) == len(ids) == 12
+    assert {id.split(".")[0] for id in ids} == {"train"}
+    # Each evaluation meets the same scenarios and the same luck.
+    sampled = [e for result in results for e in result.evaluations if (e.split, e.mode) == ("validation", "sampled")]
+    assert len({tuple(each.rollout.scenario.id for each in e.rollouts) for e in sampled}) == 1
+
+
+async def test_a_scenario_that_is_drawn_twice_is_tried_anew(tmp_path: Path) -> None:
+    """An inbox may have fewer questions than an iteration takes."""
+    world = make_world("train", 0, 0)
+    write_inbox(tmp_path / "inboxes" / "few.sqlite", world.emails)
+    rows = [{"question": f"{n}?", "answer": world.answer, "source_ids": [world.source_id]} for n in range(12)]
+    (tmp_path / "inboxes" / "few.questions.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+    async def script(request: Mapping[str, Json]) -> Reply:
+        return call("return_final_answer", answer=world.answer if request["seed"] % 2 else "no", sources=[])
+
+    config = RunConfig(iterations=1, groups_per_iteration=24, rollouts_per_group=2, evaluation=CONFIG.evaluation)
+    async with scripted_chat(script) as model:
+        await run(model, config, build({"inbox": "few"}, tmp_path))
+    sampled = [request["seed"] for request in model.requests if request["temperature"] == 1.0]
+    # Only what is evaluated before and after shares its seeds.
+    assert len(set(sampled)) == 24 * 2 + 4 * 2 + 3 * 2
+
+
+async def test_the_best_step_is_kept_when_later_ones_are_worse() -> None:
+    def skill(step: int, address: str, luck: float) -> bool:
+        return luck < (0.5 if address.startswith("train") else {0: 0.1, 1: 0.4, 2: 0.95}.get(step, 0.3))
+
+    async with scripted_chat(skilled(skill)) as model:
+        results = await run(model)
+    assert [result.best_step for result in results] == [0, 0, 2, 2, 2]
+    final: Sequence[Evaluation] = results[-1].evaluations
+    assert [(evaluation.split, evaluation.step) for evaluation in final] == [
+        *(("validation", 4), ("validation", 4), ("test", 2), ("test", 2))
+    ]
+    assert all(evaluation.success > 0.3 for evaluation in final if evaluation.split == "test")
+
+
+async def test_of_equal_successes_the_higher_reward_is_best_and_of_equal_rewards_the_first() -> None:
+    async def script(request: Mapping[str, Json]) -> Reply:
+        """Never right; from step 2 on no longer malformed."""
+        step = int(request["model"].rpartition("@")[2])
+        if request["seed"] % 2 or step >= 2:
+            return call("return_final_answer", answer="no idea", sources=[])
+        return Reply(content="what?")
+
+    async with scripted_chat(script) as model:
+        results = await run(model)
+    # Step 2 is the last one: nothing differs any more, so nothing is trained.
+    assert [result.step for result in results] == [0, 1, 2, 2, 2]
+    assert [result.best_step for result in results] == [0, 0, 2, 2, 2]
+    assert results[0].evaluations[0].malformed > 0 == results[-1].evaluations[0].malformed
+
+
+async def test_groups_without_signal_are_skipped_and_counted() -> None:
+    def skill(step: int, address: str, luck: float) -> bool:
+        """Right always in one inbox of three, never in the next, by luck in the last."""
+        number = int(address.split("@")[0].rpartition(".")[2]) % 3
+        return [True, False, luck < 0.5][number]
+
+    async with scripted_chat(skilled(skill)) as model:
+        policy = Trained(model.url)
+        results = await run(model, policy=policy)
+    assert [sizes for _, sizes, _ in policy.jobs] == [[4]] * 4
+    assert [dict(result.skipped_groups) for result in results] == [{}, *[{"no_signal": 2}] * 4]
+    assert [group.skipped for group in results[1].groups] == ["no_signal", "no_signal", None]
+
+
+async def test_without_any_signal_nothing_is_trained() -> None:
+    async with scripted_chat(skilled(lambda *_: True)) as model:
+        policy = Trained(model.url)
+        results = await run(model, policy=policy)
+    assert policy.jobs == []
+    assert [result.step for result in results] == [0] * 5
+    assert [dict(result.skipped_groups) for result in results[1:]] == [{"no_signal": 3}] * 4
+    assert results[-1].success == 1.0
+
+
+async def test_failed_rollouts_are_counted_and_left_out() -> None:
+    answer = skilled(lambda _, __, luck: luck > 0.6)
+
+    async def script(request: Mapping[str, Json]) -> Reply:
+        return Reply(status=400) if request["seed"] / 2**53 < 0.3 else await answer(request)
+
+    async with scripted_chat(script) as model:
+        policy = Trained(model.url)
+        results = await run(model, policy=policy)
+    for result in results:
+        rollouts = [each for group in result.groups for each in group.rollouts]
+        rollouts += [each for evaluation in result.evaluations for each in evaluation.rollouts]
+        broken = [each for each in rollouts if each.rollout.error is not None]
+        assert result.failed_rollouts == len(broken)
+        assert all(each.reward is None for each in broken)
+    assert sum(result.failed_rollouts for result in results) > 0
+    assert 0 < sum(sum(sizes) for _, sizes, _ in policy.jobs) < 48
+
+
+@pytest.mark.parametrize("until", [0, 1])
+async def test_when_every_rollout_fails_the_loop_says_why(until: int) -> None:
+    answer = skilled(lucky)
+
+    async def script(request: Mapping[str, Json]) -> Reply:
+        """Fails at the baseline, or only in training."""
+        return (
+            Reply(status=400) if address_of(request).startswith(("test.", "train.")[until]) else await answer(request)
+        )
+
+    async with left_as_it_was(), scripted_chat(script) as model:
+        results = learn_loop(CONFIG, SyntheticEmailSearch(), ReferenceJudge(), Trained(model.url))
+        for _ in range(until):
+            await anext(results)
+        with pytest.raises(RolloutsFailed) as caught:
+            await anext(results)
+    count = CONFIG.groups_per_iteration * CONFIG.rollouts_per_group if until else 6
+    assert str(caught.value).startswith(f"all {count} rollouts of iteration {until} failed, the first: BadRequestError")
+    assert "as scripted" in str(caught.value)
+
+
+async def test_a_judge_that_can_score_nothing_ends_the_loop() -> None:
+    async def script(request: Mapping[str, Json]) -> Reply:
+        return Reply(content="what?")
+
+    async with scripted_chat(script) as model:
+        with pytest.raises(NothingScored, match=r"the judge reference scored no rollout: .*no reference answer"):
+            await run(model, environment=SalesEmail())
+
+
+async def test_what_the_backend_raises_passes_through() -> None:
+    async with left_as_it_was(), scripted_chat(skilled(lucky)) as model:
+        policy = Trained(model.url)
+        policy.error = StepConflict("the model is at step 3, not 0")
+        with pytest.raises(StepConflict, match="at step 3"):
+            await run(model, policy=policy)
+
+
+async def test_cancelling_leaves_no_rollout_running() -> None:
+    async with left_as_it_was(), scripted_chat(hang) as model:
+        work = asyncio.create_task(run(model))
+        async with asyncio.timeout(30):
+            while model.answering < CONFIG.concurrency:
+                await asyncio.sleep(0.001)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        async with asyncio.timeout(10):
+            while model.answering:
+                await asyncio.sleep(0.001)
+        assert len(model.requests) == CONFIG.concurrency
+
+
+async def test_a_consumer_that_has_seen_enough_leaves_nothing_running() -> None:
+    async with left_as_it_was(), scripted_chat(skilled(lucky)) as model:
+        results = learn_loop(CONFIG, SyntheticEmailSearch(), ReferenceJudge(), Trained(model.url))
+        async with aclosing(results):
+            async for result in results:
+                if result.iteration == 1:
+                    break
+        asked = len(model.requests)
+        assert model.answering == 0
+        assert len(model.requests) == asked == 21 + 12
+
+
+async def test_a_policy_that_was_trained_before_goes_on_from_its_step() -> None:
+    class Old(Trained):
+        async def step(self) -> int:
+            return 7
+
+        def endpoint(self, step: int | None = None) -> Endpoint:
+            assert step is not None
+            assert step >= 7
+            return super().endpoint(step)
+
+    async with scripted_chat(skilled(lambda _, __, luck: luck < 0.5)) as model:
+        results = await run(model, policy=Old(model.url))
+    assert [result.step for result in results] == [7, 8, 9, 10, 11]
+    assert results[0].best_step == 7

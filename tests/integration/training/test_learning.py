@@ -1,0 +1,127 @@
+"""The learn loop on a real engine, over HTTP."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from environment.email_search.environment import SyntheticEmailSearch
+from judges.reference import ReferenceJudge
+from tests.fakes.engine_process import EngineProcess
+from training.backends.base import ModelSpec
+from training.backends.embedded import EmbeddedBackend
+from training.learn_loop import RolloutsFailed, learn_loop
+from training.types import EvaluationConfig, IterationResult, Progress, RunConfig
+
+CONFIG = RunConfig(
+    iterations=2,
+    groups_per_iteration=2,
+    rollouts_per_group=4,
+    max_turns=4,
+    max_completion_tokens=60,
+    evaluation=EvaluationConfig(every=2, scenarios=2, samples=1, test_scenarios=1),
+)
+
+
+def learn(
+    backend: EmbeddedBackend, config: RunConfig, name: str, base: str, progress: Callable[[Progress], None]
+) -> AsyncIterator[IterationResult]:
+    """The loop for a model of that name."""
+
+    async def results() -> AsyncIterator[IterationResult]:
+        policy = await backend.register(ModelSpec("learning", name, base))
+        loop = learn_loop(config, SyntheticEmailSearch(), ReferenceJudge(), policy, progress=progress)
+        async with aclosing(loop):
+            async for result in loop:
+                yield result
+
+    return results()
+
+
+def figures(result: IterationResult) -> list[Any]:
+    """All that the seed decides."""
+    groups = [[(each.reward, each.rollout.outcome) for each in group.rollouts] for group in result.groups]
+    evaluations = [[(each.reward, each.rollout.outcome) for each in e.rollouts] for e in result.evaluations]
+    metrics = {name: value for name, value in result.train_metrics.items() if name != "seconds"}
+    return [groups, evaluations, result.step, result.best_step, metrics]
+
+
+def weights(engine: EngineProcess, name: str, step: int) -> str:
+    """The hash of a checkpoint's weights."""
+    path = engine.data_dir / "models" / "learning" / name / "checkpoints" / f"{step:06d}" / "model.safetensors"
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+async def test_the_same_seed_gives_the_same_rewards_and_the_same_weights(
+    engine: EngineProcess, backend: EmbeddedBackend
+) -> None:
+    """However many rollouts run at once."""
+    one, other = [
+        [result async for result in learn(backend, config, name, "learnloop/tiny", lambda _: None)]
+        for name, config in (("one", CONFIG), ("other", replace(CONFIG, concurrency=3)))
+    ]
+    assert [result.iteration for result in one] == [0, 1, 2]
+    assert list(map(figures, one)) == list(map(figures, other))
+    steps = range(one[-1].step + 1)
+    assert len(steps) > 1, "nothing was trained"
+    hashes = [weights(engine, "one", step) for step in steps]
+    assert hashes == [weights(engine, "other", step) for step in steps]
+    assert len(set(hashes)) == len(steps)
+    for result in one:
+        assert result.failed_rollouts == 0
+        assert result.timing.completion_tokens > 0
+        for group in result.groups:
+            for each in group.rollouts:
+                assert each.reward == pytest.approx(sum(each.reward_parts.values()))
+    best = max(
+        (evaluation for result in one for evaluation in result.evaluations if evaluation.split == "validation"),
+        key=lambda evaluation: (evaluation.mode == "sampled", evaluation.success, evaluation.mean_reward),
+    )
+    assert one[-1].best_step == best.step
+
+
+async def test_cancelling_in_the_middle_of_rollouts_leaves_the_engine_idle(
+    engine: EngineProcess, backend: EmbeddedBackend
+) -> None:
+    before = asyncio.all_tasks()
+    # At this temperature a random model goes round in circles and does not end its turn.
+    config = replace(CONFIG, temperature=0.01, max_completion_tokens=30_000, max_turns=1)
+    begun = asyncio.Event()
+
+    async def consume() -> None:
+        async for _ in learn(backend, config, "cancelled", "random", lambda _: begun.set()):
+            raise AssertionError("the baseline takes a minute")
+
+    work = asyncio.create_task(consume())
+    async with httpx.AsyncClient(base_url=engine.base_url.removesuffix("/v1")) as http:
+
+        async def sampling_s() -> float:
+            seconds: float = (await http.get("/health")).json()["busy_seconds"]["sampling"]
+            return seconds
+
+        await begun.wait()
+        at_first = await sampling_s()
+        async with asyncio.timeout(30):
+            while await sampling_s() < at_first + 0.2:
+                await asyncio.sleep(0.01)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        async with asyncio.timeout(10):
+            seen = [-1.0, await sampling_s()]
+            while seen[-1] != seen[-2]:
+                await asyncio.sleep(0.1)
+                seen.append(await sampling_s())
+    assert asyncio.all_tasks() == before
+
+
+async def test_an_engine_that_refuses_every_request_fails_the_loop(backend: EmbeddedBackend) -> None:
+    config = replace(CONFIG, temperature=1.0, max_completion_tokens=0)
+    with pytest.raises(RolloutsFailed, match=r"all 2 rollouts of iteration 0 failed, the first: .*max_tokens"):
+        async for _ in learn(backend, config, "refused", "random", lambda _: None):
+            pass
