@@ -242,7 +242,10 @@ class _Loop:
             open_chat(self._policy.endpoint(step), config.concurrency) as chat,
             asyncio.TaskGroup() as tasks,
         ):
-            started = [tasks.create_task(attempt(chat, wanted)) for wanted in attempts]
+            started = []
+            for wanted in attempts:
+                started.append(tasks.create_task(attempt(chat, wanted)))
+                await asyncio.sleep(0)  # the first request is sent while the others are still being made
         rollouts = [task.result() for task in started]
         if failed(rollouts) == len(rollouts):
             raise RolloutsFailed(

@@ -25,7 +25,7 @@ from app.runs.summary import summarise
 from environment.base import Environment
 from judges.base import Judge
 from training.backends.base import Backend, BackendUnavailable, Policy, StepConflict, TrainingFailed
-from training.learn_loop import learn_loop
+from training.learn_loop import NothingScored, RolloutsFailed, learn_loop
 from training.types import IterationResult, Progress, RunConfig
 
 Connect = Callable[[str], Awaitable[Backend]]
@@ -51,7 +51,15 @@ _POLL_S = 1.0
 _BEAT_S = 0.5
 _DATABASE_PATIENCE_S = 300.0
 _CLOSE_S = 15.0
-_EXPECTED = (EngineUnavailable, BackendUnavailable, TrainingFailed, StepConflict, ValueError)
+_EXPECTED = (
+    EngineUnavailable,
+    BackendUnavailable,
+    TrainingFailed,
+    StepConflict,
+    RolloutsFailed,
+    NothingScored,
+    ValueError,
+)
 """Failures whose message says all: no traceback in the log."""
 
 log = structlog.get_logger(__name__)
