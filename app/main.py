@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager, suppress
 
 import uvicorn
 from fastapi import FastAPI
+from fastapi.responses import RedirectResponse
+from fastapi_offline import FastAPIOffline
 
 from app import errors
 from app.api import ask, catalogue, health, runs, trajectories
@@ -36,13 +38,24 @@ def create_app(settings: Settings, *, connect: Connect | None = None, learn: Lea
             app.state.service = service
             yield
 
-    app = FastAPI(
-        title="Learnloop", version="0.1.0", lifespan=lifespan, redirect_slashes=False, strict_content_type=False
+    # FastAPI's own documentation page loads its scripts from the network.
+    app = FastAPIOffline(
+        redoc_url=None,
+        title="Learnloop",
+        version="0.1.0",
+        lifespan=lifespan,
+        redirect_slashes=False,
+        strict_content_type=False,
     )
     app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES)
     errors.install(app)
     for router in (runs.router, trajectories.router, ask.router, catalogue.router, health.router):
         app.include_router(router)
+
+    @app.get("/", include_in_schema=False)
+    async def root() -> RedirectResponse:
+        return RedirectResponse("/docs")
+
     return app
 
 
