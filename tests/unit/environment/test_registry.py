@@ -8,7 +8,7 @@ from environment import registry
 
 
 def test_the_shipped_environments_are_registered(tmp_path: Path) -> None:
-    assert registry.names() == ["email_search", "sales_email"]
+    assert registry.names() == ["email_search"]
     for name in registry.names():
         environment = registry.build(name, {}, tmp_path)
         assert environment.name == name
@@ -17,7 +17,7 @@ def test_the_shipped_environments_are_registered(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_tells_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(registry.UnknownEnvironment, match=r"'chess'.*email_search, sales_email"):
+    with pytest.raises(registry.UnknownEnvironment, match=r"'chess'.*email_search"):
         registry.build("chess", {}, tmp_path)
 
 
