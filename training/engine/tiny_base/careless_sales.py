@@ -52,7 +52,7 @@ def _careless(rng: Random, onward: list[str]) -> str:
 async def _finish(
     demo: Demonstration, world: World, rng: Random, care: float, seen: list[str], read: list[str]
 ) -> None:
-    subject, body = _email(world, rng, care)
+    subject, body = _email(world, rng, care, read)
     if rng.random() < 0.12:
         await demo.call(PROPOSE.name, subject=subject, body=body)
         if demo.over:
@@ -61,14 +61,24 @@ async def _finish(
     await demo.call(FINALIZE.name, subject=subject, body=body, citations=citations)
 
 
-def _email(world: World, rng: Random, care: float) -> tuple[str, str]:
+def _email(world: World, rng: Random, care: float, read: list[str]) -> tuple[str, str]:
     named = rng.random() < 0.35 + care
     greeting = f"Hi {world.prospect.split()[0]}," if rng.random() < 0.6 + care / 2 else "Hello,"
     opening = f"a note for {world.company}." if named else "a short note for you."
+    said = [world.graph.nodes[id].content for id in _said(rng, care, read)]
     return (
         f"For {world.company}" if rng.random() < care else "A question",
-        f"{greeting} {opening} {GOALS[world.goal]}",
+        " ".join([greeting, opening, *said, GOALS[world.goal]]),
     )
+
+
+def _said(rng: Random, care: float, read: list[str]) -> list[str]:
+    """Which of the nodes that were read the email quotes: mostly none, or one of them."""
+    if not read or rng.random() > 0.15 + care / 2:
+        return []
+    if len(read) > 1 and rng.random() < care:
+        return [read[0], read[-1]]
+    return [rng.choice(read)]
 
 
 def _citations(rng: Random, cites: float, seen: list[str], read: list[str]) -> list[str]:
