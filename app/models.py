@@ -98,7 +98,13 @@ class Run(Base):
     rollouts: Mapped[int] = mapped_column(default=0)
     prompt_tokens: Mapped[int] = mapped_column(BigInteger, default=0)
     completion_tokens: Mapped[int] = mapped_column(BigInteger, default=0)
+    judge_prompt_tokens: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    judge_completion_tokens: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    judge_cost_usd: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    """Of the calls whose price is known."""
     error: Mapped[str | None]
+    results_error: Mapped[str | None]
+    """Why the folder of results is not complete; the database is."""
     summary: Mapped[dict[str, Json] | None]
     """Before and after, written when the run completes."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
@@ -162,7 +168,7 @@ class Trajectory(Base):
     """The order in which they were saved; lists go by it."""
     run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
     kind: Mapped[str]
-    """train, evaluation or ask."""
+    """train, evaluation, showcase or ask."""
     iteration: Mapped[int | None]
     split: Mapped[str]
     mode: Mapped[str]
@@ -189,6 +195,88 @@ class Trajectory(Base):
     completion_tokens: Mapped[int]
     seconds: Mapped[float]
     started_at: Mapped[datetime]
+
+
+class Reflection(Base):
+    """What a reflective environment had learned after an iteration, and its showcase."""
+
+    __tablename__ = "reflection"
+
+    run_id: Mapped[str] = _run_id()
+    iteration: Mapped[int] = mapped_column(primary_key=True)
+    state: Mapped[dict[str, Json]]
+    trajectory_id: Mapped[str]
+    """The showcase's trajectory."""
+
+
+class JudgeCall(Base):
+    """What one verdict of a judge model cost."""
+
+    __tablename__ = "judge_call"
+    __table_args__ = (Index("ix_judge_call_run_id_iteration", "run_id", "iteration"),)
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    run_id: Mapped[str] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
+    iteration: Mapped[int]
+    judge: Mapped[str]
+    model: Mapped[str]
+    prompt_tokens: Mapped[int]
+    completion_tokens: Mapped[int]
+    cost_usd: Mapped[float | None]
+    requests: Mapped[int]
+    seconds: Mapped[float]
+    cached: Mapped[bool]
+    error: Mapped[str | None]
+
+
+class Verdict(Base):
+    """A judge model's verdict, by the hash of everything that decided it."""
+
+    __tablename__ = "verdict"
+
+    key: Mapped[str] = mapped_column(String(64), primary_key=True)
+    value: Mapped[dict[str, Json]]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class Document(Base):
+    """A graph or a set of scenarios that a request brought, by the SHA-256 of its canonical JSON."""
+
+    __tablename__ = "document"
+
+    sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
+    kind: Mapped[str]
+    """graph or scenarios."""
+    content: Mapped[list[Json]]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class Feedback(Base):
+    """What somebody did with an email, or thought of it. Rows never change: the order of arrival does not matter."""
+
+    __tablename__ = "feedback"
+    __table_args__ = (
+        Index("ix_feedback_trajectory_id", "trajectory_id"),
+        Index("ix_feedback_against_id", "against_id"),
+        Index("ix_feedback_run_id_id", "run_id", "id"),
+    )
+
+    id: Mapped[str] = mapped_column(String(26), primary_key=True)
+    event_id: Mapped[str] = mapped_column(Text, unique=True)
+    """The sender's own id of the event: a second one with it is the same event."""
+    trajectory_id: Mapped[str] = mapped_column(Text, ForeignKey("trajectory.id", ondelete="CASCADE"))
+    """Whose email it is about; of a preference, the one preferred."""
+    against_id: Mapped[str | None] = mapped_column(Text, ForeignKey("trajectory.id", ondelete="CASCADE"))
+    """Of a preference, the other one."""
+    run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
+    """The run of that trajectory; None for one that was asked of a model by name."""
+    type: Mapped[str]
+    confidence: Mapped[float]
+    """In (0, 1]; of preferences and thumbs."""
+    source: Mapped[str]
+    """api, or simulator for invented events."""
+    occurred_at: Mapped[datetime]
+    received_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
 class Checkpoint(Base):

@@ -16,6 +16,7 @@ from app.db import DatabaseUrlError, Sessions, make_engine, make_sessions, migra
 from app.embedded_postgres import EmbeddedPostgres
 from app.engine_process import EngineProcess
 from app.errors import DATABASE_DOWN
+from app.judging import judge_services
 from app.runs.own_thread import on_loop
 from app.runs.queries import RunQueries
 from app.runs.runner import Connect, LearnLoop, Runner
@@ -75,6 +76,7 @@ async def open_service(
             data_dir=settings.data_dir,
             max_concurrent=settings.max_concurrent_runs,
             frontend_url=str(settings.frontend_url) if settings.frontend_url else None,
+            judge_services=partial(judge_services, settings, sessions, asyncio.get_running_loop()),
             on_saved=dispatcher.wake,
             learn=learn,
         )

@@ -21,6 +21,9 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 """What a project or a model may be called: it becomes a directory name."""
 
+MODEL_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@-]*(/[A-Za-z0-9._:@-]+)*$"
+"""A model's name; never an address, which some of litellm's providers would open."""
+
 TINY_BASE = "learnloop/tiny"
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -70,6 +73,14 @@ class Settings(BaseSettings):
     """None names each run's model after the run."""
     art_base_model: str = Field(TINY_BASE, validation_alias=_from("ART_BASE_MODEL"), min_length=1, max_length=256)
     openai_api_key: SecretStr | None = Field(None, validation_alias=_from("OPENAI_API_KEY"))
+    judge_model: str | None = Field(None, pattern=MODEL_PATTERN)
+    """The language model that judges, in litellm's form: `openai/gpt-4.1-mini`, `anthropic/...`."""
+    judge_base_url: HttpUrl | None = None
+    """An OpenAI-compatible server for `openai/...` names; None: the provider's own address."""
+    judge_api_key: SecretStr | None = None
+    """None takes OPENAI_API_KEY, or what the provider's library reads."""
+    judge_concurrency: int = Field(8, ge=1, le=256)
+    """Requests to the judge model under way at once, for each run."""
     wandb_api_key: SecretStr | None = Field(None, validation_alias=_from("WANDB_API_KEY"))
 
     @field_validator("log_level", mode="before")

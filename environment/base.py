@@ -7,7 +7,7 @@ the end reads its `outcome`: the facts that judges score and `Environment.reward
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 Json = Any
 """A value that `json.dumps` writes: None, bool, int, float, str, or lists and string-keyed dicts of these."""
@@ -90,6 +90,10 @@ class Environment(Protocol):
 
     name: str
     default_max_turns: int
+    default_judge: str
+    """Who scores the attempts of a run that names no judge; needs no key."""
+    rubric: str
+    """What makes one attempt better than another, told to a judge that is a language model."""
 
     def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
         """Numbers `start` to `start + count` of a split's scenarios, the same for the same seed.
@@ -114,3 +118,33 @@ class Environment(Protocol):
 
     def close(self) -> None:
         """Give back files and connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewarded:
+    """What an attempt achieved: its scenario, its outcome, and the reward that training saw."""
+
+    scenario: Scenario
+    outcome: Outcome
+    reward: float
+
+
+@runtime_checkable
+class Reflective(Protocol):
+    """An environment that learns beside the policy. An instance belongs to one run, and its state to that run alone.
+
+    The state is a function of its initial value and of what it reflected on, in that order: the stored trajectories
+    of a run give its states again.
+    """
+
+    def showcase(self, seed: int) -> Scenario:
+        """The scenario that is tried once after every iteration, so that people see the agent change."""
+
+    def reflect(self, rewarded: Sequence[Rewarded]) -> None:
+        """Take in an iteration's attempts; episodes opened from now on see the change."""
+
+    def state(self) -> dict[str, Json]:
+        """What was learned so far, as JSON."""
+
+    def restore(self, state: Mapping[str, Json]) -> None:
+        """Go on from what `state` gave. Raises ValueError for anything else."""

@@ -33,9 +33,104 @@ class Score:
             raise ValueError(f"a score lies in [0, 1], not {self.value}")
 
 
+@dataclass(frozen=True, slots=True)
+class JudgeCall:
+    """What one verdict of a judge model cost. A verdict that was in the cache has `cached` and no tokens."""
+
+    judge: str
+    model: str
+    prompt_tokens: int
+    completion_tokens: int
+    cost_usd: float | None
+    """None: nobody knows the model's price."""
+    requests: int
+    """To the model, repairs and retries included."""
+    seconds: float
+    cached: bool = False
+    error: str | None = None
+    """Why there is no verdict; None if there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """One Score per attempt, in their order, and what it cost."""
+
+    scores: Sequence[Score]
+    calls: Sequence[JudgeCall] = ()
+
+
 class Judge(Protocol):
-    """Scores the attempts at one scenario, one Score per attempt, in their order."""
+    """Scores the attempts at one scenario. Safe for many groups at once."""
 
     name: str
 
-    async def judge(self, scenario: Scenario, attempts: Sequence[Attempt]) -> list[Score]: ...
+    async def judge(self, scenario: Scenario, attempts: Sequence[Attempt]) -> Judgement: ...
+
+
+class VerdictCache(Protocol):
+    """Verdicts by the hash of everything that decides them. Never raises: a cache that is away has nothing."""
+
+    async def get(self, key: str) -> Json | None: ...
+
+    async def put(self, key: str, value: Json) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the world said of one email that was sent."""
+
+    trajectory_id: str
+    citations: frozenset[str]
+    online: float | None
+    """The highest outcome so far, in [0, 1]; None if it is not known to have been sent."""
+    wins: float
+    losses: float
+    """Of human preferences, each weighted by its confidence in (0, 1]."""
+
+
+class FeedbackSource(Protocol):
+    """The feedback there is on emails of the run, and of other runs on the same graph."""
+
+    async def evidence(self) -> Sequence[Evidence]: ...
+
+
+class NoCache:
+    """Forgets everything."""
+
+    async def get(self, key: str) -> Json | None:
+        return None
+
+    async def put(self, key: str, value: Json) -> None:
+        return None
+
+
+class NoFeedback:
+    """Nobody said anything."""
+
+    async def evidence(self) -> Sequence[Evidence]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeModel:
+    """Which language model judges, and how it is reached."""
+
+    name: str | None = None
+    """In litellm's form, such as `openai/gpt-4.1-mini`; None: no model is configured."""
+    base_url: str | None = None
+    """An OpenAI-compatible server; None: the provider's own."""
+    api_key: str | None = field(default=None, repr=False)
+    """None leaves the key to the provider's environment variable."""
+    concurrency: int = 8
+    """Requests under way at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeServices:
+    """What judges may use beside their config."""
+
+    rubric: str = ""
+    """The environment's."""
+    model: JudgeModel = field(default_factory=JudgeModel)
+    cache: VerdictCache = field(default_factory=NoCache)
+    feedback: FeedbackSource = field(default_factory=NoFeedback)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 
 from environment.base import Json, Scenario
-from judges.base import Attempt, Judge, Score
+from judges.base import Attempt, Judge, Judgement, JudgeServices, Score
 
 NAME = "reference"
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -44,7 +44,7 @@ Day = tuple[int | None, int, int]
 """Year if it is told, month, day."""
 
 
-def build(config: Mapping[str, Json]) -> Judge:
+def build(config: Mapping[str, Json], services: JudgeServices) -> Judge:
     """The judge; it has no settings. Raises ValueError if there are some."""
     if config:
         raise ValueError(f"the judge reference has no settings, not {', '.join(sorted(config))}")
@@ -56,9 +56,9 @@ class ReferenceJudge:
 
     name = NAME
 
-    async def judge(self, scenario: Scenario, attempts: Sequence[Attempt]) -> list[Score]:
+    async def judge(self, scenario: Scenario, attempts: Sequence[Attempt]) -> Judgement:
         reference = scenario.reference.get("answer")
-        return [_score(attempt.outcome.get("answer"), reference) for attempt in attempts]
+        return Judgement([_score(attempt.outcome.get("answer"), reference) for attempt in attempts])
 
 
 def _score(answer: Json, reference: Json) -> Score:

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 
 from environment.base import Json
-from judges.base import Judge
+from judges.base import Judge, JudgeServices
 
-Builder = Callable[[Mapping[str, Json]], Judge]
+Builder = Callable[[Mapping[str, Json], JudgeServices], Judge]
 GROUP = "learnloop.judges"
 
 
@@ -19,10 +19,10 @@ def names() -> list[str]:
     return sorted(point.name for point in entry_points(group=GROUP))
 
 
-def build(name: str, config: Mapping[str, Json]) -> Judge:
+def build(name: str, config: Mapping[str, Json], services: JudgeServices) -> Judge:
     """The judge of that name. Raises UnknownJudge, or ValueError for a bad config."""
     for point in entry_points(group=GROUP):
         if point.name == name:
             builder: Builder = point.load()
-            return builder(config)
+            return builder(config, services)
     raise UnknownJudge(f"no judge named {name!r}; there are: {', '.join(names())}")

@@ -1,4 +1,4 @@
-"""The learn loop: roll out, judge, train, evaluate; once for each iteration. It reads top to bottom.
+"""The learn loop: roll out, judge, train, reflect, evaluate; once for each iteration. It reads top to bottom.
 
 It owns no state that must survive and knows no HTTP and no database: whoever consumes it (under
 `contextlib.aclosing`) saves what it yields. Cancelling the consumer leaves no rollout running.
@@ -15,7 +15,8 @@ from typing import Literal
 
 from ulid import ULID
 
-from environment.base import Environment, Scenario, Split
+from environment.base import Environment, Reflective, Rewarded, Scenario, Split
+from environment.trace import span
 from judges.base import Judge
 from training.backends.art_import import import_art
 from training.backends.base import Policy
@@ -26,6 +27,7 @@ from training.types import (
     Group,
     IterationResult,
     Progress,
+    Reflection,
     Rollout,
     RunConfig,
     ScoredRollout,
@@ -58,9 +60,13 @@ async def learn_loop(
     """
     await asyncio.to_thread(import_art)
     loop = _Loop(config, environment, judge, policy, progress)
-    yield await loop.baseline()
+    with span("baseline", iteration=0):
+        result = await loop.baseline()
+    yield result
     for iteration in range(1, config.iterations + 1):
-        yield await loop.iterate(iteration)
+        with span("iteration", iteration=iteration):
+            result = await loop.iterate(iteration)
+        yield result
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +99,19 @@ class _Loop:
         self._step = self._best_step = await self._policy.step()
         with _timed(seconds, "evaluate_s"):
             evaluations = [*await self._validate(0), *await self._evaluate(0, "test", self._step)]
-        return self._result(0, (), {}, evaluations, seconds, clock)
+        with _timed(seconds, "reflect_s"):
+            reflection = await self._reflect(0, ())
+        return self._result(0, (), {}, evaluations, reflection, seconds, clock)
 
     async def iterate(self, iteration: int) -> IterationResult:
-        """Roll out, judge, train, and evaluate when it is time."""
+        """Roll out, judge, train, reflect, and evaluate when it is time."""
         clock = time.monotonic()
         seconds: dict[str, float] = {}
         groups = await self._groups(iteration, seconds)
         with _timed(seconds, "train_s"):
             metrics = await self._train_on(iteration, [group for group in groups if group.skipped is None])
+        with _timed(seconds, "reflect_s"):
+            reflection = await self._reflect(iteration, groups)
         evaluations: list[Evaluation] = []
         last = iteration == self._config.iterations
         with _timed(seconds, "evaluate_s"):
@@ -109,7 +119,7 @@ class _Loop:
                 evaluations += await self._validate(iteration)
             if last:
                 evaluations += await self._evaluate(iteration, "test", self._best_step)
-        return self._result(iteration, groups, metrics, evaluations, seconds, clock)
+        return self._result(iteration, groups, metrics, evaluations, reflection, seconds, clock)
 
     async def _groups(self, iteration: int, seconds: dict[str, float]) -> tuple[Group, ...]:
         """Try each scenario of the iteration several times and score the tries."""
@@ -143,19 +153,35 @@ class _Loop:
             return {}
         art = import_art()
         self._progress(Progress(iteration, "train", 0, 1))
-        outcome = await self._policy.train(
-            [
-                art.TrajectoryGroup([r.rollout.trajectory for r in group.rollouts if r.reward is not None])
-                for group in groups
-            ],
-            # Adam's first steps are its noisiest, and full-sized: one unlucky batch could fix a bad habit.
-            learning_rate=self._config.learning_rate * min(1.0, iteration / self._config.warmup_iterations),
-            expected_step=self._step,
-            options=self._config.train_options,
-        )
+        # Adam's first steps are its noisiest, and full-sized: one unlucky batch could fix a bad habit.
+        learning_rate = self._config.learning_rate * min(1.0, iteration / self._config.warmup_iterations)
+        with span("train", step=self._step, groups=len(groups), learning_rate=learning_rate) as traced:
+            outcome = await self._policy.train(
+                [
+                    art.TrajectoryGroup([r.rollout.trajectory for r in group.rollouts if r.reward is not None])
+                    for group in groups
+                ],
+                learning_rate=learning_rate,
+                expected_step=self._step,
+                options=self._config.train_options,
+            )
+            traced.output = {"step": outcome.step, "metrics": dict(outcome.metrics)}
         self._step = outcome.step
         self._progress(Progress(iteration, "train", 1, 1))
         return dict(outcome.metrics)
+
+    async def _reflect(self, iteration: int, groups: Sequence[Group]) -> Reflection | None:
+        """Let the environment learn from the iteration, then show what the new policy does in it."""
+        environment = self._environment
+        if not isinstance(environment, Reflective):
+            return None
+        with span("reflect", step=self._step):
+            environment.reflect(rewarded(groups))
+            scenario = environment.showcase(self._config.seed)
+            attempts = [_Attempt(scenario, self._seed("showcase"))]
+            tried = await self._rollouts(iteration, "reflect", attempts, self._step, temperature=0.0)
+            group = await score_group(environment, self._judge, scenario, tried)
+        return Reflection(environment.state(), group.rollouts[0], group.judge_calls)
 
     async def _validate(self, iteration: int) -> list[Evaluation]:
         """Evaluate the newest checkpoint on the validation split; it becomes the best if it is."""
@@ -188,7 +214,8 @@ class _Loop:
         attempts = self._attempts(scenarios, samples, split)
         temperature = self._config.temperature if mode == "sampled" else 0.0
         rollouts = await self._rollouts(iteration, "evaluate", attempts, step, temperature)
-        scored = [rollout for group in await self._scored(iteration, scenarios, rollouts) for rollout in group.rollouts]
+        groups = await self._scored(iteration, scenarios, rollouts)
+        scored = [rollout for group in groups for rollout in group.rollouts]
         if all(rollout.reward is None for rollout in scored):
             raise NothingScored(f"the judge {self._judge.name} scored no rollout: {scored[0].score.explanation}")
         return Evaluation(
@@ -201,19 +228,20 @@ class _Loop:
             malformed=share(map(_malformed, scored)) or 0.0,
             turns=total(rollouts, "turns") / len(rollouts),
             rollouts=tuple(scored),
+            judge_calls=tuple(call for group in groups for call in group.judge_calls),
         )
 
     async def _rollouts(
         self,
         iteration: int,
-        phase: Literal["rollout", "evaluate"],
+        phase: Literal["rollout", "reflect", "evaluate"],
         attempts: Sequence[_Attempt],
         step: int,
         temperature: float,
     ) -> list[Rollout]:
         """All attempts, `concurrency` at once, in their order. Nothing runs on after it returns or raises.
 
-        Raises RolloutsFailed if every one of them failed.
+        Raises RolloutsFailed if every one of them failed; a showcase may.
         """
         config = self._config
         gate = asyncio.Semaphore(config.concurrency)
@@ -247,7 +275,7 @@ class _Loop:
                 started.append(tasks.create_task(attempt(chat, wanted)))
                 await asyncio.sleep(0)  # the first request is sent while the others are still being made
         rollouts = [task.result() for task in started]
-        if failed(rollouts) == len(rollouts):
+        if failed(rollouts) == len(rollouts) and phase != "reflect":
             raise RolloutsFailed(
                 f"all {len(rollouts)} rollouts of iteration {iteration} failed, the first: {rollouts[0].error}"
             )
@@ -270,11 +298,14 @@ class _Loop:
         groups: tuple[Group, ...],
         metrics: dict[str, float],
         evaluations: list[Evaluation],
+        reflection: Reflection | None,
         seconds: dict[str, float],
         clock: float,
     ) -> IterationResult:
         scored = [rollout for group in groups for rollout in group.rollouts]
         rollouts = [r.rollout for r in scored] + [r.rollout for e in evaluations for r in e.rollouts]
+        if reflection is not None:
+            rollouts.append(reflection.showcase.rollout)
         return IterationResult(
             iteration=iteration,
             step=self._step,
@@ -293,7 +324,18 @@ class _Loop:
                 prompt_tokens=int(total(rollouts, "prompt_tokens")),
                 completion_tokens=int(total(rollouts, "completion_tokens")),
             ),
+            reflection=reflection,
         )
+
+
+def rewarded(groups: Sequence[Group]) -> list[Rewarded]:
+    """What a reflective environment sees of an iteration, in the order in which it is saved."""
+    return [
+        Rewarded(group.scenario, scored.rollout.outcome, scored.reward)
+        for group in groups
+        for scored in group.rollouts
+        if scored.reward is not None
+    ]
 
 
 def _malformed(rollout: ScoredRollout) -> bool:

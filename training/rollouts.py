@@ -10,6 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from environment.base import Environment, Episode, Json, Scenario, ToolError
+from environment.trace import span
 from training.backends.art_import import import_art
 from training.backends.base import Endpoint
 from training.types import Rollout
@@ -77,24 +78,29 @@ async def rollout(
     request = {"temperature": temperature, "max_tokens": max_completion_tokens}
     started_at, clock = time.time(), time.monotonic()
     error: str | None = None
-    try:
-        async with asyncio.timeout(timeout_s):
-            await _play(episode, chat, trajectory, request, Random(seed))
-    except TimeoutError:
-        error = f"the rollout took longer than {timeout_s:g} s"
-    except Exception as failure:
-        error = f"{type(failure).__name__}: {failure}"
+    with span("rollout", rollout_id=id, scenario_id=scenario.id, task=dict(scenario.task), model=chat.model) as traced:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await _play(episode, chat, trajectory, request, Random(seed))
+        except TimeoutError:
+            error = f"the rollout took longer than {timeout_s:g} s"
+        except Exception as failure:
+            error = f"{type(failure).__name__}: {failure}"
+        outcome = episode.outcome()
+        traced.output = {"outcome": dict(outcome), "error": error}
     seconds = time.monotonic() - clock
     trajectory.metrics["duration"] = seconds
-    return Rollout(id, scenario, trajectory, episode.outcome(), error, started_at, seconds)
+    return Rollout(id, scenario, trajectory, outcome, error, started_at, seconds)
 
 
 async def _play(episode: Episode, chat: Chat, trajectory: "Trajectory", request: dict[str, Any], seeds: Random) -> None:
     messages: list[dict[str, Json]] = list(trajectory.messages_and_choices)  # type: ignore[arg-type]
     while trajectory.metrics["turns"] < episode.max_turns:
-        choice = await _sample(chat, messages, trajectory, request | {"seed": seeds.getrandbits(53)})
+        with span("turn", turn=int(trajectory.metrics["turns"]) + 1) as traced:
+            choice = await _sample(chat, messages, trajectory, request | {"seed": seeds.getrandbits(53)})
+            traced.output = message = _as_message(choice)
         trajectory.messages_and_choices.append(choice)
-        messages.append(_as_message(choice))
+        messages.append(message)
         clock = time.monotonic()
         results, over = await _execute(episode, choice)
         trajectory.metrics["tools_s"] += time.monotonic() - clock
@@ -142,7 +148,9 @@ async def _execute(episode: Episode, choice: "Choice") -> tuple[list[dict[str, J
     results: list[dict[str, Json]] = []
     for call in calls:
         try:
-            result = await episode.call(call.function.name, _arguments(call.function))
+            with span(f"tool.{call.function.name}", arguments=call.function.arguments) as traced:
+                result = await episode.call(call.function.name, _arguments(call.function))
+                traced.output = result.content
         except ToolError as error:
             episode.end("malformed", str(error))
             return results, True

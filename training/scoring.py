@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean, median, pstdev
 
 from environment.base import Environment, Scenario
-from judges.base import Attempt, Judge, Score
+from environment.trace import span
+from judges.base import Attempt, Judge, Judgement, Score
 from training.rollouts import messages_of
 from training.types import Group, RewardSummary, Rollout, ScoredRollout
 
@@ -17,7 +18,9 @@ async def score_group(environment: Environment, judge: Judge, scenario: Scenario
     none of the group; its reason is kept.
     """
     finished = [rollout for rollout in rollouts if rollout.error is None]
-    scores = dict(zip((rollout.id for rollout in finished), await _judged(judge, scenario, finished), strict=True))
+    judgement = await _judged(judge, scenario, finished)
+    scores = dict(zip((rollout.id for rollout in finished), judgement.scores, strict=True))
+    calls = tuple(judgement.calls)
     scored = _with_advantages(
         [
             _pay(environment, rollout, scores.get(rollout.id) or Score(None, f"the rollout failed: {rollout.error}"))
@@ -26,24 +29,31 @@ async def score_group(environment: Environment, judge: Judge, scenario: Scenario
     )
     rewards = [rollout.reward for rollout in scored if rollout.reward is not None]
     if len(rewards) < 2:
-        return Group(scenario, scored, "unscored")
+        return Group(scenario, scored, "unscored", calls)
     if max(rewards) == min(rewards):
-        return Group(scenario, scored, "no_signal")
-    return Group(scenario, scored)
+        return Group(scenario, scored, "no_signal", calls)
+    return Group(scenario, scored, None, calls)
 
 
-async def _judged(judge: Judge, scenario: Scenario, rollouts: Sequence[Rollout]) -> list[Score]:
+async def _judged(judge: Judge, scenario: Scenario, rollouts: Sequence[Rollout]) -> Judgement:
     attempts = [Attempt(rollout.id, rollout.outcome, messages_of(rollout)) for rollout in rollouts]
     if not attempts:
-        return []
+        return Judgement([])
     try:
-        scores = await judge.judge(scenario, attempts)
-        if len(scores) != len(attempts):
-            raise ValueError(f"it gave {len(scores)} scores for {len(attempts)} attempts")
-        return scores
+        with span(
+            "judge", judge=judge.name, scenario_id=scenario.id, attempts=[attempt.id for attempt in attempts]
+        ) as traced:
+            judgement = await judge.judge(scenario, attempts)
+            if len(judgement.scores) != len(attempts):
+                raise ValueError(f"it gave {len(judgement.scores)} scores for {len(attempts)} attempts")
+            traced.output = [
+                {"id": attempt.id, "score": score.value, "explanation": score.explanation}
+                for attempt, score in zip(attempts, judgement.scores, strict=True)
+            ]
+        return judgement
     except Exception as error:
         reason = f"the judge {judge.name} failed: {type(error).__name__}: {error}"
-        return [Score(None, reason)] * len(attempts)
+        return Judgement([Score(None, reason)] * len(attempts))
 
 
 def _pay(environment: Environment, rollout: Rollout, score: Score) -> ScoredRollout:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from environment.base import Json, Outcome, Scenario, Split
-from judges.base import Score
+from judges.base import JudgeCall, Score
 
 if TYPE_CHECKING:  # importing art takes seconds
     from art import Trajectory
@@ -82,6 +82,7 @@ class Group:
     scenario: Scenario
     rollouts: tuple[ScoredRollout, ...]
     skipped: Literal["no_signal", "unscored"] | None = None
+    judge_calls: tuple[JudgeCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,16 @@ class Evaluation:
     turns: float
     """Mean number of turns."""
     rollouts: tuple[ScoredRollout, ...] = ()
+    judge_calls: tuple[JudgeCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reflection:
+    """What a reflective environment took from an iteration, and its showcase: one greedy try after it."""
+
+    state: Mapping[str, Json]
+    showcase: ScoredRollout
+    judge_calls: tuple[JudgeCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +128,7 @@ class Progress:
     """How far the iteration under way is: `done` of `total` rollouts or steps of a phase."""
 
     iteration: int
-    phase: Literal["rollout", "judge", "train", "evaluate"]
+    phase: Literal["rollout", "judge", "train", "reflect", "evaluate"]
     done: int
     total: int
 
@@ -129,6 +140,7 @@ class Timing:
     rollout_s: float = 0.0
     judge_s: float = 0.0
     train_s: float = 0.0
+    reflect_s: float = 0.0
     evaluate_s: float = 0.0
     total_s: float = 0.0
     prompt_tokens: int = 0
@@ -153,3 +165,5 @@ class IterationResult:
     best_step: int
     """The step with the best validation success so far: the one that `/ask` uses."""
     timing: Timing
+    reflection: Reflection | None = None
+    """None unless the environment is reflective."""

@@ -8,6 +8,7 @@ from typing import Any
 from ulid import ULID
 
 from app.errors import InvalidRequest
+from app.judging import judge_model
 from app.models import Run
 from app.runs.configuration import make_environment, make_judge
 from app.runs.state import RunStatus
@@ -15,6 +16,7 @@ from app.schemas import LearnLoopRequest
 from app.service import Service
 from app.settings import TINY_BASE, Settings
 from environment.registry import UnknownEnvironment
+from judges.base import JudgeServices
 from judges.registry import UnknownJudge
 from training.backends import registry
 
@@ -71,7 +73,7 @@ def _check_backend(complete: dict[str, Any], settings: Settings) -> None:
 def _check_choices(complete: dict[str, Any], settings: Settings) -> None:
     """Build what the run will build, and draw one scenario: a bad choice is told now, not when the run starts."""
     with _told(("body", "judge", "name"), UnknownJudge), _told(("body", "judge", "config"), ValueError):
-        make_judge(complete)
+        make_judge(complete, JudgeServices(model=judge_model(settings)))
     where = ("body", "environment")
     with _told((*where, "name"), UnknownEnvironment), _told((*where, "config"), ValueError):
         made = make_environment(complete, settings.data_dir)

@@ -8,7 +8,7 @@ import environment.registry
 import judges.registry
 from app.models import Run
 from environment.base import Environment
-from judges.base import Judge
+from judges.base import Judge, JudgeServices
 from training.backends.base import ModelSpec
 from training.types import EvaluationConfig, RunConfig
 
@@ -21,10 +21,10 @@ def make_environment(request: Mapping[str, Any], data_dir: Path) -> Environment:
     return environment.registry.build(choice["name"], choice["config"], data_dir)
 
 
-def make_judge(request: Mapping[str, Any]) -> Judge:
+def make_judge(request: Mapping[str, Any], services: JudgeServices) -> Judge:
     """Raises UnknownJudge, or ValueError for a bad config."""
     choice = request["judge"]
-    return judges.registry.build(choice["name"], choice["config"])
+    return judges.registry.build(choice["name"], choice["config"], services)
 
 
 def run_config(request: Mapping[str, Any]) -> RunConfig:

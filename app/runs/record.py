@@ -9,9 +9,10 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import Sessions
-from app.models import Checkpoint, Evaluation, Iteration, Run, Trajectory, WebhookDelivery
+from app.models import Checkpoint, Evaluation, Iteration, JudgeCall, Reflection, Run, Trajectory, WebhookDelivery
 from app.runs.state import RunStatus
 from app.webhooks.message import iteration_delivery
+from judges.base import JudgeCall as JudgeCallResult
 from training.rollouts import messages_of
 from training.types import Evaluation as EvaluationResult
 from training.types import IterationResult, Rollout, ScoredRollout
@@ -33,6 +34,8 @@ class IterationRows:
     iteration: Row
     evaluations: list[Row]
     trajectories: list[Row]
+    judge_calls: list[Row]
+    reflection: Row | None
     delivery: Row | None
 
 
@@ -43,6 +46,8 @@ def iteration_rows(run: Run, result: IterationResult, frontend_url: str | None) 
         _iteration_row(run.id, result),
         [_evaluation_row(run.id, result, evaluation) for evaluation in result.evaluations],
         list(_trajectory_rows(run, result)),
+        [{"run_id": run.id, "iteration": result.iteration, **asdict(call)} for call in _judge_calls(result)],
+        _reflection_row(run.id, result),
         None if frontend_url is None else iteration_delivery(run.id, result, frontend_url),
     )
 
@@ -57,6 +62,10 @@ async def save_iteration(sessions: Sessions, run_id: str, rows: IterationRows) -
             await session.execute(insert(Evaluation), rows.evaluations)
         for start in range(0, len(rows.trajectories), _ROWS_AT_ONCE):
             await session.execute(insert(Trajectory), rows.trajectories[start : start + _ROWS_AT_ONCE])
+        if rows.judge_calls:
+            await session.execute(insert(JudgeCall), rows.judge_calls)
+        if rows.reflection is not None:
+            await session.execute(insert(Reflection), [rows.reflection])
         await _save_checkpoint(session, run_id, rows.result)
         if rows.delivery is not None:
             await session.execute(insert(WebhookDelivery), [rows.delivery])
@@ -66,6 +75,8 @@ async def _advance(session: AsyncSession, run_id: str, result: IterationResult) 
     """Move the run's counters past this iteration; False if that was done before (a reply was lost)."""
     rollouts = sum(len(group.rollouts) for group in result.groups)
     rollouts += sum(len(evaluation.rollouts) for evaluation in result.evaluations)
+    rollouts += result.reflection is not None
+    calls = list(_judge_calls(result))
     advance = (
         update(Run)
         .where(Run.id == run_id, Run.status == RunStatus.RUNNING, Run.next_iteration == result.iteration)
@@ -76,6 +87,9 @@ async def _advance(session: AsyncSession, run_id: str, result: IterationResult) 
             rollouts=Run.rollouts + rollouts,
             prompt_tokens=Run.prompt_tokens + result.timing.prompt_tokens,
             completion_tokens=Run.completion_tokens + result.timing.completion_tokens,
+            judge_prompt_tokens=Run.judge_prompt_tokens + sum(call.prompt_tokens for call in calls),
+            judge_completion_tokens=Run.judge_completion_tokens + sum(call.completion_tokens for call in calls),
+            judge_cost_usd=Run.judge_cost_usd + sum(call.cost_usd or 0.0 for call in calls),
         )
         .returning(Run.id)
     )
@@ -127,6 +141,22 @@ def _iteration_row(run_id: str, result: IterationResult) -> Row:
     }
 
 
+def _judge_calls(result: IterationResult) -> Iterator[JudgeCallResult]:
+    for judged in (*result.groups, *result.evaluations, *([result.reflection] if result.reflection else ())):
+        yield from judged.judge_calls
+
+
+def _reflection_row(run_id: str, result: IterationResult) -> Row | None:
+    if result.reflection is None:
+        return None
+    return {
+        "run_id": run_id,
+        "iteration": result.iteration,
+        "state": dict(result.reflection.state),
+        "trajectory_id": result.reflection.showcase.rollout.id,
+    }
+
+
 def _evaluation_row(run_id: str, result: IterationResult, evaluation: EvaluationResult) -> Row:
     return {
         "run_id": run_id,
@@ -154,6 +184,10 @@ def _trajectory_rows(run: Run, result: IterationResult) -> Iterator[Row]:
             yield (
                 place | {"kind": "evaluation", "mode": evaluation.mode, "step": evaluation.step} | scored_row(scored)
             )
+    if result.reflection is not None:
+        yield (
+            place | {"kind": "showcase", "mode": "greedy", "step": result.step} | scored_row(result.reflection.showcase)
+        )
 
 
 def scored_row(scored: ScoredRollout) -> Row:

@@ -23,13 +23,17 @@ from app.runs.state import RunStatus
 from app.runs.store import RunStore
 from app.runs.summary import summarise
 from environment.base import Environment
-from judges.base import Judge
+from judges.base import Judge, JudgeServices
 from training.backends.base import Backend, BackendUnavailable, Policy, StepConflict, TrainingFailed
 from training.learn_loop import NothingScored, RolloutsFailed, learn_loop
 from training.types import IterationResult, Progress, RunConfig
 
 Connect = Callable[[str], Awaitable[Backend]]
 """Backend name -> a connected backend for the caller's event loop; waits for the engine where it needs one."""
+
+
+MakeServices = Callable[[Run, Environment], JudgeServices]
+"""What the judge of a run may use; called and used on the run's own event loop."""
 
 
 class LearnLoop(Protocol):
@@ -86,6 +90,7 @@ class Runner:
         data_dir: Path,
         max_concurrent: int,
         frontend_url: str | None,
+        judge_services: MakeServices,
         on_saved: Callable[[], None],
         learn: LearnLoop = learn_loop,
     ) -> None:
@@ -97,6 +102,7 @@ class Runner:
         self._owner = str(data_dir)
         self._max_concurrent = max_concurrent
         self._frontend_url = frontend_url
+        self._judge_services = judge_services
         self._on_saved = on_saved
         self._learn_loop = learn
         self._active: dict[str, _Active] = {}
@@ -194,7 +200,7 @@ class Runner:
             results = self._learn_loop(
                 run_config(run.request),
                 environment,
-                make_judge(run.request),
+                make_judge(run.request, self._judge_services(run, environment)),
                 await backend.register(model_spec(run)),
                 progress=lambda progress: self._note(run.id, progress),
             )

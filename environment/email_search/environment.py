@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
+from importlib.resources import files
 from pathlib import Path
 
 from environment.base import Environment, Json, Outcome, Scenario, Split
@@ -17,6 +18,7 @@ from environment.email_search.reward import CORRECT_FROM, reward_parts
 from environment.email_search.tools import EmailEpisode
 
 NAME = "email_search"
+_RUBRIC = files("environment.email_search").joinpath("prompts/rubric.txt").read_text(encoding="utf-8").strip()
 DEFAULT_MAX_TURNS = 8
 _KEPT_WORLDS = 512
 _INBOX_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -44,6 +46,8 @@ class _EmailSearch:
 
     name = NAME
     default_max_turns = DEFAULT_MAX_TURNS
+    default_judge = "reference"
+    rubric = _RUBRIC
 
     def reward(self, outcome: Outcome, score: float) -> dict[str, float]:
         return reward_parts(outcome, score)

@@ -1,6 +1,7 @@
 """The environment `sales_email`: write an email to a prospect that rests on a knowledge graph."""
 
 from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
 
 from environment.base import Environment, Json, Outcome, Scenario, Split, UnknownScenario
@@ -9,12 +10,16 @@ from environment.sales_email.scenarios import asked_scenario, graph_scenarios, s
 from environment.sales_email.synthetic import world_of
 from environment.sales_email.tools import SalesEpisode
 
+_RUBRIC = files("environment.sales_email").joinpath("prompts/rubric.txt").read_text(encoding="utf-8").strip()
+
 
 class SalesEmail:
     """Prospects on one given graph, or on synthetic graphs, one for each prospect."""
 
     name = "sales_email"
     default_max_turns = 8
+    default_judge = "grounding"
+    rubric = _RUBRIC
 
     def __init__(self, graph: Graph | None = None) -> None:
         self._graph = graph
