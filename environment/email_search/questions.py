@@ -7,9 +7,9 @@ the last two are optional. A hash of the question decides its split, so adding q
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 
 from environment.base import Json, Scenario, Split
+from environment.drawing import draw as draw_from
 from environment.invented_names import split_of
 
 _REQUIRED = {"question": str, "answer": str, "source_ids": list}
@@ -61,8 +61,4 @@ def draw(questions: list[Scenario], split: Split, count: int, seed: int, start: 
     pool = [scenario for scenario in questions if scenario.split == split]
     if not pool:
         raise ValueError(f"no question falls into the split {split!r}; add more than these {len(questions)}")
-    while count > 0:
-        number, place = divmod(start, len(pool))
-        part = Random(f"questions:{seed}:{number}").sample(pool, len(pool))[place : place + count]
-        yield from part
-        start, count = start + len(part), count - len(part)
+    return draw_from(pool, count, seed, start)

@@ -1,31 +1,54 @@
 """The environment `sales_email`: write an email to a prospect that rests on a knowledge graph."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from environment.base import Environment, Json, Outcome, Scenario, Split, UnknownScenario
+from environment.base import Environment, Json, Outcome, Rewarded, Scenario, Split, UnknownScenario
+from environment.drawing import draw
 from environment.sales_email.graph import Graph, parse_graph
-from environment.sales_email.scenarios import asked_scenario, graph_scenarios, synthetic_scenarios
+from environment.sales_email.node_scores import NodeScores, Rule
+from environment.sales_email.scenarios import (
+    asked_scenario,
+    given_scenarios,
+    graph_scenarios,
+    home_world,
+    synthetic_scenarios,
+)
 from environment.sales_email.synthetic import world_of
 from environment.sales_email.tools import SalesEpisode
 
 _RUBRIC = files("environment.sales_email").joinpath("prompts/rubric.txt").read_text(encoding="utf-8").strip()
 
+_SETTINGS = {"graph", "scenarios", "node_scores"}
+
 
 class SalesEmail:
-    """Prospects on one given graph, or on synthetic graphs, one for each prospect."""
+    """Prospects on one given graph, or on synthetic graphs, one for each prospect.
+
+    Node scores belong to the given graph, or to the synthetic home graph to which training returns.
+    """
 
     name = "sales_email"
     default_max_turns = 8
     default_judge = "grounding"
     rubric = _RUBRIC
 
-    def __init__(self, graph: Graph | None = None) -> None:
+    def __init__(self, graph: Graph | None = None, prospects: Json | None = None, rule: Rule = Rule.VISITS) -> None:
+        """Raises ValueError for bad prospects, or for prospects without a graph."""
+        if prospects is not None and graph is None:
+            raise ValueError("scenarios need a graph: give both")
         self._graph = graph
+        self._given = None if prospects is None or graph is None else given_scenarios(prospects, graph)
+        self._rule = rule
+        self._scored: str | None = None
+        """Which synthetic graph the node scores are of."""
+        self._node_scores = None if graph is None else NodeScores(graph, rule)
 
     def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
         """`count` scenarios from number `start` on, the same for the same seed; names of a split appear in no other."""
+        if self._given is not None:
+            return list(draw([each for each in self._given if each.split == split], count, seed, start))
         if self._graph is not None:
             return graph_scenarios(self._graph, split, count, seed, start)
         return synthetic_scenarios(split, count, seed, start)
@@ -39,7 +62,34 @@ class SalesEmail:
 
     def episode(self, scenario: Scenario, max_turns: int | None = None) -> SalesEpisode:
         """Open one attempt. Raises UnknownScenario if the scenario's graph is not there."""
-        return SalesEpisode(scenario, self._graph_of(scenario.task), max_turns or self.default_max_turns)
+        graph = self._graph_of(scenario.task)
+        scores = self._node_scores.scores if self._node_scores and self._is_scored(scenario) else None
+        return SalesEpisode(scenario, graph, max_turns or self.default_max_turns, scores)
+
+    def showcase(self, seed: int) -> Scenario:
+        """The first scenario there is."""
+        if self._given is not None:
+            return self._given[0]
+        if self._graph is None:
+            self._score(home_world(seed).key)
+        return self.scenarios("train", 1, seed)[0]
+
+    def reflect(self, rewarded: Sequence[Rewarded]) -> None:
+        """Move the node scores by what was earned on their graph."""
+        if self._node_scores is not None:
+            self._node_scores.reflect([each for each in rewarded if self._is_scored(each.scenario)])
+
+    def state(self) -> dict[str, Json]:
+        """`node_scores` by id, and the name of a synthetic `graph` (None for a given one)."""
+        scores = dict(self._node_scores.scores) if self._node_scores else {}
+        return {"graph": self._scored, "node_scores": scores}
+
+    def restore(self, state: Mapping[str, Json]) -> None:
+        """Raises ValueError for a state of another graph."""
+        if self._graph is None and state["graph"] is not None:
+            self._score(state["graph"])
+        if self._node_scores is not None:
+            self._node_scores.restore(state["node_scores"])
 
     def reward(self, outcome: Outcome, score: float) -> dict[str, float]:
         """Named parts whose sum lies in [-0.5, 1.0]: steps of the way, honest citations, and the whole job.
@@ -78,6 +128,14 @@ class SalesEmail:
     def close(self) -> None:
         """Nothing is held open."""
 
+    def _score(self, key: str) -> None:
+        """Keep node scores of that synthetic graph from now on."""
+        if self._scored != key:
+            self._scored, self._node_scores = key, NodeScores(self._graph_of({"graph": key}), self._rule)
+
+    def _is_scored(self, scenario: Scenario) -> bool:
+        return self._graph is not None or (self._scored is not None and scenario.task.get("graph") == self._scored)
+
     def _graph_of(self, task: Mapping[str, Json]) -> Graph:
         if self._graph is not None:
             return self._graph
@@ -88,9 +146,15 @@ class SalesEmail:
 
 
 def build(config: Mapping[str, Json], data_dir: Path) -> Environment:
-    """`{"graph": [...]}` takes that graph, `{}` synthetic ones. Raises ValueError for anything else."""
-    unknown = sorted(set(config) - {"graph"})
+    """`{}` takes synthetic graphs; `graph` (a list of nodes) that one, with invented prospects or with `scenarios`.
+
+    `node_scores` names the rule. Raises ValueError for anything else.
+    """
+    unknown = sorted(set(config) - _SETTINGS)
     if unknown:
-        raise ValueError(f"sales_email has no setting {', '.join(unknown)}; it takes: graph")
+        raise ValueError(f"sales_email has no setting {', '.join(unknown)}; it takes: {', '.join(sorted(_SETTINGS))}")
+    rule = config.get("node_scores", Rule.VISITS)
+    if rule not in list(Rule):
+        raise ValueError(f"node_scores is one of {', '.join(Rule)}, not {rule!r}")
     graph = config.get("graph")
-    return SalesEmail(None if graph is None else parse_graph(graph))
+    return SalesEmail(None if graph is None else parse_graph(graph), config.get("scenarios"), Rule(rule))

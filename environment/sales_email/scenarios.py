@@ -1,22 +1,42 @@
-"""Scenarios of the sales agent: from synthetic worlds, from a given graph, or from a user's own task."""
+"""Scenarios of the sales agent: from synthetic worlds, from a given graph, given ones, or from a user's own task."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
+from typing import get_args
 
 from environment.base import Json, Scenario, Split
 from environment.invented_names import Names
 from environment.sales_email.graph import Graph
-from environment.sales_email.synthetic import GOALS, ROLES, make_world
+from environment.sales_email.synthetic import GOALS, ROLES, World, make_world
 
 DEFAULT_GOAL = "book a call"
 MAX_STARTS = 10
+MAX_PROSPECTS = 10_000
+HOME_EVERY = 8
+"""Each so-manieth synthetic training scenario is a new prospect on the first one's graph, the home graph: where node
+scores have something to follow."""
+_SPLITS: tuple[Split, ...] = get_args(Split)
+_PROSPECT_KEYS = ("prospect", "role", "company", "goal", "start", "split")
 _TASK_KEYS = ("prospect", "role", "company", "goal", "start", "graph")
 _MAX_CHARACTERS = 200
 
 
 def synthetic_scenarios(split: Split, count: int, seed: int, start: int) -> list[Scenario]:
-    """`count` prospects from number `start` on, each with a graph of its own."""
-    return [make_world(split, seed, index).scenario() for index in range(start, start + count)]
+    """`count` prospects from number `start` on, each with a graph of its own; some of `train` on the home graph."""
+    return [
+        make_world(split, seed, index).scenario(on=home_world(seed) if _at_home(split, index) else None)
+        for index in range(start, start + count)
+    ]
+
+
+def home_world(seed: int) -> World:
+    """The world whose graph training returns to."""
+    return make_world("train", seed, 0)
+
+
+def _at_home(split: Split, index: int) -> bool:
+    return split == "train" and index % HOME_EVERY == 0
 
 
 def graph_scenarios(graph: Graph, split: Split, count: int, seed: int, start: int) -> list[Scenario]:
@@ -36,6 +56,41 @@ def graph_scenarios(graph: Graph, split: Split, count: int, seed: int, start: in
         }
         scenarios.append(Scenario(id=id, split=split, task=task, reference={"path": graph.path(job)}))
     return scenarios
+
+
+def given_scenarios(prospects: Json, graph: Graph) -> list[Scenario]:
+    """The prospects of a request as scenarios, in their order. Raises ValueError naming the one at fault.
+
+    Either each one names its `split`, or none does: then a fifth of them, at least one, goes to each held-out split.
+    """
+    if not isinstance(prospects, list) or not len(_SPLITS) <= len(prospects) <= MAX_PROSPECTS:
+        raise ValueError(f"scenarios must be a list of {len(_SPLITS)} to {MAX_PROSPECTS} prospects")
+    scenarios = [_given(item, position, graph) for position, item in enumerate(prospects)]
+    if any("split" in item for item in prospects):
+        missing = set(_SPLITS) - {scenario.split for scenario in scenarios}
+        if missing or not all("split" in item for item in prospects):
+            raise ValueError(f"either no scenario names its split, or each does and all three occur: {_SPLITS}")
+        return scenarios
+    held_out = max(1, len(scenarios) // 5)
+    places = Random("sales_email:split").sample(range(1, len(scenarios)), 2 * held_out)
+    splits: dict[int, Split] = dict.fromkeys(places[:held_out], "validation")
+    splits |= dict.fromkeys(places[held_out:], "test")
+    return [replace(scenario, split=splits.get(place, "train")) for place, scenario in enumerate(scenarios)]
+
+
+def _given(item: Json, position: int, graph: Graph) -> Scenario:
+    where = f"scenario number {position}"
+    if not isinstance(item, dict) or (unknown := sorted(set(item) - set(_PROSPECT_KEYS))):
+        wrong = f"has no {', '.join(unknown)}" if isinstance(item, dict) else "is not an object"
+        raise ValueError(f"{where} {wrong}; it takes: {', '.join(_PROSPECT_KEYS)}")
+    split = item.get("split", "train")
+    if split not in _SPLITS:
+        raise ValueError(f"{where} has the split {split!r}; there are: {', '.join(_SPLITS)}")
+    try:
+        asked = asked_scenario({key: value for key, value in item.items() if key != "split"}, graph)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+    return replace(asked, id=f"given.{position}", split=split)
 
 
 def asked_scenario(task: Mapping[str, Json], graph: Graph) -> Scenario:

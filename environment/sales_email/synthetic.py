@@ -68,19 +68,23 @@ class World:
     path: tuple[str, ...]
     product: str
 
-    def scenario(self) -> Scenario:
-        """The prospect as a scenario; its reference has `path`, the `facts` on it, `product`, and a right `email`."""
-        facts = [self.graph.nodes[id].content for id in self.path]
+    def scenario(self, on: "World | None" = None) -> Scenario:
+        """The prospect as a scenario, on this graph or on that of another world.
+
+        Its reference has `path`, the `facts` on it, `product`, and a right `email`.
+        """
+        on = on or self
+        facts = [on.graph.nodes[id].content for id in on.path]
         first_name = self.prospect.split()[0]
         body = f"Hi {first_name}, a note for {self.company}. {facts[0]} {facts[-1]} {GOALS[self.goal]}"
         reference: dict[str, Json] = {
-            "path": list(self.path),
+            "path": list(on.path),
             "facts": facts,
-            "product": self.product,
+            "product": on.product,
             "email": {
-                "subject": f"{self.product} for {self.company}",
+                "subject": f"{on.product} for {self.company}",
                 "body": body,
-                "citations": list(self.path),
+                "citations": list(on.path),
             },
         }
         task: dict[str, Json] = {
@@ -88,8 +92,8 @@ class World:
             "role": self.role,
             "company": self.company,
             "goal": self.goal,
-            "start": [self.path[0]],
-            "graph": self.key,
+            "start": [on.path[0]],
+            "graph": on.key,
         }
         return Scenario(id=self.key, split=self.split, task=task, reference=reference)
 

@@ -64,10 +64,14 @@ class SalesEpisode:
 
     tools = TOOLS
 
-    def __init__(self, scenario: Scenario, graph: Graph, max_turns: int) -> None:
+    def __init__(
+        self, scenario: Scenario, graph: Graph, max_turns: int, node_scores: Mapping[str, float] | None = None
+    ) -> None:
+        """`node_scores` rank neighbours; None: they are all alike."""
         self.scenario = scenario
         self.max_turns = max_turns
         self._graph = graph
+        self._node_scores = node_scores or {}
         self._turns = 0
         self._read: dict[str, None] = {}
         self._draft: Email | None = None
@@ -142,12 +146,15 @@ class SalesEpisode:
         node_id = given.strip()
         if node_id not in self._graph.nodes:
             return _no_node(node_id)
-        # Popular first, as a graph browser would; that a neighbour is popular does not make it useful.
-        edges = sorted(self._graph.outgoing[node_id], key=lambda edge: -self._graph.popularity[edge.target])
+        edges = sorted(self._graph.outgoing[node_id], key=self._rank)
         lines = [self._neighbour(edge) for edge in edges[:MAX_NEIGHBOURS]]
         if len(edges) > MAX_NEIGHBOURS:
             lines.append(f"{len(edges) - MAX_NEIGHBOURS} more are not shown.")
         return "\n".join(lines) or "It leads to no node."
+
+    def _rank(self, edge: Edge) -> tuple[float, int]:
+        """The best score first. Among equals the popular first, as a graph browser would: that says nothing of use."""
+        return -self._node_scores.get(edge.target, 1.0), -self._graph.popularity[edge.target]
 
     def _neighbour(self, edge: Edge) -> str:
         node = self._graph.nodes[edge.target]

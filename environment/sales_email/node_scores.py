@@ -1,0 +1,101 @@
+"""Node scores: how much of the reward each node of a graph earned. They rank what the agent is shown first.
+
+Every node starts at 1.0 and stays in [0, 1]. After an iteration each score moves a tenth of the way to its target.
+The rule `visits`, ours, takes every rewarded attempt as evidence:
+
+- a node is visited by an attempt that read or cited it, and earns the attempt's reward (clamped to [0, 1]) if the
+  email cites it, it was read, and a Product Feature can be reached from it; any other visit earns 0;
+- its value is the mean over its visits, its target that value divided by the best node's;
+- the target of a node that nobody visited is the mean target of the visited ones: unknown is taken for average.
+
+So a node that is popular and useless falls with every visit, and one that carries rewarded emails stays on top. An
+iteration in which nothing was earned changes nothing.
+
+The rule `top_half` is CoDreamer's: of the better half of the attempts, each cited node moves toward the attempt's
+reward, attempt by attempt, best first. It cannot tell a useful node from one that is cited beside it, and cited nodes
+fall below those that nobody tried.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from statistics import fmean
+
+from environment.base import Json, Rewarded
+from environment.sales_email.graph import Graph
+
+_STEP = 0.1
+_START = 1.0
+
+
+class Rule(StrEnum):
+    """How scores follow rewards."""
+
+    VISITS = "visits"
+    TOP_HALF = "top_half"
+
+
+class NodeScores:
+    """The scores of one graph. They are a function of what was reflected on, in that order."""
+
+    def __init__(self, graph: Graph, rule: Rule) -> None:
+        self._graph = graph
+        self._rule = rule
+        self._scores = dict.fromkeys(graph.nodes, _START)
+
+    @property
+    def scores(self) -> Mapping[str, float]:
+        """By node id, in [0, 1]."""
+        return self._scores
+
+    def reflect(self, rewarded: Sequence[Rewarded]) -> None:
+        """Take in the attempts that an iteration made on this graph."""
+        if self._rule is Rule.VISITS:
+            self._by_visits(rewarded)
+        else:
+            self._by_top_half(rewarded)
+
+    def restore(self, scores: Mapping[str, Json]) -> None:
+        """Go on from these. Raises ValueError if they are not scores of this graph."""
+        if scores.keys() != self._scores.keys():
+            raise ValueError("the node scores are those of another graph")
+        if not all(isinstance(score, int | float) and 0.0 <= score <= 1.0 for score in scores.values()):
+            raise ValueError("a node score lies in [0, 1]")
+        self._scores = {id: float(scores[id]) for id in self._scores}
+
+    def _by_visits(self, rewarded: Sequence[Rewarded]) -> None:
+        earned: defaultdict[str, list[float]] = defaultdict(list)
+        for attempt in rewarded:
+            credited = set(self._credited(attempt))
+            for id in {*attempt.outcome["read"], *self._cited(attempt)}:
+                earned[id].append(_clamped(attempt.reward) if id in credited else 0.0)
+        values = {id: fmean(rewards) for id, rewards in earned.items()}
+        best = max(values.values(), default=0.0)
+        if best == 0.0:
+            return
+        targets = {id: value / best for id, value in values.items()}
+        average = fmean(targets.values())
+        for id in self._scores:
+            self._move(id, targets.get(id, average))
+
+    def _by_top_half(self, rewarded: Sequence[Rewarded]) -> None:
+        best_first = sorted(rewarded, key=lambda attempt: -attempt.reward)
+        for attempt in best_first[: (len(best_first) + 1) // 2]:
+            for id in self._cited(attempt):
+                self._move(id, _clamped(attempt.reward))
+
+    def _cited(self, attempt: Rewarded) -> Iterator[str]:
+        """The nodes that the email cites, each once; what does not exist is no node."""
+        email = attempt.outcome["email"]
+        return (id for id in (email["citations"] if email else ()) if id in self._graph.nodes)
+
+    def _credited(self, attempt: Rewarded) -> Iterator[str]:
+        read = set(attempt.outcome["read"])
+        return (id for id in self._cited(attempt) if id in read and id in self._graph.distance)
+
+    def _move(self, id: str, target: float) -> None:
+        self._scores[id] = _clamped(self._scores[id] + _STEP * (target - self._scores[id]))
+
+
+def _clamped(value: float) -> float:
+    return min(1.0, max(0.0, value))
