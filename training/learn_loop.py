@@ -7,38 +7,31 @@ It owns no state that must survive and knows no HTTP and no database: whoever co
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from random import Random
 from typing import Literal
-
-from ulid import ULID
 
 from environment.base import Environment, Reflective, Rewarded, Scenario, Split
 from environment.trace import span
 from judges.base import Judge
 from training.backends.art_import import import_art
-from training.backends.base import Policy
-from training.rollouts import Chat, failed, open_chat, rollout, total
-from training.scoring import score_group, share, success_rate, summarise
+from training.backends.base import Endpoint, Policy
+from training.journal import Journal, NoJournal
+from training.rollouts import failed, total
+from training.scoring import share, success_rate, summarise
+from training.train_step import TrainStep
+from training.tries import Attempt, Report, Tries
 from training.types import (
     Evaluation,
     Group,
     IterationResult,
     Progress,
     Reflection,
-    Rollout,
+    Resume,
     RunConfig,
     ScoredRollout,
     Timing,
 )
-
-Report = Callable[[Progress], None]
-
-
-class RolloutsFailed(Exception):
-    """Every rollout of an iteration, or of one of its evaluations, failed: there is nothing to learn or to tell."""
 
 
 class NothingScored(Exception):
@@ -52,73 +45,90 @@ async def learn_loop(
     policy: Policy,
     *,
     progress: Report = lambda _: None,
+    journal: Journal | None = None,
+    resume: Resume | None = None,
 ) -> AsyncGenerator[IterationResult, None]:
     """Run the loop, yielding the baseline (iteration 0) and then each iteration as it is done.
+
+    With `resume` it goes on where an earlier one stopped, and what the journal has of that iteration is not done again.
 
     The same config on a deterministic backend gives the same results. Raises what the backend raises when
     training fails. Rollouts and judges that fail are data, but where all do, RolloutsFailed or NothingScored is raised.
     """
     await asyncio.to_thread(import_art)
-    loop = _Loop(config, environment, judge, policy, progress)
-    with span("baseline", iteration=0):
-        result = await loop.baseline()
-    yield result
-    for iteration in range(1, config.iterations + 1):
+    journal = journal or NoJournal()
+    tries = Tries(config, environment, judge, journal, progress)
+    loop = _Loop(config, environment, policy, tries, TrainStep(config, policy, journal), progress)
+    if resume is None:
+        with span("baseline", iteration=0):
+            result = await loop.baseline()
+        yield result
+    else:
+        loop.resume(resume)
+    for iteration in range(resume.iteration if resume else 1, config.iterations + 1):
         with span("iteration", iteration=iteration):
             result = await loop.iterate(iteration)
         yield result
-
-
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    """A rollout to make: which scenario, and what its randomness comes from."""
-
-    scenario: Scenario
-    seed: int
 
 
 class _Loop:
     """What one run of the loop carries from iteration to iteration: the policy's step and the best one."""
 
     def __init__(
-        self, config: RunConfig, environment: Environment, judge: Judge, policy: Policy, progress: Report
+        self,
+        config: RunConfig,
+        environment: Environment,
+        policy: Policy,
+        tries: Tries,
+        train: TrainStep,
+        progress: Report,
     ) -> None:
         self._config = config
         self._environment = environment
-        self._judge = judge
         self._policy = policy
+        self._tries = tries
+        self._train = train
         self._progress = progress
         self._step = 0
         self._best_step = 0
         self._best = (-1.0, 0.0)
 
+    def resume(self, where: Resume) -> None:
+        """Be as we were after the iteration before."""
+        self._step, self._best_step = where.step, where.best_step
+        self._best = (where.best_success, where.best_reward)
+        if isinstance(self._environment, Reflective) and where.environment_state is not None:
+            self._environment.restore(where.environment_state)
+
     async def baseline(self) -> IterationResult:
         """Evaluate the policy as it came, on both held-out splits."""
         clock = time.monotonic()
         seconds: dict[str, float] = {}
+        await self._tries.begin(0)
         self._step = self._best_step = await self._policy.step()
         with _timed(seconds, "evaluate_s"):
-            evaluations = [*await self._validate(0), *await self._evaluate(0, "test", self._step)]
+            evaluations = [*await self._validate(), *await self._evaluate("test", self._step)]
         with _timed(seconds, "reflect_s"):
-            reflection = await self._reflect(0, ())
+            reflection = await self._reflect(())
         return self._result(0, (), {}, evaluations, reflection, seconds, clock)
 
     async def iterate(self, iteration: int) -> IterationResult:
         """Roll out, judge, train, reflect, and evaluate when it is time."""
         clock = time.monotonic()
         seconds: dict[str, float] = {}
+        kept = await self._tries.begin(iteration)
         groups = await self._groups(iteration, seconds)
         with _timed(seconds, "train_s"):
-            metrics = await self._train_on(iteration, [group for group in groups if group.skipped is None])
+            metrics = await self._train_on(iteration, [group for group in groups if group.skipped is None], kept)
         with _timed(seconds, "reflect_s"):
-            reflection = await self._reflect(iteration, groups)
+            reflection = await self._reflect(groups)
         evaluations: list[Evaluation] = []
         last = iteration == self._config.iterations
         with _timed(seconds, "evaluate_s"):
             if last or iteration % self._config.evaluation.every == 0:
-                evaluations += await self._validate(iteration)
+                evaluations += await self._validate()
             if last:
-                evaluations += await self._evaluate(iteration, "test", self._best_step)
+                evaluations += await self._evaluate("test", self._best_step)
         return self._result(iteration, groups, metrics, evaluations, reflection, seconds, clock)
 
     async def _groups(self, iteration: int, seconds: dict[str, float]) -> tuple[Group, ...]:
@@ -126,51 +136,26 @@ class _Loop:
         config = self._config
         start = (iteration - 1) * config.groups_per_iteration
         scenarios = self._environment.scenarios("train", config.groups_per_iteration, config.seed, start)
-        attempts = self._attempts(scenarios, config.rollouts_per_group, "train", iteration)
+        attempts = self._tries.attempts(scenarios, config.rollouts_per_group, "train", iteration)
         with _timed(seconds, "rollout_s"):
-            rollouts = await self._rollouts(iteration, "rollout", attempts, self._step, config.temperature)
+            rollouts = await self._tries.rollouts("rollout", "train", attempts, self._endpoint(), config.temperature)
         with _timed(seconds, "judge_s"):
-            return await self._scored(iteration, scenarios, rollouts)
+            return await self._tries.scored("train", scenarios, rollouts)
 
-    async def _scored(
-        self, iteration: int, scenarios: Sequence[Scenario], rollouts: Sequence[Rollout]
-    ) -> tuple[Group, ...]:
-        """Score the rollouts, which come in the order of their scenarios, equally many for each."""
-        each = len(rollouts) // len(scenarios)
-        self._progress(Progress(iteration, "judge", 0, len(scenarios)))
-        return tuple(
-            await asyncio.gather(
-                *(
-                    score_group(self._environment, self._judge, scenario, rollouts[number * each : (number + 1) * each])
-                    for number, scenario in enumerate(scenarios)
-                )
-            )
-        )
-
-    async def _train_on(self, iteration: int, groups: Sequence[Group]) -> dict[str, float]:
-        """One GRPO step on the groups that have something to teach; none if there is no such group."""
+    async def _train_on(self, iteration: int, groups: Sequence[Group], kept: Mapping[str, str]) -> dict[str, float]:
+        """Train on the groups that have something to teach; nothing happens if there is none."""
         if not groups:
             return {}
-        art = import_art()
         self._progress(Progress(iteration, "train", 0, 1))
-        # Adam's first steps are its noisiest, and full-sized: one unlucky batch could fix a bad habit.
-        learning_rate = self._config.learning_rate * min(1.0, iteration / self._config.warmup_iterations)
-        with span("train", step=self._step, groups=len(groups), learning_rate=learning_rate) as traced:
-            outcome = await self._policy.train(
-                [
-                    art.TrajectoryGroup([r.rollout.trajectory for r in group.rollouts if r.reward is not None])
-                    for group in groups
-                ],
-                learning_rate=learning_rate,
-                expected_step=self._step,
-                options=self._config.train_options,
-            )
-            traced.output = {"step": outcome.step, "metrics": dict(outcome.metrics)}
+        outcome = await self._train.take(iteration, self._step, groups, kept)
         self._step = outcome.step
         self._progress(Progress(iteration, "train", 1, 1))
         return dict(outcome.metrics)
 
-    async def _reflect(self, iteration: int, groups: Sequence[Group]) -> Reflection | None:
+    def _endpoint(self) -> Endpoint:
+        return self._policy.endpoint(self._step)
+
+    async def _reflect(self, groups: Sequence[Group]) -> Reflection | None:
         """Let the environment learn from the iteration, then show what the new policy does in it."""
         environment = self._environment
         if not isinstance(environment, Reflective):
@@ -178,46 +163,47 @@ class _Loop:
         with span("reflect", step=self._step):
             environment.reflect(rewarded(groups))
             scenario = environment.showcase(self._config.seed)
-            attempts = [_Attempt(scenario, self._seed("showcase"))]
-            tried = await self._rollouts(iteration, "reflect", attempts, self._step, temperature=0.0)
-            group = await score_group(environment, self._judge, scenario, tried)
+            attempts = [Attempt(scenario, self._tries.seed("showcase"))]
+            tried = await self._tries.rollouts("reflect", "showcase", attempts, self._endpoint(), temperature=0.0)
+            [group] = await self._tries.scored("showcase", [scenario], tried)
         return Reflection(environment.state(), group.rollouts[0], group.judge_calls)
 
-    async def _validate(self, iteration: int) -> list[Evaluation]:
+    async def _validate(self) -> list[Evaluation]:
         """Evaluate the newest checkpoint on the validation split; it becomes the best if it is."""
-        evaluations = await self._evaluate(iteration, "validation", self._step)
+        evaluations = await self._evaluate("validation", self._step)
         for evaluation in evaluations:
             figures = (evaluation.success, evaluation.mean_reward)
             if evaluation.mode == "sampled" and figures > self._best:
                 self._best, self._best_step = figures, self._step
         return evaluations
 
-    async def _evaluate(self, iteration: int, split: Split, step: int) -> list[Evaluation]:
+    async def _evaluate(self, split: Split, step: int) -> list[Evaluation]:
         """Sampled and greedy figures of one checkpoint. The same scenarios and seeds each time."""
         evaluation = self._config.evaluation
         count = evaluation.test_scenarios if split == "test" else evaluation.scenarios
         scenarios = self._environment.scenarios(split, count, self._config.seed)
         return [
-            await self._evaluate_mode(iteration, split, "sampled", step, scenarios, evaluation.samples),
-            await self._evaluate_mode(iteration, split, "greedy", step, scenarios, 1),
+            await self._evaluate_mode(split, "sampled", step, scenarios, evaluation.samples),
+            await self._evaluate_mode(split, "greedy", step, scenarios, 1),
         ]
 
     async def _evaluate_mode(
         self,
-        iteration: int,
         split: Split,
         mode: Literal["sampled", "greedy"],
         step: int,
         scenarios: Sequence[Scenario],
         samples: int,
     ) -> Evaluation:
-        attempts = self._attempts(scenarios, samples, split)
+        attempts = self._tries.attempts(scenarios, samples, split)
         temperature = self._config.temperature if mode == "sampled" else 0.0
-        rollouts = await self._rollouts(iteration, "evaluate", attempts, step, temperature)
-        groups = await self._scored(iteration, scenarios, rollouts)
+        where = f"{split}.{mode}"
+        with span("evaluate", split=split, mode=mode, step=step):
+            rollouts = await self._tries.rollouts("evaluate", where, attempts, self._policy.endpoint(step), temperature)
+            groups = await self._tries.scored(where, scenarios, rollouts)
         scored = [rollout for group in groups for rollout in group.rollouts]
         if all(rollout.reward is None for rollout in scored):
-            raise NothingScored(f"the judge {self._judge.name} scored no rollout: {scored[0].score.explanation}")
+            raise NothingScored(f"the judge scored no rollout: {scored[0].score.explanation}")
         return Evaluation(
             split=split,
             mode=mode,
@@ -230,67 +216,6 @@ class _Loop:
             rollouts=tuple(scored),
             judge_calls=tuple(call for group in groups for call in group.judge_calls),
         )
-
-    async def _rollouts(
-        self,
-        iteration: int,
-        phase: Literal["rollout", "reflect", "evaluate"],
-        attempts: Sequence[_Attempt],
-        step: int,
-        temperature: float,
-    ) -> list[Rollout]:
-        """All attempts, `concurrency` at once, in their order. Nothing runs on after it returns or raises.
-
-        Raises RolloutsFailed if every one of them failed; a showcase may.
-        """
-        config = self._config
-        gate = asyncio.Semaphore(config.concurrency)
-        done = 0
-
-        async def attempt(chat: Chat, wanted: _Attempt) -> Rollout:
-            nonlocal done
-            async with gate:
-                finished = await rollout(
-                    self._environment,
-                    wanted.scenario,
-                    chat,
-                    id=str(ULID()),
-                    seed=wanted.seed,
-                    max_turns=config.max_turns,
-                    temperature=temperature,
-                    max_completion_tokens=config.max_completion_tokens,
-                    timeout_s=config.rollout_timeout_s,
-                )
-            done += 1
-            self._progress(Progress(iteration, phase, done, len(attempts)))
-            return finished
-
-        self._progress(Progress(iteration, phase, 0, len(attempts)))
-        async with (
-            open_chat(self._policy.endpoint(step), config.concurrency) as chat,
-            asyncio.TaskGroup() as tasks,
-        ):
-            started = []
-            for wanted in attempts:
-                started.append(tasks.create_task(attempt(chat, wanted)))
-                await asyncio.sleep(0)  # the first request is sent while the others are still being made
-        rollouts = [task.result() for task in started]
-        if failed(rollouts) == len(rollouts) and phase != "reflect":
-            raise RolloutsFailed(
-                f"all {len(rollouts)} rollouts of iteration {iteration} failed, the first: {rollouts[0].error}"
-            )
-        return rollouts
-
-    def _attempts(self, scenarios: Sequence[Scenario], tries: int, *where: object) -> list[_Attempt]:
-        """`tries` attempts at each scenario. Their seeds tell apart a scenario that was drawn twice."""
-        return [
-            _Attempt(scenario, self._seed(*where, place, number))
-            for place, scenario in enumerate(scenarios)
-            for number in range(tries)
-        ]
-
-    def _seed(self, *parts: object) -> int:
-        return Random(":".join(map(str, (self._config.seed, *parts)))).getrandbits(53)
 
     def _result(
         self,

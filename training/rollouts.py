@@ -1,6 +1,7 @@
 """A rollout: the policy tries a scenario, tool call by tool call. A failed one is data, not an exception."""
 
 import asyncio
+import itertools
 import json
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -8,6 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
+
+import structlog
 
 from environment.base import Environment, Episode, Json, Scenario, ToolError
 from environment.trace import span
@@ -23,6 +26,11 @@ if TYPE_CHECKING:
 
 _RETRIES = 2
 """Of one request, on connection errors, 429 and 5xx, with the client's back-off."""
+_RESTARTS = 6
+"""Of a rollout whose endpoint went away with what it remembers: the first turn must come from it as well."""
+_LONGEST_PAUSE_S = 15.0
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +39,8 @@ class Chat:
 
     client: "AsyncOpenAI"
     model: str
+    restarts: int = 0
+    """How often a rollout begins again after the endpoint was away."""
 
 
 @asynccontextmanager
@@ -48,9 +58,12 @@ async def open_chat(endpoint: Endpoint, concurrency: int = 1) -> AsyncIterator[C
         verify=endpoint.base_url.startswith("https"),  # reading the certificates takes 20 ms
     )
     async with AsyncOpenAI(
-        base_url=endpoint.base_url, api_key=endpoint.api_key, http_client=http, max_retries=_RETRIES
+        base_url=endpoint.base_url,
+        api_key=endpoint.api_key,
+        http_client=http,
+        max_retries=0 if endpoint.remembers else _RETRIES,
     ) as client:
-        yield Chat(client, endpoint.model)
+        yield Chat(client, endpoint.model, _RESTARTS if endpoint.remembers else 0)
 
 
 async def rollout(
@@ -69,19 +82,23 @@ async def rollout(
 
     Raises what the environment raises if it cannot open the scenario.
     """
-    art = import_art()
-    episode = environment.episode(scenario, max_turns)
-    tools = [tool.openai() for tool in episode.tools]
-    trajectory = art.Trajectory(messages_and_choices=episode.messages(), tools=tools)
-    trajectory.metadata |= {"rollout_id": id, "scenario_id": scenario.id}
-    trajectory.metrics |= {"turns": 0, "prompt_tokens": 0, "completion_tokens": 0, "sampling_s": 0.0, "tools_s": 0.0}
     request = {"temperature": temperature, "max_tokens": max_completion_tokens}
     started_at, clock = time.time(), time.monotonic()
     error: str | None = None
+    episode, trajectory = _open(environment, scenario, id, max_turns)
     with span("rollout", rollout_id=id, scenario_id=scenario.id, task=dict(scenario.task), model=chat.model) as traced:
         try:
             async with asyncio.timeout(timeout_s):
-                await _play(episode, chat, trajectory, request, Random(seed))
+                for restart in itertools.count():
+                    try:
+                        await _play(episode, chat, trajectory, request, Random(seed))
+                        break
+                    except _away() as failure:
+                        if restart == chat.restarts:
+                            raise
+                        log.info("rollout begins again: its endpoint was away", rollout_id=id, error=str(failure))
+                    await asyncio.sleep(min(0.5 * 2**restart, _LONGEST_PAUSE_S))
+                    episode, trajectory = _open(environment, scenario, id, max_turns)
         except TimeoutError:
             error = f"the rollout took longer than {timeout_s:g} s"
         except Exception as failure:
@@ -91,6 +108,24 @@ async def rollout(
     seconds = time.monotonic() - clock
     trajectory.metrics["duration"] = seconds
     return Rollout(id, scenario, trajectory, outcome, error, started_at, seconds)
+
+
+def _open(environment: Environment, scenario: Scenario, id: str, max_turns: int | None) -> tuple[Episode, "Trajectory"]:
+    """A fresh episode and its empty trajectory."""
+    art = import_art()
+    episode = environment.episode(scenario, max_turns)
+    tools = [tool.openai() for tool in episode.tools]
+    trajectory = art.Trajectory(messages_and_choices=episode.messages(), tools=tools)
+    trajectory.metadata |= {"rollout_id": id, "scenario_id": scenario.id}
+    trajectory.metrics |= {"turns": 0, "prompt_tokens": 0, "completion_tokens": 0, "sampling_s": 0.0, "tools_s": 0.0}
+    return episode, trajectory
+
+
+def _away() -> tuple[type[Exception], ...]:
+    """What the client raises when nobody, or a server that is starting or stopping, is at the other end."""
+    import openai
+
+    return openai.APIConnectionError, openai.InternalServerError
 
 
 async def _play(episode: Episode, chat: Chat, trajectory: "Trajectory", request: dict[str, Any], seeds: Random) -> None:

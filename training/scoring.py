@@ -11,14 +11,12 @@ from training.rollouts import messages_of
 from training.types import Group, RewardSummary, Rollout, ScoredRollout
 
 
-async def score_group(environment: Environment, judge: Judge, scenario: Scenario, rollouts: Sequence[Rollout]) -> Group:
-    """Judge the rollouts of one scenario together, pay them, and tell whether the group teaches anything.
+def pay_group(environment: Environment, scenario: Scenario, rollouts: Sequence[Rollout], judgement: Judgement) -> Group:
+    """Pay the rollouts of one scenario by their verdicts, and tell whether the group teaches anything.
 
-    A failed rollout, and one that the judge could not score, has no reward. A judge that raises scores
-    none of the group; its reason is kept.
+    A failed rollout, and one that the judge could not score, has no reward.
     """
     finished = [rollout for rollout in rollouts if rollout.error is None]
-    judgement = await _judged(judge, scenario, finished)
     scores = dict(zip((rollout.id for rollout in finished), judgement.scores, strict=True))
     calls = tuple(judgement.calls)
     scored = _with_advantages(
@@ -35,8 +33,14 @@ async def score_group(environment: Environment, judge: Judge, scenario: Scenario
     return Group(scenario, scored, None, calls)
 
 
-async def _judged(judge: Judge, scenario: Scenario, rollouts: Sequence[Rollout]) -> Judgement:
-    attempts = [Attempt(rollout.id, rollout.outcome, messages_of(rollout)) for rollout in rollouts]
+async def judge_group(judge: Judge, scenario: Scenario, rollouts: Sequence[Rollout]) -> Judgement:
+    """Verdicts on those rollouts of a scenario that did not fail, judged together.
+
+    A judge that raises scores none of them; its reason is kept.
+    """
+    attempts = [
+        Attempt(rollout.id, rollout.outcome, messages_of(rollout)) for rollout in rollouts if rollout.error is None
+    ]
     if not attempts:
         return Judgement([])
     try:

@@ -124,6 +124,19 @@ class Reflection:
 
 
 @dataclass(frozen=True, slots=True)
+class Resume:
+    """Where to go on: `iteration` is the next one; the rest is as it was after the one before."""
+
+    iteration: int
+    step: int
+    best_step: int
+    best_success: float
+    best_reward: float
+    environment_state: Mapping[str, Json] | None
+    """Of a reflective environment."""
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """How far the iteration under way is: `done` of `total` rollouts or steps of a phase."""
 

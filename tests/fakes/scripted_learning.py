@@ -47,6 +47,9 @@ class ScriptedPolicy:
         self._step = expected_step + 1
         return TrainOutcome(self._step, {"loss": 0.5})
 
+    async def metrics(self, step: int) -> dict[str, float]:
+        return {}
+
     async def delete_checkpoints(self, keep: set[int]) -> list[int]:
         return []
 

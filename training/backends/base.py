@@ -26,6 +26,8 @@ class Endpoint:
     base_url: str
     api_key: str = field(repr=False)
     model: str
+    remembers: bool = False
+    """It keeps the sampled ids of a conversation between its turns, and loses them if it is started again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,9 @@ class Policy(Protocol):
         options: Mapping[str, Json],
     ) -> TrainOutcome:
         """One GRPO step. Raises TrainingFailed, StepConflict or BackendUnavailable."""
+
+    async def metrics(self, step: int) -> dict[str, float]:
+        """The backend's own figures of the training that led to that step; none if it does not keep them."""
 
     async def delete_checkpoints(self, keep: set[int]) -> list[int]:
         """Delete all checkpoints but these and the newest; returns the deleted steps."""

@@ -82,7 +82,7 @@ class EmbeddedPolicy:
     def endpoint(self, step: int | None = None) -> Endpoint:
         """Where the checkpoint is sampled; the newest without a step."""
         at = "" if step is None else f"@{step}"
-        return Endpoint(self._base_url, self._api_key, f"{self._model.project}/{self._model.name}{at}")
+        return Endpoint(self._base_url, self._api_key, f"{self._model.project}/{self._model.name}{at}", remembers=True)
 
     async def train(
         self,
@@ -119,6 +119,14 @@ class EmbeddedPolicy:
                 if event["type"] == "training_failed":
                     refused = StepConflict if data.get("code") == "step_conflict" else TrainingFailed
                     raise refused(data["error_message"])
+
+    async def metrics(self, step: int) -> dict[str, float]:
+        """What the checkpoint's manifest tells of its training."""
+        with _translated():
+            async for checkpoint in self._client.models.checkpoints.list(model_id=self._model.id, order="desc"):
+                if checkpoint.step == step:
+                    return dict(checkpoint.metrics)
+        return {}
 
     async def delete_checkpoints(self, keep: set[int]) -> list[int]:
         """Delete all checkpoints but these and the newest; returns the deleted steps."""

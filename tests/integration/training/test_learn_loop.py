@@ -19,7 +19,8 @@ from judges.reference import ReferenceJudge
 from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedPolicy
 from training.backends.base import Endpoint, ModelSpec, StepConflict, TrainOutcome
-from training.learn_loop import NothingScored, RolloutsFailed, learn_loop
+from training.learn_loop import NothingScored, learn_loop
+from training.tries import RolloutsFailed
 from training.types import Evaluation, EvaluationConfig, IterationResult, Progress, RunConfig
 
 CONFIG = RunConfig(
@@ -310,7 +311,7 @@ async def test_a_judge_that_can_score_nothing_ends_the_loop() -> None:
         return Reply(content="what?")
 
     async with scripted_chat(script) as model:
-        with pytest.raises(NothingScored, match=r"the judge reference scored no rollout: .*no reference answer"):
+        with pytest.raises(NothingScored, match=r"the judge scored no rollout: .*no reference answer"):
             await run(model, environment=SalesEmail())
 
 

@@ -15,7 +15,8 @@ from judges.reference import ReferenceJudge
 from tests.fakes.engine_process import EngineProcess
 from training.backends.base import ModelSpec
 from training.backends.embedded import EmbeddedBackend
-from training.learn_loop import RolloutsFailed, learn_loop
+from training.learn_loop import learn_loop
+from training.tries import RolloutsFailed
 from training.types import EvaluationConfig, IterationResult, Progress, RunConfig
 
 CONFIG = RunConfig(

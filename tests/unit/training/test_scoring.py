@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 
 from environment.base import Scenario
 from environment.email_search.environment import SyntheticEmailSearch
-from judges.base import Attempt, Score
+from judges.base import Attempt, JudgeCall, Judgement, Score
 from tests.fakes.scripted_learning import ScriptedTrajectory
-from training.scoring import score_group, share, success_rate, summarise
+from training.scoring import judge_group, pay_group, share, success_rate, summarise
 from training.types import Group, Rollout
 
 SCENARIO = Scenario("s", "train", {}, {"answer": "x"})
 ENVIRONMENT = SyntheticEmailSearch()
+
+
+CALL = JudgeCall("verdicts", "none", 0, 0, None, 0, 0.0)
 
 
 class Verdicts:
@@ -28,12 +31,12 @@ class Verdicts:
         self.scores = scores
         self.seen: list[str] = []
 
-    async def judge(self, scenario: Scenario, attempts: Sequence[Attempt]) -> list[Score]:
+    async def judge(self, scenario: Scenario, attempts: Sequence[Attempt]) -> Judgement:
         self.seen = [attempt.id for attempt in attempts]
         for score in self.scores:
             if isinstance(score, Exception):
                 raise score
-        return [score for score in self.scores if isinstance(score, Score)]
+        return Judgement([score for score in self.scores if isinstance(score, Score)], [CALL])
 
 
 def rollout(id: str, error: str | None = None, **changes: Any) -> Rollout:
@@ -44,7 +47,7 @@ def rollout(id: str, error: str | None = None, **changes: Any) -> Rollout:
 
 
 async def scored(judge: Verdicts, *rollouts: Rollout) -> Group:
-    return await score_group(ENVIRONMENT, judge, SCENARIO, rollouts)
+    return pay_group(ENVIRONMENT, SCENARIO, rollouts, await judge_group(judge, SCENARIO, rollouts))
 
 
 RIGHT, WRONG, NONE = Score(1.0, "right"), Score(0.0, "wrong"), Score(None, "cannot tell")
@@ -53,6 +56,7 @@ RIGHT, WRONG, NONE = Score(1.0, "right"), Score(0.0, "wrong"), Score(None, "cann
 async def test_the_trajectory_gets_the_sum_of_the_parts() -> None:
     group = await scored(Verdicts(RIGHT, WRONG), rollout("a"), rollout("b"))
     assert group.skipped is None
+    assert group.judge_calls == (CALL,)
     for each in group.rollouts:
         assert each.reward == sum(each.reward_parts.values()) == each.rollout.trajectory.reward
     assert [each.success for each in group.rollouts] == [True, False]
