@@ -60,6 +60,7 @@ class Run(Base):
     __tablename__ = "run"
     __table_args__ = (
         CheckConstraint(f"status IN ({_KNOWN})", name="status"),
+        Index("ix_run_lease", "lease_until", postgresql_where=text("status = 'running'")),
         # Two live runs must not train one model.
         Index(
             "uq_run_live_model",
@@ -83,8 +84,22 @@ class Run(Base):
     model_name: Mapped[str]
     base_model: Mapped[str]
     owner: Mapped[str | None]
-    """The data directory whose service drives the run."""
+    """The worker that holds the run's lease."""
+    epoch: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Raised by each claim; every commit of a worker names the epoch it claimed with."""
+    lease_until: Mapped[datetime | None]
+    """Until then, by the database's clock, nobody else may claim it."""
+    attempts: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Claims since something was last finished: a run that kills its workers ends."""
+    wait_reason: Mapped[str | None]
+    """Why a queued run waits, or why a paused one is paused."""
     cancel_requested: Mapped[bool] = mapped_column(default=False)
+    pause_requested: Mapped[bool] = mapped_column(default=False, server_default="false")
+    parent_run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="SET NULL"))
+    """The run that this one was forked from, at its step `parent_step`."""
+    parent_step: Mapped[int | None]
+    event_seq: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    """Of the run's newest event."""
     iterations_total: Mapped[int]
     next_iteration: Mapped[int] = mapped_column(default=0)
     """The iteration whose result is saved next; 0 until the baseline is saved."""
@@ -167,6 +182,8 @@ class Trajectory(Base):
     seq: Mapped[int] = mapped_column(BigInteger, Identity(always=True))
     """The order in which they were saved; lists go by it."""
     run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
+    project: Mapped[str | None]
+    """Of a question to a model by name; a run's trajectories belong to the run's project."""
     kind: Mapped[str]
     """train, evaluation, showcase or ask."""
     iteration: Mapped[int | None]
@@ -294,6 +311,131 @@ class Checkpoint(Base):
     deleted_at: Mapped[datetime | None]
 
 
+class Journal(Base):
+    """What the iteration under way has finished (see training/journal.py); emptied when the iteration is saved."""
+
+    __tablename__ = "journal"
+
+    run_id: Mapped[str] = _run_id()
+    iteration: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(Text, primary_key=True)
+    epoch: Mapped[int]
+    value: Mapped[bytes]
+    """JSON text, compressed by zlib."""
+    kept_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class Event(Base):
+    """What happened to a run: append-only, numbered from 1 without a gap."""
+
+    __tablename__ = "event"
+
+    run_id: Mapped[str] = _run_id()
+    seq: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    type: Mapped[str]
+    version: Mapped[int] = mapped_column(default=1)
+    """Of the type's `data`."""
+    iteration: Mapped[int | None]
+    actor: Mapped[str]
+    """Who did it: `worker:...`, `key:PREFIX`, or `local` where no keys are needed."""
+    data: Mapped[dict[str, Json]]
+    occurred_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+
+
+class ApiKey(Base):
+    """A key to one project. The key itself is nowhere: only its hash."""
+
+    __tablename__ = "api_key"
+
+    id: Mapped[str] = mapped_column(String(26), primary_key=True)
+    project: Mapped[str]
+    name: Mapped[str]
+    prefix: Mapped[str]
+    """The key's first characters, to tell it by."""
+    sha256: Mapped[str] = mapped_column(String(64), unique=True)
+    scopes: Mapped[list[Json]]
+    expires_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+    last_used_at: Mapped[datetime | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class IdempotencyKey(Base):
+    """The reply to a request that created something, for its repetition. Kept 24 hours."""
+
+    __tablename__ = "idempotency_key"
+
+    project: Mapped[str] = mapped_column(Text, primary_key=True)
+    key: Mapped[str] = mapped_column(Text, primary_key=True)
+    request_sha256: Mapped[str] = mapped_column(String(64))
+    """Of method, path and body."""
+    status: Mapped[int | None]
+    """Of the reply; None while the first request is under way."""
+    body: Mapped[str | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class LedgerEntry(Base):
+    """What a phase of an iteration used. `wasted`: by work that was lost and had to be done again."""
+
+    __tablename__ = "ledger_entry"
+    __table_args__ = (Index("ix_ledger_entry_run_id_iteration", "run_id", "iteration"),)
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    run_id: Mapped[str] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
+    iteration: Mapped[int]
+    phase: Mapped[str]
+    seconds: Mapped[float]
+    prompt_tokens: Mapped[int] = mapped_column(BigInteger)
+    completion_tokens: Mapped[int] = mapped_column(BigInteger)
+    usd: Mapped[float | None]
+    wasted: Mapped[bool]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class WebhookEndpoint(Base):
+    """Where events are sent: those of one run, of a project's runs, or (the one from FRONTEND_URL) of all runs."""
+
+    __tablename__ = "webhook_endpoint"
+    __table_args__ = (
+        Index("ix_webhook_endpoint_project", "project"),
+        Index("ix_webhook_endpoint_run_id", "run_id"),
+    )
+
+    id: Mapped[str] = mapped_column(String(26), primary_key=True)
+    project: Mapped[str | None]
+    """None: every project's."""
+    run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
+    """None: every run of the project."""
+    url: Mapped[str]
+    events: Mapped[list[Json]]
+    """Types that are sent; empty: all."""
+    secret: Mapped[bytes | None]
+    """Encrypted. None: deliveries are not signed."""
+    previous_secret: Mapped[bytes | None]
+    """Signs too until `previous_until`, so that a receiver can change over."""
+    previous_until: Mapped[datetime | None]
+    disabled_at: Mapped[datetime | None]
+    disabled_reason: Mapped[str | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class WebhookAttempt(Base):
+    """One try to send a delivery."""
+
+    __tablename__ = "webhook_attempt"
+
+    delivery_id: Mapped[str] = mapped_column(
+        String(26), ForeignKey("webhook_delivery.id", ondelete="CASCADE"), primary_key=True
+    )
+    number: Mapped[int] = mapped_column(primary_key=True)
+    started_at: Mapped[datetime]
+    seconds: Mapped[float | None]
+    status: Mapped[int | None]
+    """The receiver's HTTP status; None if there was no reply."""
+    error: Mapped[str | None]
+
+
 class WebhookDelivery(Base):
     """One message to one receiver, written in the transaction of what it tells."""
 
@@ -307,7 +449,12 @@ class WebhookDelivery(Base):
     id: Mapped[str] = mapped_column(String(26), primary_key=True)
     seq: Mapped[int] = mapped_column(BigInteger, Identity(always=True))
     run_id: Mapped[str] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
-    iteration: Mapped[int]
+    endpoint_id: Mapped[str | None] = mapped_column(
+        String(26), ForeignKey("webhook_endpoint.id", ondelete="SET NULL"), index=True
+    )
+    event_seq: Mapped[int | None] = mapped_column(BigInteger)
+    event_type: Mapped[str | None]
+    iteration: Mapped[int | None]
     url: Mapped[str]
     body: Mapped[str]
     """The exact JSON text that is sent, on every attempt."""

@@ -8,23 +8,33 @@ class RunStatus(StrEnum):
 
     QUEUED = "queued"
     RUNNING = "running"
+    PAUSED = "paused"
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
 
 
 _MOVES: dict[RunStatus, frozenset[RunStatus]] = {
-    RunStatus.QUEUED: frozenset({RunStatus.RUNNING, RunStatus.CANCELLED}),
-    # Back to queued: the service stopped before the run had done anything.
-    RunStatus.RUNNING: frozenset({RunStatus.QUEUED, RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED}),
+    RunStatus.QUEUED: frozenset({RunStatus.RUNNING, RunStatus.PAUSED, RunStatus.FAILED, RunStatus.CANCELLED}),
+    # Back to queued: its worker stopped, and another one goes on.
+    RunStatus.RUNNING: frozenset(
+        {RunStatus.QUEUED, RunStatus.PAUSED, RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED}
+    ),
+    RunStatus.PAUSED: frozenset({RunStatus.QUEUED, RunStatus.CANCELLED}),
     RunStatus.COMPLETED: frozenset(),
-    RunStatus.FAILED: frozenset(),
+    # A retry goes on from the last iteration that was saved.
+    RunStatus.FAILED: frozenset({RunStatus.QUEUED}),
     RunStatus.CANCELLED: frozenset(),
 }
 
-TERMINAL = frozenset(status for status, moves in _MOVES.items() if not moves)
+TERMINAL = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
 LIVE = frozenset(RunStatus) - TERMINAL
 """A live run holds its model: no other run may train it."""
+
+
+def moves(status: RunStatus) -> frozenset[RunStatus]:
+    """The states that a run may move to from `status`."""
+    return _MOVES[status]
 
 
 def sources(target: RunStatus) -> frozenset[RunStatus]:
