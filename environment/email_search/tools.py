@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from importlib.resources import files
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from environment.base import Json, Outcome, Scenario, Tool, ToolError, ToolResult
 from environment.email_search.inbox import MAX_HITS, Email, Hit, Inbox
+from environment.tool_calls import ABSENT, check_call
 
 _TEXT = {"type": "string"}
 _LIST = {"type": "array", "items": _TEXT}
@@ -84,25 +85,25 @@ class EmailEpisode:
     async def call(self, name: str, arguments: Mapping[str, Json]) -> ToolResult:
         """Execute a tool call. Raises ToolError."""
         self._turns += 1
-        _check_names(name, arguments)
+        check_call(TOOLS, name, arguments)
         match name:
             case SEARCH.name:
                 return ToolResult(await self._search(arguments))
             case READ.name:
-                return ToolResult(await self._read_email(_text(arguments, "email_id")))
+                return ToolResult(await self._read_email(arguments["email_id"]))
             case ANSWER.name:
-                self._answer, self._sources = _text(arguments, "answer").strip(), _list(arguments, "sources")
+                self._answer, self._sources = arguments["answer"].strip(), arguments["sources"]
                 self._finish = (
                     "gave_up" if self._answer.lower().replace("\u2019", "'").strip(" .") in _NO_ANSWER else "answered"
                 )
                 return ToolResult("", final=True)
-        raise ToolError(f"there is no tool {name!r}; there are: {', '.join(tool.name for tool in TOOLS)}")
+        raise AssertionError(f"unreachable: {name}")
 
     async def _search(self, arguments: Mapping[str, Json]) -> str:
-        keywords = _list(arguments, "keywords")
-        filters = {key: _text(arguments, key) for key in ("sender", "recipient") if arguments.get(key) not in _ABSENT}
+        keywords = arguments["keywords"]
+        filters = {key: arguments[key] for key in ("sender", "recipient") if arguments.get(key) not in ABSENT}
         dates = {
-            key: _date(arguments, key) for key in ("sent_after", "sent_before") if arguments.get(key) not in _ABSENT
+            key: _date(arguments, key) for key in ("sent_after", "sent_before") if arguments.get(key) not in ABSENT
         }
         if not (keywords or filters or dates):
             raise ToolError("search_inbox needs at least one keyword")
@@ -150,9 +151,6 @@ class EmailEpisode:
         }
 
 
-_ABSENT = (None, "")
-"""What policies give for a filter that they do not want."""
-
 _NO_ANSWER = {"i don't know", "i dont know", "i do not know", "unknown", ""}
 
 
@@ -174,28 +172,8 @@ def _day(mail: Hit | Email) -> str:
     return f"{mail.sent_at.day} {mail.sent_at:%b %Y}" if mail.sent_at else "undated"
 
 
-def _check_names(name: str, arguments: Mapping[str, Json]) -> None:
-    known = next((tool.parameters["properties"] for tool in TOOLS if tool.name == name), arguments)
-    if unknown := sorted(set(arguments) - set(known)):
-        raise ToolError(f"{name} has no argument {', '.join(unknown)}; it has: {', '.join(known)}")
-
-
-def _text(arguments: Mapping[str, Json], key: str) -> str:
-    value: Any = arguments.get(key)
-    if not isinstance(value, str):
-        raise ToolError(f"{key} must be a string, not {value!r}")
-    return value
-
-
-def _list(arguments: Mapping[str, Json], key: str) -> list[str]:
-    value: Any = arguments.get(key)
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise ToolError(f"{key} must be a list of strings, not {value!r}")
-    return value
-
-
 def _date(arguments: Mapping[str, Json], key: str) -> date:
     try:
-        return date.fromisoformat(_text(arguments, key))
+        return date.fromisoformat(arguments[key])
     except ValueError as error:
         raise ToolError(f"{key} must be a date such as 2026-03-14, not {arguments[key]!r}") from error

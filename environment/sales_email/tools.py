@@ -8,6 +8,7 @@ from typing import Literal
 from environment.base import Json, Outcome, Scenario, Tool, ToolError, ToolResult
 from environment.sales_email.graph import Edge, Graph, Kind
 from environment.sales_email.grounding import Email, ground, names_company, names_prospect
+from environment.tool_calls import check_call
 
 MAX_NEIGHBOURS = 10
 _MAX_LEADS = 3
@@ -96,10 +97,7 @@ class SalesEpisode:
         if self._finish != "open":
             raise ToolError("the email is final; nothing can be called after it")
         self._turns += 1
-        tool = next((tool for tool in TOOLS if tool.name == name), None)
-        if tool is None:
-            raise ToolError(f"there is no tool {name!r}; there are: {', '.join(tool.name for tool in TOOLS)}")
-        _check(tool, arguments)
+        check_call(TOOLS, name, arguments)
         match name:
             case CONNECTED.name:
                 return ToolResult(self._connected(arguments["node_id"]))
@@ -189,20 +187,6 @@ class SalesEpisode:
             if not named
         ]
         return f"The draft does not name {' and '.join(missing)}." if missing else "The draft is good."
-
-
-def _check(tool: Tool, arguments: Mapping[str, Json]) -> None:
-    """Raises ToolError if the arguments are not what the tool's schema asks for."""
-    properties = tool.parameters["properties"]
-    for name in arguments:
-        if name not in properties:
-            raise ToolError(f"{tool.name} has no argument {name!r}; it takes: {', '.join(properties)}")
-    for name, schema in properties.items():
-        value = arguments.get(name)
-        if schema is _TEXT and not isinstance(value, str):
-            raise ToolError(f"{name} must be a string, not {value!r}")
-        if schema is _LIST and not (isinstance(value, list) and all(isinstance(item, str) for item in value)):
-            raise ToolError(f"{name} must be a list of strings, not {value!r}")
 
 
 def _no_node(node_id: str) -> str:
