@@ -1,14 +1,17 @@
 """Node scores: how much of the reward each node of a graph earned. They rank what the agent is shown first.
 
 Every node starts at 1.0 and stays in [0, 1]. After an iteration each score moves a tenth of the way to its target.
-The rule `visits`, ours, takes every rewarded attempt as evidence:
+The rule `visits`, ours, asks of every node that attempts read or cited what came of these visits:
 
-- a node is visited by an attempt that read or cited it, and earns the attempt's reward (clamped to [0, 1]) if the
-  email cites it, it was read, and a Product Feature can be reached from it; any other visit earns 0;
-- its value is the mean over its visits, its target that value divided by the best node's;
-- the target of a node that nobody visited is the mean target of the visited ones: unknown is taken for average.
+- an attempt weighs as much as its reward (clamped to [0, 1]) exceeds the mean of its scenario's attempts, so what
+  merely began the same way as a failure is not blamed for it;
+- a visit earns the attempt's reward if the email cites the node, it was read, and a Product Feature can be reached
+  from it, otherwise 0; the node's value is the weighted mean over its visits, its target that value divided by the
+  best node's;
+- the target of a node without evidence (not visited, or by no attempt above its mean) is the mean target of the
+  others, as the unknown is taken for average; but one that was visited and leads to no product has the target 0.
 
-So a node that is popular and useless falls with every visit, and one that carries rewarded emails stays on top. An
+So a node that is popular and useless falls with every visit, and those that carry rewarded emails stay on top. An
 iteration in which nothing was earned changes nothing.
 
 The rule `top_half` is CoDreamer's: of the better half of the attempts, each cited node moves toward the attempt's
@@ -64,16 +67,19 @@ class NodeScores:
         self._scores = {id: float(scores[id]) for id in self._scores}
 
     def _by_visits(self, rewarded: Sequence[Rewarded]) -> None:
-        earned: defaultdict[str, list[float]] = defaultdict(list)
-        for attempt in rewarded:
+        weights: defaultdict[str, float] = defaultdict(float)
+        earned: defaultdict[str, float] = defaultdict(float)
+        for attempt, weight in _weighted(rewarded):
             credited = set(self._credited(attempt))
             for id in {*attempt.outcome["read"], *self._cited(attempt)}:
-                earned[id].append(_clamped(attempt.reward) if id in credited else 0.0)
-        values = {id: fmean(rewards) for id, rewards in earned.items()}
+                weights[id] += weight
+                earned[id] += weight * _clamped(attempt.reward) * (id in credited)
+        values = {id: earned[id] / weight for id, weight in weights.items() if weight > 0}
         best = max(values.values(), default=0.0)
         if best == 0.0:
             return
         targets = {id: value / best for id, value in values.items()}
+        targets |= {id: 0.0 for id in weights.keys() - targets.keys() if id not in self._graph.distance}
         average = fmean(targets.values())
         for id in self._scores:
             self._move(id, targets.get(id, average))
@@ -95,6 +101,15 @@ class NodeScores:
 
     def _move(self, id: str, target: float) -> None:
         self._scores[id] = _clamped(self._scores[id] + _STEP * (target - self._scores[id]))
+
+
+def _weighted(rewarded: Sequence[Rewarded]) -> Iterator[tuple[Rewarded, float]]:
+    """Each attempt and by how much it did better than the mean of its scenario's attempts."""
+    by_scenario: defaultdict[str, list[float]] = defaultdict(list)
+    for attempt in rewarded:
+        by_scenario[attempt.scenario.id].append(_clamped(attempt.reward))
+    for attempt in rewarded:
+        yield attempt, max(0.0, _clamped(attempt.reward) - fmean(by_scenario[attempt.scenario.id]))
 
 
 def _clamped(value: float) -> float:
