@@ -4,8 +4,8 @@
         ...
         traced.output = {"reward": reward}
 
-Spans nest by context (threads and tasks inherit theirs), so that nobody passes a tracer around. A tracer must neither
-block nor raise.
+Spans nest by context, so that nobody passes a tracer around: tasks and `asyncio.to_thread` inherit theirs, a thread of
+one's own begins without. A tracer must neither block nor raise.
 """
 
 from collections.abc import Iterator, Mapping

@@ -86,6 +86,8 @@ class Evidence:
     wins: float
     losses: float
     """Of human preferences, each weighted by its confidence in (0, 1]."""
+    simulated: bool = False
+    """At least a part was invented by the market simulator."""
 
 
 class FeedbackSource(Protocol):

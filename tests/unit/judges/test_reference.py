@@ -1,6 +1,7 @@
 """Which answers say the same as a reference answer."""
 
 from calendar import month_abbr, month_name
+from collections.abc import Sequence
 from datetime import date
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from environment.base import Scenario
 from environment.email_search.synthetic import make_world
-from judges.base import Attempt, Score
+from judges.base import Attempt, JudgeServices, Score
 from judges.reference import build, same_answer
 
 DATES = st.dates(date(1000, 1, 1), date(2999, 12, 31))
@@ -141,10 +142,12 @@ def test_what_does_not(answer: str, reference: str) -> None:
     assert not same_answer(answer, reference)
 
 
-async def _scores(reference: Any, *answers: Any) -> list[Score]:
+async def _scores(reference: Any, *answers: Any) -> Sequence[Score]:
     scenario = Scenario("s", "test", {}, reference)
     attempts = [Attempt(str(number), {"answer": answer}, []) for number, answer in enumerate(answers)]
-    return await build({}).judge(scenario, attempts)
+    judgement = await build({}, JudgeServices()).judge(scenario, attempts)
+    assert judgement.calls == ()
+    return judgement.scores
 
 
 async def test_every_attempt_gets_a_score_in_its_place() -> None:
@@ -158,5 +161,6 @@ async def test_every_attempt_gets_a_score_in_its_place() -> None:
 @pytest.mark.parametrize("reference", [{}, {"answer": None}, {"answer": 14}])
 async def test_without_a_reference_there_is_no_score(reference: Any) -> None:
     assert [score.value for score in await _scores(reference, "14 March")] == [None]
-    [score] = await build({}).judge(Scenario("s", "test", {}, {"answer": "x"}), [Attempt("1", {}, [])])
+    judge = build({}, JudgeServices())
+    [score] = (await judge.judge(Scenario("s", "test", {}, {"answer": "x"}), [Attempt("1", {}, [])])).scores
     assert score.value == 0.0

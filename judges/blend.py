@@ -1,0 +1,116 @@
+"""The judge `blend`: the weighted mean of other judges. A judge without a verdict leaves its weight to the others.
+
+Without a config it mixes as CoDreamer did: 0.6 RULER, 0.2 human preferences, 0.2 online outcomes.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from environment.base import Json, Scenario
+from judges import registry
+from judges.base import Attempt, Judge, Judgement, JudgeServices, Score
+
+NAME = "blend"
+MAX_JUDGES = 8
+MIN_WEIGHT, MAX_WEIGHT = 1e-6, 1e6
+_CODREAMER: Sequence[Mapping[str, Json]] = (
+    {"name": "ruler", "config": {}, "weight": 0.6},
+    {"name": "feedback", "config": {"signal": "human"}, "weight": 0.2},
+    {"name": "feedback", "config": {"signal": "online"}, "weight": 0.2},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the judges that are mixed. `label` tells it from the others; `weight` is positive."""
+
+    label: str
+    judge: Judge
+    weight: float
+
+
+def build(config: Mapping[str, Json], services: JudgeServices) -> Judge:
+    """`{"judges": [{"name", "config", "weight"}, ...]}`, 2 to 8 of them; `{}` is CoDreamer's mix.
+
+    Raises ValueError for anything else and for what a judge does not take, UnknownJudge for an unknown name.
+    """
+    if set(config) - {"judges"}:
+        raise ValueError(f"blend has no setting {', '.join(sorted(set(config) - {'judges'}))}; it takes: judges")
+    entries = config.get("judges", _CODREAMER)
+    if not isinstance(entries, Sequence) or isinstance(entries, str) or not 2 <= len(entries) <= MAX_JUDGES:
+        raise ValueError(f"blend: judges is a list of 2 to {MAX_JUDGES} judges")
+    for entry in entries:
+        _check(entry)
+    members = [registry.build(entry["name"], entry.get("config", {}), services) for entry in entries]
+    return BlendJudge(
+        [
+            Part(label, judge, float(entry["weight"]))
+            for label, judge, entry in zip(_labels(entries), members, entries, strict=True)
+        ]
+    )
+
+
+class BlendJudge:
+    """Asks its judges at once. One that raises has no verdict, with its reason."""
+
+    name = NAME
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+
+    async def judge(self, scenario: Scenario, attempts: Sequence[Attempt]) -> Judgement:
+        """One Score for each attempt, in their order; its `parts` are the verdicts there are, by label."""
+        judgements = await asyncio.gather(*(_judged(part.judge, scenario, attempts) for part in self._parts))
+        scores = [self._mean([judgement.scores[at] for judgement in judgements]) for at in range(len(attempts))]
+        return Judgement(scores, [call for judgement in judgements for call in judgement.calls])
+
+    def _mean(self, scores: Sequence[Score]) -> Score:
+        values: dict[str, float] = {}
+        total, weights, said, missing = 0.0, 0.0, [], []
+        for part, score in zip(self._parts, scores, strict=True):
+            if score.value is None:
+                missing.append((part, f"{part.label} had none ({score.explanation})"))
+                continue
+            values[part.label] = score.value
+            total, weights = total + part.weight * score.value, weights + part.weight
+            said.append(f"{part.label} {score.value:.2f}: {score.explanation}")
+        if not values:
+            return Score(None, "; ".join(reason for _, reason in missing))
+        gone = [f"{reason}: its weight {part.weight:g} went to the others" for part, reason in missing]
+        return Score(min(1.0, total / weights), "; ".join([*said, *gone]), values)
+
+
+async def _judged(judge: Judge, scenario: Scenario, attempts: Sequence[Attempt]) -> Judgement:
+    try:
+        judgement = await judge.judge(scenario, attempts)
+        if len(judgement.scores) != len(attempts):
+            raise ValueError(f"it gave {len(judgement.scores)} scores for {len(attempts)} attempts")
+        return judgement
+    except Exception as error:
+        return Judgement([Score(None, f"it failed: {type(error).__name__}: {error}")] * len(attempts))
+
+
+def _check(entry: Json) -> None:
+    """Raises ValueError."""
+    if not isinstance(entry, Mapping) or not {"name", "weight"} <= set(entry) <= {"name", "config", "weight"}:
+        raise ValueError("blend: each of judges has a name, a weight, maybe a config, and nothing else")
+    if not isinstance(entry["name"], str) or entry["name"] == NAME:
+        raise ValueError("blend: the name of each is that of another judge")
+    if not isinstance(entry.get("config", {}), Mapping):
+        raise ValueError(f"blend: the config of {entry['name']} is not an object")
+    weight = entry["weight"]
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not MIN_WEIGHT <= weight <= MAX_WEIGHT:
+        raise ValueError(f"blend: the weight of {entry['name']} is not a number from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}")
+
+
+def _labels(entries: Sequence[Mapping[str, Json]]) -> list[str]:
+    """The names; of judges that appear more than once with their signal, or with their number from 1."""
+    names = [entry["name"] for entry in entries]
+    labels = [
+        name if names.count(name) == 1 else f"{name}.{entry.get('config', {}).get('signal', number)}"
+        for number, (name, entry) in enumerate(zip(names, entries, strict=True), 1)
+    ]
+    count = Counter(labels)
+    return [label if count[label] == 1 else f"{label}.{number}" for number, label in enumerate(labels, 1)]

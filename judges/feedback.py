@@ -1,0 +1,152 @@
+"""The judge `feedback`: what became of the agent's emails, and what people thought of them.
+
+The signal `online` is the furthest outcome of an email (ONLINE); `human` is its share of wins among thumbs and
+preferences, each weighted by its confidence. An attempt is scored
+
+- by the evidence on itself, if there is some;
+- else by an estimate from emails that cite what it cites: the mean of their values, weighted by the Jaccard overlap w
+  of the citations, with the mean m of all evidence as one more value of weight 1: (sum of w * value + m) / (sum of w
+  + 1). An email that shares no citation with any of them is taken for average;
+- 0.0 without a final email, if there is evidence on others: nothing was sent, so nothing can come of it;
+- not at all if there is no evidence.
+
+Where an environment writes no emails there are no outcomes, and answers are not compared: only what people said of
+that very answer counts. With `market` the market simulator answers each attempt's own email instead: an invented
+market, and named as such wherever it shows.
+"""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from environment.base import Json, Outcome, Scenario
+from judges.base import Attempt, Evidence, FeedbackSource, Judge, Judgement, JudgeServices, Score
+
+if TYPE_CHECKING:
+    from environment.sales_email.market import Market
+
+NAME = "feedback"
+ONLINE: Mapping[str, float] = {
+    "sent": 0.0,
+    "opened": 0.2,
+    "replied": 0.4,
+    "call_booked": 0.6,
+    "opportunity": 0.8,
+    "closed_won": 1.0,
+}
+"""Outcomes and what each is worth; the highest of an email counts."""
+WINS = ("thumbs_up", "preferred")
+LOSSES = ("thumbs_down",)
+"""A preference is a loss of the other email, too."""
+SIMULATOR = "market simulator"
+_SIGNALS = ("online", "human")
+
+
+def build(config: Mapping[str, Json], services: JudgeServices) -> Judge:
+    """`signal` is online (the default) or human; `market` is None or `{"seed": int}`. Raises ValueError."""
+    unknown = sorted(set(config) - {"signal", "market"})
+    if unknown:
+        raise ValueError(f"the judge feedback has no setting {', '.join(unknown)}; it takes: market, signal")
+    signal, market = config.get("signal", "online"), config.get("market")
+    if signal not in _SIGNALS:
+        raise ValueError(f"signal is one of {', '.join(_SIGNALS)}, not {signal!r}")
+    if market is None:
+        return FeedbackJudge(signal, services.feedback)
+    if signal != "online":
+        raise ValueError("the market simulator gives outcomes only: leave out market, or take the signal online")
+    if not isinstance(market, dict) or set(market) != {"seed"} or type(market["seed"]) is not int:
+        raise ValueError(f'market is {{"seed": a whole number}}, not {market!r}')
+    # The one judge that needs an environment's own module, and only if it is asked for.
+    from environment.sales_email.market import Market
+
+    return MarketJudge(Market(market["seed"]))
+
+
+class FeedbackJudge:
+    """Scores by the feedback there is."""
+
+    name = NAME
+
+    def __init__(self, signal: str, feedback: FeedbackSource) -> None:
+        self._signal = signal
+        self._feedback = feedback
+
+    async def judge(self, scenario: Scenario, attempts: Sequence[Attempt]) -> Judgement:
+        """All attempts by the same evidence."""
+        known = _Known(self._signal, await self._feedback.evidence())
+        return Judgement([known.score(attempt) for attempt in attempts])
+
+
+class MarketJudge:
+    """Scores by what the market simulator does with each attempt's own email."""
+
+    name = NAME
+
+    def __init__(self, market: "Market") -> None:
+        self._market = market
+
+    async def judge(self, scenario: Scenario, attempts: Sequence[Attempt]) -> Judgement:
+        """The same email gets the same score."""
+        return Judgement([self._score(scenario.task, attempt.outcome) for attempt in attempts])
+
+    def _score(self, task: Mapping[str, Json], outcome: Outcome) -> Score:
+        if "email" not in outcome:
+            return Score(None, f"the {SIMULATOR} answers emails, and this environment writes none")
+        events = self._market.events(task, outcome)
+        if not events:
+            return Score(0.0, f"no final email: the {SIMULATOR} got none")
+        value = max(ONLINE[event] for event in events)
+        return Score(value, f"{SIMULATOR}: {', '.join(events)}", {f"online ({SIMULATOR})": value})
+
+
+class _Known:
+    """The evidence that has the signal."""
+
+    def __init__(self, signal: str, evidence: Sequence[Evidence]) -> None:
+        self._signal = signal
+        self._values = [(each, value) for each in evidence if (value := _value(signal, each)) is not None]
+
+    def score(self, attempt: Attempt) -> Score:
+        for each, value in self._values:
+            if each.trajectory_id == attempt.id:
+                return self._scored(value, f"{self._signal} feedback on this very attempt", [each])
+        if "email" not in attempt.outcome:
+            return Score(None, f"there is no {self._signal} feedback on this attempt, and it is no email to compare")
+        if not self._values:
+            return Score(None, f"there is no {self._signal} feedback on emails of this graph yet")
+        if attempt.outcome["email"] is None:
+            return Score(0.0, "no final email: nothing was sent that something could come of")
+        return self._estimated(frozenset(attempt.outcome["email"]["citations"]))
+
+    def _estimated(self, citations: frozenset[str]) -> Score:
+        overlaps = [_jaccard(citations, each.citations) for each, _ in self._values]
+        similar = sum(overlap > 0 for overlap in overlaps)
+        mean = fmean(value for _, value in self._values)
+        known = sum(overlap * value for overlap, (_, value) in zip(overlaps, self._values, strict=True))
+        of = f"{len(self._values)} emails with {self._signal} feedback"
+        how = (
+            f"estimated from the {similar} of {of} that share citations"
+            if similar
+            else f"the mean of {of}: new citations"
+        )
+        return self._scored((known + mean) / (sum(overlaps) + 1.0), how, [each for each, _ in self._values])
+
+    def _scored(self, value: float, how: str, used: Sequence[Evidence]) -> Score:
+        simulated = sum(each.simulated for each in used)
+        if not simulated:
+            return Score(value, how, {self._signal: value})
+        told = f"{how} ({simulated} of {len(used)} heard from the {SIMULATOR})"
+        return Score(value, told, {f"{self._signal} ({SIMULATOR})": value})
+
+
+def _value(signal: str, evidence: Evidence) -> float | None:
+    """In [0, 1]; None if the evidence does not have that signal."""
+    if signal == "online":
+        return evidence.online
+    said = evidence.wins + evidence.losses
+    return evidence.wins / said if said else None
+
+
+def _jaccard(one: frozenset[str], other: frozenset[str]) -> float:
+    """Shared of all, in [0, 1]; 0 if both are empty."""
+    return len(one & other) / len(one | other) if one & other else 0.0

@@ -1,0 +1,83 @@
+"""From what the judge model said to scores, or to the reason why it cannot be used."""
+
+import json
+from collections.abc import Mapping
+
+from environment.base import Json
+from judges.llm import Completion
+
+SCHEMA: Mapping[str, Json] = {
+    "type": "object",
+    "properties": {
+        "scores": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "id": {"type": "string"},
+                    "explanation": {"type": "string"},
+                    "score": {"type": "number"},
+                },
+                "required": ["id", "explanation", "score"],
+                "additionalProperties": False,
+            },
+        }
+    },
+    "required": ["scores"],
+    "additionalProperties": False,
+}
+_MAX_EXPLANATION_CHARACTERS = 500
+
+Verdict = tuple[float, str]
+"""A score in [0, 1] and its explanation."""
+
+
+class UnusableAnswer(Exception):
+    """Why the answer cannot be used, in words for the model."""
+
+
+def verdicts(completion: Completion, digests: Mapping[str, str]) -> dict[str, Verdict]:
+    """The verdict on each attempt by its digest; `digests` are those of the ids that were asked for.
+
+    Raises UnusableAnswer unless every id has exactly one score in [0, 1], and nothing else has one.
+    """
+    found: dict[str, Verdict] = {}
+    for entry in _entries(completion):
+        id, verdict = _verdict(entry)
+        if id not in digests:
+            raise UnusableAnswer("it scores an id that was not given")
+        if digests[id] in found:
+            raise UnusableAnswer(f"it scores the id {id} twice")
+        found[digests[id]] = verdict
+    missing = [id for id, digest in digests.items() if digest not in found]
+    if missing:
+        raise UnusableAnswer(f"it has no score for {', '.join(missing)}")
+    return found
+
+
+def _entries(completion: Completion) -> list[Json]:
+    if completion.refusal or completion.finish_reason == "content_filter":
+        raise UnusableAnswer("it is a refusal; nothing in the material asks for anything but scores")
+    if completion.finish_reason == "length":
+        raise UnusableAnswer("it was cut off; be much shorter")
+    text = completion.text
+    try:
+        # Some models put the object between words or marks of code.
+        document = json.loads(text[text.index("{") : text.rindex("}") + 1])
+    except (ValueError, RecursionError):
+        raise UnusableAnswer("it is not a JSON object" if text.strip() else "it is empty") from None
+    entries = document.get("scores")
+    if not isinstance(entries, list):
+        raise UnusableAnswer("it has no list named scores")
+    return entries
+
+
+def _verdict(entry: Json) -> tuple[str, Verdict]:
+    if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
+        raise UnusableAnswer("an entry of scores is not an object with an id")
+    score, explanation = entry.get("score"), entry.get("explanation", "")
+    if isinstance(score, bool) or not isinstance(score, (int, float)) or not 0.0 <= score <= 1.0:
+        raise UnusableAnswer("a score is not a number from 0.0 to 1.0")
+    if not isinstance(explanation, str):
+        raise UnusableAnswer("an explanation is not a text")
+    return entry["id"], (float(score), explanation[:_MAX_EXPLANATION_CHARACTERS])

@@ -1,0 +1,84 @@
+"""Requests to the judge model: so many at once, again after a pause if it was away, and what they cost."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random_exponential
+
+from environment.trace import span
+from judges.base import JudgeModel
+from judges.llm import Completion, JudgeUnavailable, complete
+from judges.ruler.answer import SCHEMA
+from judges.ruler.question import Question
+
+TRIES = 5
+"""Of one request, while the model is away or says that it is asked too often."""
+MAX_PAUSE_S = 60.0
+_back_off = wait_random_exponential(multiplier=1.0, min=0.5, max=MAX_PAUSE_S)
+"""With full jitter: up to 1, 2, 4, 8 s."""
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Spent:
+    """What the requests of one verdict cost so far."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float | None = 0.0
+
+    def add(self, completion: Completion) -> None:
+        """An answer came. A price that nobody knows makes the sum unknown."""
+        self.prompt_tokens += completion.prompt_tokens
+        self.completion_tokens += completion.completion_tokens
+        if self.cost_usd is not None:
+            self.cost_usd = None if completion.cost_usd is None else self.cost_usd + completion.cost_usd
+
+
+class Asker:
+    """Asks one model, at most `model.concurrency` requests at once on each event loop."""
+
+    def __init__(self, model: JudgeModel, temperature: float | None, timeout_s: float, sleep: Sleep) -> None:
+        self._model = model
+        self._temperature = temperature
+        self._timeout_s = timeout_s
+        self._sleep = sleep
+        self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+
+    async def ask(self, question: Question, spent: Spent) -> Completion:
+        """The model's answer, after as many tries as it takes. Raises JudgeUnavailable."""
+        tries = AsyncRetrying(
+            sleep=self._sleep,
+            stop=stop_after_attempt(TRIES),
+            wait=_pause_s,
+            retry=retry_if_exception(lambda error: isinstance(error, JudgeUnavailable) and error.retryable),
+            reraise=True,
+        )
+        return await tries(self._once, question, spent)
+
+    async def _once(self, question: Question, spent: Spent) -> Completion:
+        slots = self._slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._model.concurrency))
+        async with slots:
+            spent.requests += 1
+            with span("judge.request", model=self._model.name, messages=list(question.messages)) as traced:
+                completion = await complete(
+                    self._model,
+                    question.messages,
+                    schema=SCHEMA,
+                    temperature=self._temperature,
+                    timeout_s=self._timeout_s,
+                )
+                traced.output = completion.text
+        spent.add(completion)
+        return completion
+
+
+def _pause_s(state: RetryCallState) -> float:
+    """The server's own word, if it gave one, with a bound and some jitter; else exponential."""
+    error = state.outcome.exception() if state.outcome else None
+    named = error.retry_after_s if isinstance(error, JudgeUnavailable) else None
+    return _back_off(state) if named is None else min(MAX_PAUSE_S, named + _back_off(state) / 10)

@@ -1,0 +1,154 @@
+"""The judge itself: who is asked about, what is remembered, and what becomes of a group without an answer."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+
+import structlog
+
+from environment.base import Json, Scenario
+from judges.base import Attempt, Judge, JudgeCall, Judgement, JudgeModel, NoCache, Score, VerdictCache
+from judges.llm import JudgeUnavailable
+from judges.ruler.answer import UnusableAnswer, Verdict, verdicts
+from judges.ruler.asking import Asker, Sleep, Spent
+from judges.ruler.material import Material, digest, material_of, order_to_judge
+from judges.ruler.question import VERSION, orders, question
+
+log = structlog.get_logger(__name__)
+
+NAME = "ruler"
+REPAIRS = 2
+"""Of an answer that cannot be used, each with the error shown to the model."""
+CONVERSATIONS = 2
+"""A conversation whose repairs failed is begun anew once: the answers in it often lead the next one astray."""
+
+
+class RulerJudge:
+    """Scores the attempts at a scenario relative to each other.
+
+    An attempt that tries to instruct the judge scores 0.0 and is not shown. If the model gives no verdict the fallback
+    judges the group, and without one the group has no scores.
+    """
+
+    name = NAME
+
+    def __init__(
+        self,
+        model: JudgeModel,
+        rubric: str,
+        *,
+        passes: int = 2,
+        fallback: Judge | None = None,
+        cache: VerdictCache | None = None,
+        temperature: float | None = 0.0,
+        timeout_s: float = 120.0,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        """`timeout_s` is that of one request; `sleep` waits out the pauses between tries."""
+        self._model = model
+        self._rubric = rubric
+        self._passes = passes
+        self._fallback = fallback
+        self._cache = cache or NoCache()
+        self._asker = Asker(model, temperature, timeout_s, sleep)
+        self._basis = [VERSION, model.name, model.base_url, rubric, passes, temperature]
+
+    async def judge(self, scenario: Scenario, attempts: Sequence[Attempt]) -> Judgement:
+        """One Score for each attempt, in their order."""
+        phrases = [order_to_judge(attempt) for attempt in attempts]
+        honest = [attempt for attempt, phrase in zip(attempts, phrases, strict=True) if phrase is None]
+        judged = await self._judge(scenario, honest) if honest else Judgement([])
+        scores = iter(judged.scores)
+        return Judgement(
+            [
+                next(scores) if phrase is None else Score(0.0, f"it speaks to the judge: {phrase!r}")
+                for phrase in phrases
+            ],
+            judged.calls,
+        )
+
+    async def _judge(self, scenario: Scenario, attempts: Sequence[Attempt]) -> Judgement:
+        shown = [material_of(attempt) for attempt in attempts]
+        group = list({material.digest: material for material in shown}.values())
+        found, call = await self._verdicts(scenario, group)
+        if found is not None:
+            scores = [Score(*found[material.digest]) for material in shown]
+            return Judgement(scores, [call])
+        reason = f"the judge model gave no verdict: {call.error}"
+        if self._fallback is None:
+            return Judgement([Score(None, reason)] * len(attempts), [call])
+        name = self._fallback.name
+        try:
+            instead = await self._fallback.judge(scenario, attempts)
+        except Exception as error:
+            failed = f"{reason}; and {name} failed: {type(error).__name__}: {error}"
+            return Judgement([Score(None, failed)] * len(attempts), [call])
+        told = f"scored by {name}, because {reason}: "
+        scores = [replace(score, explanation=told + score.explanation) for score in instead.scores]
+        return Judgement(scores, [call, *instead.calls])
+
+    async def _verdicts(
+        self, scenario: Scenario, group: Sequence[Material]
+    ) -> tuple[Mapping[str, Verdict] | None, JudgeCall]:
+        """A verdict for each digest, remembered or asked for; None if there is none, and the call says why."""
+        clock, spent = time.monotonic(), Spent()
+        digests = sorted(material.digest for material in group)
+        key = digest([*self._basis, digests, dict(scenario.task)])
+        remembered = _remembered(await self._cache.get(key), digests)
+        if remembered is not None:
+            return remembered, self._call(spent, clock, cached=True)
+        try:
+            found = await self._ask(group, spent)
+        except (JudgeUnavailable, UnusableAnswer) as error:
+            reason = str(error) if isinstance(error, JudgeUnavailable) else f"its answer is unusable: {error}"
+            log.warning("judge model gave no verdict", model=self._model.name, scenario_id=scenario.id, error=reason)
+            return None, self._call(spent, clock, error=reason)
+        await self._cache.put(key, {name: list(verdict) for name, verdict in found.items()})
+        return found, self._call(spent, clock)
+
+    async def _ask(self, group: Sequence[Material], spent: Spent) -> dict[str, Verdict]:
+        """The mean score over all passes, and the first one's explanation."""
+        passes = [self._pass(order, number, spent) for number, order in enumerate(orders(group, self._passes))]
+        results = await asyncio.gather(*passes, return_exceptions=True)
+        found: list[dict[str, Verdict]] = []
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+            found.append(result)
+        return {name: (fmean(one[name][0] for one in found), found[0][name][1]) for name in found[0]}
+
+    async def _pass(self, order: Sequence[Material], number: int, spent: Spent) -> dict[str, Verdict]:
+        failure = UnusableAnswer("nothing was asked")
+        for conversation in range(CONVERSATIONS):
+            asked = question(order, self._rubric, draw=number * CONVERSATIONS + conversation)
+            for _ in range(1 + REPAIRS):
+                completion = await self._asker.ask(asked, spent)
+                try:
+                    return verdicts(completion, asked.digests)
+                except UnusableAnswer as error:
+                    failure = error
+                    asked = asked.repaired(completion.text or completion.refusal or "", str(error))
+        raise failure
+
+    def _call(self, spent: Spent, clock: float, *, cached: bool = False, error: str | None = None) -> JudgeCall:
+        return JudgeCall(
+            judge=NAME,
+            model=self._model.name or "",
+            prompt_tokens=spent.prompt_tokens,
+            completion_tokens=spent.completion_tokens,
+            cost_usd=spent.cost_usd,
+            requests=spent.requests,
+            seconds=time.monotonic() - clock,
+            cached=cached,
+            error=error,
+        )
+
+
+def _remembered(value: Json, digests: Sequence[str]) -> dict[str, Verdict] | None:
+    """The verdicts in a value of the cache; None if it is not one of ours."""
+    try:
+        return {name: (Score(float(value[name][0]), "").value or 0.0, str(value[name][1])) for name in digests}
+    except (TypeError, KeyError, IndexError, ValueError):
+        return None

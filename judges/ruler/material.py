@@ -1,0 +1,105 @@
+"""What the judge model is shown of an attempt, and what makes two attempts the same."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from environment.base import Json
+from judges.base import Attempt
+from judges.injection import addresses_judge
+
+REMOVED = "[text that speaks to the judge was removed]"
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """One attempt as data: messages without ids that differ by chance, texts that speak to the judge removed.
+
+    `digest` is the hash of all of it: equal for attempts between which a judge could see no difference.
+    """
+
+    messages: Sequence[Json]
+    outcome: Json
+    digest: str
+
+
+def material_of(attempt: Attempt) -> Material:
+    """What is shown of the attempt."""
+    calls: dict[Json, str] = {}
+    messages = [_message(message, calls) for message in attempt.messages]
+    outcome = _without_orders(dict(attempt.outcome))
+    return Material(messages, outcome, digest([messages, outcome]))
+
+
+def order_to_judge(attempt: Attempt) -> str | None:
+    """The phrase with which the agent itself, in what it wrote, tries to instruct the judge; None if there is none."""
+    email = attempt.outcome.get("email")
+    final = [email.get("subject"), email.get("body")] if isinstance(email, Mapping) else []
+    written = [[attempt.outcome.get("answer"), *final]]
+    for message in attempt.messages:
+        if message.get("role") == "assistant":
+            written.append([message.get("content"), *map(_call, message.get("tool_calls") or ())])
+    # Each message's texts both alone and as one: a phrase may be spread over a subject and a body.
+    texts = (text for one in written for parts in [list(_texts(one))] for text in (*parts, "\n".join(parts)))
+    return next((phrase for phrase in map(addresses_judge, texts) if phrase), None)
+
+
+def digest(value: Json) -> str:
+    """SHA-256 of the value as canonical JSON."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
+def canonical(value: Json) -> str:
+    """JSON with sorted keys; characters that no encoding can carry are replaced."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+    return text.encode("utf-8", "replace").decode()
+
+
+def _message(message: Mapping[str, Json], calls: dict[Json, str]) -> dict[str, Json]:
+    shown: dict[str, Json] = {"role": message.get("role")}
+    content = message.get("content")
+    if content:
+        # What the environment's author wrote, and what the agent wrote (checked before), stays as it is.
+        shown["content"] = content if shown["role"] in ("system", "assistant") else _without_orders(content)
+    if message.get("tool_calls"):
+        shown["tool_calls"] = [
+            {"id": calls.setdefault(call.get("id"), f"call_{len(calls) + 1}"), **_call(call)}
+            for call in message["tool_calls"]
+        ]
+    if message.get("tool_call_id") is not None:
+        shown["tool_call_id"] = calls.get(message["tool_call_id"], "unknown")
+    return shown
+
+
+def _call(call: Mapping[str, Json]) -> dict[str, Json]:
+    function = call.get("function") or {}
+    arguments = function.get("arguments")
+    try:
+        decoded = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError):
+        decoded = arguments
+    return {"name": function.get("name"), "arguments": decoded}
+
+
+def _without_orders(value: Json) -> Json:
+    if isinstance(value, str):
+        return REMOVED if addresses_judge(value) else value
+    if isinstance(value, Mapping):
+        return {_without_orders(str(key)): _without_orders(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_orders(item) for item in value]
+    return value
+
+
+def _texts(value: Json) -> Iterator[str]:
+    """Every string in the value, those of keys too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield str(key)
+            yield from _texts(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _texts(item)

@@ -1,0 +1,96 @@
+"""The question to the judge model: which attempts, in which order, under which ids, in which words."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from random import Random
+
+from environment.base import Json
+from judges.ruler.material import Material, canonical, digest
+
+_PROMPTS = files("judges") / "prompts"
+_SYSTEM = (_PROMPTS / "ruler_system.txt").read_text(encoding="utf-8").strip()
+_REPAIR = (_PROMPTS / "ruler_repair.txt").read_text(encoding="utf-8").strip()
+VERSION = digest([_SYSTEM, _REPAIR])[:16]
+"""Of the prompt: verdicts on other words are other verdicts."""
+
+_MAX_ATTEMPT_CHARACTERS = 30_000
+_MAX_CHARACTERS = 300_000
+"""Of all attempts together."""
+_MAX_QUOTED_CHARACTERS = 4_000
+"""Of an answer that is shown again when it is to be repaired."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The messages to send, and which id stands for which attempt's digest."""
+
+    messages: Sequence[Mapping[str, Json]]
+    digests: Mapping[str, str]
+
+    def repaired(self, answer: str, error: str) -> "Question":
+        """The same question again, after an answer that could not be used."""
+        said = {"role": "assistant", "content": answer[:_MAX_QUOTED_CHARACTERS] or "(nothing)"}
+        asked = {"role": "user", "content": _REPAIR.format(error=error, ids=", ".join(self.digests))}
+        # Only the last answer: what was wrong with those before it no longer matters.
+        return Question([*self.messages[:2], said, asked], self.digests)
+
+
+def orders(group: Sequence[Material], passes: int) -> list[list[Material]]:
+    """An order of the group for each pass, the same for the same group however its members were ordered.
+
+    The second is the first reversed, so that a bias linear in the position cancels; the third and fourth are these
+    two rotated by half. A single attempt has one order, and one pass.
+    """
+    first = sorted(group, key=lambda material: material.digest)
+    Random(_seed(group)).shuffle(first)
+    half = len(first) // 2
+    third = first[half:] + first[:half]
+    return [first, first[::-1], third, third[::-1]][: passes if len(first) > 1 else 1]
+
+
+def question(order: Sequence[Material], rubric: str, *, draw: int) -> Question:
+    """Ask for scores of the attempts in that order. Another `draw` gives other ids."""
+    ids = [f"{number:05x}" for number in Random(f"{draw} {_seed(order)}").sample(range(0x10000, 0x100000), len(order))]
+    limit = min(_MAX_ATTEMPT_CHARACTERS, _MAX_CHARACTERS // len(order))
+    shared = _shared(order)
+    document = {
+        "shared": _clipped(list(order[0].messages[:shared]), limit),
+        "attempts": [
+            {
+                "id": id,
+                "messages": _clipped(list(material.messages[shared:]), limit),
+                "outcome": _clipped(material.outcome, limit),
+            }
+            for id, material in zip(ids, order, strict=True)
+        ],
+    }
+    messages = [
+        {"role": "system", "content": _SYSTEM.format(rubric=rubric)},
+        {"role": "user", "content": canonical(document)},
+    ]
+    return Question(messages, {id: material.digest for id, material in zip(ids, order, strict=True)})
+
+
+def _seed(group: Sequence[Material]) -> str:
+    return digest(sorted(material.digest for material in group))
+
+
+def _shared(group: Sequence[Material]) -> int:
+    """With how many messages all begin; at least the last one of each is its own."""
+    if len(group) == 1:
+        return 0
+    shortest = min(len(material.messages) for material in group)
+    count = 0
+    while count < shortest - 1 and all(material.messages[count] == group[0].messages[count] for material in group):
+        count += 1
+    return count
+
+
+def _clipped(value: Json, limit: int) -> Json:
+    """The value, or, if its JSON is longer than the limit, that JSON as a text without its middle."""
+    text = canonical(value)
+    if len(text) <= limit:
+        return value
+    half = limit // 2
+    return f"{text[:half]} [{len(text) - 2 * half} characters were left out here] {text[-half:]}"

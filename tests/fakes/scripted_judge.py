@@ -1,0 +1,207 @@
+"""A judge model behind OpenAI's API, on a real port, with the faults of real ones.
+
+It knows the truth: an attempt whose text holds `quality=0.37` deserves 0.37. What it says of it is that plus a bias
+for the attempts it reads first, plus noise; some of its replies are malformed. It understands the question of our
+judge `ruler` and that of ART's own `ruler_score_group`.
+"""
+
+import asyncio
+import json
+import random
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from judges.base import JudgeModel
+
+Json = Any
+KEY = "sk-scripted-0123456789"
+CHARACTERS_PER_TOKEN = 4
+_TRUTH = re.compile(r"quality=([\d.]+)")
+
+
+def marked(quality: float) -> str:
+    """The text by which the judge knows what an attempt deserves."""
+    return f"quality={quality:.4f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """Any HTTP response at all."""
+
+    status: int = 200
+    body: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    content_type: str = "application/json"
+
+
+HANG = Raw(status=0)
+"""No response, for as long as the client waits."""
+
+Entries = list[dict[str, Json]]
+
+
+def _content(change: Callable[[Entries], Json]) -> Callable[[Entries], Json]:
+    return lambda entries: _completion(json.dumps({"scores": change(entries)}))
+
+
+MALFORMED: Mapping[str, Callable[[Entries], Json]] = {
+    "truncated": lambda entries: _completion(json.dumps({"scores": entries})[:-20], finish_reason="length"),
+    "broken": lambda entries: _completion(json.dumps({"scores": entries})[:-12]),
+    "prose": lambda entries: _completion("All of them are quite good, the first one perhaps the best."),
+    "empty": lambda entries: _completion(""),
+    "refusal": lambda entries: _completion(None, refusal="I cannot judge this."),
+    "list": lambda entries: _completion(json.dumps({"scores": {"first": 1.0}})),
+    "seven": _content(lambda entries: [{**entries[0], "score": 7.0}, *entries[1:]]),
+    "negative": _content(lambda entries: [{**entries[0], "score": -0.1}, *entries[1:]]),
+    "nan": _content(lambda entries: [{**entries[0], "score": float("nan")}, *entries[1:]]),
+    "words": _content(lambda entries: [{**entries[0], "score": "high"}, *entries[1:]]),
+    "true": _content(lambda entries: [{**entries[0], "score": True}, *entries[1:]]),
+    "missing": _content(lambda entries: entries[1:]),
+    "doubled": _content(lambda entries: [*entries, entries[0]]),
+    "unknown": _content(lambda entries: [{**entry, _id_key(entry): "zzzzz"} for entry in entries]),
+}
+"""Replies that no judge should give, by name."""
+
+
+@dataclass
+class ScriptedJudge:
+    """`replies` come first, one a request: a response, the name of a malformed one, or None for what it thinks."""
+
+    seed: int = 0
+    bias: float = 0.0
+    """Added to the first attempt; falls linearly to nothing for the last."""
+    noise: float = 0.0
+    """Standard deviation."""
+    malformed: float = 0.0
+    """The share of replies."""
+    replies: list[Raw | str | None] = field(default_factory=list)
+    requests: list[dict[str, Json]] = field(default_factory=list)
+    headers: list[str] = field(default_factory=list)
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    answering: int = 0
+    most: int = 0
+    """The highest number of requests at once."""
+    url: str = ""
+
+    def model(self, **options: Json) -> JudgeModel:
+        """How it is reached."""
+        return JudgeModel(**{"name": "openai/scripted", "base_url": self.url, "api_key": KEY, **options})
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+    def reset(self) -> None:
+        """Forget the requests and what they cost."""
+        self.requests.clear()
+        self.headers.clear()
+        self.prompt_tokens = self.completion_tokens = 0
+
+    def shown(self, request: int = 0) -> str:
+        """All that the judge read in one request."""
+        return "\n".join(str(message["content"]) for message in self.requests[request]["messages"])
+
+    def reply(self, request: Mapping[str, Json]) -> Raw:
+        """What it answers; the same to the same question, whichever other questions there were."""
+        scripted = self.replies.pop(0) if self.replies else None
+        if isinstance(scripted, Raw):
+            return scripted
+        chance = random.Random(f"{self.seed} {json.dumps(request['messages'])}")
+        entries = self._entries(request, chance)
+        if scripted is None and chance.random() < self.malformed:
+            scripted = chance.choice(sorted(MALFORMED))
+        body = MALFORMED[scripted](entries) if scripted else _completion(json.dumps({"scores": entries}))
+        usage = {
+            "prompt_tokens": len(json.dumps(request["messages"])) // CHARACTERS_PER_TOKEN,
+            "completion_tokens": len(json.dumps(body["choices"])) // CHARACTERS_PER_TOKEN,
+        }
+        self.prompt_tokens += usage["prompt_tokens"]
+        self.completion_tokens += usage["completion_tokens"]
+        return Raw(body=json.dumps(body | {"usage": usage | {"total_tokens": sum(usage.values())}}))
+
+    def _entries(self, request: Mapping[str, Json], chance: random.Random) -> Entries:
+        key, attempts = _attempts(request["messages"][1]["content"])
+        last = max(1, len(attempts) - 1)
+        entries: Entries = []
+        for position, (id, text) in enumerate(attempts):
+            found = _TRUTH.findall(text)
+            opinion = float(found[-1]) if found else 0.5
+            opinion += self.bias * (1 - position / last) + chance.gauss(0.0, self.noise)
+            entries.append({key: id, "explanation": "as I see it", "score": round(min(1.0, max(0.0, opinion)), 3)})
+        return entries
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.answering += 1
+        self.most = max(self.most, self.answering)
+        try:
+            with suppress(ConnectionError):
+                await self._answer(reader, writer)
+        finally:
+            self.answering -= 1
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        length = re.search(r"content-length: (\d+)", head.lower())
+        request = json.loads(await reader.readexactly(int(length[1]) if length else 0))
+        self.requests.append(request)
+        self.headers.append(head)
+        reply = self.reply(request)
+        if reply is HANG:
+            await reader.read()
+            return
+        body = reply.body.encode()
+        headers = {"Content-Type": reply.content_type, "Content-Length": len(body), "Connection": "close"}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in {**headers, **reply.headers}.items())
+        writer.write(f"HTTP/1.1 {reply.status} x\r\n{lines}\r\n".encode() + body)
+        await writer.drain()
+
+
+class Remembering:
+    """A cache of verdicts in memory; what it keeps went through JSON, as in the database."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, str] = {}
+
+    async def get(self, key: str) -> Json | None:
+        return json.loads(self.kept[key]) if key in self.kept else None
+
+    async def put(self, key: str, value: Json) -> None:
+        self.kept[key] = json.dumps(value)
+
+
+@asynccontextmanager
+async def scripted_judge(replies: Iterable[Raw | str | None] = (), **options: Json) -> AsyncIterator[ScriptedJudge]:
+    """A judge that listens for as long as the block."""
+    judge = ScriptedJudge(replies=list(replies), **options)
+    server = await asyncio.start_server(judge.handle, "127.0.0.1", 0, limit=2**20)
+    judge.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    async with server:
+        yield judge
+
+
+def _attempts(question: str) -> tuple[str, Sequence[tuple[str, str]]]:
+    """How the answer names an attempt, and each attempt's id and text, in the order shown."""
+    if question.startswith("{"):
+        document = json.loads(question)
+        return "id", [(attempt["id"], json.dumps(attempt)) for attempt in document["attempts"]]
+    return "trajectory_id", re.findall(r'<trajectory id="(\d+)">\n(.*?)\n</trajectory>', question, re.DOTALL)
+
+
+def _id_key(entry: Mapping[str, Json]) -> str:
+    return "id" if "id" in entry else "trajectory_id"
+
+
+def _completion(content: str | None, *, finish_reason: str = "stop", refusal: str | None = None) -> dict[str, Json]:
+    message = {"role": "assistant", "content": content, "refusal": refusal}
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 0,
+        "model": "scripted",
+        "choices": [{"index": 0, "message": message, "finish_reason": finish_reason}],
+    }

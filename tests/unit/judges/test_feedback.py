@@ -1,0 +1,162 @@
+"""The judge `feedback`: what evidence makes of an attempt's score."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from environment.base import Scenario
+from environment.sales_email.market import Market
+from judges.base import Attempt, Evidence, JudgeServices, Score
+from judges.feedback import ONLINE, build
+from judges.registry import build as build_by_name
+
+SCENARIO = Scenario("train.0.1", "train", {"prospect": "Tolu Marend", "company": "Velmor", "goal": "book a call"})
+
+
+class Known:
+    """A source that has this evidence."""
+
+    def __init__(self, *evidence: Evidence) -> None:
+        self._evidence = evidence
+
+    async def evidence(self) -> Sequence[Evidence]:
+        return self._evidence
+
+
+def sent(id: str, citations: str, online: float | None = None, wins: float = 0.0, losses: float = 0.0) -> Evidence:
+    return Evidence(id, frozenset(citations), online, wins, losses)
+
+
+def email(id: str = "new", citations: str = "ab") -> Attempt:
+    written = {"subject": "a subject", "body": "Hi Tolu, a note.", "citations": list(citations)}
+    return Attempt(id, {"email": written}, [])
+
+
+async def score(
+    attempt: Attempt, *evidence: Evidence, config: Mapping[str, Any] | None = None, scenario: Scenario = SCENARIO
+) -> Score:
+    judge = build(config or {}, JudgeServices(feedback=Known(*evidence)))
+    return (await judge.judge(scenario, [attempt])).scores[0]
+
+
+async def test_an_email_is_scored_by_what_came_of_it() -> None:
+    own = await score(email("a"), sent("a", "ab", 0.6), sent("b", "ab", 0.0))
+    assert own.value == 0.6
+    assert own.parts == {"online": 0.6}
+
+
+async def test_people_are_weighted_by_their_confidence() -> None:
+    evidence = sent("a", "ab", online=0.2, wins=1.5, losses=0.5)
+    assert (await score(email("a"), evidence, config={"signal": "human"})).value == 0.75
+    assert (await score(email("a"), evidence, config={"signal": "online"})).value == 0.2
+
+
+async def test_a_new_email_is_estimated_from_those_that_cite_the_same() -> None:
+    # Overlaps 2/2, 1/3 and 0; the mean of all three is 0.5.
+    told = await score(email(), sent("a", "ab", 0.8), sent("b", "bc", 0.4), sent("c", "xy", 0.3))
+    assert told.value == pytest.approx((1.0 * 0.8 + 1 / 3 * 0.4 + 0.5) / (1.0 + 1 / 3 + 1.0))
+    assert "2 of 3 emails" in told.explanation
+
+
+async def test_an_email_like_no_other_is_taken_for_average() -> None:
+    told = await score(email(citations="z"), sent("a", "ab", 0.8), sent("b", "bc", 0.4))
+    assert told.value == pytest.approx(0.6)
+    assert (await score(email(citations=""), sent("a", "", 0.8), sent("b", "b", 0.4))).value == pytest.approx(0.6)
+
+
+async def test_evidence_without_the_signal_counts_for_nothing() -> None:
+    only_liked = sent("a", "ab", online=None, wins=1.0)
+    assert (await score(email("a"), only_liked)).value is None
+    told = await score(email("a"), only_liked, sent("b", "ab", 0.4))
+    assert told.value == pytest.approx(0.4)
+
+
+async def test_without_evidence_there_is_no_score() -> None:
+    for signal in ("online", "human"):
+        told = await score(email(), config={"signal": signal})
+        assert told.value is None
+        assert f"no {signal} feedback" in told.explanation
+
+
+async def test_no_final_email_is_a_zero_only_beside_emails_that_were_sent() -> None:
+    none = Attempt("new", {"email": None}, [])
+    assert (await score(none)).value is None
+    assert (await score(none, sent("a", "ab", 0.8))).value == 0.0
+
+
+async def test_an_answer_that_is_no_email_is_scored_by_people_alone() -> None:
+    answer = Attempt("a", {"answer": "14 March"}, [])
+    own, other = sent("a", "", wins=3.0, losses=1.0), sent("b", "", wins=1.0)
+    assert (await score(answer, own, other, config={"signal": "human"})).value == 0.75
+    assert (await score(answer, other, config={"signal": "human"})).value is None
+    assert (await score(answer, own, other)).value is None
+
+
+async def test_invented_evidence_is_named() -> None:
+    told = await score(email(), Evidence("a", frozenset("ab"), 0.8, 0, 0, simulated=True), sent("b", "b", 0.4))
+    assert "1 of 2 heard from the market simulator" in told.explanation
+    assert list(told.parts) == ["online (market simulator)"]
+
+
+EVIDENCE = st.builds(
+    sent,
+    st.text("pqrs", min_size=3),
+    st.text("abcd"),
+    st.sampled_from((None, *ONLINE.values())),
+    st.floats(0, 1e6),
+    st.floats(0, 1e6),
+)
+
+
+@given(st.lists(EVIDENCE), st.text("abcd"), st.sampled_from(("online", "human")))
+async def test_a_score_is_in_range_and_among_what_is_known(known: list[Evidence], cited: str, signal: str) -> None:
+    told = await score(email(citations=cited), *known, config={"signal": signal})
+    values = [each.online for each in known if each.online is not None]
+    if signal == "human":
+        values = [each.wins / (each.wins + each.losses) for each in known if each.wins + each.losses]
+    assert (told.value is None) == (not values)
+    if told.value is not None:
+        assert min(values) - 1e-9 <= told.value <= max(values) + 1e-9
+
+
+async def test_the_market_simulator_scores_each_email_and_says_so() -> None:
+    outcome = {
+        "email": {"subject": "Rellik for Velmor", "body": "word " * 20 + "?", "citations": ["a"]},
+        **dict.fromkeys(("citations_read", "cited_product", "named_prospect", "named_company"), True),
+    }
+    judge = build({"market": {"seed": 7}}, JudgeServices(feedback=Known(sent("a", "a", 1.0))))
+    attempts = [Attempt("1", outcome, []), Attempt("2", outcome, []), Attempt("3", {"email": None}, [])]
+    first, again, none = (await judge.judge(SCENARIO, attempts)).scores
+    assert first == again
+    assert first.value == max(ONLINE[event] for event in Market(7).events(SCENARIO.task, outcome))
+    assert list(first.parts) == ["online (market simulator)"]
+    assert none.value == 0.0
+    assert all("market simulator" in each.explanation for each in (first, none))
+    answer = await judge.judge(SCENARIO, [Attempt("1", {"answer": "no email"}, [])])
+    assert answer.scores[0].value is None
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"signals": "online"},
+        {"signal": "offline"},
+        {"signal": ["online"]},
+        {"market": 7},
+        {"market": {}},
+        {"market": {"seed": True}},
+        {"market": {"seed": 1.5}},
+        {"market": {"seed": 1, "size": 2}},
+        {"market": {"seed": 1}, "signal": "human"},
+    ],
+)
+def test_a_bad_config_is_refused(config: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"signal|market"):
+        build(config, JudgeServices())
+
+
+def test_it_is_registered() -> None:
+    assert build_by_name("feedback", {"market": None}, JudgeServices()).name == "feedback"
