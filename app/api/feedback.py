@@ -1,0 +1,71 @@
+"""Feedback: what became of emails, and what people think of them."""
+
+from fastapi import APIRouter
+
+from app import evidence, feedback, schemas
+from app.api.dependencies import CurrentCaller, CurrentService, IdCursor, Limit, NumberCursor, RunId
+from app.api.presentation import page
+from app.feedback_schemas import (
+    EmailFeedbackOut,
+    FeedbackBatch,
+    FeedbackBody,
+    FeedbackOut,
+    FeedbackTaken,
+    RejectedEvent,
+)
+
+router = APIRouter(tags=["feedback"])
+
+
+@router.post("/feedback")
+async def take_feedback(service: CurrentService, caller: CurrentCaller, request: FeedbackBody) -> FeedbackTaken:
+    """One event, or up to 1,000 as `{"events": [...]}`; late, repeated and out of order as they come.
+
+    One event that cannot be taken is an error. Of several, those that can be taken are, and the others are listed.
+    """
+    events = request.events if isinstance(request, FeedbackBatch) else [request]
+    taken = await feedback.take(service.sessions, events, request.source, caller.sees)
+    if not isinstance(request, FeedbackBatch) and taken[0].error is not None:
+        raise taken[0].error
+    return FeedbackTaken(
+        accepted=sum(each.error is None and not each.duplicate for each in taken),
+        duplicates=sum(each.duplicate for each in taken),
+        rejected=[
+            RejectedEvent(index=index, event_id=event.event_id, detail=str(each.error))
+            for index, (event, each) in enumerate(zip(events, taken, strict=True))
+            if each.error is not None
+        ],
+        links={each.run_id: f"/runs/{each.run_id}/feedback" for each in taken if each.run_id is not None},
+    )
+
+
+@router.get("/runs/{run_id}/feedback")
+async def list_feedback(
+    service: CurrentService, run_id: RunId, cursor: IdCursor = None, limit: Limit = 50
+) -> schemas.Page[FeedbackOut]:
+    """Events on the run's emails, the last received first; `simulator` ones come from the market simulator."""
+    await service.queries.require_run(run_id)
+    found = await feedback.listed(service.sessions, run_id, before=cursor, limit=limit + 1)
+    return page(
+        found,
+        limit,
+        lambda row: FeedbackOut(
+            **{name: getattr(row.Feedback, name) for name in FeedbackOut.model_fields.keys() - {"over", "iteration"}},
+            over=row.Feedback.against_id,
+            iteration=row.iteration,
+        ),
+        lambda row: row.Feedback.id,
+    )
+
+
+@router.get("/runs/{run_id}/feedback/emails")
+async def list_emails_with_feedback(
+    service: CurrentService, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50
+) -> schemas.Page[EmailFeedbackOut]:
+    """What all events together say of each email, in the order of the trajectories."""
+    await service.queries.require_run(run_id)
+    after = -1 if cursor is None else int(cursor)
+    found = await evidence.emails(service.sessions, run_id, after=after, limit=limit + 1)
+    return page(
+        found, limit, lambda row: EmailFeedbackOut.model_validate(row, from_attributes=True), lambda row: row.seq
+    )

@@ -1,0 +1,118 @@
+"""Evidence from feedback: what all events together say of each email, for judges and for the API."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+from sqlalchemy import ColumnElement, Row, Select, case, func, literal, null, select, union_all
+from sqlalchemy.dialects.postgresql import JSONB, aggregate_order_by
+
+from app.db import Sessions
+from app.errors import DATABASE_DOWN
+from app.models import Feedback, Run, Trajectory
+from app.runs.own_thread import on_loop
+from judges.base import Evidence
+from judges.feedback import LOSSES, ONLINE, WINS
+
+_NEWEST = 2_000
+"""How many emails are evidence."""
+_KEPT_S = 5.0
+"""For so long the same evidence is given again: an iteration's many groups are judged at once, and by the same."""
+_BEATEN = "beaten"
+"""The other side of a preference."""
+
+log = structlog.get_logger(__name__)
+
+
+class StoredFeedback:
+    """Feedback on emails of a run, and of all of its project's runs of the environment on the same graph: the newest
+    2,000 emails.
+
+    Without the database there is none, and judging goes on.
+    """
+
+    def __init__(self, sessions: Sessions, home: asyncio.AbstractEventLoop, run: Run) -> None:
+        """`home` is the loop on which the database is asked."""
+        self._sessions = sessions
+        self._home = home
+        graph = run.request["environment"]["config"].get("graph")
+        graph_of = func.coalesce(Run.request["environment"]["config"]["graph"], literal(None, JSONB))
+        self._heard: tuple[float, Sequence[Evidence]] | None = None
+        self._asking = asyncio.Lock()
+        self._alike = select(Run.id).where(
+            Run.model_project == run.model_project,
+            Run.environment == run.environment,
+            graph_of == literal(graph, JSONB),
+        )
+
+    async def evidence(self) -> Sequence[Evidence]:
+        """The newest email first, as it was at most five seconds ago. To be asked on one loop, which may be another."""
+        async with self._asking:
+            if self._heard is None or time.monotonic() > self._heard[0] + _KEPT_S:
+                self._heard = time.monotonic(), await self._ask()
+            return self._heard[1]
+
+    async def _ask(self) -> Sequence[Evidence]:
+        try:
+            return await on_loop(self._home, self._evidence())
+        except DATABASE_DOWN as error:
+            log.warning("no feedback: the database does not answer", error=str(error).splitlines()[0])
+            return ()
+
+    async def _evidence(self) -> list[Evidence]:
+        query = _emails(Trajectory.run_id.in_(self._alike)).order_by(Trajectory.seq.desc()).limit(_NEWEST)
+        async with self._sessions() as session:
+            return [_evidence(row) for row in await session.execute(query)]
+
+
+async def emails(sessions: Sessions, run_id: str, *, after: int, limit: int) -> Sequence[Row[Any]]:
+    """What is known of each of the run's emails that has feedback, in the order of saving from the one after `after`;
+    the columns of `_emails`."""
+    query = _emails(Trajectory.run_id == run_id).where(Trajectory.seq > after).order_by(Trajectory.seq).limit(limit)
+    async with sessions() as session:
+        return (await session.execute(query)).all()
+
+
+def _emails(of: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
+    """One row an email that has feedback: trajectory_id, seq, kind, iteration, citations, online, wins, losses,
+    simulated."""
+    columns = (Feedback.confidence, Feedback.source)
+    said = union_all(
+        select(Feedback.trajectory_id, Feedback.type, *columns),
+        select(Feedback.against_id, literal(_BEATEN), *columns).where(Feedback.against_id.is_not(None)),
+    ).subquery()
+
+    def weight(*types: str) -> ColumnElement[float]:
+        # A sum of floats depends on their order, and rows have none.
+        ordered = aggregate_order_by(said.c.confidence, said.c.confidence)
+        return func.coalesce(func.sum(ordered).filter(said.c.type.in_(types)), 0.0)
+
+    return (
+        select(
+            Trajectory.id.label("trajectory_id"),
+            Trajectory.seq,
+            Trajectory.kind,
+            Trajectory.iteration,
+            Trajectory.outcome["email"]["citations"].label("citations"),
+            func.max(case(ONLINE, value=said.c.type, else_=null())).label("online"),
+            weight(*WINS).label("wins"),
+            weight(*LOSSES, _BEATEN).label("losses"),
+            func.bool_or(said.c.source == "simulator").label("simulated"),
+        )
+        .join(said, said.c.trajectory_id == Trajectory.id)
+        .where(of)
+        .group_by(Trajectory.id)
+    )
+
+
+def _evidence(row: Row[Any]) -> Evidence:
+    return Evidence(
+        trajectory_id=row.trajectory_id,
+        citations=frozenset(row.citations or ()),
+        online=row.online,
+        wins=row.wins,
+        losses=row.losses,
+        simulated=row.simulated,
+    )

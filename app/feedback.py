@@ -1,0 +1,196 @@
+"""Takes feedback on emails: each event is a row that never changes, so neither order nor repetition matters."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Row, func, select, tuple_
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+from ulid import ULID
+
+from app.db import Sessions
+from app.errors import Conflict, InvalidRequest, NotFound, ServiceError
+from app.feedback_schemas import FeedbackEvent
+from app.models import Feedback, Reflection, Run, Trajectory
+from judges.feedback import ONLINE
+
+_AHEAD = timedelta(minutes=5)
+"""How far a sender's clock may be ahead of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What became of one event. With an `error` it was not taken."""
+
+    run_id: str | None = None
+    duplicate: bool = False
+    error: ServiceError | None = None
+
+
+async def take(
+    sessions: Sessions, events: Sequence[FeedbackEvent], source: str, sees: Callable[[str | None], bool]
+) -> list[Taken]:
+    """Store the events that can be stored, in one transaction; what became of each, in their order.
+
+    `sees` tells whether the sender sees things of a project; what is not seen does not exist. An error is NotFound for
+    a trajectory that does not exist, InvalidRequest for one that the event does not fit, Conflict for an event id that
+    stands for something else already.
+    """
+    async with sessions.begin() as session:
+        emails = await _Emails.of(session, events, sees)
+        rows = [_row(event, emails, source) for event in events]
+        sound = [row for row in rows if not isinstance(row, ServiceError)]
+        new = await _insert(session, sound)
+        stored = await _stored(session, [_key(row) for row in sound if row["id"] not in new])
+    return [_taken(event, row, new, stored) for event, row in zip(events, rows, strict=True)]
+
+
+async def listed(
+    sessions: Sessions, run_id: str, *, before: str | None, limit: int
+) -> Sequence[Row[Feedback, int | None]]:
+    """Events on the run's trajectories with the trajectory's iteration, the newest first; `before` is a row's id."""
+    query = (
+        select(Feedback, Trajectory.iteration)
+        .join(Trajectory, Trajectory.id == Feedback.trajectory_id)
+        .where(Feedback.run_id == run_id)
+        .order_by(Feedback.id.desc())
+        .limit(limit)
+    )
+    if before is not None:
+        query = query.where(Feedback.id < before)
+    async with sessions() as session:
+        return (await session.execute(query)).all()
+
+
+@dataclass(frozen=True, slots=True)
+class _Email:
+    project: str
+    run_id: str | None
+    is_email: bool
+    """Its environment writes emails."""
+    written: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Emails:
+    """The trajectories that events name."""
+
+    shown: Mapping[tuple[str, int], str]
+    """Trajectory ids of showcases."""
+    known: Mapping[str, _Email]
+
+    @classmethod
+    async def of(
+        cls, session: AsyncSession, events: Sequence[FeedbackEvent], sees: Callable[[str | None], bool]
+    ) -> "_Emails":
+        places = {(event.run_id, event.iteration) for event in events if event.run_id is not None}
+        shown = await _shown(session, places) if places else {}
+        named = {*shown.values(), *(id for event in events for id in (event.trajectory_id, event.over) if id)}
+        return cls(shown, await _known(session, named, sees))
+
+    def find(self, event: FeedbackEvent) -> str:
+        """The id of the event's trajectory. Raises NotFound, InvalidRequest."""
+        id = event.trajectory_id or self.shown.get((event.run_id or "", event.iteration or 0))
+        if id is None or (event.run_id is not None and id not in self.known):
+            raise NotFound(f"there is no run {event.run_id!r} that showed an email after iteration {event.iteration}")
+        self.check(id, event.type)
+        return id
+
+    def check(self, id: str, type: str) -> None:
+        """Raises NotFound, InvalidRequest."""
+        email = self.known.get(id)
+        if email is None:
+            raise NotFound(f"there is no trajectory {id!r}")
+        if not email.written and (email.is_email or type in ONLINE):
+            raise InvalidRequest(("body",), f"trajectory {id!r} has no email: {type!r} cannot be said of it")
+
+
+async def _shown(session: AsyncSession, places: Iterable[tuple[str, int | None]]) -> dict[tuple[str, int], str]:
+    key = tuple_(Reflection.run_id, Reflection.iteration)
+    query = select(Reflection.run_id, Reflection.iteration, Reflection.trajectory_id).where(key.in_(places))
+    return {(run_id, iteration): id for run_id, iteration, id in await session.execute(query)}
+
+
+async def _known(session: AsyncSession, ids: Iterable[str], sees: Callable[[str | None], bool]) -> dict[str, _Email]:
+    """The trajectories of these ids that are seen, kept from being deleted until the transaction ends."""
+    email, project = Trajectory.outcome["email"], func.coalesce(Run.model_project, Trajectory.project)
+    query = (
+        select(Trajectory.id, project, Trajectory.run_id, email.is_not(None), func.jsonb_typeof(email) == "object")
+        .outerjoin(Run, Run.id == Trajectory.run_id)
+        .where(Trajectory.id.in_(ids))
+        .with_for_update(read=True, key_share=True, of=Trajectory)
+    )
+    found = await session.execute(query)
+    return {
+        id: _Email(of or "", run_id, is_email, bool(written)) for id, of, run_id, is_email, written in found if sees(of)
+    }
+
+
+def _row(event: FeedbackEvent, emails: _Emails, source: str) -> dict[str, Any] | ServiceError:
+    now = datetime.now(UTC)
+    try:
+        trajectory_id = emails.find(event)
+        if event.over is not None:
+            emails.check(event.over, event.type)
+        if event.over == trajectory_id:
+            raise InvalidRequest(("body", "over"), "an email cannot be preferred over itself")
+        if event.occurred_at is not None and event.occurred_at > now + _AHEAD:
+            raise InvalidRequest(("body", "occurred_at"), "occurred_at lies in the future")
+    except ServiceError as error:
+        return error
+    return {
+        "id": str(ULID()),
+        "project": emails.known[trajectory_id].project,
+        "event_id": event.event_id,
+        "trajectory_id": trajectory_id,
+        "against_id": event.over,
+        "run_id": emails.known[trajectory_id].run_id,
+        "type": event.type,
+        "confidence": event.confidence,
+        "source": source,
+        "occurred_at": event.occurred_at or now,
+    }
+
+
+async def _insert(session: AsyncSession, rows: Sequence[dict[str, Any]]) -> set[str]:
+    """Ids of the rows whose event was not known."""
+    if not rows:
+        return set()
+    add = (
+        insert(Feedback)
+        .on_conflict_do_nothing(index_elements=[Feedback.project, Feedback.event_id])
+        .returning(Feedback.id)
+    )
+    # Always in the same order: two requests with the same events would otherwise wait for each other.
+    ordered = sorted(rows, key=lambda row: (row["project"], row["event_id"]))
+    return set((await session.execute(add, ordered)).scalars())
+
+
+def _key(row: Mapping[str, Any]) -> tuple[str, str]:
+    return row["project"], row["event_id"]
+
+
+async def _stored(session: AsyncSession, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Feedback]:
+    if not keys:
+        return {}
+    found = await session.execute(select(Feedback).where(tuple_(Feedback.project, Feedback.event_id).in_(keys)))
+    return {(row.project, row.event_id): row for row in found.scalars()}
+
+
+def _taken(
+    event: FeedbackEvent, row: dict[str, Any] | ServiceError, new: set[str], stored: Mapping[tuple[str, str], Feedback]
+) -> Taken:
+    if isinstance(row, ServiceError):
+        return Taken(error=row)
+    if row["id"] in new:
+        return Taken(row["run_id"])
+    compared = {"trajectory_id", "against_id", "type", "confidence", "source"}
+    # Who leaves the time to us sends another one every time.
+    compared |= {"occurred_at"} if event.occurred_at is not None else set()
+    before = stored[_key(row)]
+    if differing := sorted(name for name in compared if getattr(before, name) != row[name]):
+        told = ", ".join("over" if name == "against_id" else name for name in differing)
+        return Taken(error=Conflict(f"event {event.event_id!r} was sent before with another {told}"))
+    return Taken(row["run_id"], duplicate=True)
