@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test check bench bench-learning
+.PHONY: help install demo demo-sales serve test check bench bench-learning
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 24
@@ -21,6 +21,9 @@ $(INSTALLED): pyproject.toml
 demo: $(INSTALLED) ## train the email agent on this machine and ask it, before and after
 	@$(BIN)/learnloop demo $(ARGS)
 
+demo-sales: $(INSTALLED) ## the same with the sales-email agent on a knowledge graph
+	@$(BIN)/learnloop demo --environment sales_email $(ARGS)
+
 serve: $(INSTALLED) ## the service on http://127.0.0.1:8000
 	@$(BIN)/learnloop serve $(ARGS)
 
@@ -34,9 +37,11 @@ check: $(INSTALLED) ## lint, formatting and types
 
 bench: $(INSTALLED) ## speed beside transformers and TRL, the service under load, what an iteration spends on neither
 	$(BIN)/python -m pip install --quiet --editable '.[embedded,bench]'
-	@for name in sampling trl_rollouts service_under_load iteration_overhead; do \
+	@for name in sampling trl_rollouts service_under_load iteration_overhead ruler; do \
 		echo; echo "== $$name"; $(BIN)/python -m benchmarks.$$name $(ARGS) || exit; \
 	done
 
-bench-learning: $(INSTALLED) ## the demo for three seeds: mean and spread of what was learned
-	@$(BIN)/python -m benchmarks.learning $(ARGS)
+bench-learning: $(INSTALLED) ## both demos for three seeds: mean and spread of what was learned
+	@for name in email_search sales_email; do \
+		echo; echo "== $$name"; $(BIN)/python -m benchmarks.learning --environment $$name $(ARGS) || exit; \
+	done

@@ -4,19 +4,23 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import insert
+from sqlalchemy import insert, select
 from ulid import ULID
 
-import environment.registry
+from app.auth.caller import Caller
+from app.auth.tenancy import RUN, require, require_model
+from app.documents import UnknownDocument, put_back
 from app.engine_process import EngineUnavailable
 from app.errors import BadGateway, Conflict, InvalidRequest, NotFound, Unavailable
-from app.models import Run, Trajectory
-from app.runs.configuration import model_spec
+from app.models import Checkpoint, Reflection, Run, Trajectory
+from app.runs.configuration import make_environment, model_spec
 from app.runs.record import rollout_row
 from app.schemas import AskOut, AskRequest, EnvironmentChoice, InvokeParameters
 from app.service import Service
-from environment.base import Environment, Scenario
+from app.settings import TINY_BASE
+from environment.base import Environment, Json, Reflective, Scenario
 from environment.registry import UnknownEnvironment
+from environment.trace import span, tracing
 from training.backends.base import BackendUnavailable, Endpoint
 from training.rollouts import open_chat, rollout
 from training.types import Rollout, RunConfig
@@ -34,26 +38,36 @@ class _Agent:
     """None: a base model, or whatever is newest."""
     run: Run | None
     environment: EnvironmentChoice
+    state: dict[str, Json] | None = None
+    """What the run's environment had learned beside this checkpoint."""
+    project: str | None = None
+    """Whose the answer is, if it is not the run's."""
 
 
-async def ask(service: Service, request: AskRequest) -> AskOut:
+async def ask(service: Service, request: AskRequest, caller: Caller) -> AskOut:
     """Raises InvalidRequest, NotFound, Conflict, Unavailable or BadGateway."""
     try:
-        agent = await (_of_run(service, request) if request.run_id else _by_name(service, request))
+        agent = await (_of_run if request.run_id else _by_name)(service, request, caller)
     except (EngineUnavailable, BackendUnavailable) as error:
         raise Unavailable(str(error)) from error
-    return await _answer(service, agent, request)
+    run_id = agent.run.id if agent.run else None
+    with tracing(service.tracer), span("ask", run_id=run_id, model=agent.endpoint.model, step=agent.step) as traced:
+        answer = await _answer(service, agent, request)
+        traced.output = answer.model_dump(mode="json")
+    return answer
 
 
-async def invoke(service: Service, parameters: InvokeParameters) -> AskOut:
+async def invoke(service: Service, parameters: InvokeParameters, caller: Caller) -> AskOut:
     """Ask the newest trained agent of the default environment; the base model if nothing was trained yet."""
-    newest = await service.queries.newest_trained(EnvironmentChoice().name)
+    newest = await service.queries.newest_trained(EnvironmentChoice().name, caller.project)
     who = {"run_id": newest.id} if newest else {"model": service.settings.art_base_model}
-    return await ask(service, AskRequest.model_validate(parameters.model_dump() | who))
+    return await ask(service, AskRequest.model_validate(parameters.model_dump() | who), caller)
 
 
-async def _of_run(service: Service, request: AskRequest) -> _Agent:
-    run = await service.store.get(request.run_id or "")
+async def _of_run(service: Service, request: AskRequest, caller: Caller) -> _Agent:
+    assert request.run_id is not None
+    await require(service.sessions, caller, RUN, request.run_id)
+    run = await service.store.get(request.run_id)
     step = run.best_step if request.checkpoint is None else request.checkpoint
     if step is None:
         raise Conflict(f"run {run.id} has no checkpoint yet; ask when its baseline is done")
@@ -66,22 +80,39 @@ async def _of_run(service: Service, request: AskRequest) -> _Agent:
         endpoint = policy.endpoint(step)
     finally:
         await backend.close()
-    chosen = request.environment or EnvironmentChoice(**run.request["environment"])
-    return _Agent(endpoint, step, run, chosen)
+    if request.environment is not None:  # not the one that the run learned beside
+        return _Agent(endpoint, step, run, request.environment)
+    own = EnvironmentChoice(**run.request["environment"])
+    return _Agent(endpoint, step, run, own, await _state(service, run.id, step))
 
 
-async def _by_name(service: Service, request: AskRequest) -> _Agent:
+async def _state(service: Service, run_id: str, step: int) -> dict[str, Json] | None:
+    """As it was after the iteration that made the checkpoint."""
+    query = (
+        select(Reflection.state)
+        .join(Checkpoint, (Checkpoint.run_id == Reflection.run_id) & (Checkpoint.iteration == Reflection.iteration))
+        .where(Checkpoint.run_id == run_id, Checkpoint.step == step)
+    )
+    async with service.sessions() as session:
+        return (await session.execute(query)).scalar_one_or_none()
+
+
+async def _by_name(service: Service, request: AskRequest, caller: Caller) -> _Agent:
     """A model that the engine knows: a base model, or PROJECT/NAME with a step."""
     assert request.model is not None
+    require_model(caller, request.model, {TINY_BASE, *service.settings.engine_base_models})
     address = await service.engine.address()
     name = request.model if request.checkpoint is None else f"{request.model}@{request.checkpoint}"
     endpoint = Endpoint(f"{address.url}/v1", address.key, name)
-    return _Agent(endpoint, request.checkpoint, None, request.environment or EnvironmentChoice())
+    environment = request.environment or EnvironmentChoice()
+    return _Agent(endpoint, request.checkpoint, None, environment, project=caller.project)
 
 
 async def _answer(service: Service, agent: _Agent, request: AskRequest) -> AskOut:
-    made = await asyncio.to_thread(_environment, service, agent.environment)
+    made = await _environment(service, agent.environment)
     try:
+        if agent.state is not None and isinstance(made, Reflective):
+            made.restore(agent.state)
         scenario = _scenario(made, request)
         async with open_chat(agent.endpoint) as chat:
             attempt = await rollout(
@@ -104,36 +135,41 @@ async def _answer(service: Service, agent: _Agent, request: AskRequest) -> AskOu
         kind = NotFound if attempt.error.startswith("NotFoundError") else BadGateway
         raise kind(f"{agent.endpoint.model} gave no answer: {attempt.error} (trajectory {attempt.id})")
     return AskOut(
-        question=scenario.task["question"],
+        question=scenario.task.get("question"),
         answer=answer["answer"],
         source_ids=answer["source_ids"],
         success=answer["success"],
+        email=answer.get("email"),
         trajectory_id=attempt.id,
         model=agent.endpoint.model,
         step=agent.step,
     )
 
 
-def _environment(service: Service, choice: EnvironmentChoice) -> Environment:
+async def _environment(service: Service, choice: EnvironmentChoice) -> Environment:
+    where = ("body", "environment")
     try:
-        return environment.registry.build(choice.name, choice.config, service.settings.data_dir)
+        whole = await put_back(service.sessions, {"environment": choice.model_dump()})
+        return await asyncio.to_thread(make_environment, whole, service.settings.data_dir)
     except UnknownEnvironment as error:
-        raise InvalidRequest(("body", "environment", "name"), str(error)) from error
+        raise InvalidRequest((*where, "name"), str(error)) from error
+    except UnknownDocument as error:
+        raise InvalidRequest((*where, "config", error.kind), str(error)) from error
     except ValueError as error:
-        raise InvalidRequest(("body", "environment", "config"), str(error)) from error
+        raise InvalidRequest((*where, "config"), str(error)) from error
 
 
 def _scenario(made: Environment, request: AskRequest) -> Scenario:
-    fields = request.model_dump(include={"question", "inbox_address", "query_date"}, exclude_none=True)
     try:
-        return made.ask(fields)
+        return made.ask(request.task())
     except ValueError as error:
-        raise InvalidRequest(("body",), str(error)) from error
+        raise InvalidRequest(("body",) if request.input is None else ("body", "input"), str(error)) from error
 
 
 async def _save(service: Service, agent: _Agent, attempt: Rollout) -> None:
     row: dict[str, Any] = rollout_row(attempt) | {
         "run_id": agent.run.id if agent.run else None,
+        "project": agent.project,
         "kind": "ask",
         "mode": "greedy",
         "model": agent.endpoint.model,

@@ -29,6 +29,27 @@ class ServiceError(Exception):
         """Further members of the problem document."""
         return {}
 
+    def headers(self) -> Mapping[str, str]:
+        """Further headers of the reply."""
+        return {}
+
+
+class Unauthorized(ServiceError):
+    """Nobody who may come in asks."""
+
+    status = 401
+    title = "Not authenticated"
+
+    def headers(self) -> Mapping[str, str]:
+        return {"WWW-Authenticate": "Bearer"}
+
+
+class Forbidden(ServiceError):
+    """The caller may not do that."""
+
+    status = 403
+    title = "Forbidden"
+
 
 class NotFound(ServiceError):
     """There is no such run, trajectory or model."""
@@ -42,6 +63,19 @@ class Conflict(ServiceError):
 
     status = 409
     title = "Conflict"
+
+
+class StillRunning(Conflict):
+    """The same request is under way already."""
+
+    title = "Still running"
+
+    def __init__(self, message: str, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+    def headers(self) -> Mapping[str, str]:
+        return {"Retry-After": str(self.retry_after_s)}
 
 
 class ModelBusy(Conflict):
@@ -71,6 +105,20 @@ class InvalidRequest(ServiceError):
         return {"errors": [{"loc": self.loc, "msg": str(self), "type": "value_error"}]}
 
 
+class TooManyRequests(ServiceError):
+    """The caller asks too often."""
+
+    status = 429
+    title = "Too many requests"
+
+    def __init__(self, message: str, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+    def headers(self) -> Mapping[str, str]:
+        return {"Retry-After": str(self.retry_after_s)}
+
+
 class BadGateway(ServiceError):
     """The model behind the service did not give an answer."""
 
@@ -88,6 +136,9 @@ class Unavailable(ServiceError):
         super().__init__(message)
         self.retry_after_s = retry_after_s
 
+    def headers(self) -> Mapping[str, str]:
+        return {"Retry-After": str(self.retry_after_s)}
+
 
 def problem(
     status: int, title: str, detail: str, *, headers: Mapping[str, str] | None = None, **members: Any
@@ -103,14 +154,20 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     for kind in DATABASE_DOWN:
-        app.add_exception_handler(kind, _database_down)
+        app.add_exception_handler(kind, _service_error)
     app.add_exception_handler(Exception, _unexpected)
 
 
+def problem_of(error: Exception, path: str) -> JSONResponse:
+    """The problem that a service error is, or a database that does not answer (DATABASE_DOWN)."""
+    if not isinstance(error, ServiceError):
+        log.warning("database not available", path=path, error=str(error).splitlines()[0])
+        error = Unavailable("the database does not answer; try again", retry_after_s=2)
+    return problem(error.status, error.title, str(error), headers=error.headers(), **error.members())
+
+
 def _service_error(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, ServiceError)
-    headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, Unavailable) else None
-    return problem(error.status, error.title, str(error), headers=headers, **error.members())
+    return problem_of(error, request.url.path)
 
 
 def _http_error(request: Request, error: Exception) -> JSONResponse:
@@ -134,11 +191,9 @@ def _validation_error(request: Request, error: Exception) -> JSONResponse:
     return problem(422, "Invalid request", f"{where}: {first['msg']}", errors=problems)
 
 
-def _database_down(request: Request, error: Exception) -> JSONResponse:
-    log.warning("database not available", path=request.url.path, error=str(error).splitlines()[0])
-    return problem(503, "Not available now", "the database does not answer; try again", headers={"Retry-After": "2"})
-
-
 def _unexpected(request: Request, error: Exception) -> JSONResponse:
-    log.error("unexpected error", path=request.url.path, method=request.method, exc_info=error)
-    return problem(500, "Internal error", "an unexpected error; the service's log has it")
+    # Sent from outside of every middleware: what ResponseHeaders adds elsewhere is added here.
+    headers: dict[str, str] = getattr(request.state, "response_headers", {})
+    id = headers.get("x-request-id")
+    log.error("unexpected error", path=request.url.path, method=request.method, request_id=id, exc_info=error)
+    return problem(500, "Internal error", "an unexpected error; the service's log has it", headers=headers)

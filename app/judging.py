@@ -8,6 +8,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from app.db import Sessions
 from app.errors import DATABASE_DOWN
+from app.evidence import StoredFeedback
 from app.models import Run, Verdict
 from app.runs.own_thread import on_loop
 from app.settings import Settings
@@ -36,6 +37,7 @@ def judge_services(
         rubric=environment.rubric,
         model=judge_model(settings),
         cache=StoredVerdicts(sessions, home),
+        feedback=StoredFeedback(sessions, home, run),
     )
 
 

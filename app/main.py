@@ -3,24 +3,35 @@
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import uvicorn
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
+from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import RedirectResponse
+from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 
-from app import errors
-from app.api import ask, catalogue, health, runs, trajectories
+from app import errors, idempotency
+from app.api import ask, catalogue, documents, feedback, health, keys, runs, start, trajectories, webhooks
+from app.auth.guard import Guard
+from app.auth.ring import open_ring
+from app.auth.tenancy import own_only
 from app.body_limit import BodyLimit
+from app.http_limits import BoundedHttp
+from app.idempotency import Idempotency
 from app.logs import configure_logs
+from app.rate_limit import RateLimit
+from app.response_headers import ResponseHeaders
 from app.runs.runner import Connect, LearnLoop
 from app.service import open_service
 from app.settings import Settings
 from training.learn_loop import learn_loop
 
 MAX_BODY_BYTES = 1_000_000
+BEARER = HTTPBearer(auto_error=False, description="An API key. Needed unless the service listens on loopback only.")
+"""For the documentation: the Guard is what asks for the key."""
 _DRAIN_S = 10
 _SWITCH_INTERVAL_S = 0.001
 """How long a run's thread may hold Python while a request waits; Python's default is 5 ms, several times a request."""
@@ -34,8 +45,11 @@ def create_app(settings: Settings, *, connect: Connect | None = None, learn: Lea
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with open_service(settings, connect=connect, learn=learn) as service:
-            app.state.service = service
+        async with (
+            open_service(settings, connect=connect, learn=learn) as app.state.service,
+            open_ring(app.state.service.sessions, settings.operator_key) as app.state.keys,
+            idempotency.purging(app.state.service.sessions),
+        ):
             yield
 
     # FastAPI's own documentation page loads its scripts from the network.
@@ -47,16 +61,41 @@ def create_app(settings: Settings, *, connect: Connect | None = None, learn: Lea
         redirect_slashes=False,
         strict_content_type=False,
     )
-    app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES)
+    _add_middleware(app, settings)
     errors.install(app)
-    for router in (runs.router, trajectories.router, ask.router, catalogue.router, health.router):
-        app.include_router(router)
+    for part in (start, documents, runs, trajectories, ask, feedback, catalogue, webhooks, keys):
+        app.include_router(part.router, dependencies=[Depends(BEARER), Depends(own_only)])
+    app.include_router(health.router)
 
     @app.get("/", include_in_schema=False)
     async def root() -> RedirectResponse:
         return RedirectResponse("/docs")
 
     return app
+
+
+def _add_middleware(app: FastAPI, settings: Settings) -> None:
+    """What a request passes, the last one added first: nobody without a key has a body read."""
+    limit = RateLimit(settings.rate_per_s, settings.rate_burst) if settings.rate_per_s else None
+    big = dict.fromkeys(("/learn-loop", "/graphs", "/scenarios"), settings.max_graph_bytes)
+    app.add_middleware(Idempotency)
+    app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES, for_paths=big)
+    app.add_middleware(Guard, required=settings.keys_required, limit=limit, origins=settings.cors_origins)
+    if settings.cors_origins:
+        _allow_browsers(app, settings.cors_origins)
+    app.add_middleware(ResponseHeaders)
+
+
+def _allow_browsers(app: FastAPI, origins: Sequence[str]) -> None:
+    """Let pages of these origins call the API; cookies and the like only go with origins that are named."""
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=origins,
+        allow_credentials="*" not in origins,
+        allow_methods=["GET", "POST", "PATCH", "DELETE"],
+        allow_headers=["*"],
+        expose_headers=["Content-Disposition", "Idempotency-Replayed", "Retry-After", "X-Request-Id"],
+    )
 
 
 def serve(settings: Settings) -> None:
@@ -69,23 +108,29 @@ def serve(settings: Settings) -> None:
 
 async def _serve(settings: Settings) -> None:
     app = create_app(settings)
-    config = uvicorn.Config(
-        app,
-        host=settings.host,
-        port=settings.port,
-        lifespan="off",  # opened below, so that its errors reach the caller
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=_DRAIN_S,
-    )
     opening = asyncio.current_task()
     assert opening is not None
     _on_stop_signals(opening.cancel)
     async with app.router.lifespan_context(app):
         # uvicorn handles the signals itself and raises them once more when it has stopped; closing must go on then.
         _on_stop_signals(lambda: None)
-        await uvicorn.Server(config).serve()
+        await uvicorn.Server(server_config(app, settings)).serve()
+
+
+def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    """How `serve` serves; the lifespan is opened by itself, so that its errors reach the caller."""
+    return uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        http=BoundedHttp,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=_DRAIN_S,
+    )
 
 
 def _on_stop_signals(act: Callable[[], object]) -> None:

@@ -16,6 +16,7 @@ from sqlalchemy import (
     MetaData,
     String,
     Text,
+    UniqueConstraint,
     func,
     text,
 )
@@ -273,14 +274,17 @@ class Feedback(Base):
 
     __tablename__ = "feedback"
     __table_args__ = (
+        UniqueConstraint("project", "event_id"),
         Index("ix_feedback_trajectory_id", "trajectory_id"),
         Index("ix_feedback_against_id", "against_id"),
         Index("ix_feedback_run_id_id", "run_id", "id"),
     )
 
     id: Mapped[str] = mapped_column(String(26), primary_key=True)
-    event_id: Mapped[str] = mapped_column(Text, unique=True)
-    """The sender's own id of the event: a second one with it is the same event."""
+    project: Mapped[str]
+    """The trajectory's; empty for one of no project."""
+    event_id: Mapped[str]
+    """The sender's own id of the event: a second one with it in the project is the same event."""
     trajectory_id: Mapped[str] = mapped_column(Text, ForeignKey("trajectory.id", ondelete="CASCADE"))
     """Whose email it is about; of a preference, the one preferred."""
     against_id: Mapped[str | None] = mapped_column(Text, ForeignKey("trajectory.id", ondelete="CASCADE"))

@@ -3,47 +3,84 @@
 from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
+from app.results_schemas import RunCost, ShowcaseEmail
 from app.runs.state import RunStatus
 from app.settings import NAME_PATTERN
-from app.stored_json import has_unstorable
+from app.stored_json import flaw
 from training.types import RunConfig
 
 Json = Any
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Split = Literal["train", "validation", "test"]
 Mode = Literal["sampled", "greedy"]
+Kind = Literal["train", "evaluation", "showcase", "ask"]
 Item = TypeVar("Item")
 _DEFAULTS = RunConfig()
 
 
-class _Request(BaseModel):
+class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class _Request(_Part):
+    """A whole body."""
 
     @model_validator(mode="before")
     @classmethod
-    def _plain_characters(cls, value: Json) -> Json:
-        if has_unstorable(value):
-            raise ValueError("texts may not hold U+0000 or unpaired surrogates")
+    def _without_flaw(cls, value: Json) -> Json:
+        if (why := flaw(value)) is not None:
+            raise ValueError(why)
         return value
 
 
-class EnvironmentChoice(_Request):
+class EnvironmentChoice(_Part):
     """Which job the agent does; `config` is the environment's own."""
 
     name: Name = "email_search"
     config: dict[str, Json] = Field(default_factory=dict)
 
 
-class JudgeChoice(_Request):
-    """Who scores the attempts; `config` is the judge's own."""
+class JudgeChoice(_Part):
+    """Who scores the attempts; `config` is the judge's own. Without a name: the environment's default."""
 
-    name: Name = "reference"
+    name: Name | None = None
     config: dict[str, Json] = Field(default_factory=dict)
 
 
-class ModelChoice(_Request):
+class WeightedJudge(_Part):
+    """One of several judges; weights count relative to each other."""
+
+    name: Name
+    config: dict[str, Json] = Field(default_factory=dict)
+    weight: float = Field(gt=0, le=1_000)
+
+
+UNION_TAGS = ("one judge", "several judges")
+"""Pydantic puts them into the place of an error, where they name no field."""
+Judges = Annotated[
+    Annotated[JudgeChoice, Tag(UNION_TAGS[0])]
+    | Annotated[list[WeightedJudge], Field(min_length=2, max_length=8), Tag(UNION_TAGS[1])],
+    Discriminator(lambda value: UNION_TAGS[isinstance(value, list)]),
+]
+
+GraphSource = Annotated[
+    Json,
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "array", "items": {"type": "object"}},
+                {"type": "object", "properties": {"sha256": {"type": "string"}}, "required": ["sha256"]},
+                {"type": "null"},
+            ]
+        }
+    ),
+]
+"""Nodes, or `{"sha256"}` of stored ones. The environment checks them: no other knows what a node is."""
+
+
+class ModelChoice(_Part):
     """Which model is trained. A project and name that exist are trained on. None takes the service's defaults."""
 
     name: Name | None = None
@@ -51,7 +88,7 @@ class ModelChoice(_Request):
     base_model: str | None = Field(default=None, min_length=1, max_length=256)
 
 
-class EvaluationChoice(_Request):
+class EvaluationChoice(_Part):
     """Held-out evaluation: every `every` iterations on `scenarios` validation scenarios, at the start and the end also
     on `test_scenarios` test scenarios; one greedy and `samples` sampled tries each."""
 
@@ -62,10 +99,16 @@ class EvaluationChoice(_Request):
 
 
 class LearnLoopRequest(_Request):
-    """A learn-loop. Everything has a default."""
+    """A learn-loop. Everything has a default.
 
+    `graph` alone stands for the environment `sales_email` on that graph, and `depth` beside it for `max_turns`.
+    """
+
+    graph: GraphSource = None
+    depth: int | None = Field(default=None, ge=1, le=100)
     environment: EnvironmentChoice = Field(default_factory=EnvironmentChoice)
-    judge: JudgeChoice = Field(default_factory=JudgeChoice)
+    judge: Judges | None = None
+    """None takes the environment's own; a list is scored by their weighted mean."""
     model: ModelChoice = Field(default_factory=ModelChoice)
     backend: Name | None = None
     iterations: int = Field(default=_DEFAULTS.iterations, ge=1, le=10_000)
@@ -83,24 +126,45 @@ class LearnLoopRequest(_Request):
 
 
 class AskRequest(_Request):
-    """A question to a run's trained agent, or to a model by name. `checkpoint` is a step; None takes the best one."""
+    """A task for a run's trained agent, or for a model by name. `checkpoint` is a step; None takes the best one.
+
+    What the task needs is the environment's: email_search takes the question and its inbox, sales_email the prospect
+    and company, any other one its own `input`.
+    """
 
     run_id: str | None = Field(default=None, min_length=1, max_length=64)
     model: str | None = Field(default=None, min_length=1, max_length=300)
     checkpoint: int | None = Field(default=None, ge=0, lt=2**31)
     environment: EnvironmentChoice | None = None
-    question: str = Field(min_length=1, max_length=10_000)
+    input: dict[str, Json] | None = None
+    question: str | None = Field(default=None, min_length=1, max_length=10_000)
     inbox_address: str | None = Field(default=None, max_length=320)
     query_date: str | None = Field(default=None, max_length=40)
+    prospect: str | None = Field(default=None, max_length=1_000)
+    company: str | None = Field(default=None, max_length=1_000)
+    role: str | None = Field(default=None, max_length=1_000)
+    goal: str | None = Field(default=None, max_length=1_000)
+    start: str | list[str] | None = None
+    graph: str | None = Field(default=None, max_length=200)
+    """The name of a synthetic graph, such as `test.0.17`."""
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:
         if (self.run_id is None) == (self.model is None):
             raise ValueError("give either run_id or model")
+        if self.input is not None and self._named():
+            raise ValueError(f"input is the whole task: put {', '.join(self._named())} into it")
         return self
 
+    def _named(self) -> dict[str, Json]:
+        return self.model_dump(exclude={"run_id", "model", "checkpoint", "environment", "input"}, exclude_none=True)
 
-class InvokeParameters(_Request):
+    def task(self) -> dict[str, Json]:
+        """What the environment is asked."""
+        return self._named() if self.input is None else self.input
+
+
+class InvokeParameters(_Part):
     """What `POST /invoke` takes."""
 
     question: str = Field(min_length=1, max_length=10_000)
@@ -112,6 +176,37 @@ class InvokeRequest(_Request):
     """The form of ZenML pipeline deployments."""
 
     parameters: InvokeParameters
+
+
+class GraphRequest(_Request):
+    """A graph to store."""
+
+    graph: list[Json]
+
+
+class ScenariosRequest(_Request):
+    """Scenarios to store, checked by that environment; on that graph, if it takes one."""
+
+    environment: Name
+    scenarios: list[Json]
+    graph: GraphSource = None
+
+
+class GraphStored(BaseModel):
+    """Give `{"sha256"}` as the graph of a learn-loop. `edges` counts them as given."""
+
+    sha256: str
+    nodes: int
+    edges: int
+    links: dict[str, str]
+
+
+class ScenariosStored(BaseModel):
+    """Give `{"sha256"}` as the scenarios of a learn-loop."""
+
+    sha256: str
+    count: int
+    links: dict[str, str]
 
 
 class Page(BaseModel, Generic[Item]):
@@ -176,6 +271,8 @@ class IterationOut(IterationFigures):
     train_metrics: dict[str, float | None]
     timing: dict[str, float]
     finished_at: datetime
+    email: ShowcaseEmail | None = None
+    """What the agent wrote after it, in an environment that shows emails."""
 
 
 class EvaluationOut(BaseModel):
@@ -233,6 +330,10 @@ class RunOut(RunBrief):
     summary: dict[str, Json] | None
     webhooks: dict[str, int]
     """Deliveries by state."""
+    cost: RunCost = RunCost()
+    results_path: str = ""
+    results_error: str | None = None
+    """Why the folder of results is not complete; the downloads are."""
 
 
 class CheckpointOut(BaseModel):
@@ -249,7 +350,7 @@ class TrajectoryBrief(BaseModel):
 
     id: str
     run_id: str | None
-    kind: Literal["train", "evaluation", "ask"]
+    kind: Kind
     iteration: int | None
     split: Split
     mode: Mode
@@ -280,14 +381,25 @@ class TrajectoryOut(TrajectoryBrief):
     reward_parts: dict[str, float]
 
 
+class Email(BaseModel):
+    """What sales_email writes. Plain text: a page that shows it must escape it."""
+
+    subject: str
+    body: str
+    citations: list[str]
+
+
 class AskOut(BaseModel):
     """An answer, and where to see how it came about."""
 
-    question: str
+    question: str | None
+    """None where the task is none."""
     answer: str | None
+    """Of an email, its body."""
     source_ids: list[str]
     success: bool
     """Whether the agent gave an answer; a question without a reference has no right and wrong."""
+    email: Email | None = None
     trajectory_id: str
     model: str
     step: int | None

@@ -1,6 +1,7 @@
 """Everything that lives as long as the service: opened in order, closed in reverse."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from sqlalchemy import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from app.address_guard import AddressGuard
 from app.data_directory import DataDirectory
 from app.db import DatabaseUrlError, Sessions, make_engine, make_sessions, migrate, parse_url
 from app.embedded_postgres import EmbeddedPostgres
@@ -21,8 +23,14 @@ from app.runs.own_thread import on_loop
 from app.runs.queries import RunQueries
 from app.runs.runner import Connect, LearnLoop, Runner
 from app.runs.store import RunStore
+from app.secret_box import secret_box
 from app.settings import Settings
+from app.tracing import weave_tracer
 from app.webhooks.dispatcher import Dispatcher
+from app.webhooks.endpoints import Endpoints
+from app.webhooks.frontend import keep_frontend_endpoint
+from app.webhooks.sender import Sender
+from environment.trace import Tracer
 from training.backends import registry
 from training.backends.base import Backend
 from training.learn_loop import learn_loop
@@ -44,6 +52,9 @@ class Service:
     engine: EngineProcess
     runner: Runner
     connect: Connect
+    webhooks: Endpoints
+    tracer: Tracer | None
+    """Receives the spans of runs and asks; None: nobody wants them."""
 
 
 @asynccontextmanager
@@ -67,9 +78,14 @@ async def open_service(
         stack.push_async_callback(database.dispose)
         await _migrate(database)
         sessions = make_sessions(database)
-        dispatcher = Dispatcher(sessions)
+        box, guard = secret_box(settings), AddressGuard(settings.allowed_private_hosts)
+        await keep_frontend_endpoint(sessions, settings, box)
+        dispatcher = Dispatcher(sessions, Sender(box, guard))
         stack.push_async_callback(dispatcher.close)
         dispatcher.start()
+        tracer = weave_tracer(settings)
+        if tracer is not None:
+            stack.push_async_callback(tracer.close)
         runner = Runner(
             sessions,
             connect,
@@ -78,13 +94,25 @@ async def open_service(
             frontend_url=str(settings.frontend_url) if settings.frontend_url else None,
             judge_services=partial(judge_services, settings, sessions, asyncio.get_running_loop()),
             on_saved=dispatcher.wake,
+            tracer=tracer,
             learn=learn,
         )
         stack.push_async_callback(runner.close)
         runner.start()
         warm_up = asyncio.create_task(asyncio.to_thread(_warm_up), name="warm-up")
         log.info("service is up", data_dir=str(settings.data_dir))
-        yield Service(settings, database, sessions, RunStore(sessions), RunQueries(sessions), engine, runner, connect)
+        yield Service(
+            settings,
+            database,
+            sessions,
+            RunStore(sessions),
+            RunQueries(sessions),
+            engine,
+            runner,
+            connect,
+            Endpoints(sessions, box, guard),
+            tracer,
+        )
         warm_up.cancel()
 
 
@@ -122,7 +150,12 @@ async def _database_url(settings: Settings, stack: AsyncExitStack) -> URL:
 
 
 def _warm_up() -> None:
-    """Import ART behind the start: it takes seconds, and the first run needs it."""
+    """Import ART behind the start: it takes seconds, and the first run needs it.
+
+    What is there then stays for good: collecting garbage among it would hold up requests for 0.2 s.
+    """
     from training.backends.art_import import import_art
 
     import_art()
+    gc.collect()
+    gc.freeze()

@@ -4,7 +4,9 @@ Each field comes from the environment variable named after it (`LEARNLOOP_PORT`,
 `.env` file in the working directory. `.env.example` lists them.
 """
 
+import ipaddress
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,15 +16,22 @@ from pydantic import (
     HttpUrl,
     SecretStr,
     ValidationError,
+    ValidationInfo,
     field_validator,
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from app.address_guard import is_admissible
+from app.webhooks.signing import is_secret
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 """What a project or a model may be called: it becomes a directory name."""
 
 MODEL_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@-]*(/[A-Za-z0-9._:@-]+)*$"
 """A model's name; never an address, which some of litellm's providers would open."""
+
+_HOST = r"(?:[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])"
+_ORIGIN_PATTERN = rf"http://{_HOST}(?::(?!80$)\d{{1,5}})?|https://{_HOST}(?::(?!443$)\d{{1,5}})?"
 
 TINY_BASE = "learnloop/tiny"
 
@@ -49,7 +58,19 @@ class Settings(BaseSettings):
     """Database, models, checkpoints and inboxes lie here. Relative to the working directory; made if missing."""
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
+    require_keys: Literal["auto", "always", "never"] = "auto"
+    """auto: unless the service listens on loopback only."""
+    operator_key: SecretStr | None = Field(None, min_length=32)
+    """A key with all scopes for all projects, beside those in the database: to make the first ones with."""
+    rate_per_s: float = Field(50.0, ge=0, le=1_000_000)
+    """Requests a second that each key may make in the long run; 0: no limit."""
+    rate_burst: int = Field(200, ge=1, le=1_000_000)
+    """Requests that each key may make at once."""
     backend: str = "embedded"
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
+    """Whose pages may call the API from a browser: origins, comma-separated, or `*`; none by default."""
+    max_graph_bytes: int = Field(32_000_000, ge=1_000_000, le=256_000_000)
+    """Of a request that may hold a graph or scenarios."""
     max_concurrent_runs: int = Field(1, ge=1, le=64)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "console", "json"] = "auto"
@@ -68,6 +89,12 @@ class Settings(BaseSettings):
     """None starts an embedded Postgres in the data directory."""
     frontend_url: HttpUrl | None = Field(None, validation_alias=_from("FRONTEND_URL"))
     """Receives a POST after every iteration."""
+    frontend_webhook_secret: SecretStr | None = Field(None, validation_alias=_from("FRONTEND_WEBHOOK_SECRET"))
+    """Signs what FRONTEND_URL receives: `whsec_` and 24 to 64 bytes in base64. None: it is not signed."""
+    allowed_private_hosts: Annotated[tuple[str, ...], NoDecode] = ()
+    """Host names and networks (CIDR) that webhooks may lead to although they are not public."""
+    secret_key: SecretStr | None = Field(None, min_length=32)
+    """Encrypts stored secrets. None: a key in the data directory, made if missing."""
     art_project: Name = Field("learnloop", validation_alias=_from("ART_PROJECT"))
     art_model_name: Name | None = Field(None, validation_alias=_from("ART_MODEL_NAME"))
     """None names each run's model after the run."""
@@ -82,16 +109,68 @@ class Settings(BaseSettings):
     judge_concurrency: int = Field(8, ge=1, le=256)
     """Requests to the judge model under way at once, for each run."""
     wandb_api_key: SecretStr | None = Field(None, validation_alias=_from("WANDB_API_KEY"))
+    weave_project: str | None = Field(
+        None, validation_alias=_from("WEAVE_PROJECT"), pattern=r"^([\w.-]+/)?[\w.-]+$", max_length=256
+    )
+    """ENTITY/PROJECT, or PROJECT of the key's own entity. Traces go there if WANDB_API_KEY is set too."""
+    wandb_base_url: HttpUrl = Field(HttpUrl("https://api.wandb.ai"), validation_alias=_from("WANDB_BASE_URL"))
+    wf_trace_server_url: HttpUrl | None = Field(None, validation_alias=_from("WF_TRACE_SERVER_URL"))
+    """Weave's trace server; None: the one that belongs to WANDB_BASE_URL."""
 
     @field_validator("log_level", mode="before")
     @classmethod
     def _lower(cls, value: object) -> object:
         return value.lower() if isinstance(value, str) else value
 
+    @field_validator("require_keys")
+    @classmethod
+    def _never_on_a_network(cls, value: str, info: ValidationInfo) -> str:
+        if value == "never" and not is_loopback(info.data["host"]):
+            raise ValueError(
+                "without keys anybody who reaches the service may use it: never is for LEARNLOOP_HOST=127.0.0.1 only; "
+                "on another address leave it at auto and make keys (docs/security.md)"
+            )
+        return value
+
+    @property
+    def keys_required(self) -> bool:
+        """Whether requests need an API key."""
+        return self.require_keys == "always" or (self.require_keys == "auto" and not is_loopback(self.host))
+
     @field_validator("data_dir")
     @classmethod
     def _absolute(cls, value: Path) -> Path:
         return value.expanduser().absolute()
+
+    @field_validator("cors_origins", mode="before")
+    @classmethod
+    def _origins(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        origins = tuple(entry.strip() for entry in value.split(",") if entry.strip())
+        if origins != ("*",) and not all(re.fullmatch(_ORIGIN_PATTERN, origin) for origin in origins):
+            raise ValueError(
+                "expected origins as browsers send them, such as https://app.example or http://localhost:3000, "
+                "comma-separated: a scheme, in lower case, no path, no slash at the end, no default port; or * alone"
+            )
+        return origins
+
+    @field_validator("frontend_webhook_secret")
+    @classmethod
+    def _signs(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not is_secret(value.get_secret_value()):
+            raise ValueError("expected whsec_ and 24 to 64 random bytes in base64")
+        return value
+
+    @field_validator("allowed_private_hosts", mode="before")
+    @classmethod
+    def _hosts(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        hosts = tuple(entry.strip() for entry in value.split(",") if entry.strip())
+        if not all(map(is_admissible, hosts)):
+            raise ValueError("expected host names and networks such as crm.internal or 10.1.0.0/16, comma-separated")
+        return hosts
 
     @field_validator("engine_base_models", mode="before")
     @classmethod
@@ -102,6 +181,14 @@ class Settings(BaseSettings):
         if any(not name or not directory for name, _, directory in pairs):
             raise ValueError("expected NAME=DIRECTORY, comma-separated")
         return {name.strip(): directory.strip() for name, _, directory in pairs}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a service that listens there. Any name but localhost is taken for another."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def load_settings(**overrides: Any) -> Settings:

@@ -8,12 +8,16 @@ make a result unstorable.
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 from sqlalchemy import Dialect, Text, TypeDecorator
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+MAX_NESTING = 64
+"""Of what clients send: more than any request needs, less than what trips over Python's own limit."""
 
 
 def storable_text(text: str) -> str:
@@ -21,13 +25,29 @@ def storable_text(text: str) -> str:
     return _UNSTORABLE.sub("\ufffd", text)
 
 
-def has_unstorable(value: Any) -> bool:
-    """Whether a JSON value holds a character that would be replaced."""
-    if isinstance(value, str):
-        return _UNSTORABLE.search(value) is not None
-    if isinstance(value, Mapping):
-        return any(has_unstorable(key) or has_unstorable(item) for key, item in value.items())
-    return isinstance(value, list | tuple) and any(map(has_unstorable, value))
+def flaw(value: Any) -> str | None:
+    """Why a JSON value that somebody sent is not taken; None if all of it can be stored and worked with."""
+    level = [value]
+    for _ in range(MAX_NESTING):
+        texts = "".join(item for item in level if isinstance(item, str))
+        if "\x00" in texts or _has_surrogates(texts):
+            return "texts may not hold U+0000 or unpaired surrogates"
+        level = [inner for item in level if isinstance(item, dict | list) for inner in _inside(item)]
+        if not level:
+            return None
+    return f"values may not be nested more than {MAX_NESTING} deep"
+
+
+def _inside(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return chain(value, value.values()) if isinstance(value, dict) else value
+
+
+def _has_surrogates(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def dumps(value: Any) -> str:

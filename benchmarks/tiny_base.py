@@ -45,7 +45,7 @@ async def success(environment: Environment, endpoint: Endpoint, scenarios: int, 
 async def _succeeded(environment: Environment, tried: Rollout) -> bool:
     """By the environment's own rule; a reference answer is compared where there is one."""
     attempt = Attempt(tried.id, tried.outcome, ())
-    [score] = await ReferenceJudge().judge(tried.scenario, [attempt])
+    [score] = (await ReferenceJudge().judge(tried.scenario, [attempt])).scores
     return tried.error is None and environment.success(tried.outcome, 1.0 if score.value is None else score.value)
 
 

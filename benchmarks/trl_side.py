@@ -104,7 +104,7 @@ class InboxTools:
             except ToolError as error:
                 self._episode.end("malformed", str(error))
         outcome = self._episode.outcome()
-        [score] = await JUDGE.judge(self._episode.scenario, [Attempt("", outcome, messages)])
+        [score] = (await JUDGE.judge(self._episode.scenario, [Attempt("", outcome, messages)])).scores
         if score.value is None:
             raise RuntimeError(score.explanation)
         return sum(ENVIRONMENT.reward(outcome, score.value).values())

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from math import fsum
 from statistics import fmean, median, pstdev
 
 from environment.base import Environment, Scenario
@@ -64,7 +65,7 @@ def _pay(environment: Environment, rollout: Rollout, score: Score) -> ScoredRoll
     if score.value is None:
         return ScoredRollout(rollout, score, None, {}, success=False)
     parts = environment.reward(rollout.outcome, score.value)
-    rollout.trajectory.reward = sum(parts.values())
+    rollout.trajectory.reward = fsum(parts.values())  # the same on every version of Python
     return ScoredRollout(
         rollout, score, rollout.trajectory.reward, parts, environment.success(rollout.outcome, score.value)
     )

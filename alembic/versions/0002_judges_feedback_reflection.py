@@ -62,6 +62,7 @@ def upgrade() -> None:
     op.create_table(
         "feedback",
         sa.Column("id", sa.String(length=26), nullable=False),
+        sa.Column("project", sa.Text(), nullable=False),
         sa.Column("event_id", sa.Text(), nullable=False),
         sa.Column("trajectory_id", sa.Text(), nullable=False),
         sa.Column("against_id", sa.Text(), nullable=True),
@@ -79,7 +80,7 @@ def upgrade() -> None:
             ["trajectory_id"], ["trajectory.id"], name=op.f("fk_feedback_trajectory_id"), ondelete="CASCADE"
         ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_feedback")),
-        sa.UniqueConstraint("event_id", name=op.f("uq_feedback_event_id")),
+        sa.UniqueConstraint("project", "event_id", name=op.f("uq_feedback_project_event_id")),
     )
     op.create_index("ix_feedback_against_id", "feedback", ["against_id"], unique=False)
     op.create_index("ix_feedback_run_id_id", "feedback", ["run_id", "id"], unique=False)

@@ -3,19 +3,20 @@
 from fastapi import APIRouter
 
 from app import asking, schemas
-from app.api.dependencies import CurrentService
+from app.api.dependencies import CurrentCaller, CurrentService
 
 router = APIRouter(tags=["ask"])
 
 
 @router.post("/ask")
-async def ask(service: CurrentService, request: schemas.AskRequest) -> schemas.AskOut:
-    """A question to a run's best checkpoint, to one of its steps, or to a model by name."""
-    return await asking.ask(service, request)
+async def ask(service: CurrentService, caller: CurrentCaller, request: schemas.AskRequest) -> schemas.AskOut:
+    """A task for a run's best checkpoint, for one of its steps, or for a model by name: a question, or a prospect to
+    write to."""
+    return await asking.ask(service, request, caller)
 
 
 @router.post("/invoke")
-async def invoke(service: CurrentService, request: schemas.InvokeRequest) -> schemas.InvokeOut:
+async def invoke(service: CurrentService, caller: CurrentCaller, request: schemas.InvokeRequest) -> schemas.InvokeOut:
     """The same for clients of ZenML deployments: the newest trained agent answers, or the base model before any."""
-    answer = await asking.invoke(service, request.parameters)
+    answer = await asking.invoke(service, request.parameters, caller)
     return schemas.InvokeOut.model_validate(answer, from_attributes=True)

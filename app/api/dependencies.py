@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import Depends, Path, Query, Request
 
+from app.auth.caller import Caller
 from app.service import Service
 
 
@@ -12,10 +13,17 @@ def _service(request: Request) -> Service:
     return service
 
 
+def _caller(request: Request) -> Caller:
+    caller: Caller = request.state.caller
+    return caller
+
+
 _NO_NUL = r"^[^\x00]+$"
 """Postgres has no text with U+0000; such an id exists nowhere."""
 
 CurrentService = Annotated[Service, Depends(_service)]
+CurrentCaller = Annotated[Caller, Depends(_caller)]
+"""Who makes the request. Public paths have no caller."""
 Limit = Annotated[int, Query(ge=1, le=200, description="At most so many items")]
 NumberCursor = Annotated[str | None, Query(pattern=r"^\d{1,18}$", description="`next_cursor` of the page before")]
 IdCursor = Annotated[

@@ -1,8 +1,14 @@
 """Where the things of the API lie."""
 
+_PARTS = ("iterations", "trajectories", "checkpoints", "results", "node-scores", "judge-calls", "feedback", "cancel")
+
 
 def run_links(run_id: str) -> dict[str, str]:
     """A run and what belongs to it."""
     own = f"/runs/{run_id}"
-    parts = {name: f"{own}/{name}" for name in ("iterations", "trajectories", "checkpoints", "cancel")}
-    return {"self": own, **parts}
+    return {"self": own, **{name: f"{own}/{name}" for name in _PARTS}}
+
+
+def results_path(run_id: str) -> str:
+    """Where a run's results are listed; their documents lie below."""
+    return f"/runs/{run_id}/results"

@@ -4,9 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from app import schemas
-from app.api.links import run_links
-from app.models import Iteration, Run
-from app.runs.queries import RunFigures
+from app.api.links import results_path, run_links
+from app.errors import NotFound
+from app.models import Reflection, Run
+from app.results_schemas import NodeScores, RunCost
+from app.runs.queries import RunFigures, ShownIteration
+from app.runs.showcase import showcase_email, shows_email
 from app.runs.state import RunStatus
 
 Source = TypeVar("Source")
@@ -20,6 +23,12 @@ def page(
     shown = found[:limit]
     next_cursor = str(cursor(shown[-1])) if len(found) > limit else None
     return schemas.Page(items=[show(item) for item in shown], next_cursor=next_cursor)
+
+
+def accepted(run: Run) -> schemas.Accepted:
+    """What a request that made or moved a run is told of it."""
+    status = RunStatus(run.status)
+    return schemas.Accepted(run_id=run.id, status=status, results_path=results_path(run.id), links=run_links(run.id))
 
 
 def run_brief(run: Run) -> schemas.RunBrief:
@@ -38,11 +47,19 @@ def run_whole(figures: RunFigures) -> schemas.RunOut:
         evaluations=[schemas.EvaluationOut(**row) for row in figures.evaluations],
         summary=run.summary,
         webhooks=figures.deliveries,
+        cost=RunCost(
+            judge_usd=run.judge_cost_usd,
+            judge_prompt_tokens=run.judge_prompt_tokens,
+            judge_completion_tokens=run.judge_completion_tokens,
+        ),
+        results_path=results_path(run.id),
+        results_error=run.results_error,
     )
 
 
-def iteration(row: Iteration) -> schemas.IterationOut:
+def iteration(shown: ShownIteration) -> schemas.IterationOut:
     """One iteration in full."""
+    row, showcase = shown
     return schemas.IterationOut(
         **_curve_point(vars(row)),
         best_step=row.best_step,
@@ -51,7 +68,17 @@ def iteration(row: Iteration) -> schemas.IterationOut:
         train_metrics=row.train_metrics,
         timing=row.timing,
         finished_at=row.finished_at,
+        email=None if showcase is None or not shows_email(showcase.outcome) else showcase_email(showcase),
     )
+
+
+def node_scores(row: Reflection) -> NodeScores:
+    """An iteration's node scores. Raises NotFound if the environment scores no nodes."""
+    scores = row.state.get("node_scores")
+    if scores is None:
+        raise NotFound(f"the environment of run {row.run_id!r} scores no nodes")
+    ranked = sorted(scores, key=lambda id: (-scores[id], id))
+    return NodeScores(run_id=row.run_id, iteration=row.iteration, node_scores=scores, ranked=ranked)
 
 
 def _brief(run: Run) -> dict[str, Any]:

@@ -1,36 +1,29 @@
-"""Learn-loops: start one, see how it goes, cancel it."""
+"""Runs: see how they go, cancel them."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 
 from app import schemas
-from app.api import presentation
-from app.api.dependencies import CurrentService, IdCursor, Limit, NumberCursor, RunId
-from app.api.links import run_links
-from app.runs.accept import accept
+from app.api import presentation, results
+from app.api.dependencies import CurrentCaller, CurrentService, IdCursor, Limit, NumberCursor, RunId
+from app.api.links import results_path, run_links
 from app.runs.state import RunStatus
 
 router = APIRouter(tags=["runs"])
-
-
-@router.post("/learn-loop", status_code=202)
-async def start_learn_loop(service: CurrentService, request: schemas.LearnLoopRequest) -> schemas.Accepted:
-    """Start a learn-loop in the background; follow it at the links."""
-    run = await accept(service, request)
-    links = run_links(run.id)
-    return schemas.Accepted(run_id=run.id, status=RunStatus(run.status), results_path=links["self"], links=links)
+router.include_router(results.router)
 
 
 @router.get("/runs")
 async def list_runs(
     service: CurrentService,
+    caller: CurrentCaller,
     status: Annotated[RunStatus | None, Query()] = None,
     cursor: IdCursor = None,
     limit: Limit = 50,
 ) -> schemas.Page[schemas.RunBrief]:
     """The newest first."""
-    found = await service.queries.runs(status=status, before=cursor, limit=limit + 1)
+    found = await service.queries.runs(status=status, before=cursor, limit=limit + 1, project=caller.project)
     return presentation.page(found, limit, presentation.run_brief, lambda run: run.id)
 
 
@@ -47,7 +40,7 @@ async def list_iterations(
     """In order, in full."""
     await service.queries.require_run(run_id)
     found = await service.queries.iterations(run_id, after=_after(cursor), limit=limit + 1)
-    return presentation.page(found, limit, presentation.iteration, lambda row: row.iteration)
+    return presentation.page(found, limit, presentation.iteration, lambda shown: shown.row.iteration)
 
 
 @router.get("/runs/{run_id}/checkpoints")
@@ -70,8 +63,7 @@ async def cancel_run(service: CurrentService, run_id: RunId) -> schemas.Accepted
     """Stop a run. It is `cancelled` once nothing of it works any more; poll it until then."""
     status = await service.store.request_cancel(run_id)
     service.runner.cancel(run_id)
-    links = run_links(run_id)
-    return schemas.Accepted(run_id=run_id, status=status, results_path=links["self"], links=links)
+    return schemas.Accepted(run_id=run_id, status=status, results_path=results_path(run_id), links=run_links(run_id))
 
 
 def _after(cursor: str | None) -> int:

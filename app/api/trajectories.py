@@ -19,6 +19,7 @@ async def list_trajectories(
     scenario_id: ScenarioId = None,
     split: schemas.Split | None = None,
     mode: schemas.Mode | None = None,
+    kind: schemas.Kind | None = None,
     cursor: NumberCursor = None,
     limit: Limit = 50,
 ) -> schemas.Page[schemas.TrajectoryBrief]:
@@ -32,6 +33,7 @@ async def list_trajectories(
         scenario_id=scenario_id,
         split=split,
         mode=mode,
+        kind=kind,
     )
     return page(
         found,

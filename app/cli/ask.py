@@ -1,17 +1,18 @@
 """`learnloop ask`."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from app.cli.client import Service
 from app.cli.options import DEFAULT_URL, AsJson, Url
+from app.cli.plain_text import plain
 from app.cli.run_request import overlay
 from app.cli.terminal import print_json, results
 
 
 def ask(
-    question: str,
+    question: Annotated[str | None, typer.Argument(help="For an agent that answers questions.")] = None,
     run: Annotated[str | None, typer.Option(metavar="RUN_ID", help="Ask the agent that this run trained.")] = None,
     model: Annotated[str | None, typer.Option(help="Ask this model, such as learnloop/tiny.")] = None,
     checkpoint: Annotated[int | None, typer.Option(help="The model's step.  \\[default: the best]")] = None,
@@ -19,15 +20,22 @@ def ask(
     inbox: Annotated[str | None, typer.Option(help="An imported inbox by name.")] = None,
     inbox_address: Annotated[str | None, typer.Option(help="Whose inbox it is.")] = None,
     query_date: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="Today, for the agent.")] = None,
+    prospect: Annotated[str | None, typer.Option(help="Whom an agent that writes emails shall write to.")] = None,
+    company: Annotated[str | None, typer.Option(help="Where the prospect works.")] = None,
+    role: Annotated[str | None, typer.Option(help="What the prospect does there.")] = None,
+    goal: Annotated[str | None, typer.Option(help="What the email is for.")] = None,
+    start: Annotated[list[str] | None, typer.Option(metavar="NODE", help="Where in the graph to begin.")] = None,
+    graph: Annotated[str | None, typer.Option(metavar="NAME", help="A synthetic graph, such as test.0.17.")] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Ask a trained agent, or a base model, a question."""
+    """Ask a trained agent, or a base model: a question, or for an email to a prospect."""
     if (run is None) == (model is None):
         raise typer.BadParameter("name one of them", param_hint="--run / --model")
     request = overlay(
-        {"question": question},
+        {},
         {
+            "question": question,
             "run_id": run,
             "model": model,
             "checkpoint": checkpoint,
@@ -35,6 +43,12 @@ def ask(
             "environment.config.inbox": inbox,
             "inbox_address": inbox_address,
             "query_date": query_date,
+            "prospect": prospect,
+            "company": company,
+            "role": role,
+            "goal": goal,
+            "start": start or None,
+            "graph": graph,
         },
     )
     with Service(url) as service:
@@ -42,7 +56,17 @@ def ask(
     if as_json:
         print_json(reply)
         return
-    results.print(reply["answer"] if reply["answer"] is not None else "(no answer)", style="bold")
-    results.print(f"sources  {', '.join(reply['source_ids']) or '-'}")
+    _print_email(reply["email"]) if reply["email"] else _print_answer(reply)
     results.print(f"model    {reply['model']}, step {reply['step']}")
     results.print(f"how      {service.url}/trajectories/{reply['trajectory_id']}", soft_wrap=True)
+
+
+def _print_answer(reply: dict[str, Any]) -> None:
+    results.print(plain(reply["answer"], "bold") if reply["answer"] is not None else "(no answer)")
+    results.print(plain(f"sources  {', '.join(reply['source_ids']) or '-'}"))
+
+
+def _print_email(email: dict[str, Any]) -> None:
+    results.print(plain(email["subject"], "bold"))
+    results.print(plain(f"\n{email['body']}\n"))
+    results.print(plain(f"cites    {', '.join(email['citations']) or '-'}"))

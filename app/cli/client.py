@@ -1,6 +1,7 @@
 """The service's HTTP API as the commands use it."""
 
-from collections.abc import Container, Iterator, Mapping
+import os
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -10,6 +11,9 @@ from app.cli.terminal import Failure
 
 Json = Any
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+_EVENTS_AT_ONCE = 1_000
+KEY_VARIABLE = "LEARNLOOP_API_KEY"
+"""Holds the key that commands use; never an argument, which other users of the machine could read."""
 
 
 class ServiceUnreachable(Failure):
@@ -40,6 +44,8 @@ class Service:
             trust_env=parts.hostname not in _LOOPBACK,
             headers={"accept": "application/json"},
         )
+        if key := os.environ.get(KEY_VARIABLE):
+            self._http.headers["authorization"] = f"Bearer {key}"
 
     def __enter__(self) -> "Service":
         return self
@@ -78,6 +84,24 @@ class Service:
     def readiness(self) -> Json:
         """What /health/ready says, whether or not the service is ready."""
         return self._call("GET", "/health/ready", accept=(503,))
+
+    def verify(self, run_id: str) -> Json:
+        """Have a run's figures computed again from its trajectories."""
+        return self._call("GET", f"/runs/{run_id}/verify")
+
+    def feedback(self, run_id: str, limit: int) -> list[Json]:
+        """The newest events on a run's emails, newest first."""
+        return self._page(f"/runs/{run_id}/feedback", limit, {})
+
+    def send_simulated(self, events: Sequence[Json]) -> Iterator[Json]:
+        """Post events of the market simulator; a reply for each 1,000."""
+        for start in range(0, len(events), _EVENTS_AT_ONCE):
+            body = {"source": "simulator", "events": events[start : start + _EVENTS_AT_ONCE]}
+            yield self._call("POST", "/feedback", json=body)
+
+    def node_scores(self, run_id: str, iteration: int) -> Json:
+        """The node scores after an iteration, by id."""
+        return self._call("GET", f"/runs/{run_id}/node-scores", params={"iteration": iteration})["node_scores"]
 
     def _page(self, path: str, limit: int, filters: Mapping[str, Json]) -> list[Json]:
         found: list[Json] = []

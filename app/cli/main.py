@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from app.cli import ask, demo, inbox, runs, serve, train
+from app.cli import ask, demo, feedback, inbox, keys, runs, serve, train, webhooks
 from app.cli.terminal import Failure, print_failure
 
 
@@ -36,7 +36,10 @@ app.command()(serve.serve)
 app.command()(train.train)
 app.command()(ask.ask)
 app.add_typer(runs.app, name="runs")
+app.add_typer(feedback.app, name="feedback")
 app.add_typer(inbox.app, name="inbox")
+app.add_typer(keys.app, name="keys")
+app.add_typer(webhooks.app, name="webhooks")
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """The body of POST /learn-loop, from a YAML file and flags. What it may hold is the service's to judge."""
 
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,18 @@ def read_run_file(path: Path) -> dict[str, Json]:
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
         raise BadRunFile(f"{path} must hold the fields of a run, such as `iterations: 20`")
     return document
+
+
+def read_graph_file(path: Path) -> Json:
+    """The nodes in a JSON file: a list, or a body of `{"graph": [...]}` as frontends post it. Raises BadRunFile."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadRunFile(f"cannot read {path}: {error}") from error
+    nodes = document.get("graph") if isinstance(document, dict) else document
+    if not isinstance(nodes, list):
+        raise BadRunFile(f'{path} must hold a list of nodes, or {{"graph": [...]}}')
+    return nodes
 
 
 def overlay(request: Mapping[str, Json], values: Mapping[str, Json]) -> dict[str, Json]:

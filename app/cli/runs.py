@@ -15,6 +15,8 @@ from app.cli.watching import RunDisplay, follow
 
 app = typer.Typer(no_args_is_help=True, help="List, show, watch and cancel runs.")
 
+_VERIFY_TIMEOUT_S = 600.0
+
 RunId = Annotated[str, typer.Argument(metavar="RUN_ID")]
 
 
@@ -58,6 +60,28 @@ def cancel(run_id: RunId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> No
         service.cancel(run_id)
         run = follow(service, run_id, lambda _: None)
     print_json(run) if as_json else results.print(f"run {run_id} is {run['status']}")
+
+
+@app.command()
+def verify(run_id: RunId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Compute a run's figures again from its stored trajectories. Exits with 1 if one differs."""
+    with Service(url, timeout_s=_VERIFY_TIMEOUT_S) as service:
+        found = service.verify(run_id)
+    print_json(found) if as_json else _print_verification(found)
+    raise typer.Exit(0 if found["ok"] else 1)
+
+
+def _print_verification(found: Any) -> None:
+    compared = f"{found['figures']} figures of {found['trajectories']} trajectories in {found['iterations']} iterations"
+    if found["ok"]:
+        results.print(f"every figure follows from the stored trajectories: {compared}", soft_wrap=True)
+        return
+    results.print(f"{found['difference_count']} of {compared} differ", soft_wrap=True)
+    for each in found["differences"]:
+        where = f"iteration {each['iteration']}: {each['what']}" + (
+            f" of {each['trajectory_id']}" if each["trajectory_id"] else ""
+        )
+        results.print(f"  {where}: stored {each['stored']!r}, computed {each['recomputed']!r}", soft_wrap=True)
 
 
 def _table(found: list[Any]) -> Table:

@@ -9,7 +9,7 @@ import typer
 from app.cli.client import Service
 from app.cli.options import URL_VARIABLE, AsJson, DataDir
 from app.cli.run_report import print_run
-from app.cli.run_request import BadRunFile, overlay, parse_settings, read_run_file
+from app.cli.run_request import BadRunFile, overlay, parse_settings, read_graph_file, read_run_file
 from app.cli.serve import data_directory
 from app.cli.service_process import own_service
 from app.cli.terminal import print_json, progress, results
@@ -22,6 +22,9 @@ def train(
         typer.Argument(exists=True, dir_okay=False, help="A YAML file with the fields of POST /learn-loop."),
     ] = None,
     environment: Annotated[str | None, typer.Option(help="What the agent learns.")] = None,
+    graph: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="A JSON file with the graph of sales_email.")
+    ] = None,
     judge: Annotated[str | None, typer.Option(help="Who scores its tries.")] = None,
     model: Annotated[str | None, typer.Option(help="The model's name; an existing one goes on learning.")] = None,
     base_model: Annotated[str | None, typer.Option(help="What a new model starts from.")] = None,
@@ -48,7 +51,7 @@ def train(
     """Train an agent and watch it learn. Ctrl-C cancels the run."""
     if detach and url is None:
         raise typer.BadParameter("needs a running service: give --url", param_hint="--detach")
-    flags = {
+    flags: dict[str, Any] = {
         "environment.name": environment,
         "judge.name": judge,
         "model.name": model,
@@ -61,6 +64,7 @@ def train(
         "seed": seed,
     }
     try:
+        flags["graph"] = read_graph_file(graph) if graph else None
         request = overlay(read_run_file(file) if file else {}, {**parse_settings(settings or ()), **_given(flags)})
     except BadRunFile as error:
         raise typer.BadParameter(str(error)) from error

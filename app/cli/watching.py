@@ -20,6 +20,7 @@ _PHASES = {
     "rollout": "trying",
     "judge": "judging",
     "train": "training",
+    "reflect": "reflecting",
     "evaluate": "examining",
 }
 

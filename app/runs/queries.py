@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import FromClause, Row, ScalarSelect, Select, func, literal_column, or_, select
+from sqlalchemy import FromClause, Row, ScalarSelect, Select, and_, func, literal_column, or_, select
 from sqlalchemy.dialects.postgresql import aggregate_order_by
-from sqlalchemy.orm import InstrumentedAttribute
+from sqlalchemy.orm import InstrumentedAttribute, defer
 
 from app.db import Sessions
 from app.errors import NotFound
-from app.models import Checkpoint, Evaluation, Iteration, Run, Trajectory, WebhookDelivery
+from app.models import Checkpoint, Evaluation, Iteration, JudgeCall, Reflection, Run, Trajectory, WebhookDelivery
 
 _Entity = TypeVar("_Entity")
 SHOWN_ITERATIONS = 200
@@ -41,6 +41,13 @@ class RunFigures(NamedTuple):
     """The baseline's and the newest, ascending."""
     deliveries: dict[str, int]
     """Webhook deliveries by state."""
+
+
+class ShownIteration(NamedTuple):
+    """An iteration with the trajectory of its showcase, without messages and tools; None if there was none."""
+
+    row: Iteration
+    showcase: Trajectory | None
 
 
 def _list_of(columns: Sequence[str], of: FromClause, *order: str) -> ScalarSelect[Any]:
@@ -87,23 +94,51 @@ class RunQueries:
         run, iterations, evaluations, deliveries = found
         return RunFigures(run, iterations, evaluations, {each["state"]: each["deliveries"] for each in deliveries})
 
-    async def runs(self, *, status: str | None, before: str | None, limit: int) -> Sequence[Run]:
-        """The newest first; `before` is a run's id."""
+    async def runs(
+        self, *, status: str | None, before: str | None, limit: int, project: str | None = None
+    ) -> Sequence[Run]:
+        """The newest first, of one project or of all; `before` is a run's id."""
         query = select(Run).order_by(Run.id.desc()).limit(limit)
+        if project is not None:
+            query = query.where(Run.model_project == project)
         if status is not None:
             query = query.where(Run.status == status)
         if before is not None:
             query = query.where(Run.id < before)
         return await self._rows(query)
 
-    async def iterations(self, run_id: str, *, after: int, limit: int) -> Sequence[Iteration]:
+    async def iterations(self, run_id: str, *, after: int, limit: int) -> Sequence[ShownIteration]:
         """In order, from the one after `after`."""
-        return await self._rows(
-            select(Iteration)
+        mine = and_(Reflection.run_id == Iteration.run_id, Reflection.iteration == Iteration.iteration)
+        query = (
+            select(Iteration, Trajectory)
+            .outerjoin(Reflection, mine)
+            .outerjoin(Trajectory, Trajectory.id == Reflection.trajectory_id)
+            .options(defer(Trajectory.messages), defer(Trajectory.tools))
             .where(Iteration.run_id == run_id, Iteration.iteration > after)
             .order_by(Iteration.iteration)
             .limit(limit)
         )
+        async with self._sessions() as session:
+            return [ShownIteration(*row) for row in await session.execute(query)]
+
+    async def reflection(self, run_id: str, iteration: int | None) -> Reflection:
+        """What was learned after an iteration, None for the newest. Raises NotFound."""
+        query = select(Reflection).where(Reflection.run_id == run_id).order_by(Reflection.iteration.desc()).limit(1)
+        if iteration is not None:
+            query = query.where(Reflection.iteration == iteration)
+        rows = await self._rows(query)
+        if not rows:
+            where = "yet" if iteration is None else f"for iteration {iteration}"
+            raise NotFound(f"run {run_id!r} has no node scores {where}")
+        return rows[0]
+
+    async def judge_calls(self, run_id: str, *, iteration: int | None, after: int, limit: int) -> Sequence[JudgeCall]:
+        """In order, from the one after `after`."""
+        query = select(JudgeCall).where(JudgeCall.run_id == run_id, JudgeCall.id > after)
+        if iteration is not None:
+            query = query.where(JudgeCall.iteration == iteration)
+        return await self._rows(query.order_by(JudgeCall.iteration, JudgeCall.id).limit(limit))
 
     async def checkpoints(self, run_id: str, *, after: int, limit: int) -> Sequence[Checkpoint]:
         """In order of steps, from the one after `after`."""
@@ -133,9 +168,11 @@ class RunQueries:
             raise NotFound(f"there is no trajectory {trajectory_id!r}")
         return found
 
-    async def newest_trained(self, environment: str) -> Run | None:
-        """The newest run on that environment that has a checkpoint."""
+    async def newest_trained(self, environment: str, project: str | None = None) -> Run | None:
+        """The newest run on that environment that has a checkpoint, of one project or of all."""
         query = select(Run).where(Run.environment == environment, Run.best_step.is_not(None))
+        if project is not None:
+            query = query.where(Run.model_project == project)
         rows = await self._rows(query.order_by(Run.id.desc()).limit(1))
         return rows[0] if rows else None
 

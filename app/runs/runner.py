@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack, aclosing, closing
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, AsyncExitStack, aclosing, closing
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -13,19 +13,23 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 from tenacity.stop import stop_base, stop_never
 
 from app.db import Sessions
+from app.documents import put_back
 from app.engine_process import EngineUnavailable
 from app.errors import DATABASE_DOWN
 from app.models import Run
 from app.runs.configuration import make_environment, make_judge, model_spec, run_config
 from app.runs.own_thread import on_loop, on_own_thread, unbroken
 from app.runs.record import IterationRows, iteration_rows, save_iteration
+from app.runs.results_files import ResultsFiles
 from app.runs.state import RunStatus
 from app.runs.store import RunStore
 from app.runs.summary import summarise
 from environment.base import Environment
+from environment.trace import Span, Tracer, span, tracing
 from judges.base import Judge, JudgeServices
 from training.backends.base import Backend, BackendUnavailable, Policy, StepConflict, TrainingFailed
-from training.learn_loop import NothingScored, RolloutsFailed, learn_loop
+from training.learn_loop import NothingScored, learn_loop
+from training.tries import RolloutsFailed
 from training.types import IterationResult, Progress, RunConfig
 
 Connect = Callable[[str], Awaitable[Backend]]
@@ -92,11 +96,13 @@ class Runner:
         frontend_url: str | None,
         judge_services: MakeServices,
         on_saved: Callable[[], None],
+        tracer: Tracer | None = None,
         learn: LearnLoop = learn_loop,
     ) -> None:
-        """`on_saved` is called after each saved iteration."""
+        """`on_saved` is called after each saved iteration; the tracer receives the spans of all runs."""
         self._sessions = sessions
         self._store = RunStore(sessions)
+        self._results = ResultsFiles(sessions, data_dir)
         self._connect = connect
         self._data_dir = data_dir
         self._owner = str(data_dir)
@@ -104,6 +110,7 @@ class Runner:
         self._frontend_url = frontend_url
         self._judge_services = judge_services
         self._on_saved = on_saved
+        self._tracer = tracer
         self._learn_loop = learn
         self._active: dict[str, _Active] = {}
         self._wake = asyncio.Event()
@@ -179,7 +186,9 @@ class Runner:
         """For as long as the service lives: a database that is away must not change how a run ended."""
 
         async def finish() -> None:
-            summary = await summarise(self._sessions, run.id) if status is RunStatus.COMPLETED else None
+            completed = status is RunStatus.COMPLETED
+            await self._results.write(run.id, completed=completed)
+            summary = await summarise(self._sessions, run.id) if completed else None
             await self._store.finish(run.id, status, error=error, summary=summary)
 
         await _patiently(finish, stop_never)
@@ -194,7 +203,9 @@ class Runner:
         structlog.contextvars.bind_contextvars(run_id=run.id)
         log.info("run started", environment=run.environment, iterations=run.iterations_total)
         async with AsyncExitStack() as stack:
-            environment = stack.enter_context(closing(make_environment(run.request, self._data_dir)))
+            stack.enter_context(tracing(self._tracer))  # here: a thread begins without its parent's context
+            stack.enter_context(_run_span(run))
+            environment = stack.enter_context(closing(await self._environment(run, home)))
             backend = await self._connect(run.backend)
             stack.push_async_callback(backend.close)
             results = self._learn_loop(
@@ -210,6 +221,11 @@ class Runner:
                 rows = iteration_rows(run, result, self._frontend_url)
                 await unbroken(on_loop(home, self._save(run, rows)))
 
+    async def _environment(self, run: Run, home: asyncio.AbstractEventLoop) -> Environment:
+        """The run's environment, with the documents that its request refers to."""
+        whole = _patiently(lambda: put_back(self._sessions, run.request), stop_after_delay(_DATABASE_PATIENCE_S))
+        return make_environment(await on_loop(home, whole), self._data_dir)
+
     async def _save(self, run: Run, rows: IterationRows) -> None:
         await _patiently(lambda: save_iteration(self._sessions, run.id, rows), stop_after_delay(_DATABASE_PATIENCE_S))
         result = rows.result
@@ -223,6 +239,7 @@ class Runner:
             seconds=round(result.timing.total_s, 2),
         )
         self._on_saved()
+        await _patiently(lambda: self._results.write(run.id), stop_after_delay(_DATABASE_PATIENCE_S))
 
     def _note(self, run_id: str, progress: Progress) -> None:
         if (active := self._active.get(run_id)) is not None:
@@ -254,6 +271,18 @@ async def _patiently(act: Callable[[], Awaitable[_Result]], stop: stop_base) -> 
         with attempt:
             return await act()
     raise AssertionError("reraise=True leaves no other way out")
+
+
+def _run_span(run: Run) -> AbstractContextManager[Span]:
+    """Around all spans of a run."""
+    named = ("environment", "judge")
+    return span(
+        "learn_loop",
+        run_id=run.id,
+        model=asdict(model_spec(run)),
+        **{name: run.request[name] for name in named},
+        config={name: value for name, value in run.request.items() if name not in (*named, "model")},
+    )
 
 
 def _reason(error: BaseException) -> str:

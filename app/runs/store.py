@@ -1,12 +1,15 @@
 """All SQL that makes and moves runs. One transaction per call; every move is a conditional UPDATE."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pydantic import BaseModel
 from sqlalchemy import ColumnElement, case, func, select, update
 from sqlalchemy.exc import IntegrityError
 
+from app import idempotency
 from app.db import Sessions
+from app.documents import NewDocument, save
 from app.errors import Conflict, ModelBusy, NotFound
 from app.models import Run
 from app.runs.state import LIVE, TERMINAL, RunStatus, sources
@@ -24,11 +27,16 @@ class RunStore:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
-    async def create(self, run: Run) -> None:
-        """Save a queued run. Raises ModelBusy if a live run holds its model."""
+    async def create(self, run: Run, documents: Iterable[NewDocument] = (), *, reply: BaseModel | None = None) -> None:
+        """Save a queued run, its documents and the reply that tells of it. Raises ModelBusy if a live run holds its
+        model."""
         try:
             async with self._sessions.begin() as session:
                 session.add(run)
+                await session.flush()  # a busy model is told before a big graph is sent
+                await save(session, documents)
+                if reply is not None:
+                    await idempotency.complete(session, 202, reply)
         except IntegrityError as error:
             holder = await self._holder(run)
             if holder is None:

@@ -1,9 +1,75 @@
 """From an event to the deliveries it causes, in the event's own transaction."""
 
-from sqlalchemy.ext.asyncio import AsyncSession
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
 
-from app.models import Event
+from sqlalchemy import ColumnElement, SQLColumnExpression, and_, func, insert, or_, select
+from sqlalchemy.ext.asyncio import AsyncSession
+from ulid import ULID
+
+from app.models import Event, Run, WebhookDelivery, WebhookEndpoint
 
 
 async def enqueue(session: AsyncSession, event: Event) -> None:
     """Write a delivery for every endpoint that wants the event."""
+    wanting = (
+        select(WebhookEndpoint.id, WebhookEndpoint.url)
+        .join(Run, Run.id == event.run_id)
+        .where(WebhookEndpoint.disabled_at.is_(None), hears_of(event.run_id, Run.model_project), wants(event.type))
+        # An endpoint that is deleted meanwhile would fail the event's transaction, which is the run's.
+        .with_for_update(read=True, key_share=True, of=WebhookEndpoint)
+    )
+    found = (await session.execute(wanting)).all()
+    if found:
+        body = event_body(event)
+        await session.execute(insert(WebhookDelivery), [delivery(event, id, url, body) for id, url in found])
+
+
+def hears_of(run_id: str, project: SQLColumnExpression[str]) -> ColumnElement[bool]:
+    """Whether an endpoint is one of that run, or of all runs of its project."""
+    of_project = or_(WebhookEndpoint.project.is_(None), WebhookEndpoint.project == project)
+    return or_(WebhookEndpoint.run_id == run_id, and_(WebhookEndpoint.run_id.is_(None), of_project))
+
+
+def wants(type: str | SQLColumnExpression[str]) -> ColumnElement[bool]:
+    """Whether an endpoint asked for events of that type."""
+    return or_(func.jsonb_array_length(WebhookEndpoint.events) == 0, func.jsonb_exists(WebhookEndpoint.events, type))
+
+
+def delivery(event: Event, endpoint_id: str, url: str, body: str) -> dict[str, Any]:
+    """The row of an event's delivery to an endpoint."""
+    return {
+        "id": str(ULID()),
+        "run_id": event.run_id,
+        "endpoint_id": endpoint_id,
+        "event_seq": event.seq,
+        "event_type": event.type,
+        "iteration": event.iteration,
+        "url": url,
+        "body": body,
+    }
+
+
+def event_body(event: Event) -> str:
+    """The JSON text that tells an event; the same for each call. The event's data stands beside the other members."""
+    envelope = {
+        "type": event.type,
+        "timestamp": rfc3339(event.occurred_at),
+        "run_id": event.run_id,
+        "seq": event.seq,
+        "iteration": event.iteration,
+        "version": event.version,
+    }
+    return body_text(envelope | event.data | envelope)
+
+
+def body_text(body: Mapping[str, Any]) -> str:
+    """A message's JSON text."""
+    return json.dumps(body, ensure_ascii=False, allow_nan=False)
+
+
+def rfc3339(time: datetime) -> str:
+    """Such as 2026-03-14T09:30:00.000Z."""
+    return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

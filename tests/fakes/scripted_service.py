@@ -134,7 +134,7 @@ class ScriptedService:
             known = REFERENCES.get(request.get("inbox_address", ""), "14 March")
             trained = "run_id" in request
             return AskOut(
-                question=request["question"],
+                question=request.get("question"),
                 answer=known if trained else None,
                 source_ids=["tolu"] if trained else [],
                 success=trained,

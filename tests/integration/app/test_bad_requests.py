@@ -71,14 +71,14 @@ async def test_what_is_not_json(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_body_too_large_announced_or_not(client: httpx.AsyncClient) -> None:
-    huge = b'{"environment": "' + b"x" * 1_000_000 + b'"}'
-    _problem(await client.post("/learn-loop", content=huge), 413)
+    huge = b'{"question": "' + b"x" * 1_000_000 + b'"}'
+    _problem(await client.post("/ask", content=huge), 413)
 
     async def in_chunks() -> AsyncIterator[bytes]:
         for start in range(0, len(huge), 65_536):
             yield huge[start : start + 65_536]
 
-    _problem(await client.post("/learn-loop", content=in_chunks()), 413)
+    _problem(await client.post("/ask", content=in_chunks()), 413)
 
 
 async def test_paths_and_methods_that_are_not_there(client: httpx.AsyncClient) -> None:
@@ -93,7 +93,7 @@ async def test_paths_and_methods_that_are_not_there(client: httpx.AsyncClient) -
 
 
 async def test_bad_query_parameters(client: httpx.AsyncClient) -> None:
-    for query in ("limit=0", "limit=1000000000", "status=paused", "cursor=nonsense", "cursor=%00"):
+    for query in ("limit=0", "limit=1000000000", "status=asleep", "cursor=nonsense", "cursor=%00"):
         _problem(await client.get(f"/runs?{query}"), 422)
     for query in ("split=other", "iteration=-1", "iteration=99999999999", "cursor=1e9", "scenario_id=a%00b"):
         _problem(await client.get(f"/runs/01K/trajectories?{query}"), 422)

@@ -22,7 +22,8 @@ async def test_a_run_goes_from_request_to_completed(data_dir: Path, database_url
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
         accepted = await _post(client, iterations=3, model={"name": "agent"})
         assert accepted["status"] == "queued"
-        assert accepted["results_path"] == accepted["links"]["self"] == f"/runs/{accepted['run_id']}"
+        assert accepted["links"]["self"] == f"/runs/{accepted['run_id']}"
+        assert accepted["results_path"] == f"/runs/{accepted['run_id']}/results"
         run = await run_with(client, accepted["run_id"], "completed")
 
         assert run["progress"] | {"iterations_done": 3, "iterations_total": 3} == run["progress"]

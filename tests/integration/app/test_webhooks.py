@@ -8,12 +8,15 @@ from pathlib import Path
 from sqlalchemy import insert, select
 from ulid import ULID
 
+from app.address_guard import AddressGuard
 from app.db import Sessions, make_engine, make_sessions, migrate, parse_url
 from app.models import Run, WebhookDelivery
 from app.webhooks.dispatcher import Dispatcher
+from app.webhooks.sender import Sender
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.fakes.webhook_receiver import receiver
 from tests.integration.app.served import answered, run_with, served, settings_for
+from tests.integration.app.webhook_stage import BOX
 
 
 async def test_each_iteration_is_told_once_and_in_order(data_dir: Path, database_url: str) -> None:
@@ -62,15 +65,15 @@ async def _dispatching(database_url: str, **urls: str) -> AsyncIterator[Sessions
             for n, (name, url) in enumerate(urls.items())
         ]
         await session.execute(insert(WebhookDelivery), rows)
-    dispatcher = Dispatcher(sessions, retry_after_s=(0.0, 0.0))
+    dispatcher = Dispatcher(sessions, Sender(BOX, AddressGuard()), pauses_s=(0.0, 0.0))
     dispatcher.start()
     yield sessions
     await dispatcher.close()
     await engine.dispose()
 
 
-async def _settled(sessions: Sessions) -> dict[int, tuple[str, int, str | None]]:
-    async def ask() -> dict[int, tuple[str, int, str | None]]:
+async def _settled(sessions: Sessions) -> dict[int | None, tuple[str, int, str | None]]:
+    async def ask() -> dict[int | None, tuple[str, int, str | None]]:
         async with sessions() as session:
             rows = (await session.execute(select(WebhookDelivery))).scalars()
             return {row.iteration: (row.state, row.attempts, row.last_error) for row in rows}

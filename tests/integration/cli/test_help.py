@@ -15,7 +15,7 @@ def test_the_command_line_imports_nothing_heavy() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"
 
 
-@pytest.mark.parametrize("command", ["demo", "serve", "train", "ask", "runs", "inbox"])
+@pytest.mark.parametrize("command", ["demo", "serve", "train", "ask", "runs", "inbox", "feedback"])
 def test_every_command_explains_itself(learnloop: Learnloop, command: str) -> None:
     ran = learnloop(command, "--help")
     assert ran.exit_code == 0

@@ -31,6 +31,17 @@ def test_flags_win_over_the_file(learnloop: Learnloop, service: ScriptedService,
     ]
 
 
+def test_a_graph_comes_from_a_file(learnloop: Learnloop, service: ScriptedService, tmp_path: Path) -> None:
+    file = tmp_path / "graph.json"
+    for text in ('[{"id": "ü"}]', '{"graph": [{"id": "ü"}], "iterations": 9}'):
+        file.write_text(text, encoding="utf-8")
+        assert learnloop("train", "--graph", str(file), "--detach", "--url", service.url).exit_code == 0
+    assert service.posted == [{"graph": [{"id": "ü"}]}] * 2
+    for text in ("{}", "[", "7", "[" * 100_000):
+        file.write_text(text)
+        assert learnloop("train", "--graph", str(file), "--detach", "--url", service.url).exit_code == 2
+
+
 def test_json_is_the_run_and_a_failed_one_exits_with_1(learnloop: Learnloop, service: ScriptedService) -> None:
     service.ends_as = RunStatus.FAILED
     ran = learnloop("train", "--url", service.url, "--json")

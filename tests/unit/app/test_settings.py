@@ -46,6 +46,21 @@ def test_base_models_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_settings().engine_base_models == {"mine": Path("/models/a"), "acme/other": Path("/models/b")}
 
 
+def test_origins_of_browsers(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings().cors_origins == ()
+    origins = ("https://app.example", "http://localhost:3000", "http://[::1]:8443", "http://10.0.0.7:443")
+    monkeypatch.setenv("LEARNLOOP_CORS_ORIGINS", " , ".join(origins))
+    assert load_settings().cors_origins == origins
+    monkeypatch.setenv("LEARNLOOP_CORS_ORIGINS", "*")
+    assert load_settings().cors_origins == ("*",)
+
+
+def test_a_wrong_origin_is_told_what_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEARNLOOP_CORS_ORIGINS", "https://app.example/")
+    with pytest.raises(SettingsError, match=r"such as https://app\.example .* no slash at the end"):
+        load_settings()
+
+
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
@@ -58,6 +73,17 @@ def test_base_models_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         ("FRONTEND_URL", "ftp://files.example"),
         ("ART_PROJECT", "../up"),
         ("ART_MODEL_NAME", "a b"),
+        ("LEARNLOOP_MAX_GRAPH_BYTES", "1"),
+        ("LEARNLOOP_CORS_ORIGINS", "app.example"),
+        ("LEARNLOOP_CORS_ORIGINS", "https://app.example/"),
+        ("LEARNLOOP_CORS_ORIGINS", "https://app.example/page"),
+        ("LEARNLOOP_CORS_ORIGINS", "https://App.example"),
+        ("LEARNLOOP_CORS_ORIGINS", "https://app.example:443"),
+        ("LEARNLOOP_CORS_ORIGINS", "https://*.example"),
+        ("LEARNLOOP_CORS_ORIGINS", "https://user@app.example"),
+        ("LEARNLOOP_CORS_ORIGINS", "ftp://app.example"),
+        ("LEARNLOOP_CORS_ORIGINS", "*, https://app.example"),
+        ("LEARNLOOP_CORS_ORIGINS", "null"),
     ],
 )
 def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:

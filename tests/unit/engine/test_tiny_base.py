@@ -189,7 +189,7 @@ async def outcome_of(environment: Environment, scenario: Scenario, messages: Seq
         for call in message.get("tool_calls", ()):
             await episode.call(call["function"]["name"], json.loads(call["function"]["arguments"]))
     outcome = episode.outcome()
-    [score] = await ReferenceJudge().judge(scenario, [Attempt("", outcome, messages)])
+    [score] = (await ReferenceJudge().judge(scenario, [Attempt("", outcome, messages)])).scores
     return environment.success(outcome, score.value or 0.0)
 
 

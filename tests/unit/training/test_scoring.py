@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from math import fsum
 from typing import Any
 
 import pytest
@@ -58,7 +59,7 @@ async def test_the_trajectory_gets_the_sum_of_the_parts() -> None:
     assert group.skipped is None
     assert group.judge_calls == (CALL,)
     for each in group.rollouts:
-        assert each.reward == sum(each.reward_parts.values()) == each.rollout.trajectory.reward
+        assert each.reward == fsum(each.reward_parts.values()) == each.rollout.trajectory.reward
     assert [each.success for each in group.rollouts] == [True, False]
     assert [each.score.explanation for each in group.rollouts] == ["right", "wrong"]
     assert [each.advantage for each in group.rollouts] == [pytest.approx(1, abs=1e-4), pytest.approx(-1, abs=1e-4)]

@@ -1,0 +1,82 @@
+"""Bodies that may hold a big graph: decoded and checked on worker threads, so that other requests go on."""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from json.decoder import JSONArray, JSONObject  # type: ignore[attr-defined]  # typeshed leaves them out
+from json.scanner import py_make_scanner  # type: ignore[attr-defined]
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, SkipValidation, ValidationError
+
+from app import schemas
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class _InTurns(json.JSONDecoder):
+    """Decodes the items of arrays one by one: in a single call of the C decoder no other thread gets its turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        whole: Any = self.scan_once  # type: ignore[has-type]
+        self.parse_object = JSONObject
+        self.parse_array = lambda start, _: JSONArray(start, whole)
+        self.scan_once = py_make_scanner(self)
+
+
+class _BigRequest(Request):
+    async def json(self) -> Any:
+        return await asyncio.to_thread(_decoded, await self.body())
+
+
+def _decoded(body: bytes) -> Any:
+    try:
+        text = body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise json.JSONDecodeError("not UTF-8", "", error.start) from error
+    return _InTurns().decode(text)
+
+
+class BigBodyRoute(APIRoute):
+    """A route whose JSON is decoded on a thread."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handler(request: Request) -> Response:
+            return await handle(_BigRequest(request.scope, request.receive))
+
+        return handler
+
+
+def _checked(model: type[_Model], body: object) -> _Model:
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:
+        raise RequestValidationError([{**each, "loc": _place(each["loc"])} for each in error.errors()]) from error
+
+
+def _place(loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    return ("body", *(part for part in loc if part not in schemas.UNION_TAGS))
+
+
+# FastAPI calls what is no coroutine on a thread; what it passes here is still the plain JSON.
+def _learn_loop(body: SkipValidation[schemas.LearnLoopRequest]) -> schemas.LearnLoopRequest:
+    return _checked(schemas.LearnLoopRequest, body)
+
+
+def _graph(body: SkipValidation[schemas.GraphRequest]) -> schemas.GraphRequest:
+    return _checked(schemas.GraphRequest, body)
+
+
+def _scenarios(body: SkipValidation[schemas.ScenariosRequest]) -> schemas.ScenariosRequest:
+    return _checked(schemas.ScenariosRequest, body)
+
+
+LearnLoopBody = Annotated[schemas.LearnLoopRequest, Depends(_learn_loop)]
+GraphBody = Annotated[schemas.GraphRequest, Depends(_graph)]
+ScenariosBody = Annotated[schemas.ScenariosRequest, Depends(_scenarios)]

@@ -1,0 +1,77 @@
+"""What a run gave: its documents, its node scores, what its judges cost, and whether its figures are right."""
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.responses import StreamingResponse
+
+from app import schemas
+from app.api.dependencies import CurrentService, Limit, NumberCursor, RunId
+from app.api.links import results_path
+from app.api.presentation import node_scores, page
+from app.results_schemas import JudgeCallOut, NodeScores, ResultItem, RunResults, Verification
+from app.runs.results import Results, content_type
+from app.runs.results_files import results_folder, sizes
+from app.runs.verify import verify
+
+router = APIRouter(tags=["results"])
+Iteration = Annotated[int | None, Query(ge=0, lt=2**31)]
+
+
+@router.get("/runs/{run_id}/results")
+async def list_results(
+    service: CurrentService, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50
+) -> RunResults:
+    """The documents there are so far; each is downloaded from its `url`."""
+    run = await service.store.get(run_id)
+    names = await Results(service.sessions).names(run_id)
+    there = await asyncio.to_thread(sizes, results_folder(service.settings.data_dir, run_id))
+    start = 0 if cursor is None else int(cursor)
+    path = results_path(run_id)
+    return RunResults(
+        run_id=run_id,
+        results_path=path,
+        error=run.results_error,
+        items=[
+            ResultItem(name=name, content_type=content_type(name), bytes=there.get(name), url=f"{path}/{name}")
+            for name in names[start : start + limit]
+        ],
+        next_cursor=str(start + limit) if len(names) > start + limit else None,
+    )
+
+
+@router.get("/runs/{run_id}/results/{name}", response_class=StreamingResponse)
+async def get_result(service: CurrentService, run_id: RunId, name: str) -> StreamingResponse:
+    """One document, made from the database. What an agent wrote is never shown as a page: it is saved."""
+    pieces = await Results(service.sessions).open(run_id, name)
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"}
+    return StreamingResponse(pieces, media_type=content_type(name), headers=headers)
+
+
+@router.get("/runs/{run_id}/node-scores")
+async def get_node_scores(service: CurrentService, run_id: RunId, iteration: Iteration = None) -> NodeScores:
+    """The score of each node after an iteration, by default the newest."""
+    await service.queries.require_run(run_id)
+    return node_scores(await service.queries.reflection(run_id, iteration))
+
+
+@router.get("/runs/{run_id}/judge-calls")
+async def list_judge_calls(
+    service: CurrentService,
+    run_id: RunId,
+    iteration: Iteration = None,
+    cursor: NumberCursor = None,
+    limit: Limit = 50,
+) -> schemas.Page[JudgeCallOut]:
+    """What each verdict of a judge model cost, in the order of saving."""
+    await service.queries.require_run(run_id)
+    after = -1 if cursor is None else int(cursor)
+    found = await service.queries.judge_calls(run_id, iteration=iteration, after=after, limit=limit + 1)
+    return page(found, limit, lambda row: JudgeCallOut.model_validate(row, from_attributes=True), lambda row: row.id)
+
+
+@router.get("/runs/{run_id}/verify")
+async def verify_run(service: CurrentService, run_id: RunId) -> Verification:
+    """Recompute every stored figure of the run from its stored trajectories, and compare bit for bit."""
+    return await verify(service, run_id)

@@ -1,0 +1,18 @@
+"""Start a learn-loop."""
+
+from fastapi import APIRouter
+
+from app import schemas
+from app.api.big_bodies import BigBodyRoute, LearnLoopBody
+from app.api.dependencies import CurrentCaller, CurrentService
+from app.api.presentation import accepted
+from app.auth.tenancy import in_project
+from app.runs.accept import accept
+
+router = APIRouter(tags=["runs"], route_class=BigBodyRoute)
+
+
+@router.post("/learn-loop", status_code=202)
+async def post_learn_loop(service: CurrentService, caller: CurrentCaller, request: LearnLoopBody) -> schemas.Accepted:
+    """Start a learn-loop in the background; follow it at the links."""
+    return accepted(await accept(service, in_project(request, caller), accepted))

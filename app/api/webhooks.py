@@ -1,0 +1,154 @@
+"""Webhooks: who hears of events, and what became of each message."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query
+
+from app import schemas
+from app.api.dependencies import CurrentCaller, CurrentService, IdCursor, Limit, NumberCursor
+from app.api.presentation import page
+from app.auth.tenancy import RUN, require
+from app.errors import Forbidden
+from app.models import WebhookEndpoint
+from app.webhook_schemas import (
+    AttemptOut,
+    DeliveryBrief,
+    DeliveryOut,
+    DeliveryState,
+    EndpointChange,
+    EndpointCreated,
+    EndpointOut,
+    EndpointRequest,
+    Replayed,
+    ReplayRequest,
+    RotateRequest,
+    TestResult,
+)
+from app.webhooks.deliveries import Deliveries
+from app.webhooks.endpoints import Endpoints, NewEndpoint
+
+router = APIRouter(prefix="/webhooks", tags=["webhooks"])
+
+
+def _endpoints(service: CurrentService) -> Endpoints:
+    return service.webhooks
+
+
+def _deliveries(service: CurrentService) -> Deliveries:
+    return Deliveries(service.sessions)
+
+
+AllEndpoints = Annotated[Endpoints, Depends(_endpoints)]
+AllDeliveries = Annotated[Deliveries, Depends(_deliveries)]
+Id = Annotated[str, Path(max_length=64, pattern=r"^[^\x00]+$")]
+RunFilter = Annotated[str | None, Query(max_length=64, pattern=r"^[^\x00]+$", description="Only those of that run")]
+
+
+@router.post("", status_code=201)
+async def create_webhook(
+    service: CurrentService, caller: CurrentCaller, endpoints: AllEndpoints, request: EndpointRequest
+) -> EndpointCreated:
+    """A new endpoint. Its secret is shown in this answer only."""
+    if request.run_id is not None:
+        await require(service.sessions, caller, RUN, request.run_id)
+    if not caller.sees(request.project or caller.project):
+        raise Forbidden(f"the API key is for the project {caller.project}: body.project may name no other")
+    return _created(await endpoints.create(request, caller.project or service.settings.art_project))
+
+
+@router.get("")
+async def list_webhooks(
+    caller: CurrentCaller,
+    endpoints: AllEndpoints,
+    run_id: RunFilter = None,
+    cursor: IdCursor = None,
+    limit: Limit = 50,
+) -> schemas.Page[EndpointOut]:
+    """The newest first."""
+    found = await endpoints.listed(project=caller.project, run_id=run_id, before=cursor, limit=limit + 1)
+    return page(found, limit, _endpoint, lambda row: row.id)
+
+
+@router.get("/deliveries/{id}")
+async def get_delivery(deliveries: AllDeliveries, id: Id) -> DeliveryOut:
+    """One delivery with its body and every attempt."""
+    row, tries = await deliveries.get(id)
+    shown = DeliveryBrief.model_validate(row, from_attributes=True)
+    attempts = [AttemptOut.model_validate(each, from_attributes=True) for each in tries]
+    return DeliveryOut(**shown.model_dump(), body=row.body, tries=attempts)
+
+
+@router.post("/deliveries/{id}/redeliver", status_code=202)
+async def redeliver(deliveries: AllDeliveries, id: Id) -> DeliveryBrief:
+    """Send a delivery again under the same id, whatever became of it."""
+    return DeliveryBrief.model_validate(await deliveries.redeliver(id), from_attributes=True)
+
+
+@router.get("/{id}")
+async def get_webhook(endpoints: AllEndpoints, id: Id) -> EndpointOut:
+    """One endpoint."""
+    return _endpoint(await endpoints.get(id))
+
+
+@router.patch("/{id}")
+async def change_webhook(endpoints: AllEndpoints, id: Id, change: EndpointChange) -> EndpointOut:
+    """Another URL, other events, off or on."""
+    return _endpoint(await endpoints.change(id, change))
+
+
+@router.delete("/{id}")
+async def delete_webhook(endpoints: AllEndpoints, id: Id) -> EndpointOut:
+    """Remove an endpoint; what waits for it is not sent any more. The answer is what it was."""
+    return _endpoint(await endpoints.remove(id))
+
+
+@router.post("/{id}/rotate-secret")
+async def rotate_secret(endpoints: AllEndpoints, id: Id, request: RotateRequest | None = None) -> EndpointCreated:
+    """A new secret. The one before it signs too for a while, so that the receiver can change over."""
+    overlap = (request or RotateRequest()).overlap_hours
+    return _created(await endpoints.rotate(id, overlap))
+
+
+@router.post("/{id}/test")
+async def send_test(endpoints: AllEndpoints, id: Id) -> TestResult:
+    """Send a `webhook.test` message now and say how it went."""
+    reply = await endpoints.test(id)
+    return TestResult(delivered=reply.error is None, status=reply.status, error=reply.error, seconds=reply.seconds)
+
+
+@router.get("/{id}/deliveries")
+async def list_deliveries(
+    deliveries: AllDeliveries,
+    id: Id,
+    state: Annotated[DeliveryState | None, Query()] = None,
+    cursor: NumberCursor = None,
+    limit: Limit = 50,
+) -> schemas.Page[DeliveryBrief]:
+    """What was queued for an endpoint, the newest first."""
+    before = None if cursor is None else int(cursor)
+    found = await deliveries.listed(id, state=state, before=before, limit=limit + 1)
+    return page(found, limit, lambda row: DeliveryBrief.model_validate(row, from_attributes=True), lambda row: row.seq)
+
+
+@router.post("/{id}/replay", status_code=202)
+async def replay(deliveries: AllDeliveries, id: Id, request: ReplayRequest) -> Replayed:
+    """Send events of a run's log to an endpoint, those that it has had under the ids that it knows."""
+    queued, next_after_seq = await deliveries.replay(id, request.run_id, request.after_seq)
+    return Replayed(queued=queued, next_after_seq=next_after_seq)
+
+
+def _endpoint(row: WebhookEndpoint) -> EndpointOut:
+    return EndpointOut(**_shown(row))
+
+
+def _created(new: NewEndpoint) -> EndpointCreated:
+    return EndpointCreated(**_shown(new.row), secret=new.secret)
+
+
+def _shown(row: WebhookEndpoint) -> dict[str, Any]:
+    plain = ("id", "project", "run_id", "url", "events", "disabled_at", "disabled_reason", "created_at")
+    return {name: getattr(row, name) for name in plain} | {
+        "signed": row.secret is not None,
+        "previous_secret_until": row.previous_until,
+        "enabled": row.disabled_at is None,
+    }

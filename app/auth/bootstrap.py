@@ -1,0 +1,35 @@
+"""The first operator key, written straight into the database: whoever can reach that needs no key."""
+
+from contextlib import AsyncExitStack
+
+from sqlalchemy import URL
+
+from app.auth.caller import ANY_PROJECT
+from app.auth.keys import Keys, NewKey
+from app.auth.scopes import Scope
+from app.data_directory import DataDirectory
+from app.db import make_engine, make_sessions, migrate, parse_url
+from app.embedded_postgres import EmbeddedPostgres
+from app.settings import Settings
+
+
+async def first_key(settings: Settings, name: str) -> NewKey:
+    """Make a key with all scopes to all projects. With the embedded database no service may be running.
+
+    Raises DataDirectoryError, DatabaseUrlError, EmbeddedPostgresError or SchemaError.
+    """
+    async with AsyncExitStack() as stack:
+        database = make_engine(await _url(settings, stack))
+        stack.push_async_callback(database.dispose)
+        await migrate(database)
+        return await Keys(make_sessions(database)).create(project=ANY_PROJECT, name=name, scopes=Scope)
+
+
+async def _url(settings: Settings, stack: AsyncExitStack) -> URL:
+    if settings.database_url is not None:
+        return parse_url(settings.database_url.get_secret_value())
+    stack.callback(DataDirectory(settings.data_dir).release)
+    postgres = EmbeddedPostgres(settings.data_dir)
+    stack.push_async_callback(postgres.stop)
+    await postgres.start()
+    return postgres.url

@@ -1,0 +1,66 @@
+"""No request gets in without a key, but to the public paths. It stands before all else: also before a body is read."""
+
+import math
+from collections.abc import Collection
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.auth import scopes
+from app.auth.caller import LOCAL, Caller
+from app.auth.local import refuse_foreign_pages
+from app.auth.ring import KeyRing
+from app.errors import DATABASE_DOWN, Forbidden, ServiceError, TooManyRequests, Unauthorized, problem_of
+from app.rate_limit import RateLimit
+
+
+class Guard:
+    """ASGI middleware: 401 without a key that is good, 403 if it lacks the scope, 429 if its caller asks too often.
+
+    What is let in has a Caller in its state. Without `required`, everybody is the local caller.
+    """
+
+    def __init__(self, app: ASGIApp, *, required: bool, limit: RateLimit | None, origins: Collection[str] = ()) -> None:
+        """`origins` are those whose pages may call without keys."""
+        self._app = app
+        self._required = required
+        self._limit = limit
+        self._origins = origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":  # there are none
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] == "http" and not scopes.is_public(scopes.route_path(scope)):
+            try:
+                caller = await self._admitted(scope) if self._required else self._local(scope)
+            except (ServiceError, *DATABASE_DOWN) as error:
+                await problem_of(error, scope["path"])(scope, receive, send)
+                return
+            scope.setdefault("state", {})["caller"] = caller
+        await self._app(scope, receive, send)
+
+    def _local(self, scope: Scope) -> Caller:
+        refuse_foreign_pages(scope, self._origins)
+        return LOCAL
+
+    async def _admitted(self, scope: Scope) -> Caller:
+        ring: KeyRing = scope["app"].state.keys
+        caller = await ring.caller(_key(scope))
+        wait_s = 0.0 if self._limit is None else self._limit.take(caller.actor)
+        if wait_s:
+            raise TooManyRequests("this API key makes too many requests", retry_after_s=math.ceil(wait_s))
+        needed = scopes.needed(scope["method"], scopes.route_path(scope))
+        if needed not in caller.scopes:
+            raise Forbidden(f"the API key lacks the scope {needed}")
+        return caller
+
+
+def _key(scope: Scope) -> str:
+    """Only from the header: addresses are written to logs and histories. Raises Unauthorized."""
+    given: list[bytes] = [value for name, value in scope["headers"] if name == b"authorization"]
+    if not given:
+        raise Unauthorized("give an API key: Authorization: Bearer ll_...")
+    kind, _, key = given[0].decode("latin-1").partition(" ")
+    if len(given) > 1 or kind.lower() != "bearer":
+        raise Unauthorized("give the API key as one header: Authorization: Bearer ll_...")
+    return key.strip()

@@ -1,0 +1,114 @@
+"""API keys: how they look, and all SQL about them. The database holds only their hashes."""
+
+import hashlib
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import func, or_, select, update
+from ulid import ULID
+
+from app.auth.caller import ANY_PROJECT, Caller
+from app.auth.scopes import Scope
+from app.db import Sessions
+from app.errors import NotFound
+from app.models import ApiKey
+
+_FORM = re.compile(r"ll_[A-Za-z0-9_-]{43}")
+_RANDOM_BYTES = 32
+_SHOWN = 11
+"""Characters of a key that tell it from others: 48 of its 256 random bits."""
+_USED_EVERY = timedelta(minutes=1)
+
+
+def new_key() -> str:
+    """A key that nobody can guess: `ll_` and 32 random bytes in base64url."""
+    return f"ll_{secrets.token_urlsafe(_RANDOM_BYTES)}"
+
+
+def well_formed(key: str) -> bool:
+    """Whether it could be one of ours at all."""
+    return _FORM.fullmatch(key) is not None
+
+
+def hash_of(key: str) -> str:
+    """What is stored of a key: SHA-256, in hex. Random keys need no slow hash."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    """A key that was just made: the only time that it is there to read."""
+
+    row: ApiKey
+    key: str
+
+
+class Keys:
+    """The keys in the database. `of` names whose keys a caller manages: those of its project, or all."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    async def create(
+        self, *, project: str, name: str, scopes: Iterable[Scope], expires_days: int | None = None
+    ) -> NewKey:
+        """Make a key to a project, or with `*` to all."""
+        key = new_key()
+        row = ApiKey(
+            id=str(ULID()),
+            project=project,
+            name=name,
+            prefix=key[:_SHOWN],
+            sha256=hash_of(key),
+            scopes=sorted(set(scopes)),
+            expires_at=None if expires_days is None else datetime.now(UTC) + timedelta(days=expires_days),
+        )
+        async with self._sessions.begin() as session:
+            session.add(row)
+            await session.flush()
+            await session.refresh(row)
+        return NewKey(row, key)
+
+    async def list(self, of: Caller, *, before: str | None, limit: int) -> Sequence[ApiKey]:
+        """The newest first, revoked and expired ones too; `before` is a key's id."""
+        query = select(ApiKey).order_by(ApiKey.id.desc()).limit(limit)
+        if of.project is not None:
+            query = query.where(ApiKey.project == of.project)
+        if before is not None:
+            query = query.where(ApiKey.id < before)
+        async with self._sessions() as session:
+            return (await session.execute(query)).scalars().all()
+
+    async def revoke(self, of: Caller, key_id: str) -> ApiKey:
+        """End a key; the time of its first revocation stays. Raises NotFound."""
+        end = update(ApiKey).where(ApiKey.id == key_id)
+        if of.project is not None:
+            end = end.where(ApiKey.project == of.project)
+        ended = end.values(revoked_at=func.coalesce(ApiKey.revoked_at, func.now())).returning(ApiKey)
+        async with self._sessions.begin() as session:
+            row = (await session.execute(ended)).scalar_one_or_none()
+        if row is None:
+            raise NotFound(f"there is no key {key_id!r}")
+        return row
+
+    async def by_hash(self, sha256: str) -> ApiKey | None:
+        """The key with that hash, unless it is revoked."""
+        query = select(ApiKey).where(ApiKey.sha256 == sha256, ApiKey.revoked_at.is_(None))
+        async with self._sessions() as session:
+            return (await session.execute(query)).scalar_one_or_none()
+
+    async def note_use(self, key_ids: Iterable[str]) -> None:
+        """Say of these keys that they are in use; at most once a minute each, whoever else says so."""
+        due = or_(ApiKey.last_used_at.is_(None), ApiKey.last_used_at < func.now() - _USED_EVERY)
+        note = update(ApiKey).where(ApiKey.id.in_(sorted(key_ids)), due).values(last_used_at=func.now())
+        async with self._sessions.begin() as session:
+            await session.execute(note)
+
+
+def caller_with(row: ApiKey) -> Caller:
+    """Who calls with that key."""
+    project = None if row.project == ANY_PROJECT else row.project
+    return Caller(f"key:{row.prefix}", project, frozenset(Scope(scope) for scope in row.scopes))

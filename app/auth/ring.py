@@ -1,0 +1,80 @@
+"""Whose key is it? Keys are looked up by their hash and kept for a few seconds, so that few requests ask the database.
+
+What is kept is the bound on how long a revoked key is still taken, on every replica.
+"""
+
+import hmac
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from pydantic import SecretStr
+
+from app.auth.caller import Caller
+from app.auth.keys import Keys, caller_with, hash_of, well_formed
+from app.auth.scopes import Scope
+from app.db import Sessions
+from app.errors import Unauthorized
+from app.models import ApiKey
+from app.periodic import every
+
+KEPT_S = 4.0
+"""How long a key that was found is taken without asking again; revocation is promised within 5 s."""
+_SAVE_USE_EVERY_S = 60.0
+_OPERATOR = Caller("key:operator", None, frozenset(Scope))
+"""Who calls with the key from the settings."""
+
+
+@dataclass
+class KeyRing:
+    """The keys that this process takes."""
+
+    keys: Keys
+    operator_hash: str | None = None
+    """Of the key from the settings."""
+    clock: Callable[[], float] = time.monotonic
+    _found: dict[str, tuple[ApiKey, float]] = field(default_factory=dict)
+    _used: set[str] = field(default_factory=set)
+
+    async def caller(self, key: str) -> Caller:
+        """Who calls with that key. Raises Unauthorized; it does not tell whether the key ever existed."""
+        sha256 = hash_of(key)
+        if self.operator_hash is not None and hmac.compare_digest(sha256, self.operator_hash):
+            return _OPERATOR
+        row = await self._row(sha256) if well_formed(key) else None
+        if row is None or not hmac.compare_digest(row.sha256, sha256) or _is_over(row):
+            raise Unauthorized("the API key is wrong, revoked or expired")
+        self._used.add(row.id)
+        return caller_with(row)
+
+    async def _row(self, sha256: str) -> ApiKey | None:
+        now = self.clock()
+        kept = self._found.get(sha256)
+        if kept is not None and now - kept[1] < KEPT_S:
+            return kept[0]
+        row = await self.keys.by_hash(sha256)
+        if row is None:
+            self._found.pop(sha256, None)
+        else:
+            self._found[sha256] = (row, now)
+        return row
+
+    async def save_use(self) -> None:
+        """Write down which keys were used since the last time."""
+        used, self._used = self._used, set()
+        if used:
+            await self.keys.note_use(used)
+
+
+def _is_over(row: ApiKey) -> bool:
+    return row.expires_at is not None and row.expires_at <= datetime.now(UTC)
+
+
+@asynccontextmanager
+async def open_ring(sessions: Sessions, operator_key: SecretStr | None) -> AsyncIterator[KeyRing]:
+    """The key ring of a running service."""
+    ring = KeyRing(Keys(sessions), None if operator_key is None else hash_of(operator_key.get_secret_value()))
+    async with every(_SAVE_USE_EVERY_S, ring.save_use, "save the use of keys"):
+        yield ring

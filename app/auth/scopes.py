@@ -1,0 +1,42 @@
+"""What a key may do, and what a request needs. Pure."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+
+class Scope(StrEnum):
+    """One does not include another: a key that reads and writes has both."""
+
+    READ = "read"
+    WRITE = "write"
+    """Whatever changes something or lets a model work."""
+    OPERATOR = "operator"
+    """Make and revoke keys."""
+
+
+PUBLIC = frozenset({"/", "/health/live", "/health/ready", "/docs", "/docs/oauth2-redirect", "/openapi.json"})
+"""Paths that need no key; every other one does, also one that is added later."""
+DOCUMENTATION_FILES = "/static-offline-docs/"
+"""What the documentation page loads."""
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+_OPERATOR = "/keys"
+
+
+def route_path(scope: Mapping[str, Any]) -> str:
+    """The path as routes know it: without the prefix that a proxy or another application put before it."""
+    path: str = scope["path"]
+    root = scope.get("root_path", "").rstrip("/")
+    return path.removeprefix(root) if path.startswith(f"{root}/") else path
+
+
+def is_public(path: str) -> bool:
+    """Whether anybody may ask for the path."""
+    return path in PUBLIC or path.startswith(DOCUMENTATION_FILES)
+
+
+def needed(method: str, path: str) -> Scope:
+    """The scope that a request needs."""
+    if path == _OPERATOR or path.startswith(f"{_OPERATOR}/"):
+        return Scope.OPERATOR
+    return Scope.READ if method in _READING else Scope.WRITE

@@ -1,0 +1,48 @@
+"""The held-out tasks that a demo gives to the base and to the trained agent, through POST /ask."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from app.cli.client import Service
+
+Json = Any
+COUNT = 3
+"""How many tasks are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One scenario as `{id, task, reference}`, the fields of its task that both were asked, and their replies."""
+
+    scenario: Json
+    task: dict[str, Json]
+    base: Json
+    trained: Json
+
+
+def ask_both(service: Service, run: Json, fields: Iterable[str]) -> list[Asked]:
+    """The first test scenarios on which the run examined its base, asked again.
+
+    `fields` are what /ask takes of a task. The first one is the task itself: scenarios without it are left out.
+    """
+    first, *_ = fields = tuple(fields)
+    return [_asked(service, run, scenario, fields) for scenario in _held_out(service, run["run_id"], first)]
+
+
+def _held_out(service: Service, run_id: str, field: str) -> list[Json]:
+    found: dict[str, Json] = {}
+    for row in service.trajectories(run_id, iteration=0, split="test", mode="greedy"):
+        scenario = row["scenario"]
+        if scenario["task"].get(field):
+            found.setdefault(row["scenario_id"], {"id": row["scenario_id"], **scenario})
+        if len(found) == COUNT:
+            break
+    return list(found.values())
+
+
+def _asked(service: Service, run: Json, scenario: Json, fields: Iterable[str]) -> Asked:
+    task = {field: scenario["task"][field] for field in fields if scenario["task"].get(field)}
+    environment = run["request"]["environment"]
+    base = service.ask({"model": run["model"]["base_model"], "environment": environment, **task})
+    return Asked(scenario, task, base, service.ask({"run_id": run["run_id"], **task}))

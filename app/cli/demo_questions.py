@@ -1,0 +1,80 @@
+"""The part of a demo that shows questions, answered by the base and by the trained agent."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from app.cli.client import Service
+from app.cli.demo_examples import ask_both
+from app.cli.plain_text import plain
+
+Json = Any
+_TASK_FIELDS = ("question", "inbox_address", "query_date")
+
+
+def examples(service: Service, run: Json) -> dict[str, Json]:
+    """`answers`: held-out questions with what both agents answered, marked."""
+    return {
+        "answers": [
+            {
+                "scenario_id": asked.scenario["id"],
+                **asked.task,
+                "expected": asked.scenario["reference"],
+                "base": _marked(asked.base, asked.scenario["reference"]),
+                "trained": _marked(asked.trained, asked.scenario["reference"]),
+            }
+            for asked in ask_both(service, run, _TASK_FIELDS)
+        ]
+    }
+
+
+def _marked(reply: Json, reference: Mapping[str, Json]) -> Json:
+    """An answer with `correct`: the reference's answer and exactly its sources; None without a reference."""
+    from judges.reference import same_answer
+
+    correct: bool | None = None
+    if isinstance(reference.get("answer"), str):
+        correct = (
+            bool(reply["answer"])
+            and same_answer(reply["answer"], reference["answer"])
+            and set(reply["source_ids"]) == set(reference.get("source_ids", ()))
+        )
+    return {
+        "answer": reply["answer"],
+        "source_ids": reply["source_ids"],
+        "correct": correct,
+        "trajectory_id": reply["trajectory_id"],
+        "step": reply["step"],
+    }
+
+
+def print_answers(console: Console, document: Json) -> None:
+    """The same questions, answered by the base and by the trained agent."""
+    if not document["answers"]:
+        return
+    console.print("\nThe same held-out questions, asked through POST /ask", style="bold")
+    for asked in document["answers"]:
+        console.print(plain(f"\n  {asked['question']}"))
+        table = Table.grid(padding=(0, 2))
+        for who in ("base", "trained"):
+            answer = asked[who]
+            said = plain(answer["answer"] or "(no answer)")
+            table.add_row(f"    {who}", _mark(answer["correct"]), said, plain(_sources(answer)))
+        expected = asked["expected"]
+        if "answer" in expected:
+            known = f"from {', '.join(expected.get('source_ids', ()))}" if expected.get("source_ids") else ""
+            table.add_row("    known", "", plain(expected["answer"], "dim"), plain(known, "dim"))
+        console.print(table)
+
+
+def _mark(correct: bool | None) -> Text:
+    if correct is None:
+        return Text("")
+    return Text("right", style="green") if correct else Text("wrong", style="red")
+
+
+def _sources(answer: Json) -> str:
+    return f"from {', '.join(answer['source_ids'])}" if answer["source_ids"] else "no source"

@@ -1,0 +1,90 @@
+"""The part of a demo that shows sales emails, and how the nodes of the graph that training returns to are ranked."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from app.cli.client import Service
+from app.cli.demo_examples import ask_both
+
+if TYPE_CHECKING:
+    from environment.sales_email.graph import Graph
+
+Json = Any
+_TASK_FIELDS = ("prospect", "company", "role", "goal", "start", "graph")
+CHECKS = ("citations_read", "cited_product", "named_prospect", "named_company")
+"""What makes an email grounded, as its trajectory's outcome tells it."""
+
+
+def examples(service: Service, run: Json) -> dict[str, Json]:
+    """`emails` to held-out prospects by both agents, and the `node_scores` before and after."""
+    return {
+        "answers": [],
+        "emails": [
+            {
+                "scenario_id": asked.scenario["id"],
+                "task": asked.task,
+                "base": _email(service, asked.base),
+                "trained": _email(service, asked.trained),
+            }
+            for asked in ask_both(service, run, _TASK_FIELDS)
+        ],
+        "node_scores": _node_scores(service, run),
+    }
+
+
+def _email(service: Service, reply: Json) -> Json:
+    """The email, or None, and whether it is grounded: all `checks` hold."""
+    outcome = service.trajectory(reply["trajectory_id"])["outcome"]
+    return {
+        "email": reply["email"],
+        "grounded": reply["success"],
+        "checks": {name: outcome[name] for name in CHECKS},
+        "trajectory_id": reply["trajectory_id"],
+        "step": reply["step"],
+    }
+
+
+def _node_scores(service: Service, run: Json) -> Json:
+    """The home graph's nodes as they are ranked at the end."""
+    from environment.sales_email.scenarios import home_world
+
+    home = home_world(run["request"]["seed"])
+    last = run["progress"]["iterations_done"]
+    before, after = (service.node_scores(run["run_id"], iteration) for iteration in (0, last))
+    return {"graph": home.key, **ranked_nodes(home.graph, before, after)}
+
+
+def ranked_nodes(graph: "Graph", before: Mapping[str, float], after: Mapping[str, float]) -> Json:
+    """`nodes` with score and rank before and after, the first rank first, and ids of those that have `risen`, `fallen`.
+
+    Ranks begin at 1 and are those in which agents are shown nodes: by score, equal ones by popularity.
+    """
+    ranks = [_ranks(graph, scores) for scores in (before, after)]
+    nodes = [
+        {
+            "id": node.id,
+            "content": node.content,
+            "kind": node.kind.value,
+            "leads_to_product": node.id in graph.distance,
+            "score": {"before": before[node.id], "after": after[node.id]},
+            "rank": {"before": ranks[0][node.id], "after": ranks[1][node.id]},
+        }
+        for node in sorted(graph.nodes.values(), key=lambda node: ranks[1][node.id])
+    ]
+    most_first = sorted(nodes, key=_climb, reverse=True)
+    return {
+        "nodes": nodes,
+        "risen": [node["id"] for node in most_first if _climb(node) > 0],
+        "fallen": [node["id"] for node in reversed(most_first) if _climb(node) < 0],
+    }
+
+
+def _ranks(graph: "Graph", scores: Mapping[str, float]) -> dict[str, int]:
+    order = sorted(graph.nodes, key=lambda id: (-scores[id], -graph.popularity[id]))
+    return {id: rank for rank, id in enumerate(order, 1)}
+
+
+def _climb(node: Json) -> int:
+    """By how many ranks the node has risen."""
+    climb: int = node["rank"]["before"] - node["rank"]["after"]
+    return climb

@@ -1,0 +1,97 @@
+"""What a demo tells of sales emails before and after, and of the nodes that rose and fell."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from app.cli.charts import figure
+from app.cli.plain_text import plain
+
+Json = Any
+_FAULTS = {
+    "citations_read": "cites nothing, or what it did not read",
+    "cited_product": "cites no product that its start leads to",
+    "named_prospect": "does not name the prospect",
+    "named_company": "does not name the company",
+}
+_TOLD = 3
+"""How many nodes that rose, and that fell, are told in words."""
+
+
+def print_examples(console: Console, document: Json) -> None:
+    """The emails, the nodes in their order, and in words what rose and fell."""
+    _print_emails(console, document["emails"])
+    _print_nodes(console, document["node_scores"]["nodes"])
+    console.print()
+    for sentence in what_moved(document["node_scores"]):
+        console.print(Padding(plain(sentence), (0, 0, 0, 2)))
+
+
+def _print_emails(console: Console, emails: Sequence[Json]) -> None:
+    if not emails:
+        return
+    console.print("\nEmails to the same held-out prospects, asked for through POST /ask", style="bold")
+    for each in emails:
+        task = each["task"]
+        title = f", {task['role']}," if task.get("role") else ""
+        console.print()
+        console.print(Padding(plain(f"{task['prospect']}{title} at {task['company']}: {task['goal']}"), (0, 0, 0, 2)))
+        table = Table(box=None, padding=(0, 2), show_edge=False, pad_edge=True, expand=True, header_style="dim")
+        for who in ("before", "after"):
+            table.add_column(who, ratio=1)
+        for row in zip(_lines(each["base"]), _lines(each["trained"]), strict=True):
+            table.add_row(*row)
+        console.print(table)
+
+
+def _lines(written: Json) -> tuple[Text, Text, Text, Text]:
+    """Verdict, subject, body and citations."""
+    email = written["email"]
+    if email is None:
+        return Text("no email", style="red"), Text(), Text(), Text()
+    faults = [_FAULTS[name] for name, holds in written["checks"].items() if not holds]
+    verdict = Text("grounded", style="green") if written["grounded"] else Text("; ".join(faults), style="red")
+    cites = ", ".join(email["citations"]) or "nothing"
+    return verdict, plain(email["subject"], "bold"), plain(email["body"]), plain(f"cites {cites}", "dim")
+
+
+def _print_nodes(console: Console, nodes: Sequence[Json]) -> None:
+    console.print("\nThe nodes of the graph that training returned to, as the agent is shown them", style="bold")
+    console.print()
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("  before", justify="right", no_wrap=True)
+    table.add_column("after", justify="right", no_wrap=True)
+    table.add_column("score", justify="right", no_wrap=True)
+    table.add_column("product", no_wrap=True)
+    table.add_column("what it says", no_wrap=True, overflow="ellipsis")
+    for node in nodes:
+        rank, leads = node["rank"], "leads there" if node["leads_to_product"] else ""
+        said = plain(" ".join(node["content"].split()))
+        said.overflow = "ellipsis"
+        table.add_row(str(rank["before"]), str(rank["after"]), figure(node["score"]["after"]), leads, said)
+    console.print(table)
+
+
+def what_moved(scores: Json) -> list[str]:
+    """In words: how far the nodes that lead to the product came up, and what rose and fell most."""
+    nodes = {node["id"]: node for node in scores["nodes"]}
+    leading = [node["rank"] for node in nodes.values() if node["leads_to_product"]]
+    first = len(leading)
+    before, after = (sum(rank[when] <= first for rank in leading) for when in ("before", "after"))
+    sentences = [
+        f"Of the {first} nodes that lead to the product, {after} are now among the first {first}; {before} were before."
+    ]
+    for what, ids in (("Rose", scores["risen"]), ("Fell", scores["fallen"])):
+        told = [_moved(nodes[id]) for id in ids[:_TOLD]]
+        sentences.append(f"{what} most: {'; '.join(told)}." if told else f"{what}: no node.")
+    return sentences
+
+
+def _moved(node: Json) -> str:
+    said = " ".join(node["content"].split())
+    words = said if len(said) <= 60 else f"{said[:57]}..."
+    return f"{words!r} from {node['rank']['before']} to {node['rank']['after']}"

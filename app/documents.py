@@ -1,0 +1,117 @@
+"""Graphs and sets of scenarios that requests bring: each is stored once, by the SHA-256 of its canonical JSON.
+
+They lie in the environment's config, which is a run's JSON column: there a reference stands in their place, as
+everybody who watches a run reads that column.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Literal
+
+from sqlalchemy import Text, cast, literal, select
+from sqlalchemy.dialects.postgresql import JSONB, insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import Sessions
+from app.models import Document
+
+Json = Any
+Kind = Literal["graph", "scenarios"]
+KINDS: Sequence[Kind] = ("graph", "scenarios")
+"""Also the settings of an environment that hold them."""
+_canonical = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode
+
+
+class UnknownDocument(ValueError):
+    """Nothing of that kind is stored under that hash."""
+
+    def __init__(self, kind: Kind, hash: str) -> None:
+        super().__init__(f"no stored {kind} has the SHA-256 {hash!r}")
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class NewDocument:
+    """A document on its way to the database; `reference` stands for it elsewhere."""
+
+    kind: Kind
+    text: str
+    reference: Mapping[str, Json]
+
+
+def document(kind: Kind, content: Sequence[Json]) -> NewDocument:
+    """Raises ValueError for what is no JSON (NaN). Takes a while for a big graph: not for the event loop."""
+    # Item by item, so that other threads get their turn.
+    text = f"[{','.join(_canonical(item) for item in content)}]"
+    hash = sha256(text.encode()).hexdigest()
+    return NewDocument(kind, text, {"sha256": hash, **_size(kind, content)})
+
+
+def _size(kind: Kind, content: Sequence[Json]) -> dict[str, int]:
+    if kind == "scenarios":
+        return {"count": len(content)}
+    return {"nodes": len(content), "edges": sum(_edges(node) for node in content)}
+
+
+def _edges(node: Json) -> int:
+    """As given, in either of the names that a graph may have for them."""
+    given = (node.get("edge") or node.get("edges")) if isinstance(node, dict) else None
+    return len(given) if isinstance(given, list) else 0
+
+
+async def save(session: AsyncSession, documents: Iterable[NewDocument]) -> None:
+    """Store them in the session's transaction; what is there already stays."""
+    for each in documents:
+        content = cast(literal(each.text, Text), JSONB)
+        row = insert(Document).values(sha256=each.reference["sha256"], kind=each.kind, content=content)
+        await session.execute(row.on_conflict_do_nothing())
+
+
+async def stored_text(sessions: Sessions, kind: Kind, hash: str) -> str:
+    """The JSON text of a stored document. Raises UnknownDocument."""
+    query = select(cast(Document.content, Text)).where(Document.sha256 == hash, Document.kind == kind)
+    async with sessions() as session:
+        text = (await session.execute(query)).scalar_one_or_none()
+    if text is None:
+        raise UnknownDocument(kind, hash)
+    return text
+
+
+async def put_back(sessions: Sessions, request: Mapping[str, Json]) -> dict[str, Json]:
+    """The request, its `environment.config` with documents where references were. Raises UnknownDocument."""
+    config = dict(request["environment"]["config"])
+    for kind, hash in _references(config):
+        config[kind] = await asyncio.to_thread(json.loads, await stored_text(sessions, kind, hash))
+    return _with_config(request, config)
+
+
+def take_out(request: Mapping[str, Json], whole: Mapping[str, Json]) -> tuple[dict[str, Json], list[NewDocument]]:
+    """The request with references where documents were, and these documents; `whole` is what `put_back` made of it.
+
+    Raises ValueError for what is no JSON.
+    """
+    config, contents = dict(request["environment"]["config"]), whole["environment"]["config"]
+    for kind, hash in list(_references(config)):
+        config[kind] = {"sha256": hash, **_size(kind, contents[kind])}
+    new = [document(kind, contents[kind]) for kind in KINDS if isinstance(config.get(kind), list)]
+    config.update((each.kind, dict(each.reference)) for each in new)
+    return _with_config(request, config), new
+
+
+def reference(request: Mapping[str, Json], kind: Kind) -> str | None:
+    """The hash of the document that a stored request refers to; None if it has none of that kind."""
+    return dict(_references(request["environment"]["config"])).get(kind)
+
+
+def _references(config: Mapping[str, Json]) -> Iterator[tuple[Kind, str]]:
+    for kind in KINDS:
+        value = config.get(kind)
+        if isinstance(value, dict) and isinstance(value.get("sha256"), str):
+            yield kind, value["sha256"]
+
+
+def _with_config(request: Mapping[str, Json], config: dict[str, Json]) -> dict[str, Json]:
+    return {**request, "environment": {**request["environment"], "config": config}}

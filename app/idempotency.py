@@ -1,0 +1,219 @@
+"""Idempotency-Key: a POST that is sent again with the same key is answered with the reply to the first one.
+
+A key is claimed by a row before the request is handled. The claim's time fences it: a claim of a request that died is
+taken over after a minute, and whoever held it then has nothing to complete. Only successes are kept, for 24 hours;
+after an error the key is free again, since nothing was made.
+"""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+import structlog
+from pydantic import BaseModel
+from sqlalchemy import and_, delete, func, or_, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.auth.scopes import route_path
+from app.db import Sessions
+from app.errors import DATABASE_DOWN, Conflict, InvalidRequest, ServiceError, StillRunning, problem_of
+from app.models import IdempotencyKey
+from app.periodic import every
+
+KEPT = timedelta(hours=24)
+_LOST_AFTER = timedelta(seconds=60)
+"""A request that has not been answered for so long died with its process."""
+_PURGE_EVERY_S = 600.0
+_SECRET_REPLIES = ("/keys", "/webhooks")
+"""Below these paths a reply may hold a secret, which must not lie in the database."""
+_VISIBLE = re.compile(rb"[\x21-\x7e]{1,255}")
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Claim:
+    """The right to answer the first request with a key."""
+
+    project: str
+    key: str
+    since: datetime
+    keep_body: bool
+    completed: bool = False
+
+    def held(self) -> Any:
+        """True of the key's row while nobody has taken it over."""
+        row = IdempotencyKey
+        return and_(row.project == self.project, row.key == self.key, row.created_at == self.since)
+
+
+_claim: ContextVar[Claim | None] = ContextVar("idempotency_claim", default=None)
+
+
+async def complete(session: AsyncSession, status: int, reply: BaseModel) -> None:
+    """Keep the reply to the request under way in the transaction that makes what it tells: both are there, or neither.
+
+    Nothing happens without an Idempotency-Key. Raises Conflict if the request was given up and made again meanwhile.
+    """
+    if (claim := _claim.get()) is not None:
+        await _complete(session, claim, status, reply.model_dump_json())
+
+
+async def _complete(session: AsyncSession, claim: Claim, status: int, body: str) -> None:
+    kept = update(IdempotencyKey).where(claim.held()).values(status=status, body=body if claim.keep_body else None)
+    if (await session.execute(kept.returning(IdempotencyKey.key))).scalar_one_or_none() is None:
+        raise Conflict(f"the request with the Idempotency-Key {claim.key!r} took too long and was made again")
+    claim.completed = True
+
+
+_DOCUMENTS = (b"application/json", b"application/problem+json")
+
+
+@dataclass(slots=True)
+class _Reply:
+    """A reply that is held back until it is saved."""
+
+    start: Message = field(default_factory=dict)
+    body: bytearray = field(default_factory=bytearray)
+    passes: bool = False
+    """It is no JSON document (a stream): it goes out as it comes, and is not kept."""
+
+    async def take(self, send: Send, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.start = message
+            self.passes = dict(message["headers"]).get(b"content-type") not in _DOCUMENTS
+        if self.passes:
+            await send(message)
+        elif message["type"] == "http.response.body":
+            self.body += message.get("body", b"")
+
+    @property
+    def to_keep(self) -> bool:
+        return not self.passes and 200 <= self.start.get("status", 500) < 300
+
+
+class Idempotency:
+    """ASGI middleware for POSTs with an Idempotency-Key; it stands where the caller is known and the body is whole."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given = [value for name, value in scope.get("headers", ()) if name == b"idempotency-key"]
+        if scope["type"] != "http" or scope["method"] != "POST" or not given or "caller" not in scope["state"]:
+            await self._app(scope, receive, send)
+            return
+        sessions: Sessions = scope["app"].state.service.sessions
+        try:
+            key = _checked(given)
+            message = await receive()
+            request = await asyncio.to_thread(_request_hash, scope, message.get("body", b""))
+            claim = await _claimed(sessions, scope, key, request)
+        except (ServiceError, *DATABASE_DOWN) as error:
+            await problem_of(error, scope["path"])(scope, receive, send)
+            return
+        if isinstance(claim, Response):
+            await claim(scope, receive, send)
+            return
+        await self._answer(sessions, claim, scope, _again(message, receive), send)
+
+    async def _answer(self, sessions: Sessions, claim: Claim, scope: Scope, receive: Receive, send: Send) -> None:
+        reply, reset = _Reply(), _claim.set(claim)
+        try:
+            await self._app(scope, receive, partial(reply.take, send))
+        finally:
+            _claim.reset(reset)
+            await _settle(sessions, claim, reply)
+        if not reply.passes:
+            await send(reply.start)
+            await send({"type": "http.response.body", "body": bytes(reply.body)})
+
+
+def _checked(given: list[bytes]) -> str:
+    if len(given) > 1 or not _VISIBLE.fullmatch(given[0]):
+        raise InvalidRequest(("header", "Idempotency-Key"), "one of 1 to 255 visible ASCII characters is expected")
+    return given[0].decode()
+
+
+def _request_hash(scope: Scope, body: bytes) -> str:
+    head = f"{scope['method']} {scope['path']}?{scope['query_string'].decode('latin-1')}\n"
+    return hashlib.sha256(head.encode() + body).hexdigest()
+
+
+async def _claimed(sessions: Sessions, scope: Scope, key: str, request: str) -> Claim | Response:
+    """The claim to the key, or the reply to the first request with it. Raises Conflict, StillRunning."""
+    project = scope["state"]["caller"].namespace
+    async with sessions.begin() as session:
+        since = (await session.execute(_claiming(project, key, request))).scalar_one_or_none()
+        if since is not None:
+            return Claim(project, key, since, keep_body=not route_path(scope).startswith(_SECRET_REPLIES))
+        first = await session.get(IdempotencyKey, (project, key))
+    if first is not None and first.request_sha256 != request:
+        raise Conflict(f"the Idempotency-Key {key!r} was sent before with another request")
+    if first is None or first.status is None:
+        raise StillRunning(f"the first request with the Idempotency-Key {key!r} is still under way")
+    if first.body is None:
+        raise Conflict(
+            f"the Idempotency-Key {key!r} was used before; that reply told a secret, which is told only once"
+        )
+    headers = {"Idempotency-Replayed": "true"}
+    return Response(first.body, first.status, headers, media_type="application/json")
+
+
+def _claiming(project: str, key: str, request: str) -> Any:
+    """Insert the key's row, or take over one that is over; its time if that was done."""
+    row, now = IdempotencyKey, func.clock_timestamp()
+    new = insert(row).values(project=project, key=key, request_sha256=request, created_at=now)
+    lost = and_(row.status.is_(None), row.request_sha256 == request, row.created_at < now - _LOST_AFTER)
+    return new.on_conflict_do_update(
+        index_elements=[row.project, row.key],
+        set_={"request_sha256": request, "status": None, "body": None, "created_at": now},
+        where=or_(row.created_at < now - KEPT, lost),
+    ).returning(row.created_at)
+
+
+async def _settle(sessions: Sessions, claim: Claim, reply: _Reply) -> None:
+    """Keep the reply, or free the key. What fails here must not cost the client its answer."""
+    if claim.completed and reply.to_keep:
+        return
+    try:
+        async with sessions.begin() as session:
+            if reply.to_keep:
+                await _complete(session, claim, reply.start["status"], reply.body.decode())
+            else:
+                await session.execute(delete(IdempotencyKey).where(claim.held(), IdempotencyKey.status.is_(None)))
+    except (Conflict, *DATABASE_DOWN) as error:
+        log.warning("reply not kept for repetition", error=str(error).splitlines()[0])
+
+
+def _again(first: Message, receive: Receive) -> Receive:
+    """A receive channel that begins with a message that was read already."""
+    pending = [first]
+
+    async def receive_again() -> Message:
+        return pending.pop() if pending else await receive()
+
+    return receive_again
+
+
+@asynccontextmanager
+async def purging(sessions: Sessions) -> AsyncIterator[None]:
+    """While open, replies that are kept long enough are deleted from time to time."""
+    async with every(_PURGE_EVERY_S, partial(purge, sessions), "purge idempotency keys"):
+        yield
+
+
+async def purge(sessions: Sessions) -> None:
+    """Delete what is older than 24 hours."""
+    async with sessions.begin() as session:
+        await session.execute(delete(IdempotencyKey).where(IdempotencyKey.created_at < func.clock_timestamp() - KEPT))

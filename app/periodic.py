@@ -1,0 +1,33 @@
+"""Work that is done again and again while something is open."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import structlog
+
+from app.errors import DATABASE_DOWN
+
+log = structlog.get_logger(__name__)
+
+
+@asynccontextmanager
+async def every(period_s: float, work: Callable[[], Awaitable[None]], name: str) -> AsyncIterator[None]:
+    """Do `work` each `period_s` seconds, first after one period. A database that is away is tried again next time."""
+    task = asyncio.create_task(_again_and_again(period_s, work, name), name=name)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def _again_and_again(period_s: float, work: Callable[[], Awaitable[None]], name: str) -> None:
+    while True:
+        await asyncio.sleep(period_s)
+        try:
+            await work()
+        except DATABASE_DOWN as error:
+            log.warning("periodic work failed", work=name, error=str(error).splitlines()[0])
+        except Exception as error:  # the next period may do better; nobody else would hear of it
+            log.error("periodic work failed", work=name, exc_info=error)

@@ -1,0 +1,24 @@
+"""How many requests a caller may make: a token bucket each, in this process (two replicas allow twice as much)."""
+
+import time
+from collections.abc import Callable
+
+
+class RateLimit:
+    """`per_s` requests a second in the long run and `burst` at once, for each caller."""
+
+    def __init__(self, per_s: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_s = per_s
+        self._burst = burst
+        self._clock = clock
+        self._buckets: dict[str, tuple[float, float]] = {}
+        """Tokens and when they were counted, by caller: only keys that exist get here, so there are never many."""
+
+    def take(self, who: str) -> float:
+        """Take a token. 0.0, or the seconds until there is one."""
+        now = self._clock()
+        tokens, counted_at = self._buckets.get(who, (float(self._burst), now))
+        tokens = min(self._burst, tokens + (now - counted_at) * self._per_s)
+        let_through = tokens >= 1
+        self._buckets[who] = (tokens - let_through, now)
+        return 0.0 if let_through else (1 - tokens) / self._per_s

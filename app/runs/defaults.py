@@ -1,0 +1,56 @@
+"""Fills in what a learn-loop request leaves open, and puts its short forms into the form that runs are stored in."""
+
+from typing import Any
+
+from app.errors import InvalidRequest
+from app.schemas import Judges, LearnLoopRequest
+from app.settings import Settings
+
+_ON_A_GRAPH = "sales_email"
+"""The environment that a bare `graph` stands for."""
+
+
+def with_defaults(request: LearnLoopRequest, settings: Settings, run_id: str) -> dict[str, Any]:
+    """The request as a run is stored, but for its judge. Raises InvalidRequest for short forms that contradict."""
+    return {
+        **request.model_dump(exclude={"graph", "depth", "environment", "judge"}),
+        "environment": _environment(request),
+        "max_turns": _max_turns(request),
+        "backend": request.backend or settings.backend,
+        "model": {
+            "name": request.model.name or settings.art_model_name or f"run-{run_id.lower()}",
+            "project": request.model.project or settings.art_project,
+            "base_model": request.model.base_model or settings.art_base_model,
+        },
+    }
+
+
+def judge_with_defaults(judge: Judges | None, default: str) -> dict[str, Any]:
+    """The judge as a run is stored; `default` is the environment's."""
+    if isinstance(judge, list):
+        return {"name": "blend", "config": {"judges": [part.model_dump() for part in judge]}}
+    if judge is None:
+        return {"name": default, "config": {}}
+    return {"name": judge.name or default, "config": judge.config}
+
+
+def _environment(request: LearnLoopRequest) -> dict[str, Any]:
+    # Not dumped but taken as they are: a graph in there may be large.
+    name, config = request.environment.name, request.environment.config
+    if request.graph is None:
+        return {"name": name, "config": config}
+    if "name" in request.environment.model_fields_set and name != _ON_A_GRAPH:
+        raise InvalidRequest(("body", "graph"), f"a graph is for the environment {_ON_A_GRAPH}, not for {name}")
+    if "graph" in config:
+        raise InvalidRequest(("body", "graph"), "environment.config has a graph too: give one of them")
+    return {"name": _ON_A_GRAPH, "config": {**config, "graph": request.graph}}
+
+
+def _max_turns(request: LearnLoopRequest) -> int | None:
+    if request.depth is None:
+        return request.max_turns
+    if request.graph is None:
+        raise InvalidRequest(("body", "depth"), "depth goes with a graph; otherwise it is called max_turns")
+    if request.max_turns is not None:
+        raise InvalidRequest(("body", "depth"), "depth and max_turns are the same: give one of them")
+    return request.depth

@@ -1,0 +1,161 @@
+"""A run's results as documents, each made of the run's rows.
+
+The files of the results folder and the downloads are the same bytes, for both come from here. Of every saved
+iteration there are `iterN_rewards.json`, `iterN_trajectories.jsonl` and `iterN_trajectories.parquet`; where the
+environment shows emails and scores nodes, also `iterN_email.json` and `iterN_node_scores.json`, and once the run is
+completed `final_email.json`, the last iteration's email.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import select
+
+from app.db import Sessions
+from app.errors import NotFound
+from app.models import Evaluation, Iteration, Reflection, Run, Trajectory
+from app.runs.results_table import TrajectoryTable
+from app.runs.showcase import showcase_email
+from app.runs.state import RunStatus
+from app.schemas import TrajectoryOut
+
+FINAL_EMAIL = "final_email.json"
+_EMAIL, _NODE_SCORES, _REWARDS = "email.json", "node_scores.json", "rewards.json"
+_LINES, _TABLE = "trajectories.jsonl", "trajectories.parquet"
+_NAME = re.compile(
+    rf"iter(0|[1-9][0-9]{{0,8}})_({'|'.join(map(re.escape, (_EMAIL, _NODE_SCORES, _REWARDS, _LINES, _TABLE)))})"
+)
+_CONTENT_TYPES = {
+    "json": "application/json",
+    "jsonl": "application/x-ndjson",
+    "parquet": "application/vnd.apache.parquet",
+}
+_ROWS_AT_ONCE = 32
+"""Trajectories in memory at once, whole; so many make a row group."""
+_FIGURES = ("split", "mode", "step", "scenarios", "success", "mean_reward", "malformed", "turns")
+
+
+class _Extent(NamedTuple):
+    """Which documents a run has."""
+
+    iterations: int
+    parts: Sequence[str]
+    has_final: bool
+
+
+def content_type(name: str) -> str:
+    """Of the document of that name."""
+    return _CONTENT_TYPES[name.rpartition(".")[2]]
+
+
+class Results:
+    """Reads the results of runs. `completed` tells of a run that it is about to be."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    async def names(self, run_id: str, *, completed: bool = False) -> list[str]:
+        """All there are, in the order in which they came. Raises NotFound."""
+        extent = await self._extent(run_id, completed)
+        names = [f"iter{number}_{part}" for number in range(extent.iterations) for part in extent.parts]
+        return [*names, FINAL_EMAIL] if extent.has_final else names
+
+    async def open(self, run_id: str, name: str, *, completed: bool = False) -> AsyncIterator[bytes]:
+        """The document's bytes, piece by piece. Raises NotFound, before the first piece."""
+        extent = await self._extent(run_id, completed)
+        match = _NAME.fullmatch(name)
+        if name == FINAL_EMAIL and extent.has_final:
+            return self._email(run_id, extent.iterations - 1)
+        if match is None or match[2] not in extent.parts or int(match[1]) >= extent.iterations:
+            raise NotFound(f"run {run_id!r} has no result named {name!r}")
+        make = {
+            _EMAIL: self._email,
+            _NODE_SCORES: self._node_scores,
+            _REWARDS: self._rewards,
+            _LINES: self._lines,
+            _TABLE: self._table,
+        }[match[2]]
+        return make(run_id, int(match[1]))
+
+    async def _extent(self, run_id: str, completed: bool) -> _Extent:
+        """What the baseline shows, every iteration does."""
+        about_run = select(Run.next_iteration, Run.status).where(Run.id == run_id)
+        about_baseline = (
+            select(Trajectory.outcome.has_key("email"), Reflection.state.has_key("node_scores"))
+            .join_from(Reflection, Trajectory, Trajectory.id == Reflection.trajectory_id)
+            .where(Reflection.run_id == run_id, Reflection.iteration == 0)
+        )
+        async with self._sessions() as session:
+            run = (await session.execute(about_run)).one_or_none()
+            emails, scores = (await session.execute(about_baseline)).one_or_none() or (False, False)
+        if run is None:
+            raise NotFound(f"there is no run {run_id!r}")
+        iterations, status = run
+        shown = [part for part, there in ((_EMAIL, emails), (_NODE_SCORES, scores)) if there]
+        ended = iterations > 0 and (completed or status == RunStatus.COMPLETED)
+        return _Extent(iterations, (*shown, _REWARDS, _LINES, _TABLE), emails and ended)
+
+    async def _email(self, run_id: str, iteration: int) -> AsyncIterator[bytes]:
+        query = (
+            select(Trajectory)
+            .join(Reflection, Reflection.trajectory_id == Trajectory.id)
+            .where(Reflection.run_id == run_id, Reflection.iteration == iteration)
+        )
+        async with self._sessions() as session:
+            row = (await session.execute(query)).scalar_one()
+        yield _document(showcase_email(row).model_dump())
+
+    async def _node_scores(self, run_id: str, iteration: int) -> AsyncIterator[bytes]:
+        async with self._sessions() as session:
+            reflection = await session.get_one(Reflection, (run_id, iteration))
+        yield _document(reflection.state["node_scores"])
+
+    async def _rewards(self, run_id: str, iteration: int) -> AsyncIterator[bytes]:
+        held_out = (
+            select(Evaluation)
+            .where(Evaluation.run_id == run_id, Evaluation.iteration == iteration)
+            .order_by(Evaluation.split, Evaluation.mode, Evaluation.step)
+        )
+        async with self._sessions() as session:
+            row = await session.get_one(Iteration, (run_id, iteration))
+            evaluations = (await session.execute(held_out)).scalars().all()
+        rewards = {name: getattr(row, f"reward_{name}") for name in ("mean", "median", "min", "max", "count")}
+        yield _document(
+            {"iteration": iteration, "step": row.step, **rewards, "success": row.success, "malformed": row.malformed}
+            | {"evaluations": [{name: getattr(each, name) for name in _FIGURES} for each in evaluations]}
+        )
+
+    async def _lines(self, run_id: str, iteration: int) -> AsyncIterator[bytes]:
+        async for rows in self._trajectories(run_id, iteration):
+            yield await asyncio.to_thread(_as_lines, rows)
+
+    async def _table(self, run_id: str, iteration: int) -> AsyncIterator[bytes]:
+        table = await asyncio.to_thread(TrajectoryTable)
+        async for rows in self._trajectories(run_id, iteration):
+            yield await asyncio.to_thread(table.write, rows)
+        yield await asyncio.to_thread(table.close)
+
+    async def _trajectories(self, run_id: str, iteration: int) -> AsyncIterator[Sequence[Trajectory]]:
+        """In the order of saving. No connection is held while the rows are used: a reader may be slow."""
+        mine = select(Trajectory).where(Trajectory.run_id == run_id, Trajectory.iteration == iteration)
+        after = -1
+        while True:
+            page = mine.where(Trajectory.seq > after).order_by(Trajectory.seq).limit(_ROWS_AT_ONCE)
+            async with self._sessions() as session:
+                rows = (await session.execute(page)).scalars().all()
+            if not rows:
+                return
+            after = rows[-1].seq
+            yield rows
+
+
+def _document(value: Any) -> bytes:
+    return (json.dumps(value, ensure_ascii=False, allow_nan=False, indent=2) + "\n").encode()
+
+
+def _as_lines(rows: Sequence[Trajectory]) -> bytes:
+    shown = (TrajectoryOut.model_validate(row, from_attributes=True) for row in rows)
+    return "".join(f"{each.model_dump_json()}\n" for each in shown).encode()

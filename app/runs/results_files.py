@@ -1,0 +1,88 @@
+"""The folder of a run's results, `<data_dir>/runs/<run id>/results`: a copy of the documents, for whoever reads files.
+
+The database has everything, so a disk that is full or read-only is told (`run.results_error`) and fails nothing; the
+next write that succeeds also writes what is missing.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import structlog
+from sqlalchemy import update
+
+from app.db import Sessions
+from app.errors import DATABASE_DOWN
+from app.models import Run
+from app.runs.results import Results
+
+log = structlog.get_logger(__name__)
+
+
+def results_folder(data_dir: Path, run_id: str) -> Path:
+    """Where the files of a run lie."""
+    return data_dir / "runs" / run_id / "results"
+
+
+def sizes(folder: Path) -> dict[str, int]:
+    """Bytes by name of the files that are there."""
+    try:
+        with os.scandir(folder) as entries:
+            return {entry.name: entry.stat().st_size for entry in entries}
+    except OSError:
+        return {}
+
+
+class ResultsFiles:
+    """Writes the folders of runs. One call at a time for each run."""
+
+    def __init__(self, sessions: Sessions, data_dir: Path) -> None:
+        self._sessions = sessions
+        self._results = Results(sessions)
+        self._data_dir = data_dir
+
+    async def write(self, run_id: str, *, completed: bool = False) -> None:
+        """Write what is missing of a run that is, or is about to be, completed or not. Raises DATABASE_DOWN only."""
+        error = None
+        try:
+            await self._write_missing(run_id, completed)
+        except DATABASE_DOWN:
+            raise
+        except Exception as failure:  # whatever it is, a folder must not cost the run its training
+            error = f"{type(failure).__name__}: {failure}"
+            log.warning("results not written", run_id=run_id, error=error)
+        changed = update(Run).where(Run.id == run_id, Run.results_error.is_distinct_from(error))
+        async with self._sessions.begin() as session:
+            await session.execute(changed.values(results_error=error))
+
+    async def _write_missing(self, run_id: str, completed: bool) -> None:
+        folder = results_folder(self._data_dir, run_id)
+        there = await asyncio.to_thread(sizes, folder)
+        for name in await self._results.names(run_id, completed=completed):
+            if name not in there:
+                await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+                await _write(folder / name, await self._results.open(run_id, name, completed=completed))
+
+
+async def _write(path: Path, pieces: AsyncIterator[bytes]) -> None:
+    """The whole file or nothing."""
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    file = await asyncio.to_thread(unfinished.open, "wb")
+    try:
+        async for piece in pieces:
+            await asyncio.to_thread(file.write, piece)
+        await asyncio.to_thread(_publish, file, path)
+    finally:
+        with suppress(OSError):  # of a full disk, which was told above
+            file.close()
+        unfinished.unlink(missing_ok=True)
+
+
+def _publish(file: BinaryIO, path: Path) -> None:
+    file.flush()
+    os.fsync(file.fileno())  # else a power cut could leave the name with nothing in it
+    file.close()
+    Path(file.name).replace(path)

@@ -1,0 +1,92 @@
+"""Trajectories as a Parquet file that is written piece by piece.
+
+The columns are those of a line of the JSON Lines; what is a list or an object there is JSON text here.
+"""
+
+import io
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import ColumnElement
+from sqlalchemy.dialects.postgresql import JSONB
+
+from app.models import Trajectory
+from app.schemas import TrajectoryOut
+from app.stored_json import StorableText
+
+if TYPE_CHECKING:  # importing pyarrow takes a while
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+
+def _kind(column: ColumnElement[Any]) -> type:
+    """The Python type of a column's values; `dict` for all JSON."""
+    kind = column.type
+    if isinstance(kind, JSONB):
+        return dict
+    return str if isinstance(kind, StorableText) else kind.python_type
+
+
+_COLUMNS = {name: _kind(Trajectory.__table__.c[name]) for name in TrajectoryOut.model_fields}
+
+
+class TrajectoryTable:
+    """A Parquet file under way; what `write` and `close` give, one after the other, is the file."""
+
+    def __init__(self) -> None:
+        import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+        self._schema = _schema()
+        self._sink = _Sink()
+        self._writer = pq.ParquetWriter(self._sink, self._schema)
+
+    def write(self, rows: Sequence[Trajectory]) -> bytes:
+        """Add the rows as one row group."""
+        import pyarrow as pa
+
+        columns = {name: [_value(getattr(row, name), kind) for row in rows] for name, kind in _COLUMNS.items()}
+        self._writer.write_table(pa.table(columns, schema=self._schema))
+        return self._sink.taken()
+
+    def close(self) -> bytes:
+        """The end of the file."""
+        self._writer.close()
+        return self._sink.taken()
+
+
+def _schema() -> "pa.Schema":
+    import pyarrow as pa
+
+    types = {
+        str: pa.string(),
+        int: pa.int64(),
+        float: pa.float64(),
+        bool: pa.bool_(),
+        datetime: pa.timestamp("us", tz="UTC"),
+        dict: pa.string(),
+    }
+    return pa.schema([pa.field(name, types[kind]) for name, kind in _COLUMNS.items()])
+
+
+def _value(value: Any, kind: type) -> Any:
+    return json.dumps(value, ensure_ascii=False) if kind is dict else value
+
+
+class _Sink(io.RawIOBase):
+    """Keeps what is written until it is taken away."""
+
+    def __init__(self) -> None:
+        self._written: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._written.append(bytes(data))
+        return len(self._written[-1])
+
+    def taken(self) -> bytes:
+        """All that was written since the last time."""
+        written, self._written = self._written, []
+        return b"".join(written)

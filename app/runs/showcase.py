@@ -1,0 +1,32 @@
+"""The email that people are shown of an iteration: what the agent wrote for the showcase."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.models import Trajectory
+from app.results_schemas import ShowcaseEmail, ShowcaseScenario
+
+
+def shows_email(outcome: Mapping[str, Any]) -> bool:
+    """Whether the environment writes emails at all."""
+    return "email" in outcome
+
+
+def final_email(outcome: Mapping[str, Any]) -> dict[str, Any]:
+    """`subject`, `body` and `citations`; empty if the agent wrote no email."""
+    email = outcome.get("email") or {}
+    return {"subject": email.get("subject", ""), "body": email.get("body", ""), "citations": email.get("citations", [])}
+
+
+def showcase_email(row: Trajectory) -> ShowcaseEmail:
+    """The email of a showcase's trajectory."""
+    assert row.iteration is not None
+    return ShowcaseEmail(
+        iteration=row.iteration,
+        email_written=bool(row.outcome.get("email")),
+        **final_email(row.outcome),
+        trajectory_id=row.id,
+        scenario=ShowcaseScenario(id=row.scenario_id, task=row.scenario["task"]),
+        reward=row.reward,
+        success=row.success,
+    )

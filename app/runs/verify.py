@@ -1,0 +1,225 @@
+"""Whether a run's stored figures follow from its stored trajectories: they are computed again, and compared exactly.
+
+What the judge said and what the environment saw (`score`, `outcome`) is taken as stored. From it come rewards and
+their parts, advantages, successes, the figures of iterations and evaluations, and what a reflective environment
+learned, by the code that the learn loop runs.
+"""
+
+import asyncio
+import json
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, cast
+
+from sqlalchemy import select
+from sqlalchemy.orm import defer
+
+from app import stored_json
+from app.db import Sessions
+from app.documents import put_back
+from app.errors import Conflict
+from app.models import Evaluation, Iteration, Reflection, Run, Trajectory
+from app.results_schemas import Difference, Verification
+from app.runs.configuration import make_environment
+from app.service import Service
+from environment.base import Environment, Reflective, Scenario
+from environment.registry import UnknownEnvironment
+from judges.base import Judgement, Score
+from training.learn_loop import rewarded
+from training.rollouts import failed, total
+from training.scoring import pay_group, share, success_rate, summarise
+from training.types import Group, Rollout, ScoredRollout
+
+_SHOWN_DIFFERENCES = 100
+
+
+class _Stored(NamedTuple):
+    """An iteration's rows, the trajectories in the order of saving."""
+
+    iteration: Iteration
+    evaluations: Sequence[Evaluation]
+    trajectories: Sequence[Trajectory]
+    reflection: Reflection | None
+
+
+async def verify(service: Service, run_id: str) -> Verification:
+    """Check the iterations saved so far. Raises NotFound, or Conflict if the run's environment cannot be made again."""
+    run = await service.store.get(run_id)
+    try:
+        whole = await put_back(service.sessions, run.request)
+        environment = await asyncio.to_thread(make_environment, whole, service.settings.data_dir)
+    except (UnknownEnvironment, ValueError) as error:
+        raise Conflict(f"the environment of run {run_id} cannot be made again: {error}") from error
+    with closing(environment):
+        check = _Check(run, environment)
+        for number in range(run.next_iteration):
+            stored = await _stored(service.sessions, run_id, number)
+            await asyncio.to_thread(check.iteration, stored)
+    return check.verification()
+
+
+async def _stored(sessions: Sessions, run_id: str, iteration: int) -> _Stored:
+    async with sessions() as session:
+        evaluations = await session.execute(
+            select(Evaluation).where(Evaluation.run_id == run_id, Evaluation.iteration == iteration)
+        )
+        trajectories = await session.execute(
+            select(Trajectory)
+            .options(defer(Trajectory.messages), defer(Trajectory.tools))
+            .where(Trajectory.run_id == run_id, Trajectory.iteration == iteration)
+            .order_by(Trajectory.seq)
+        )
+        return _Stored(
+            await session.get_one(Iteration, (run_id, iteration)),
+            evaluations.scalars().all(),
+            trajectories.scalars().all(),
+            await session.get(Reflection, (run_id, iteration)),
+        )
+
+
+class _Check:
+    """Computes iteration after iteration again, from the first: the environment learns as it did in the run."""
+
+    def __init__(self, run: Run, environment: Environment) -> None:
+        self._run = run
+        self._environment = environment
+        self._iterations = self._trajectories = self._figures = self._node_scores = self._difference_count = 0
+        self._differences: list[Difference] = []
+
+    def verification(self) -> Verification:
+        """What was found."""
+        return Verification(
+            run_id=self._run.id,
+            ok=self._difference_count == 0,
+            iterations=self._iterations,
+            trajectories=self._trajectories,
+            figures=self._figures,
+            node_scores=self._node_scores,
+            difference_count=self._difference_count,
+            differences=self._differences,
+            verified_at=datetime.now(UTC),
+        )
+
+    def iteration(self, stored: _Stored) -> None:
+        """Compare all figures of an iteration."""
+        number = stored.iteration.iteration
+        self._iterations += 1
+        self._trajectories += len(stored.trajectories)
+        try:
+            groups = self._groups(_of_kind(stored, "train"), self._run.request["rollouts_per_group"])
+            self._groups(_of_kind(stored, "showcase"), 1)
+            self._compare_iteration(stored, groups)
+            self._compare_evaluations(stored)
+            self._compare_reflection(stored, groups)
+        except Exception as error:  # the environment's own, on an outcome that it cannot have given
+            self._compare(number, "iteration", "as stored", f"cannot be computed: {type(error).__name__}: {error}")
+
+    def _groups(self, rows: Sequence[Trajectory], each: int) -> list[Group]:
+        """The rows scored again, in groups of `each` as they were saved."""
+        return [self._group(rows[start : start + each]) for start in range(0, len(rows), each)]
+
+    def _group(self, rows: Sequence[Trajectory]) -> Group:
+        rollouts = [_rollout(row) for row in rows]
+        verdicts = [Score(row.score, row.score_explanation or "") for row in rows if row.error is None]
+        group = pay_group(self._environment, rollouts[0].scenario, rollouts, Judgement(verdicts))
+        for row, scored in zip(rows, group.rollouts, strict=True):
+            for name in ("reward", "advantage", "success"):
+                self._compare(row.iteration, name, getattr(row, name), getattr(scored, name), row.id)
+            self._compare(row.iteration, "reward_parts", row.reward_parts, dict(scored.reward_parts), row.id)
+        return group
+
+    def _compare_iteration(self, stored: _Stored, groups: Sequence[Group]) -> None:
+        row = stored.iteration
+        scored = [rollout for group in groups for rollout in group.rollouts]
+        everything = [_rollout(each) for each in stored.trajectories]
+        rewards = summarise(scored)
+        recomputed = {f"reward_{name}": getattr(rewards, name) for name in ("mean", "median", "min", "max", "count")}
+        recomputed |= {
+            "success": success_rate(scored),
+            "malformed": share(map(_malformed, scored)),
+            "failed_rollouts": failed(everything),
+            "skipped_groups": dict(Counter(group.skipped for group in groups if group.skipped)),
+        }
+        for name, value in recomputed.items():
+            self._compare(row.iteration, name, getattr(row, name), value)
+        for name in ("prompt_tokens", "completion_tokens"):
+            self._compare(row.iteration, name, row.timing[name], int(total(everything, name)))
+
+    def _compare_evaluations(self, stored: _Stored) -> None:
+        number = stored.iteration.iteration
+        tried: defaultdict[tuple[str, str, int | None], list[Trajectory]] = defaultdict(list)
+        for row in _of_kind(stored, "evaluation"):
+            tried[row.split, row.mode, row.step].append(row)
+        told = {(row.split, row.mode, row.step): row for row in stored.evaluations}
+        self._compare(number, "evaluations", sorted(map(list, told)), sorted(map(list, tried)))
+        for key in sorted(told.keys() & tried.keys()):
+            samples = self._run.request["evaluation"]["samples"] if key[1] == "sampled" else 1
+            groups = self._groups(tried[key], samples)
+            scored = [rollout for group in groups for rollout in group.rollouts]
+            recomputed = {
+                "scenarios": len(groups),
+                "success": success_rate(scored) or 0.0,
+                "mean_reward": summarise(scored).mean or 0.0,
+                "malformed": share(map(_malformed, scored)) or 0.0,
+                "turns": total([each.rollout for each in scored], "turns") / len(scored),
+            }
+            for name, value in recomputed.items():
+                self._compare(number, f"{key[0]} {key[1]} {name}", getattr(told[key], name), value)
+
+    def _compare_reflection(self, stored: _Stored, groups: Sequence[Group]) -> None:
+        number, environment = stored.iteration.iteration, self._environment
+        self._compare(number, "reflects", stored.reflection is not None, isinstance(environment, Reflective))
+        if stored.reflection is None or not isinstance(environment, Reflective):
+            return
+        environment.reflect(rewarded(groups))
+        environment.showcase(self._run.request["seed"])  # a loop asks for it before the state
+        state = json.loads(stored_json.dumps(environment.state()))
+        told = dict(stored.reflection.state)
+        scores, told_scores = state.pop("node_scores", {}), told.pop("node_scores", {})
+        self._node_scores += len(told_scores)
+        for id in sorted(scores.keys() | told_scores.keys()):
+            self._compare(number, f"node score of {id}", told_scores.get(id), scores.get(id))
+        self._compare(number, "state", told, state)
+
+    def _compare(
+        self, iteration: int | None, what: str, stored: Any, recomputed: Any, trajectory_id: str | None = None
+    ) -> None:
+        self._figures += 1
+        if stored == recomputed:
+            return
+        self._difference_count += 1
+        if len(self._differences) < _SHOWN_DIFFERENCES:
+            self._differences.append(
+                Difference(
+                    iteration=iteration or 0,
+                    what=what,
+                    trajectory_id=trajectory_id,
+                    stored=stored,
+                    recomputed=recomputed,
+                )
+            )
+
+
+@dataclass
+class _StoredTrajectory:
+    """The part of `art.Trajectory` that scoring reads and writes."""
+
+    metrics: dict[str, float]
+    reward: float = 0.0
+
+
+def _rollout(row: Trajectory) -> Rollout:
+    metrics = {name: getattr(row, name) for name in ("turns", "prompt_tokens", "completion_tokens")}
+    scenario = Scenario(row.scenario_id, cast(Any, row.split), row.scenario["task"], row.scenario["reference"])
+    return Rollout(row.id, scenario, cast(Any, _StoredTrajectory(metrics)), row.outcome, row.error)
+
+
+def _of_kind(stored: _Stored, kind: str) -> list[Trajectory]:
+    return [row for row in stored.trajectories if row.kind == kind]
+
+
+def _malformed(scored: ScoredRollout) -> bool:
+    return scored.rollout.outcome.get("finish") == "malformed"

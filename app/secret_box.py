@@ -1,0 +1,72 @@
+"""Secrets that have to be read again, such as those that sign webhooks, encrypted for the database.
+
+AES-256-GCM. The key is made of LEARNLOOP_SECRET_KEY, or of the file `secret.key` in the data directory, which is made
+if missing. Services that share a database need the same key.
+"""
+
+import os
+import tempfile
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from app.settings import Settings
+
+_VERSION = b"\x01"
+_NONCE_BYTES = 12
+_KEY_BYTES = 32
+
+
+class SecretUnreadable(Exception):
+    """What is stored was encrypted with another key, or for something else."""
+
+
+class SecretBox:
+    """Encrypts and decrypts with one key."""
+
+    def __init__(self, key: bytes) -> None:
+        """`key` has enough randomness, in any form."""
+        self._cipher = AESGCM(sha256(b"learnloop secrets\0" + key).digest())
+
+    def seal(self, secret: str, owner: str) -> bytes:
+        """Encrypted for `owner`, the id of what it belongs to: moved to another row it cannot be read."""
+        nonce = os.urandom(_NONCE_BYTES)
+        return _VERSION + nonce + self._cipher.encrypt(nonce, secret.encode(), owner.encode())
+
+    def open(self, sealed: bytes, owner: str) -> str:
+        """The secret. Raises SecretUnreadable."""
+        nonce, encrypted = sealed[1 : 1 + _NONCE_BYTES], sealed[1 + _NONCE_BYTES :]
+        try:
+            if sealed[:1] != _VERSION:
+                raise ValueError
+            return self._cipher.decrypt(nonce, encrypted, owner.encode()).decode()
+        except (InvalidTag, ValueError):
+            raise SecretUnreadable("the secret was stored with another key") from None
+
+
+def secret_box(settings: Settings) -> SecretBox:
+    """The box of this service. Raises OSError if the key file can be neither read nor made."""
+    if settings.secret_key is not None:
+        return SecretBox(settings.secret_key.get_secret_value().encode())
+    return SecretBox(_key_in(settings.data_dir))
+
+
+def _key_in(directory: Path) -> bytes:
+    path = directory / "secret.key"
+    with suppress(FileNotFoundError):
+        return path.read_bytes()
+    # Readable by its owner only, complete when it gets its name, and never over another's.
+    handle, name = tempfile.mkstemp(dir=directory, prefix="secret.key.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(os.urandom(_KEY_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(name, path)
+    finally:
+        os.unlink(name)  # noqa: PTH108 - the name that mkstemp gave
+    return path.read_bytes()

@@ -1,0 +1,122 @@
+"""What was sent to endpoints and how it went; sending it again."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import Sessions
+from app.errors import Conflict, NotFound
+from app.models import Event, Run, WebhookAttempt, WebhookDelivery, WebhookEndpoint
+from app.webhooks.endpoints import require
+from app.webhooks.outbox import delivery, event_body, hears_of, wants
+
+REPLAY_AT_ONCE = 500
+"""Events of a run's log that one replay looks at."""
+_QUEUED_AGAIN = {"state": "pending", "attempts": 0, "next_attempt_at": func.now(), "delivered_at": None}
+
+
+class Deliveries:
+    """Deliveries in the database."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    async def listed(
+        self, endpoint_id: str, *, state: str | None, before: int | None, limit: int
+    ) -> Sequence[WebhookDelivery]:
+        """An endpoint's deliveries, the newest first. Raises NotFound."""
+        query = select(WebhookDelivery).where(WebhookDelivery.endpoint_id == endpoint_id)
+        if state is not None:
+            query = query.where(WebhookDelivery.state == state)
+        if before is not None:
+            query = query.where(WebhookDelivery.seq < before)
+        async with self._sessions() as session:
+            await require(session, endpoint_id)
+            return (await session.execute(query.order_by(WebhookDelivery.seq.desc()).limit(limit))).scalars().all()
+
+    async def get(self, id: str) -> tuple[WebhookDelivery, Sequence[WebhookAttempt]]:
+        """A delivery and its attempts in order. Raises NotFound."""
+        tries = select(WebhookAttempt).where(WebhookAttempt.delivery_id == id).order_by(WebhookAttempt.number)
+        async with self._sessions() as session:
+            return await _delivery(session, id), (await session.execute(tries)).scalars().all()
+
+    async def redeliver(self, id: str) -> WebhookDelivery:
+        """Send a delivery again, with all its attempts before it. Raises NotFound; Conflict if its endpoint takes none.
+
+        It keeps its id and its bytes, so that the receiver can tell that it knows it. One that waits already is only
+        due at once.
+        """
+        async with self._sessions.begin() as session:
+            row = await _delivery(session, id)
+            if row.event_seq is not None:
+                await _require_enabled(session, row.endpoint_id)
+            await session.execute(update(WebhookDelivery).where(WebhookDelivery.id == id).values(_QUEUED_AGAIN))
+            return await _delivery(session, id)
+
+    async def replay(self, endpoint_id: str, run_id: str, after_seq: int) -> tuple[int, int | None]:
+        """Send a run's events after that number to an endpoint: those sent before again, the others for the first time.
+
+        How many were queued, and the number to go on after: there may be more. None: those were all. Raises NotFound,
+        Conflict.
+        """
+        async with self._sessions.begin() as session:
+            url = (await _require_enabled(session, endpoint_id)).url
+            await _require_hears(session, endpoint_id, run_id)
+            events = await _wanted_events(session, endpoint_id, run_id, after_seq)
+            known = await _queue_again(session, endpoint_id, run_id, [event.seq for event in events])
+            new = [delivery(event, endpoint_id, url, event_body(event)) for event in events if event.seq not in known]
+            if new:
+                await session.execute(insert(WebhookDelivery), new)
+        return len(events), events[-1].seq if len(events) == REPLAY_AT_ONCE else None
+
+
+async def _delivery(session: AsyncSession, id: str) -> WebhookDelivery:
+    found = await session.get(WebhookDelivery, id, populate_existing=True)
+    if found is None:
+        raise NotFound(f"there is no delivery {id!r}")
+    return found
+
+
+async def _require_enabled(session: AsyncSession, id: str | None) -> WebhookEndpoint:
+    if id is None:
+        raise Conflict("the delivery's webhook was deleted")
+    endpoint = await require(session, id)
+    if endpoint.disabled_at is not None:
+        raise Conflict(f"the webhook is disabled ({endpoint.disabled_reason}): enable it first")
+    return endpoint
+
+
+async def _require_hears(session: AsyncSession, endpoint_id: str, run_id: str) -> None:
+    hearing = (
+        select(Run.id)
+        .join(WebhookEndpoint, hears_of(run_id, Run.model_project))
+        .where(Run.id == run_id, WebhookEndpoint.id == endpoint_id)
+    )
+    if (await session.execute(hearing)).scalar_one_or_none() is None:
+        raise NotFound(f"there is no run {run_id!r} that this webhook hears of")
+
+
+async def _wanted_events(session: AsyncSession, endpoint_id: str, run_id: str, after_seq: int) -> Sequence[Event]:
+    query = (
+        select(Event)
+        .join(WebhookEndpoint, WebhookEndpoint.id == endpoint_id)
+        .where(Event.run_id == run_id, Event.seq > after_seq, wants(Event.type))
+        .order_by(Event.seq)
+        .limit(REPLAY_AT_ONCE)
+    )
+    return (await session.execute(query)).scalars().all()
+
+
+async def _queue_again(session: AsyncSession, endpoint_id: str, run_id: str, seqs: Sequence[int]) -> set[int]:
+    """Queue the deliveries that these events have; the numbers of those events."""
+    mine = (
+        WebhookDelivery.endpoint_id == endpoint_id,
+        WebhookDelivery.run_id == run_id,
+        WebhookDelivery.event_seq.in_(seqs),
+    )
+    known = select(WebhookDelivery.event_seq).where(*mine)
+    found = {seq for seq in (await session.execute(known)).scalars() if seq is not None}
+    settled = update(WebhookDelivery).where(*mine, WebhookDelivery.state != "pending")
+    await session.execute(settled.values(_QUEUED_AGAIN))
+    return found

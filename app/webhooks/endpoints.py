@@ -1,0 +1,174 @@
+"""Where events are sent: endpoints are made, changed and removed here, and their secrets with them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+from ulid import ULID
+
+from app.address_guard import AddressGuard, AddressRefused
+from app.db import Sessions
+from app.errors import Conflict, InvalidRequest, NotFound
+from app.models import Run, WebhookEndpoint
+from app.secret_box import SecretBox
+from app.webhook_schemas import EndpointChange, EndpointRequest, RunWebhook
+from app.webhooks.outbox import body_text, rfc3339
+from app.webhooks.queue import disable
+from app.webhooks.sender import FRONTEND_ID, Receiver, Reply, Sender
+from app.webhooks.signing import new_secret
+
+MAX_ENDPOINTS = 100
+"""Of a project, besides those of single runs: each event is written once for every one."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewEndpoint:
+    """An endpoint and its secret, which is not shown again."""
+
+    row: WebhookEndpoint
+    secret: str
+
+
+class Endpoints:
+    """Endpoints in the database. What is about one endpoint raises NotFound if there is none with that id."""
+
+    def __init__(self, sessions: Sessions, box: SecretBox, guard: AddressGuard) -> None:
+        self._sessions = sessions
+        self._box = box
+        self._guard = guard
+
+    async def create(self, request: EndpointRequest, default_project: str) -> NewEndpoint:
+        """Raises InvalidRequest if the URL may not be used, NotFound if the run is not there, Conflict if the project
+        has too many."""
+        await self._check(request.url, ("body", "url"))
+        async with self._sessions.begin() as session:
+            project = request.project or default_project
+            if request.run_id is not None:
+                project = await _project_of(session, request.run_id)
+            else:
+                await _check_room(session, project)
+            return self._add(session, request.url, request.events, project, request.run_id)
+
+    async def check(self, hooks: Sequence[RunWebhook]) -> None:
+        """Before `attach`, and outside of its transaction. Raises InvalidRequest if one's URL may not be used."""
+        for number, hook in enumerate(hooks):
+            await self._check(hook.url, ("body", "webhooks", number, "url"))
+
+    async def attach(
+        self, session: AsyncSession, run_id: str, project: str, hooks: Sequence[RunWebhook]
+    ) -> list[NewEndpoint]:
+        """Endpoints of a run that is made in this transaction, in the order given. The URLs were checked."""
+        return [self._add(session, hook.url, hook.events, project, run_id) for hook in hooks]
+
+    async def listed(
+        self, *, project: str | None, run_id: str | None, before: str | None, limit: int
+    ) -> Sequence[WebhookEndpoint]:
+        """The newest first; those of one project, or all."""
+        query = select(WebhookEndpoint).order_by(WebhookEndpoint.id.desc()).limit(limit)
+        if project is not None:
+            query = query.where(WebhookEndpoint.project == project)
+        if run_id is not None:
+            query = query.where(WebhookEndpoint.run_id == run_id)
+        if before is not None:
+            query = query.where(WebhookEndpoint.id < before)
+        async with self._sessions() as session:
+            return (await session.execute(query)).scalars().all()
+
+    async def get(self, id: str) -> WebhookEndpoint:
+        """One endpoint."""
+        async with self._sessions() as session:
+            return await require(session, id)
+
+    async def change(self, id: str, change: EndpointChange) -> WebhookEndpoint:
+        """Another URL, other events, off or on. Raises InvalidRequest, Conflict."""
+        if change.url is not None:
+            await self._check(change.url, ("body", "url"))
+        values: dict[str, Any] = change.model_dump(include={"url", "events"}, exclude_none=True, mode="json")
+        if change.enabled:
+            values |= {"disabled_at": None, "disabled_reason": None}
+        async with self._sessions.begin() as session:
+            await _require_changeable(session, id)
+            if values:
+                await session.execute(update(WebhookEndpoint).where(WebhookEndpoint.id == id).values(values))
+            if change.enabled is False:
+                await disable(session, id, "disabled by request")
+            return await require(session, id)
+
+    async def remove(self, id: str) -> WebhookEndpoint:
+        """Delete an endpoint, which is returned; what waits for it is not sent any more. Raises Conflict."""
+        async with self._sessions.begin() as session:
+            await _require_changeable(session, id)
+            await disable(session, id, "the endpoint was deleted")
+            removed = await require(session, id)
+            await session.execute(delete(WebhookEndpoint).where(WebhookEndpoint.id == id))
+            return removed
+
+    async def rotate(self, id: str, overlap_hours: float) -> NewEndpoint:
+        """A new secret; the one before it signs too for `overlap_hours`. Raises Conflict."""
+        secret = new_secret()
+        values = {
+            "secret": self._box.seal(secret, id),
+            "previous_secret": WebhookEndpoint.secret,
+            "previous_until": func.now() + timedelta(hours=overlap_hours),
+        }
+        async with self._sessions.begin() as session:
+            await _require_changeable(session, id)
+            await session.execute(update(WebhookEndpoint).where(WebhookEndpoint.id == id).values(values))
+            return NewEndpoint(await require(session, id), secret)
+
+    async def test(self, id: str) -> Reply:
+        """Send a `webhook.test` now, once, and say how it went. No run's deliveries wait for it, nor it for them."""
+        async with self._sessions() as session:
+            endpoint = await require(session, id)
+            now = (await session.execute(select(func.clock_timestamp()))).scalar_one()
+        body = body_text({"type": "webhook.test", "timestamp": rfc3339(now), "endpoint_id": id})
+        sender = Sender(self._box, self._guard)
+        try:
+            return await sender.send(Receiver.of(endpoint, now), str(ULID()), now, body)
+        finally:
+            await sender.close()
+
+    async def _check(self, url: str, loc: Sequence[str | int]) -> None:
+        try:
+            await self._guard.check(url)
+        except AddressRefused as refused:
+            raise InvalidRequest(loc, str(refused)) from None
+
+    def _add(
+        self, session: AsyncSession, url: str, events: Sequence[str], project: str, run_id: str | None
+    ) -> NewEndpoint:
+        id, secret = str(ULID()), new_secret()
+        row = WebhookEndpoint(
+            id=id, project=project, run_id=run_id, url=url, events=list(events), secret=self._box.seal(secret, id)
+        )
+        session.add(row)
+        return NewEndpoint(row, secret)
+
+
+async def require(session: AsyncSession, id: str) -> WebhookEndpoint:
+    """The endpoint as it is now. Raises NotFound."""
+    found = await session.get(WebhookEndpoint, id, populate_existing=True)
+    if found is None:
+        raise NotFound(f"there is no webhook {id!r}")
+    return found
+
+
+async def _require_changeable(session: AsyncSession, id: str) -> None:
+    if (await require(session, id)).id == FRONTEND_ID:
+        raise Conflict("this webhook comes from FRONTEND_URL and FRONTEND_WEBHOOK_SECRET: change those settings")
+
+
+async def _project_of(session: AsyncSession, run_id: str) -> str:
+    project = (await session.execute(select(Run.model_project).where(Run.id == run_id))).scalar_one_or_none()
+    if project is None:
+        raise NotFound(f"there is no run {run_id!r}")
+    return project
+
+
+async def _check_room(session: AsyncSession, project: str) -> None:
+    of_project = select(func.count()).where(WebhookEndpoint.project == project, WebhookEndpoint.run_id.is_(None))
+    if (await session.execute(of_project)).scalar_one() >= MAX_ENDPOINTS:
+        raise Conflict(f"project {project} has {MAX_ENDPOINTS} webhooks: delete one first")

@@ -1,0 +1,33 @@
+"""The endpoint that the operator sets: FRONTEND_URL hears of every iteration of every run."""
+
+from sqlalchemy.dialects.postgresql import insert
+
+from app.db import Sessions
+from app.models import WebhookEndpoint
+from app.secret_box import SecretBox
+from app.settings import Settings
+from app.webhooks.queue import disable
+from app.webhooks.sender import FRONTEND_ID
+
+EVENTS = ("iteration.completed",)
+"""CoDreamer's frontend checks each body for an email and node scores: no other event has them."""
+
+
+async def keep_frontend_endpoint(sessions: Sessions, settings: Settings, box: SecretBox) -> None:
+    """Bring the row in step with the settings; without FRONTEND_URL it is disabled.
+
+    Services that start at once may each do this: it is one statement, and they have the same settings.
+    """
+    async with sessions.begin() as session:
+        if settings.frontend_url is None:
+            await disable(session, FRONTEND_ID, "FRONTEND_URL is not set any more")
+            return
+        secret = settings.frontend_webhook_secret
+        row = {
+            "url": str(settings.frontend_url),
+            "events": list(EVENTS),
+            "secret": None if secret is None else box.seal(secret.get_secret_value(), FRONTEND_ID),
+        }
+        enabled = {"disabled_at": None, "disabled_reason": None}
+        keep = insert(WebhookEndpoint).values(id=FRONTEND_ID, **row)
+        await session.execute(keep.on_conflict_do_update(index_elements=["id"], set_=row | enabled))

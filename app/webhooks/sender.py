@@ -1,0 +1,109 @@
+"""Sends one message once, and says how that went."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Self
+
+import httpx
+import structlog
+
+from app.address_guard import AddressGuard, AddressRefused, GuardedTransport
+from app.models import WebhookEndpoint
+from app.secret_box import SecretBox, SecretUnreadable
+from app.webhooks.retries import retry_after_s
+from app.webhooks.signing import signed_headers
+
+TIMEOUT_S = 15.0
+"""For one attempt in all, from the name's resolution to the reply's head."""
+FRONTEND_ID = "0" * 26
+"""Of the endpoint that FRONTEND_URL stands for."""
+_WITH_RETRY_AFTER = (429, 503)
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """Where a message goes: an endpoint as it is now. `id` None: no endpoint, the URL is the operator's."""
+
+    id: str | None
+    url: str
+    secrets: tuple[bytes, ...] = ()
+    """Encrypted; each one signs."""
+
+    @classmethod
+    def of(cls, endpoint: WebhookEndpoint, now: datetime) -> Self:
+        """The endpoint at that time of the database's clock."""
+        previous = None
+        if endpoint.previous_until is not None and endpoint.previous_until > now:
+            previous = endpoint.previous_secret
+        secrets = tuple(secret for secret in (endpoint.secret, previous) if secret is not None)
+        return cls(endpoint.id, endpoint.url, secrets)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """How an attempt went; `error` is None if the receiver took the message."""
+
+    seconds: float
+    status: int | None
+    error: str | None
+    asked_s: float | None = None
+    """What its Retry-After asks for."""
+
+
+class Sender:
+    """Sends messages. Neither proxies of the environment nor redirects are followed, and no reply's body is read."""
+
+    def __init__(self, box: SecretBox, guard: AddressGuard, timeout_s: float = TIMEOUT_S) -> None:
+        self._box = box
+        self._timeout_s = timeout_s
+        direct = httpx.AsyncHTTPTransport(
+            trust_env=False, limits=httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        )
+        self._operators = _client(direct, timeout_s)
+        self._users = _client(GuardedTransport(guard, direct), timeout_s)
+
+    async def send(self, receiver: Receiver, id: str, sent_at: datetime, body: str) -> Reply:
+        """One attempt, signed as of `sent_at`. Whatever goes wrong is in the reply."""
+        started = time.monotonic()
+        status: int | None = None
+        asked_s: float | None = None
+        try:
+            async with asyncio.timeout(self._timeout_s), self._post(receiver, id, sent_at, body) as response:
+                status = response.status_code
+                if status in _WITH_RETRY_AFTER:
+                    asked_s = retry_after_s(response.headers.get("retry-after"), datetime.now(UTC))
+            error = None if 200 <= status < 300 else f"the receiver answered {status}"
+        except (AddressRefused, SecretUnreadable) as refused:
+            error = str(refused)
+        except TimeoutError:
+            error = f"no answer within {self._timeout_s:g} s"
+        except Exception as failed:
+            # A receiver can be wrong in ways that nobody thought of: that must not end the sending to others.
+            if not isinstance(failed, httpx.HTTPError | httpx.InvalidURL):
+                log.exception("webhook could not be sent", delivery=id)
+            error = f"{type(failed).__name__}: {failed}"
+        return Reply(time.monotonic() - started, status, error, asked_s)
+
+    @asynccontextmanager
+    async def _post(self, receiver: Receiver, id: str, sent_at: datetime, body: str) -> AsyncIterator[httpx.Response]:
+        secrets = [self._box.open(secret, receiver.id or "") for secret in receiver.secrets]
+        headers = {"content-type": "application/json", "user-agent": "learnloop"}
+        headers |= signed_headers(id, sent_at, body, secrets)
+        client = self._operators if receiver.id in (None, FRONTEND_ID) else self._users
+        async with client.stream("POST", receiver.url, content=body.encode(), headers=headers) as response:
+            yield response
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        await self._users.aclose()
+        await self._operators.aclose()
+
+
+def _client(transport: httpx.AsyncBaseTransport, timeout_s: float) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=transport, timeout=timeout_s, follow_redirects=False, trust_env=False)

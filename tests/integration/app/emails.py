@@ -1,0 +1,75 @@
+"""Runs whose emails are in the database, without anything having run."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import insert
+from ulid import ULID
+
+from app.db import Sessions
+from app.models import Reflection, Run, Trajectory
+
+NAMED = dict.fromkeys(("citations_read", "cited_product", "named_prospect", "named_company", "success"), True)
+
+
+def email(citations: str = "ab") -> dict[str, Any]:
+    """An outcome with an email that cites the nodes of these letters."""
+    body = "Hi Tolu, a note for Velmor. Reports take the team 40 hours a week. Rellik cuts that. Shall we talk?"
+    return NAMED | {"email": {"subject": "Rellik for Velmor", "body": body, "citations": list(citations)}}
+
+
+async def make_run(
+    sessions: Sessions, *, environment: str = "sales_email", graph: Any = None, project: str = "learnloop"
+) -> str:
+    """A completed run; its id."""
+    run_id = str(ULID())
+    config = {} if graph is None else {"graph": graph}
+    run = Run(
+        id=run_id,
+        status="completed",
+        request={"environment": {"name": environment, "config": config}},
+        environment=environment,
+        judge="reference",
+        backend="embedded",
+        model_project=project,
+        model_name=run_id,
+        base_model="learnloop/tiny",
+        iterations_total=3,
+    )
+    async with sessions.begin() as session:
+        session.add(run)
+    return run_id
+
+
+async def make_trajectory(
+    sessions: Sessions, run_id: str | None, outcome: dict[str, Any], *, shown_after: int | None = None
+) -> str:
+    """A trajectory with this outcome, shown after that iteration if one is told; its id."""
+    id = str(ULID())
+    row: dict[str, Any] = {
+        "id": id,
+        "run_id": run_id,
+        "kind": "ask" if shown_after is None else "showcase",
+        "iteration": shown_after,
+        "split": "train",
+        "mode": "greedy",
+        "model": "learnloop/a",
+        "scenario_id": "train.0.0",
+        "scenario": {"task": {"prospect": "Tolu Marend", "company": "Velmor", "goal": "book a call"}, "reference": {}},
+        "messages": [],
+        "tools": [],
+        "outcome": outcome,
+        "score_parts": {},
+        "reward_parts": {},
+        "turns": 3,
+        "prompt_tokens": 10,
+        "completion_tokens": 10,
+        "seconds": 0.1,
+        "started_at": datetime.now(UTC),
+    }
+    async with sessions.begin() as session:
+        await session.execute(insert(Trajectory), [row])
+        if shown_after is not None:
+            shown: dict[str, Any] = {"run_id": run_id, "iteration": shown_after, "state": {}, "trajectory_id": id}
+            await session.execute(insert(Reflection), [shown])
+    return id

@@ -1,0 +1,52 @@
+"""A service that asks for keys, with a way to make some, and its database."""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from app.auth.keys import Keys, NewKey
+from app.auth.scopes import Scope
+from app.db import Sessions, make_engine, make_sessions, parse_url
+from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.served import served, settings_for
+
+OPERATOR_KEY = "an operator key of more than 32 characters".replace(" ", "-")
+
+
+def bearer(key: str) -> dict[str, str]:
+    """The header of that key."""
+    return {"authorization": f"Bearer {key}"}
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """A service that asks for keys; `client` sends none by itself."""
+
+    client: httpx.AsyncClient
+    sessions: Sessions
+
+    async def new(
+        self, project: str = "mail", scopes: Iterable[Scope] = (Scope.READ, Scope.WRITE), **more: Any
+    ) -> NewKey:
+        """A key straight from the database."""
+        return await Keys(self.sessions).create(project=project, name="a test", scopes=scopes, **more)
+
+    async def headers(self, project: str = "mail", scopes: Iterable[Scope] = (Scope.READ, Scope.WRITE)) -> Any:
+        """Headers with a new key."""
+        return bearer((await self.new(project, scopes)).key)
+
+
+@asynccontextmanager
+async def keyed(data_dir: Path, database_url: str, **more: Any) -> AsyncIterator[Keyed]:
+    """The service with LEARNLOOP_REQUIRE_KEYS=always."""
+    settings = settings_for(data_dir, database_url, **{"require_keys": "always", "operator_key": OPERATOR_KEY} | more)
+    engine = make_engine(parse_url(database_url))
+    try:
+        async with served(settings, ScriptedLoop()) as client:
+            yield Keyed(client, make_sessions(engine))
+    finally:
+        await engine.dispose()

@@ -1,0 +1,274 @@
+"""Keys over HTTP: nobody gets in without one, and what each one may do."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from sqlalchemy import make_url, select, text, update
+from starlette.routing import Mount
+
+from app.auth.keys import Keys, hash_of, new_key
+from app.auth.ring import KEPT_S, KeyRing
+from app.auth.scopes import Scope, is_public
+from app.errors import Unauthorized
+from app.main import create_app
+from app.models import ApiKey
+from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.keyed import OPERATOR_KEY, Keyed, bearer, keyed
+from tests.integration.app.served import served, settings_for
+
+
+@pytest.fixture
+async def service(data_dir: Path, database_url: str) -> AsyncIterator[Keyed]:
+    async with keyed(data_dir, database_url, rate_per_s=0) as made:
+        yield made
+
+
+def _problem(response: httpx.Response, status: int) -> Any:
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.json()["status"] == status
+    return response.json()
+
+
+def _routes(routes: Any) -> Iterator[tuple[str, str]]:
+    """Method and path of every route, also of included routers and mounts."""
+    for route in routes:
+        if isinstance(route, Mount):
+            yield "GET", f"{route.path}/swagger-ui.css"
+        elif hasattr(route, "original_router"):
+            yield from _routes(route.original_router.routes)
+        else:
+            for method in route.methods:
+                yield method, re.sub(r"\{[^}]*\}", "01KAJ3M7F5T2V8Q9X0C4D6E8GA", route.path)
+
+
+async def _spoilt(service: Keyed) -> dict[str, dict[str, str]]:
+    """Headers that nobody should get in with, by what is wrong with them."""
+    good, revoked, expired = [await service.new() for _ in range(3)]
+    async with service.sessions.begin() as session:
+        past = datetime.now(UTC) - timedelta(seconds=1)
+        await session.execute(update(ApiKey).where(ApiKey.id == expired.row.id).values(expires_at=past))
+        await session.execute(update(ApiKey).where(ApiKey.id == revoked.row.id).values(revoked_at=past))
+    return {
+        "none": {},
+        "wrong": bearer(new_key()),
+        "no key of ours": bearer("hello"),
+        "not ASCII": {"authorization": "Bearer l\u00e9"},
+        "empty": {"authorization": "Bearer"},
+        "revoked": bearer(revoked.key),
+        "expired": bearer(expired.key),
+        "the hash": bearer(hash_of(good.key)),
+        "the prefix": bearer(good.row.prefix),
+        "basic": {"authorization": f"Basic {good.key}"},
+        "another header": {"x-api-key": good.key},
+    }
+
+
+async def test_no_route_but_the_public_ones_lets_anybody_in(service: Keyed, data_dir: Path, database_url: str) -> None:
+    app = create_app(settings_for(data_dir, database_url))
+    routes = set(_routes(app.routes))
+    in_schema = {path for path in app.openapi()["paths"] if "{" not in path}
+    assert in_schema < {path for _, path in routes}
+    assert len([path for _, path in routes if not is_public(path)]) > 20
+    spoilt = await _spoilt(service)
+    for method, path in sorted(routes):
+        for what, headers in spoilt.items():
+            encoded = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+            response = await service.client.request(method, path, headers=encoded)
+            if is_public(path):
+                assert response.status_code in (200, 307), (method, path)
+                continue
+            assert response.headers["www-authenticate"] == "Bearer", (what, method, path)
+            _problem(response, 401)
+    for path in ("/nothing", "/runs/", "/openapi.json/x", "/static-offline-docs"):
+        _problem(await service.client.get(path), 401)
+
+
+async def test_an_error_does_not_tell_which_keys_existed(service: Keyed) -> None:
+    spoilt = await _spoilt(service)
+    bodies = {
+        (await service.client.get("/runs", headers=spoilt[what])).text for what in ("wrong", "revoked", "expired")
+    }
+    assert len(bodies) == 1
+    key = spoilt["revoked"]["authorization"].removeprefix("Bearer ")
+    assert key not in bodies.pop()
+
+
+async def test_a_key_in_the_address_or_given_twice_is_not_taken(service: Keyed) -> None:
+    key = (await service.new()).key
+    _problem(await service.client.get("/runs", params={"api_key": key, "access_token": key}), 401)
+    twice = [("authorization", f"Bearer {key}"), ("authorization", f"Bearer {key}")]
+    _problem(await service.client.get("/runs", headers=twice), 401)
+    assert (await service.client.get("/runs", headers={"authorization": f"bearer  {key}"})).status_code == 200
+
+
+async def test_scopes(service: Keyed) -> None:
+    reader = await service.headers(scopes=[Scope.READ])
+    writer = await service.headers(scopes=[Scope.WRITE])
+    assert (await service.client.get("/runs", headers=reader)).status_code == 200
+    for method, path in (("POST", "/learn-loop"), ("POST", "/runs/01K/cancel"), ("GET", "/keys"), ("POST", "/keys")):
+        told = _problem(await service.client.request(method, path, headers=reader, json={}), 403)
+        assert told["detail"].startswith("the API key lacks the scope")
+    _problem(await service.client.get("/runs", headers=writer), 403)
+    _problem(await service.client.get("/keys", headers=writer), 403)
+    assert (await service.client.post("/learn-loop", headers=writer, json={"iterations": 1})).status_code == 202
+
+
+async def test_a_refused_body_is_not_read(service: Keyed) -> None:
+    """The reply comes although the body never does."""
+    host, port = service.client.base_url.host, service.client.base_url.port
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(b"POST /graphs HTTP/1.1\r\nHost: a\r\nContent-Length: 30000000\r\n\r\n")
+    await writer.drain()
+    async with asyncio.timeout(10):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 401")
+    writer.close()
+
+
+async def test_keys_are_made_shown_once_listed_and_revoked(service: Keyed) -> None:
+    operator = bearer(OPERATOR_KEY)
+    made = await service.client.post(
+        "/keys", headers=operator, json={"project": "mail", "name": "ci", "scopes": ["read"], "expires_days": 7}
+    )
+    assert made.status_code == 201, made.text
+    key = made.json()["key"]
+    assert made.json()["prefix"] == key[:11]
+    assert made.json()["scopes"] == ["read"]
+    left = datetime.fromisoformat(made.json()["expires_at"]) - datetime.now(UTC)
+    assert timedelta(days=6.9) < left < timedelta(days=7)
+    assert (await service.client.get("/runs", headers=bearer(key))).status_code == 200
+
+    listed = await service.client.get("/keys", headers=operator)
+    assert [each["name"] for each in listed.json()["items"]] == ["ci"]
+    assert key not in listed.text
+    async with service.sessions() as session:
+        dump = str((await session.execute(text("SELECT * FROM api_key"))).all())
+    assert key not in dump
+    assert hash_of(key) in dump
+
+    path = f"/keys/{made.json()['id']}"
+    revoked = await service.client.delete(path, headers=operator)
+    assert revoked.json()["revoked_at"] is not None
+    assert (await service.client.delete(path, headers=operator)).json() == revoked.json()
+    _problem(await service.client.delete("/keys/01KAJ3M7F5T2V8Q9X0C4D6E8GA", headers=operator), 404)
+    whole: dict[str, Any] = {"project": "mail", "name": "ci"}
+    wrong = [
+        ("project", None),
+        ("project", "../up"),
+        ("scopes", []),
+        ("scopes", ["root"]),
+        ("sha256", "a"),
+        ("name", ""),
+    ]
+    for name, value in wrong:
+        _problem(await service.client.post("/keys", headers=operator, json=whole | {name: value}), 422)
+
+
+async def test_an_operator_of_a_project_manages_its_keys_only(service: Keyed) -> None:
+    operator = await service.headers("mail", [Scope.OPERATOR])
+    other = await service.new("sales")
+    own = await service.client.post("/keys", headers=operator, json={"name": "own"})
+    assert own.json()["project"] == "mail"
+    for project in ("sales", "*"):
+        _problem(await service.client.post("/keys", headers=operator, json={"name": "a", "project": project}), 403)
+    items = (await service.client.get("/keys", headers=operator)).json()["items"]
+    assert {each["project"] for each in items} == {"mail"}
+    _problem(await service.client.delete(f"/keys/{other.row.id}", headers=operator), 404)
+    assert (await service.client.get("/runs", headers=bearer(other.key))).status_code == 200
+
+
+async def test_revocation_holds_on_another_replica_within_the_promised_time(service: Keyed) -> None:
+    """A second key ring on the same database stands for the replica; its clock is moved."""
+    new, now = await service.new(), 0.0
+    keys = Keys(service.sessions)
+    replica = KeyRing(keys, clock=lambda: now)
+    assert (await replica.caller(new.key)).project == "mail"
+    operator = bearer(OPERATOR_KEY)
+    assert (await service.client.delete(f"/keys/{new.row.id}", headers=operator)).status_code == 200
+    now = KEPT_S
+    assert KEPT_S <= 5
+    with pytest.raises(Unauthorized):
+        await replica.caller(new.key)
+
+
+async def test_the_last_use_is_noted_at_most_once_a_minute(service: Keyed) -> None:
+    new = await service.new()
+    ring = KeyRing(Keys(service.sessions))
+
+    async def noted() -> datetime | None:
+        await ring.caller(new.key)
+        await ring.save_use()
+        async with service.sessions() as session:
+            query = select(ApiKey.last_used_at).where(ApiKey.id == new.row.id)
+            return (await session.execute(query)).scalar_one()
+
+    first = await noted()
+    assert first is not None
+    assert await noted() == first
+    async with service.sessions.begin() as session:
+        old = first - timedelta(seconds=61)
+        await session.execute(update(ApiKey).where(ApiKey.id == new.row.id).values(last_used_at=old))
+    assert await noted() not in (first, old)
+
+
+async def test_on_loopback_no_key_is_needed(data_dir: Path, database_url: str) -> None:
+    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
+        assert (await client.get("/runs")).status_code == 200
+        made = await client.post("/keys", json={"project": "mail", "name": "first", "scopes": ["operator"]})
+        assert made.status_code == 201
+
+
+async def test_a_database_that_is_away_is_no_wrong_key(service: Keyed, database_url: str) -> None:
+    new = await service.new()
+    url = make_url(database_url)
+    conninfo = f"host='{url.query['host']}' user=postgres dbname=postgres"
+    cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
+    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as admin:
+        await admin.execute(f"ALTER DATABASE {url.database} ALLOW_CONNECTIONS false".encode())
+        await admin.execute(cut, [url.database])
+        response = await service.client.get("/runs", headers=bearer(new.key))
+        await admin.execute(f"ALTER DATABASE {url.database} ALLOW_CONNECTIONS true".encode())
+    _problem(response, 503)
+    assert int(response.headers["retry-after"]) > 0
+    assert (await service.client.get("/runs", headers=bearer(new.key))).status_code == 200
+
+
+async def test_every_reply_says_what_it_answers_and_is_not_kept(service: Keyed) -> None:
+    headers = await service.headers()
+    for path in ("/runs", "/runs/01K", "/nothing", "/health/live", "/docs"):
+        for sent in (headers, None):
+            response = await service.client.get(path, headers=sent)
+            assert re.fullmatch(r"[0-9A-Z]{26}", response.headers["x-request-id"])
+            assert response.headers["x-content-type-options"] == "nosniff"
+            assert response.headers["content-security-policy"] == "frame-ancestors 'none'"
+            assert response.headers["referrer-policy"] == "no-referrer"
+            assert response.headers["cache-control"] == "no-store"
+            assert "access-control-allow-origin" not in response.headers
+    kept = await service.client.get("/runs", headers=headers | {"x-request-id": "job-7:a.b"})
+    assert kept.headers["x-request-id"] == "job-7:a.b"
+    for odd in ("a b", "x" * 129, "a\tb", ""):
+        response = await service.client.get("/runs", headers=headers | {"x-request-id": odd})
+        assert response.headers["x-request-id"] != odd
+
+
+async def test_an_unexpected_error_has_the_headers_too(data_dir: Path, database_url: str) -> None:
+    app = create_app(settings_for(data_dir, database_url))
+
+    @app.get("/broken")
+    async def broken() -> None:
+        raise RuntimeError("a secret detail")
+
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://a") as client:
+        response = await client.get("/broken", headers={"x-request-id": "seven"})
+    assert "a secret detail" not in response.text
+    _problem(response, 500)
+    assert response.headers["x-request-id"] == "seven"
+    assert response.headers["x-content-type-options"] == "nosniff"

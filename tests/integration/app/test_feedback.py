@@ -1,0 +1,435 @@
+"""Feedback over HTTP, what is kept of it, and what evidence it makes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import insert, text
+from ulid import ULID
+
+import judges.registry
+from app.db import Sessions, make_engine, make_sessions, parse_url
+from app.evidence import StoredFeedback
+from app.feedback_schemas import MAX_EVENTS
+from app.judging import judge_services
+from app.models import Feedback, Run
+from app.runs.own_thread import on_own_thread
+from environment.sales_email.environment import SalesEmail
+from judges.base import Attempt, Evidence
+from judges.feedback import ONLINE
+from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.emails import email, make_run, make_trajectory
+from tests.integration.app.served import served, settings_for
+
+
+@dataclass(frozen=True)
+class Outside:
+    """The service as a client sees it, and its database."""
+
+    client: httpx.AsyncClient
+    sessions: Sessions
+
+    async def email(self, run_id: str | None = None, citations: str = "ab", **more: Any) -> str:
+        """A trajectory with an email."""
+        return await make_trajectory(self.sessions, run_id, email(citations), **more)
+
+    async def post(self, **event: Any) -> httpx.Response:
+        return await self.client.post("/feedback", json={"event_id": str(ULID())} | event)
+
+    async def batch(self, *events: dict[str, Any], **more: Any) -> Any:
+        """The reply to a batch; events without an id get one."""
+        made = [{"event_id": str(ULID())} | event for event in events]
+        return (await self.client.post("/feedback", json={"events": made} | more)).raise_for_status().json()
+
+    async def items(self, run_id: str, what: str = "", **params: Any) -> list[Any]:
+        page = await self.client.get(f"/runs/{run_id}/feedback{what}", params=params)
+        return list(page.raise_for_status().json()["items"])
+
+    async def evidence(self, run_id: str) -> dict[str, Evidence]:
+        """What the judge of that run would hear, by trajectory."""
+        async with self.sessions() as session:
+            run = await session.get_one(Run, run_id)
+        source = StoredFeedback(self.sessions, asyncio.get_running_loop(), run)
+        return {each.trajectory_id: each for each in await source.evidence()}
+
+
+@asynccontextmanager
+async def _outside(data_dir: Path, database_url: str, **more: Any) -> AsyncIterator[Outside]:
+    engine = make_engine(parse_url(database_url))
+    try:
+        async with served(settings_for(data_dir, database_url, **more), ScriptedLoop()) as client:
+            yield Outside(client, make_sessions(engine))
+    finally:
+        await engine.dispose()
+
+
+@pytest.fixture
+async def outside(data_dir: Path, database_url: str) -> AsyncIterator[Outside]:
+    async with _outside(data_dir, database_url) as made:
+        yield made
+
+
+def _problem(response: httpx.Response, status: int) -> str:
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    return str(response.json()["detail"])
+
+
+async def test_the_furthest_outcome_counts_however_late_it_comes(outside: Outside) -> None:
+    run_id = await make_run(outside.sessions)
+    shown = await outside.email(run_id, shown_after=2)
+    taken = (await outside.post(type="call_booked", trajectory_id=shown)).raise_for_status().json()
+    assert taken == {"accepted": 1, "duplicates": 0, "rejected": [], "links": {run_id: f"/runs/{run_id}/feedback"}}
+    # The run's frontend knows no trajectories, only the run and the iteration; and it is late.
+    early = "2026-03-14T09:30:00+01:00"
+    (await outside.post(type="opened", run_id=run_id, iteration=2, occurred_at=early)).raise_for_status()
+    assert (await outside.evidence(run_id))[shown] == Evidence(shown, frozenset("ab"), 0.6, 0.0, 0.0)
+    listed = await outside.items(run_id)
+    assert [each["type"] for each in listed] == ["opened", "call_booked"]
+    assert datetime.fromisoformat(listed[0]["occurred_at"]) == datetime(2026, 3, 14, 8, 30, tzinfo=UTC)
+    assert listed[0] | {"trajectory_id": shown, "iteration": 2, "source": "api", "over": None} == listed[0]
+    assert await outside.items(run_id, "/emails") == [
+        {
+            "trajectory_id": shown,
+            "kind": "showcase",
+            "iteration": 2,
+            "online": 0.6,
+            "wins": 0.0,
+            "losses": 0.0,
+            "simulated": False,
+        }
+    ]
+
+
+async def test_people_prefer_one_email_to_another(outside: Outside) -> None:
+    run_id = await make_run(outside.sessions)
+    better, worse = await outside.email(run_id), await outside.email(run_id)
+    await outside.batch(
+        {"type": "preferred", "trajectory_id": better, "over": worse, "confidence": 0.5},
+        {"type": "thumbs_up", "trajectory_id": worse, "confidence": 0.25},
+        {"type": "thumbs_down", "trajectory_id": better},
+        {"type": "preferred", "trajectory_id": better, "over": worse},
+    )
+    known = await outside.evidence(run_id)
+    assert (known[better].wins, known[better].losses, known[better].online) == (1.5, 1.0, None)
+    assert (known[worse].wins, known[worse].losses, known[worse].online) == (0.25, 1.5, None)
+
+
+async def test_an_event_that_comes_twice_counts_once(outside: Outside) -> None:
+    run_id = await make_run(outside.sessions)
+    event = {"event_id": "mail-7", "type": "thumbs_up", "trajectory_id": await outside.email(run_id, shown_after=0)}
+    assert (await outside.post(**event)).json()["accepted"] == 1
+    again = (await outside.post(**event)).json()
+    assert (again["accepted"], again["duplicates"], again["rejected"]) == (0, 1, [])
+    # By its run and iteration it is the same email.
+    del event["trajectory_id"]
+    assert (await outside.post(**event, run_id=run_id, iteration=0)).json()["duplicates"] == 1
+    changed = await outside.post(**event, run_id=run_id, iteration=0, confidence=0.5)
+    assert "'mail-7' was sent before with another confidence" in _problem(changed, 409)
+    for change in ({"type": "opened"}, {"source": "simulator"}, {"occurred_at": "2026-01-01T00:00:00Z"}):
+        _problem(await outside.post(**(event | {"run_id": run_id, "iteration": 0} | change)), 409)
+    assert len(await outside.items(run_id)) == 1
+
+
+async def test_one_event_sent_by_many_at_once_is_one_row(outside: Outside) -> None:
+    run_id = await make_run(outside.sessions)
+    one, other = await outside.email(run_id), await outside.email(run_id)
+    events = [{"event_id": f"e{n}", "type": "opened", "trajectory_id": one} for n in range(50)]
+    replies = await asyncio.gather(*(outside.batch(*(events if n % 2 else events[::-1])) for n in range(8)))
+    assert sum(reply["accepted"] for reply in replies) == 50
+    assert sum(reply["duplicates"] for reply in replies) == 7 * 50
+    assert len(await outside.items(run_id, limit=200)) == 50
+    # Of two events that claim one id, one is kept.
+    claims = [{"event_id": "claim", "type": "opened", "trajectory_id": id} for id in (one, other)]
+    assert sorted(r.status_code for r in await asyncio.gather(*(outside.post(**claim) for claim in claims))) == [
+        200,
+        409,
+    ]
+
+
+async def test_two_services_with_the_same_events_do_not_wait_for_each_other(outside: Outside) -> None:
+    run_id = await make_run(outside.sessions)
+    sent = await outside.email(run_id)
+    events = [{"event_id": f"e{n}", "type": "opened", "trajectory_id": sent} for n in range(3)]
+    async with outside.sessions.begin() as another:
+        await another.execute(insert(Feedback), [_stored(run_id, events[0])])
+        posting = asyncio.create_task(outside.batch(*events[::-1]))
+        async with asyncio.timeout(20):
+            while not (await another.execute(WAITING)).scalar_one():
+                await asyncio.sleep(0.01)
+        await another.execute(insert(Feedback), [_stored(run_id, event) for event in events[1:]])
+    assert (await posting)["duplicates"] == 3
+
+
+WAITING = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+
+
+def _stored(run_id: str, event: dict[str, Any]) -> dict[str, Any]:
+    """What another service writes for the event."""
+    more = {"confidence": 1.0, "source": "api", "occurred_at": datetime.now(UTC)}
+    return {"id": str(ULID()), "run_id": run_id, "project": "learnloop"} | event | more
+
+
+async def test_of_a_batch_the_good_events_are_kept_and_the_bad_told(outside: Outside) -> None:
+    run_id = await make_run(outside.sessions)
+    shown = await outside.email(run_id, shown_after=1)
+    unwritten = await make_trajectory(outside.sessions, run_id, {"email": None})
+    soon = (datetime.now(UTC) + timedelta(minutes=10)).isoformat()
+    reply = await outside.batch(
+        {"event_id": "good", "type": "opened", "trajectory_id": shown},
+        {"event_id": "unknown", "type": "opened", "trajectory_id": "nobody"},
+        {"event_id": "unwritten", "type": "sent", "trajectory_id": unwritten},
+        {"event_id": "no showcase", "type": "sent", "run_id": run_id, "iteration": 7},
+        {"event_id": "no run", "type": "sent", "run_id": "01K", "iteration": 1},
+        {"event_id": "itself", "type": "preferred", "trajectory_id": shown, "over": shown},
+        {"event_id": "over nobody", "type": "preferred", "trajectory_id": shown, "over": "nobody"},
+        {"event_id": "soon", "type": "sent", "trajectory_id": shown, "occurred_at": soon},
+        {"event_id": "good", "type": "opened", "trajectory_id": shown},
+        {"event_id": "good", "type": "replied", "trajectory_id": shown},
+        {"event_id": "last", "type": "replied", "run_id": run_id, "iteration": 1},
+    )
+    assert (reply["accepted"], reply["duplicates"]) == (2, 1)
+    told = {each["event_id"]: each["detail"] for each in reply["rejected"]}
+    assert [each["index"] for each in reply["rejected"]] == [1, 2, 3, 4, 5, 6, 7, 9]
+    assert "no trajectory 'nobody'" in told["unknown"]
+    assert "no trajectory 'nobody'" in told["over nobody"]
+    assert "has no email" in told["unwritten"]
+    assert "no run '01K' that showed" in told["no run"]
+    assert "iteration 7" in told["no showcase"]
+    assert "over itself" in told["itself"]
+    assert "future" in told["soon"]
+    assert "another type" in told["good"]
+    assert {each["event_id"] for each in await outside.items(run_id)} == {"good", "last"}
+
+
+async def test_one_event_that_cannot_be_taken_is_a_problem(outside: Outside) -> None:
+    run_id = await make_run(outside.sessions)
+    unwritten = await make_trajectory(outside.sessions, run_id, {"email": None}, shown_after=0)
+    _problem(await outside.post(type="sent", trajectory_id="nobody"), 404)
+    _problem(await outside.post(type="sent", run_id="01K", iteration=0), 404)
+    _problem(await outside.post(type="sent", run_id=run_id, iteration=1), 404)
+    for type in ("sent", "thumbs_down"):
+        assert "has no email" in _problem(await outside.post(type=type, run_id=run_id, iteration=0), 422)
+        _problem(await outside.post(type=type, trajectory_id=unwritten), 422)
+    assert await outside.items(run_id) == []
+    _problem(await outside.client.get("/runs/01K/feedback"), 404)
+    _problem(await outside.client.get("/runs/01K/feedback/emails"), 404)
+
+
+BAD: list[dict[str, Any]] = [
+    {"type": "clicked"},
+    {"trajectory_id": None},
+    {"run_id": "a", "iteration": 0},
+    {"trajectory_id": None, "run_id": "a"},
+    {"trajectory_id": None, "iteration": 0},
+    {"type": "preferred"},
+    {"over": "other"},
+    {"confidence": 1.0},
+    {"type": "thumbs_up", "confidence": 0},
+    {"type": "thumbs_up", "confidence": 1.5},
+    {"event_id": ""},
+    {"event_id": "x" * 201},
+    {"event_id": "a\x00b"},
+    {"rating": 5},
+    {"source": "nobody"},
+    {"occurred_at": "2026-03-14T09:30:00"},
+    {"occurred_at": "2026-03-14"},
+    {"occurred_at": 1_700_000_000},
+    {"occurred_at": "1700000000"},
+    {"occurred_at": "0001-01-01T00:00:00+14:00"},
+    {"occurred_at": "2026-02-30T00:00:00Z"},
+    {"occurred_at": "9999-12-31T23:59:59-14:00"},
+]
+
+
+async def test_badly_formed_feedback_is_refused_as_a_whole(outside: Outside) -> None:
+    run_id = await make_run(outside.sessions)
+    good = {"event_id": "e", "type": "opened", "trajectory_id": await outside.email(run_id)}
+    for change in BAD:
+        assert _problem(await outside.client.post("/feedback", json=good | change), 422), change
+    bodies: tuple[Any, ...] = (
+        {},
+        [],
+        [good],
+        {"events": []},
+        {"events": [good] * (MAX_EVENTS + 1)},
+        {"events": good},
+        7,
+    )
+    for body in bodies:
+        _problem(await outside.client.post("/feedback", json=body), 422)
+    # One of a batch has a source of its own, or is no event at all.
+    for second in ({**good, "source": "api"}, {**good, "type": "clicked"}, None):
+        _problem(await outside.client.post("/feedback", json={"events": [good, second]}), 422)
+    assert await outside.items(run_id) == []
+    for query in ("cursor=nonsense", "limit=0"):
+        _problem(await outside.client.get(f"/runs/{run_id}/feedback?{query}"), 422)
+
+
+async def test_answers_that_are_no_emails_have_thumbs_only(outside: Outside) -> None:
+    run_id = await make_run(outside.sessions, environment="email_search")
+    answer = await make_trajectory(outside.sessions, run_id, {"answer": "14 March"})
+    (await outside.post(type="thumbs_up", trajectory_id=answer)).raise_for_status()
+    _problem(await outside.post(type="opened", trajectory_id=answer), 422)
+    assert (await outside.evidence(run_id))[answer] == Evidence(answer, frozenset(), None, 1.0, 0.0)
+
+
+async def test_invented_events_are_shown_as_such(outside: Outside) -> None:
+    run_id = await make_run(outside.sessions)
+    real, invented = await outside.email(run_id), await outside.email(run_id)
+    await outside.batch({"type": "opened", "trajectory_id": invented}, source="simulator")
+    (await outside.post(type="sent", trajectory_id=invented)).raise_for_status()
+    (await outside.post(type="replied", trajectory_id=real)).raise_for_status()
+    assert [each["source"] for each in await outside.items(run_id)] == ["api", "api", "simulator"]
+    assert {each["trajectory_id"]: each["simulated"] for each in await outside.items(run_id, "/emails")} == {
+        real: False,
+        invented: True,
+    }
+    known = await outside.evidence(run_id)
+    assert known[invented].simulated
+    assert not known[real].simulated
+
+
+async def test_evidence_is_of_all_runs_on_the_same_graph(outside: Outside) -> None:
+    graph, another = {"sha256": "a" * 64}, {"sha256": "b" * 64}
+    runs = [
+        await make_run(outside.sessions, graph=graph),
+        await make_run(outside.sessions, graph=graph),
+        await make_run(outside.sessions, graph=another),
+        await make_run(outside.sessions),
+        await make_run(outside.sessions, environment="email_search", graph=graph),
+        await make_run(outside.sessions, graph=graph, project="another"),
+    ]
+    sent = [await outside.email(run_id) for run_id in (*runs, None)]
+    await outside.batch(*({"type": "opened", "trajectory_id": id} for id in sent))
+    heard = [list(await outside.evidence(run_id)) for run_id in runs]
+    assert heard == [[sent[1], sent[0]], [sent[1], sent[0]], [sent[2]], [sent[3]], [sent[4]], [sent[5]]]
+    # One without a graph and one whose graph is null are both on synthetic graphs.
+    assert await _with_null_graph(outside) == {sent[3]}
+
+
+async def _with_null_graph(outside: Outside) -> set[str]:
+    run_id = await make_run(outside.sessions)
+    async with outside.sessions.begin() as session:
+        run = await session.get_one(Run, run_id)
+        run.request = {"environment": {"name": "sales_email", "config": {"graph": None}}}
+    return set(await outside.evidence(run_id))
+
+
+async def test_emails_of_another_project_do_not_exist(data_dir: Path, database_url: str) -> None:
+    operator = "ll_" + 40 * "k"
+    guarded = {"require_keys": "always", "operator_key": operator}
+    async with _outside(data_dir, database_url, **guarded) as outside:
+        made = await outside.client.post(
+            "/keys", json={"name": "frontend", "project": "mine"}, headers={"Authorization": f"Bearer {operator}"}
+        )
+        outside.client.headers["Authorization"] = f"Bearer {made.raise_for_status().json()['key']}"
+        mine, theirs = [await make_run(outside.sessions, project=name) for name in ("mine", "theirs")]
+        own, other = await outside.email(mine, shown_after=0), await outside.email(theirs, shown_after=0)
+        reply = await outside.batch(
+            {"type": "opened", "trajectory_id": own},
+            {"type": "opened", "trajectory_id": other},
+            {"type": "preferred", "trajectory_id": own, "over": other},
+            {"type": "opened", "run_id": theirs, "iteration": 0},
+        )
+        assert reply["accepted"] == 1
+        assert [each["detail"] for each in reply["rejected"]] == [
+            f"there is no trajectory {other!r}",
+            f"there is no trajectory {other!r}",
+            f"there is no run {theirs!r} that showed an email after iteration 0",
+        ]
+        _problem(await outside.client.get(f"/runs/{theirs}/feedback"), 404)
+        _problem(await outside.client.get(f"/runs/{theirs}/feedback/emails"), 404)
+
+
+async def test_lists_come_in_pages(outside: Outside) -> None:
+    run_id = await make_run(outside.sessions)
+    sent = [await outside.email(run_id) for _ in range(5)]
+    await outside.batch(*({"type": "opened", "trajectory_id": id} for id in sent))
+    for what in ("", "/emails"):
+        path = f"/runs/{run_id}/feedback{what}"
+        first = (await outside.client.get(path, params={"limit": 3})).json()
+        rest = (await outside.client.get(path, params={"limit": 3, "cursor": first["next_cursor"]})).json()
+        assert (len(first["items"]), len(rest["items"]), rest["next_cursor"]) == (3, 2, None)
+        assert {each["trajectory_id"] for each in first["items"] + rest["items"]} == set(sent)
+
+
+async def test_groups_that_are_judged_at_once_hear_the_same(outside: Outside) -> None:
+    run_id = await make_run(outside.sessions)
+    (await outside.post(type="opened", trajectory_id=await outside.email(run_id))).raise_for_status()
+    async with outside.sessions() as session:
+        run = await session.get_one(Run, run_id)
+    source = StoredFeedback(outside.sessions, asyncio.get_running_loop(), run)
+    first, *others = await asyncio.gather(*(source.evidence() for _ in range(20)))
+    assert len(first) == 1
+    assert all(each is first for each in others)
+
+
+async def test_the_judge_of_a_run_hears_it(outside: Outside, data_dir: Path, database_url: str) -> None:
+    run_id = await make_run(outside.sessions)
+    (await outside.post(type="opportunity", trajectory_id=await outside.email(run_id))).raise_for_status()
+    async with outside.sessions() as session:
+        run = await session.get_one(Run, run_id)
+    home, environment = asyncio.get_running_loop(), SalesEmail()
+    services = judge_services(settings_for(data_dir, database_url), outside.sessions, home, run, environment)
+    judge = judges.registry.build("feedback", {}, services)
+    [scenario] = environment.scenarios("train", 1, seed=0)
+    # A run is judged on a thread and a loop of its own.
+    judged = await on_own_thread(lambda: judge.judge(scenario, [Attempt("new", email(), [])]), "judging")
+    assert judged.scores[0].value == pytest.approx(0.8)
+
+
+async def test_without_the_database_there_is_no_evidence(outside: Outside) -> None:
+    run_id = await make_run(outside.sessions)
+    async with outside.sessions() as session:
+        run = await session.get_one(Run, run_id)
+    nowhere = make_engine(parse_url("postgresql://nobody@127.0.0.1:9/nothing"))
+    assert await StoredFeedback(make_sessions(nowhere), asyncio.get_running_loop(), run).evidence() == ()
+    await nowhere.dispose()
+
+
+TYPES = st.sampled_from((*ONLINE, "thumbs_up", "thumbs_down", "preferred"))
+EVENTS = st.lists(st.tuples(TYPES, st.integers(0, 1), st.floats(0, 1, exclude_min=True)), min_size=1, max_size=8)
+
+
+ROUNDED = [("thumbs_up", 0, 1.0), *[("thumbs_up", 0, 1e-16)] * 7]
+"""Weights whose sum as floats depends on their order."""
+
+
+@given(events=EVENTS, order=st.randoms(use_true_random=False), cut=st.integers(1, 8))
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(events=ROUNDED, order=Random(0), cut=4)
+async def test_neither_order_nor_repetition_changes_the_evidence(
+    outside: Outside, events: list[tuple[str, int, float]], order: Any, cut: int
+) -> None:
+    """The same events in order, and shuffled in two requests of which one is sent twice."""
+    heard = []
+    for shuffled in (False, True):
+        run_id = await make_run(outside.sessions, graph=str(ULID()))
+        emails = [await outside.email(run_id), await outside.email(run_id)]
+        posted = [_event(f"{run_id}-{n}", emails, *event) for n, event in enumerate(events)]
+        if shuffled:
+            order.shuffle(posted)
+            await outside.batch(*posted[:cut])
+        await outside.batch(*posted)
+        known = await outside.evidence(run_id)
+        heard.append([(each.online, each.wins, each.losses) for id in emails if (each := known.get(id))])
+    assert heard[0] == heard[1]
+    reached = [ONLINE[type] for type, which, _ in events if type in ONLINE and which == 0]
+    assert (heard[0][0][0] if reached else None) == max(reached, default=None)
+
+
+def _event(id: str, emails: list[str], type: str, which: int, confidence: float) -> dict[str, Any]:
+    event: dict[str, Any] = {"event_id": id, "type": type, "trajectory_id": emails[which]}
+    if type == "preferred":
+        event["over"] = emails[1 - which]
+    return event if type in ONLINE else event | {"confidence": confidence}

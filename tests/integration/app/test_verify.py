@@ -1,0 +1,125 @@
+"""Stored figures are computed again from stored trajectories."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import text
+from typer.testing import CliRunner
+
+from app.cli.main import app
+from app.db import make_engine, parse_url
+from tests.fakes.scripted_chat import call, scripted_chat
+from tests.fakes.scripted_learning import ScriptedBackend
+from tests.integration.app.served import served, settings_for
+from tests.integration.app.test_results import SALES, completed, sales_service
+from training.learn_loop import learn_loop
+
+
+async def _change(database_url: str, statement: str) -> None:
+    engine = make_engine(parse_url(database_url))
+    async with engine.begin() as connection:
+        changed = await connection.execute(text(statement))
+        assert changed.rowcount == 1
+    await engine.dispose()
+
+
+async def _verify(client: Any, run: Any) -> Any:
+    return (await client.get(f"/runs/{run['run_id']}/verify")).raise_for_status().json()
+
+
+async def test_a_run_is_what_its_trajectories_say(data_dir: Path, database_url: str) -> None:
+    async with sales_service(data_dir, database_url) as client:
+        run = await completed(client, **SALES)
+        found = await _verify(client, run)
+        assert (found["ok"], found["differences"]) == (True, [])
+        # The baseline: 6 validation and 6 test tries; each iteration 40 tries, 6 validation, at the end 6 test ones.
+        assert (found["iterations"], found["trajectories"]) == (3, 12 + 46 + 52 + 3)
+        assert found["node_scores"] == 3 * 4
+        assert found["figures"] > 4 * found["trajectories"]
+
+
+async def test_whatever_was_changed_is_found(data_dir: Path, database_url: str) -> None:
+    async with sales_service(data_dir, database_url) as client:
+        run = await completed(client, **SALES)
+        smallest = "reward + 2.220446049250313e-16"
+        rewarded = "SELECT id FROM trajectory WHERE kind = 'train' AND reward BETWEEN 0.5 AND 1 ORDER BY seq LIMIT 1"
+        await _change(database_url, f"UPDATE trajectory SET reward = {smallest} WHERE id = ({rewarded})")
+        await _change(database_url, "UPDATE iteration SET reward_median = 0.125 WHERE iteration = 1")
+        await _change(
+            database_url,
+            "UPDATE evaluation SET success = 0.5 WHERE iteration = 2 AND split = 'test' AND mode = 'greedy'",
+        )
+        await _change(
+            database_url,
+            "UPDATE reflection SET state = jsonb_set(state, '{node_scores,fact-lists}', '0.5') WHERE iteration = 2",
+        )
+        found = await _verify(client, run)
+        assert found["ok"] is False
+        told = {(each["iteration"], each["what"]): each for each in found["differences"]}
+        assert told.keys() == {
+            (1, "reward"),
+            (1, "reward_median"),
+            (2, "test greedy success"),
+            (2, "node score of fact-lists"),
+        }
+        assert told[1, "reward"]["stored"] - told[1, "reward"]["recomputed"] < 3e-16
+        assert told[1, "reward"]["trajectory_id"]
+        assert told[2, "node score of fact-lists"]["stored"] == 0.5
+
+
+async def test_an_outcome_that_was_changed_moves_everything_that_rests_on_it(data_dir: Path, database_url: str) -> None:
+    async with sales_service(data_dir, database_url) as client:
+        run = await completed(client, **SALES)
+        one = "SELECT id FROM trajectory WHERE kind = 'train' AND iteration = 1 AND success ORDER BY seq LIMIT 1"
+        await _change(
+            database_url,
+            f"UPDATE trajectory SET outcome = jsonb_set(outcome, '{{finish}}', '\"malformed\"') WHERE id = ({one})",
+        )
+        changed = {(each["iteration"], each["what"]) for each in (await _verify(client, run))["differences"]}
+        assert {(1, "reward"), (1, "reward_parts"), (1, "advantage"), (1, "reward_mean"), (1, "malformed")} <= changed
+        assert any(what.startswith("node score of") for _, what in changed)
+        assert all(iteration > 0 for iteration, _ in changed)
+
+
+async def test_what_cannot_be_computed_is_a_difference(data_dir: Path, database_url: str) -> None:
+    async with sales_service(data_dir, database_url) as client:
+        run = await completed(client, **SALES | {"iterations": 1})
+        one = "SELECT id FROM trajectory WHERE kind = 'train' AND score IS NOT NULL ORDER BY seq LIMIT 1"
+        await _change(database_url, f"UPDATE trajectory SET outcome = '{{}}' WHERE id = ({one})")
+        [difference] = (await _verify(client, run))["differences"]
+        assert difference["recomputed"].startswith("cannot be computed: KeyError")
+
+
+async def test_an_environment_that_does_not_learn_is_checked_too(data_dir: Path, database_url: str) -> None:
+    async def answer(request: Any) -> Any:
+        right = request["temperature"] and request["seed"] % 2
+        return call("return_final_answer", answer="no idea", sources=["x"] if right else [])
+
+    async with scripted_chat(answer) as chat:
+        settings = settings_for(data_dir, database_url)
+        async with served(settings, learn_loop, ScriptedBackend(chat.url)) as client:  # type: ignore[arg-type]
+            run = await completed(client, **{name: SALES[name] for name in ("iterations", "evaluation")})
+            found = await _verify(client, run)
+            assert (found["ok"], found["differences"], found["node_scores"]) == (True, [], 0)
+            assert (await client.get("/runs/none/verify")).status_code == 404
+
+
+async def test_the_command_says_what_differs(data_dir: Path, database_url: str) -> None:
+    async with sales_service(data_dir, database_url) as client:
+        run = await completed(client, **SALES | {"iterations": 1})
+
+        async def command(*options: str) -> Any:
+            arguments = ["runs", "verify", run["run_id"], "--url", str(client.base_url), *options]
+            return await asyncio.to_thread(CliRunner().invoke, app, arguments)
+
+        good = await command()
+        assert good.exit_code == 0
+        assert "every figure follows" in good.output
+        await _change(database_url, "UPDATE iteration SET reward_mean = 7 WHERE iteration = 1")
+        bad = await command()
+        assert bad.exit_code == 1
+        assert "reward_mean" in bad.output
+        document = json.loads((await command("--json")).stdout)
+        assert [each["what"] for each in document["differences"]] == ["reward_mean"]

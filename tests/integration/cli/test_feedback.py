@@ -1,0 +1,91 @@
+"""`learnloop feedback` against the real service."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.db import Sessions, make_engine, make_sessions, parse_url
+from environment.sales_email.market import Market
+from judges.feedback import ONLINE
+from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.emails import email, make_run, make_trajectory
+from tests.integration.app.served import served, settings_for
+from tests.integration.cli.conftest import Learnloop, Ran
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A run that showed three emails, one of them unwritten, in the service at `url`."""
+
+    run_id: str
+    written: list[str]
+    url: str
+    sessions: Sessions
+    learnloop: Learnloop
+
+    async def feedback(self, command: str, *more: str, run_id: str | None = None) -> Ran:
+        """Run `learnloop feedback COMMAND RUN_ID`, while the service answers."""
+        arguments = ("feedback", command, run_id or self.run_id, "--url", self.url, *more)
+        return await asyncio.to_thread(self.learnloop, *arguments)
+
+
+@pytest.fixture
+async def shown(data_dir: Path, database_url: str, learnloop: Learnloop) -> AsyncIterator[Shown]:
+    engine = make_engine(parse_url(database_url))
+    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
+        sessions = make_sessions(engine)
+        run_id = await make_run(sessions)
+        await make_trajectory(sessions, run_id, {"email": None}, shown_after=0)
+        await make_trajectory(sessions, run_id, email())  # asked for, not shown
+        written = [
+            await make_trajectory(sessions, run_id, email(cited), shown_after=k) for k, cited in ((1, "ab"), (2, "bc"))
+        ]
+        yield Shown(run_id, written, str(client.base_url), sessions, learnloop)
+    await engine.dispose()
+
+
+def _fates(seed: int) -> list[list[str]]:
+    task: dict[str, Any] = {"prospect": "Tolu Marend", "company": "Velmor", "goal": "book a call"}
+    return [Market(seed).events(task, email(cited)) for cited in ("ab", "bc")]
+
+
+async def test_the_market_simulator_answers_the_emails_that_were_shown(shown: Shown) -> None:
+    first = (await shown.feedback("simulate", "--seed", "4", "--json")).json
+    assert first["source"] == "market simulator"
+    assert [each["trajectory_id"] for each in first["emails"]] == shown.written
+    assert [each["outcome"] for each in first["emails"]] == [fate[-1] for fate in _fates(4)]
+    assert (first["accepted"], first["rejected"]) == (sum(map(len, _fates(4))), [])
+    kept = (await shown.feedback("list", "--json")).json
+    assert {each["source"] for each in kept} == {"simulator"}
+    for id, fate in zip(shown.written, _fates(4), strict=True):
+        assert {each["type"] for each in kept if each["trajectory_id"] == id} == set(fate)
+
+
+async def test_to_simulate_twice_adds_nothing(shown: Shown) -> None:
+    sent = (await shown.feedback("simulate", "--json")).json["accepted"]
+    again = (await shown.feedback("simulate", "--json")).json
+    assert (again["accepted"], again["duplicates"]) == (0, sent)
+
+
+async def test_invented_figures_are_titled_so_in_80_columns(shown: Shown) -> None:
+    simulated = (await shown.feedback("simulate", "--seed", "4")).stdout
+    assert simulated.splitlines()[0].rstrip() == "market simulator, seed 4: invented outcomes"
+    for fate in _fates(4):
+        assert re.search(rf"Rellik for Velmor +{fate[-1]} +{ONLINE[fate[-1]]:.1f}", simulated)
+    listed = (await shown.feedback("list")).stdout
+    assert listed.count("market simulator") == len(listed.splitlines()) - 1 == sum(map(len, _fates(4)))
+    assert max(map(len, (simulated + listed).splitlines())) <= 80
+
+
+async def test_a_run_that_showed_no_email(shown: Shown) -> None:
+    empty = await make_run(shown.sessions)
+    ran = await shown.feedback("simulate", run_id=empty)
+    assert (ran.exit_code, ran.stdout) == (1, "")
+    assert f"run {empty} has shown no email" in ran.stderr
+    assert (await shown.feedback("list", run_id=empty)).stdout == "no feedback\n"
+    assert "there is no run 'nope'" in (await shown.feedback("simulate", run_id="nope")).stderr
