@@ -266,7 +266,7 @@ async def test_an_unexpected_error_has_the_headers_too(data_dir: Path, database_
         raise RuntimeError("a secret detail")
 
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://a") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         response = await client.get("/broken", headers={"x-request-id": "seven"})
     assert "a secret detail" not in response.text
     _problem(response, 500)
