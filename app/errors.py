@@ -78,6 +78,19 @@ class StillRunning(Conflict):
         return {"Retry-After": str(self.retry_after_s)}
 
 
+class NotAllowed(Conflict):
+    """The run is in a state that does not allow what was asked of it."""
+
+    title = "Not allowed in this state"
+
+    def __init__(self, message: str, allowed: Sequence[str]) -> None:
+        super().__init__(f"{message}; it takes: {', '.join(allowed) or 'nothing'}")
+        self.allowed = list(allowed)
+
+    def members(self) -> Mapping[str, Any]:
+        return {"allowed": self.allowed}
+
+
 class ModelBusy(Conflict):
     """Another live run trains the model."""
 

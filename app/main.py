@@ -14,7 +14,7 @@ from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 
 from app import errors, idempotency
-from app.api import ask, catalogue, documents, feedback, health, keys, runs, start, trajectories, webhooks
+from app.api import ask, catalogue, documents, events, feedback, health, keys, runs, start, trajectories, webhooks
 from app.auth.guard import Guard
 from app.auth.ring import open_ring
 from app.auth.tenancy import own_only
@@ -24,7 +24,7 @@ from app.idempotency import Idempotency
 from app.logs import configure_logs
 from app.rate_limit import RateLimit
 from app.response_headers import ResponseHeaders
-from app.runs.runner import Connect, LearnLoop
+from app.runs.drive import Connect, LearnLoop
 from app.service import open_service
 from app.settings import Settings
 from training.learn_loop import learn_loop
@@ -63,7 +63,7 @@ def create_app(settings: Settings, *, connect: Connect | None = None, learn: Lea
     )
     _add_middleware(app, settings)
     errors.install(app)
-    for part in (start, documents, runs, trajectories, ask, feedback, catalogue, webhooks, keys):
+    for part in (start, documents, runs, events, trajectories, ask, feedback, catalogue, webhooks, keys):
         app.include_router(part.router, dependencies=[Depends(BEARER), Depends(own_only)])
     app.include_router(health.router)
 

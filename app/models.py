@@ -92,6 +92,8 @@ class Run(Base):
     """Until then, by the database's clock, nobody else may claim it."""
     attempts: Mapped[int] = mapped_column(default=0, server_default="0")
     """Claims since something was last finished: a run that kills its workers ends."""
+    engine: Mapped[str | None]
+    """The engine that has the run's model, once it was driven; only workers that reach it can go on."""
     wait_reason: Mapped[str | None]
     """Why a queued run waits, or why a paused one is paused."""
     cancel_requested: Mapped[bool] = mapped_column(default=False)

@@ -2,10 +2,14 @@
 
 import asyncio
 import gc
+import os
+import secrets
+import socket
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import structlog
 from sqlalchemy import URL
@@ -18,10 +22,14 @@ from app.db import DatabaseUrlError, Sessions, make_engine, make_sessions, migra
 from app.embedded_postgres import EmbeddedPostgres
 from app.engine_process import EngineProcess
 from app.errors import DATABASE_DOWN
+from app.event_feed import EventFeed
 from app.judging import judge_services
+from app.runs.drive import Connect, Driver, LearnLoop
+from app.runs.leases import Leases, Limits
 from app.runs.own_thread import on_loop
 from app.runs.queries import RunQueries
-from app.runs.runner import Connect, LearnLoop, Runner
+from app.runs.results_files import ResultsFiles
+from app.runs.runner import Runner
 from app.runs.store import RunStore
 from app.secret_box import secret_box
 from app.settings import Settings
@@ -53,6 +61,7 @@ class Service:
     runner: Runner
     connect: Connect
     webhooks: Endpoints
+    feed: EventFeed
     tracer: Tracer | None
     """Receives the spans of runs and asks; None: nobody wants them."""
 
@@ -86,17 +95,10 @@ async def open_service(
         tracer = weave_tracer(settings)
         if tracer is not None:
             stack.push_async_callback(tracer.close)
-        runner = Runner(
-            sessions,
-            connect,
-            data_dir=settings.data_dir,
-            max_concurrent=settings.max_concurrent_runs,
-            frontend_url=str(settings.frontend_url) if settings.frontend_url else None,
-            judge_services=partial(judge_services, settings, sessions, asyncio.get_running_loop()),
-            on_saved=dispatcher.wake,
-            tracer=tracer,
-            learn=learn,
-        )
+        feed = EventFeed(sessions, database.url, on_hint=dispatcher.wake)
+        stack.push_async_callback(feed.close)
+        feed.start()
+        runner = await _runner(settings, sessions, database.url, connect, tracer, learn)
         stack.push_async_callback(runner.close)
         runner.start()
         warm_up = asyncio.create_task(asyncio.to_thread(_warm_up), name="warm-up")
@@ -111,9 +113,49 @@ async def open_service(
             runner,
             connect,
             Endpoints(sessions, box, guard),
+            feed,
             tracer,
         )
         warm_up.cancel()
+
+
+async def _runner(
+    settings: Settings, sessions: Sessions, url: URL, connect: Connect, tracer: Tracer | None, learn: LearnLoop
+) -> Runner:
+    """This process as a worker. The runs of the one that held the data directory before it are free at once."""
+    leases = Leases(
+        sessions,
+        worker=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}",
+        ttl_s=settings.lease_s,
+        limits=Limits(settings.max_runs_per_project, settings.max_runs_per_backend),
+        backends=registry.names(),
+        engine=f"{socket.gethostname()}:{settings.data_dir}",
+    )
+    driver = Driver(
+        sessions,
+        connect,
+        judge_services=partial(judge_services, settings, sessions, asyncio.get_running_loop()),
+        results=ResultsFiles(sessions, settings.data_dir),
+        data_dir=settings.data_dir,
+        learn=learn,
+        tracer=tracer,
+    )
+    await _succeed(leases, settings.data_dir / "worker")
+    return Runner(
+        sessions,
+        url,
+        leases,
+        driver,
+        max_concurrent=settings.max_concurrent_runs,
+        phase_timeout_s=settings.phase_timeout_s,
+    )
+
+
+async def _succeed(leases: Leases, name_file: Path) -> None:
+    """Free the runs of the worker before us: it is dead, as we hold its data directory."""
+    with suppress(FileNotFoundError):
+        await leases.expire(name_file.read_text())
+    name_file.write_text(leases.worker)
 
 
 async def _migrate(database: AsyncEngine) -> None:

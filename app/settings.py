@@ -71,7 +71,15 @@ class Settings(BaseSettings):
     """Whose pages may call the API from a browser: origins, comma-separated, or `*`; none by default."""
     max_graph_bytes: int = Field(32_000_000, ge=1_000_000, le=256_000_000)
     """Of a request that may hold a graph or scenarios."""
-    max_concurrent_runs: int = Field(1, ge=1, le=64)
+    max_concurrent_runs: int = Field(1, ge=0, le=64)
+    """Of this process; 0: it serves the API only, and workers drive the runs."""
+    max_runs_per_project: int | None = Field(None, ge=1)
+    """Under way at once, over all workers; None: no limit."""
+    max_runs_per_backend: int | None = Field(None, ge=1)
+    lease_s: float = Field(30.0, ge=1.0, le=3600.0)
+    """How long a run waits for another worker after its own one died."""
+    phase_timeout_s: float = Field(3600.0, ge=1.0)
+    """A run without any progress for so long is hung, and fails."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "console", "json"] = "auto"
     """auto: console on a terminal, JSON lines otherwise."""

@@ -1,7 +1,8 @@
 """The tries that an iteration makes, and the verdicts on them; what the journal has of them is not made again."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import Literal
@@ -10,7 +11,7 @@ from ulid import ULID
 
 from environment.base import Environment, Scenario
 from judges.base import Judge, Judgement
-from training.backends.base import Endpoint
+from training.backends.base import BackendUnavailable, Endpoint
 from training.journal import Journal, dump_judgements, dump_rollout, load_judgements, load_rollout
 from training.rollouts import Chat, failed, open_chat, rollout
 from training.scoring import judge_group, pay_group
@@ -72,7 +73,8 @@ class Tries:
     ) -> list[Rollout]:
         """All attempts, `concurrency` at once, in their order. Nothing runs on after it returns or raises.
 
-        Raises RolloutsFailed if every one of them failed; a showcase may.
+        Raises RolloutsFailed if every one of them failed; a showcase may. Raises BackendUnavailable where the endpoint
+        went away for so long that a rollout gave up: that says nothing of the try, and it would be kept for ever.
         """
         config = self._config
         gate = asyncio.Semaphore(config.concurrency)
@@ -95,20 +97,20 @@ class Tries:
                     max_completion_tokens=config.max_completion_tokens,
                     timeout_s=config.rollout_timeout_s,
                 )
+            if endpoint.remembers and _away(finished):
+                raise BackendUnavailable(finished.error)
             done += 1
             self._journal.keep_soon(self._iteration, entry, dump_rollout(finished))
             self._progress(Progress(self._iteration, phase, done, len(attempts)))
             return finished
 
         self._progress(Progress(self._iteration, phase, 0, len(attempts)))
-        async with (
-            open_chat(endpoint, config.concurrency) as chat,
-            asyncio.TaskGroup() as tasks,
-        ):
-            started = []
-            for number, wanted in enumerate(attempts):
-                started.append(tasks.create_task(attempt(chat, wanted, f"rollout/{where}/{number}")))
-                await asyncio.sleep(0)  # the first request is sent while the others are still being made
+        started = []
+        with _unwrapped():
+            async with open_chat(endpoint, config.concurrency) as chat, asyncio.TaskGroup() as tasks:
+                for number, wanted in enumerate(attempts):
+                    started.append(tasks.create_task(attempt(chat, wanted, f"rollout/{where}/{number}")))
+                    await asyncio.sleep(0)  # the first request is sent while the others are still being made
         rollouts = [task.result() for task in started]
         if failed(rollouts) == len(rollouts) and phase != "reflect":
             raise RolloutsFailed(
@@ -138,3 +140,19 @@ class Tries:
         )
         await self._journal.keep(self._iteration, entry, dump_judgements(judgements))
         return judgements
+
+
+def _away(rollout: Rollout) -> bool:
+    """A rollout's error begins with the exception's name; the OpenAI client's for a server that is not there is this one."""
+    return rollout.error is not None and rollout.error.startswith("APIConnectionError")
+
+
+@contextmanager
+def _unwrapped() -> Iterator[None]:
+    """BackendUnavailable as itself, where a task group raises it for several rollouts."""
+    try:
+        yield
+    except ExceptionGroup as group:
+        if away := group.subgroup(BackendUnavailable):
+            raise BackendUnavailable(str(away.exceptions[0])) from group
+        raise

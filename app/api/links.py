@@ -1,6 +1,16 @@
 """Where the things of the API lie."""
 
-_PARTS = ("iterations", "trajectories", "checkpoints", "results", "node-scores", "judge-calls", "feedback", "cancel")
+_PARTS = (
+    "iterations",
+    "trajectories",
+    "checkpoints",
+    "results",
+    "node-scores",
+    "judge-calls",
+    "feedback",
+    "events",
+    "cancel",
+)
 
 
 def run_links(run_id: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Runs: see how they go, cancel them."""
+"""Runs: see how they go; cancel, pause, resume and retry them."""
 
 from typing import Annotated
 
@@ -9,6 +9,7 @@ from app.api import presentation, results
 from app.api.dependencies import CurrentCaller, CurrentService, IdCursor, Limit, NumberCursor, RunId
 from app.api.links import results_path, run_links
 from app.runs.state import RunStatus
+from app.service import Service
 
 router = APIRouter(tags=["runs"])
 router.include_router(results.router)
@@ -59,10 +60,31 @@ async def list_checkpoints(
 
 
 @router.post("/runs/{run_id}/cancel", status_code=202)
-async def cancel_run(service: CurrentService, run_id: RunId) -> schemas.Accepted:
-    """Stop a run. It is `cancelled` once nothing of it works any more; poll it until then."""
-    status = await service.store.request_cancel(run_id)
-    service.runner.cancel(run_id)
+async def cancel_run(service: CurrentService, caller: CurrentCaller, run_id: RunId) -> schemas.Accepted:
+    """Stop a run for good. It is `cancelled` once nothing of it works any more; poll it until then."""
+    return _moved(service, run_id, await service.store.cancel(run_id, caller.actor))
+
+
+@router.post("/runs/{run_id}/pause", status_code=202)
+async def pause_run(service: CurrentService, caller: CurrentCaller, run_id: RunId) -> schemas.Accepted:
+    """Stop a run for now. What it finished is kept; it is `paused` once nothing of it works any more."""
+    return _moved(service, run_id, await service.store.pause(run_id, caller.actor))
+
+
+@router.post("/runs/{run_id}/resume", status_code=202)
+async def resume_run(service: CurrentService, caller: CurrentCaller, run_id: RunId) -> schemas.Accepted:
+    """Let a paused run go on where it was."""
+    return _moved(service, run_id, await service.store.resume(run_id, caller.actor))
+
+
+@router.post("/runs/{run_id}/retry", status_code=202)
+async def retry_run(service: CurrentService, caller: CurrentCaller, run_id: RunId) -> schemas.Accepted:
+    """Let a failed run go on after the last thing that it finished."""
+    return _moved(service, run_id, await service.store.retry(run_id, caller.actor))
+
+
+def _moved(service: Service, run_id: str, status: RunStatus) -> schemas.Accepted:
+    service.runner.nudge(run_id)
     return schemas.Accepted(run_id=run_id, status=status, results_path=results_path(run_id), links=run_links(run_id))
 
 

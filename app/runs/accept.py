@@ -27,8 +27,8 @@ from training.backends import registry
 _Place = tuple[str | int, ...]
 
 
-async def accept(service: Service, request: LearnLoopRequest, reply: Callable[[Run], BaseModel]) -> Run:
-    """The queued run; `reply` makes what its sender is told. Raises InvalidRequest or ModelBusy."""
+async def accept(service: Service, request: LearnLoopRequest, reply: Callable[[Run], BaseModel], actor: str) -> Run:
+    """The queued run; `reply` makes what its sender, `actor`, is told. Raises InvalidRequest or ModelBusy."""
     settings = service.settings
     run_id = str(ULID())
     given = with_defaults(request, settings, run_id)
@@ -48,7 +48,7 @@ async def accept(service: Service, request: LearnLoopRequest, reply: Callable[[R
         base_model=model["base_model"],
         iterations_total=complete["iterations"],
     )
-    await service.store.create(run, new, reply=reply(run))
+    await service.store.create(run, new, reply=reply(run), actor=actor)
     service.runner.wake()
     return run
 

@@ -5,13 +5,14 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import Sessions
-from app.models import Checkpoint, Evaluation, Iteration, JudgeCall, Reflection, Run, Trajectory, WebhookDelivery
-from app.runs.state import RunStatus
-from app.webhooks.message import iteration_delivery
+from app.events import EventType, append
+from app.models import Checkpoint, Evaluation, Iteration, Journal, JudgeCall, Reflection, Run, Trajectory
+from app.runs.leases import Lease, LeaseLost
+from app.webhooks.message import iteration_data
 from judges.base import JudgeCall as JudgeCallResult
 from training.rollouts import messages_of
 from training.types import Evaluation as EvaluationResult
@@ -20,10 +21,6 @@ from training.types import IterationResult, Rollout, ScoredRollout
 Row = dict[str, Any]
 _ROWS_AT_ONCE = 16
 """Between two portions requests get their turn."""
-
-
-class RunLost(Exception):
-    """The run is not ours to write to any more: it has moved on or ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +33,12 @@ class IterationRows:
     trajectories: list[Row]
     judge_calls: list[Row]
     reflection: Row | None
-    delivery: Row | None
+    event: Row
+    """What the event log tells of it."""
 
 
-def iteration_rows(run: Run, result: IterationResult, frontend_url: str | None) -> IterationRows:
-    """What is to be saved of an iteration; with a message to the frontend, if there is one."""
+def iteration_rows(run: Run, result: IterationResult) -> IterationRows:
+    """What is to be saved of an iteration."""
     return IterationRows(
         result,
         _iteration_row(run.id, result),
@@ -48,14 +46,15 @@ def iteration_rows(run: Run, result: IterationResult, frontend_url: str | None) 
         list(_trajectory_rows(run, result)),
         [{"run_id": run.id, "iteration": result.iteration, **asdict(call)} for call in _judge_calls(result)],
         _reflection_row(run.id, result),
-        None if frontend_url is None else iteration_delivery(run.id, result, frontend_url),
+        iteration_data(result),
     )
 
 
-async def save_iteration(sessions: Sessions, run_id: str, rows: IterationRows) -> None:
-    """Save an iteration once: a second call with the same rows changes nothing. Raises RunLost."""
+async def save_iteration(sessions: Sessions, lease: Lease, rows: IterationRows) -> None:
+    """Save an iteration once: a second call with the same rows changes nothing. Raises LeaseLost."""
+    run_id, iteration = lease.run_id, rows.result.iteration
     async with sessions.begin() as session:
-        if not await _advance(session, run_id, rows.result):
+        if not await _advance(session, lease, rows.result):
             return
         await session.execute(insert(Iteration), [rows.iteration])
         if rows.evaluations:
@@ -67,11 +66,12 @@ async def save_iteration(sessions: Sessions, run_id: str, rows: IterationRows) -
         if rows.reflection is not None:
             await session.execute(insert(Reflection), [rows.reflection])
         await _save_checkpoint(session, run_id, rows.result)
-        if rows.delivery is not None:
-            await session.execute(insert(WebhookDelivery), [rows.delivery])
+        done = delete(Journal).where(Journal.run_id == run_id, Journal.iteration <= iteration)
+        await session.execute(done)
+        await append(session, run_id, EventType.ITERATION_COMPLETED, lease.actor, rows.event, iteration=iteration)
 
 
-async def _advance(session: AsyncSession, run_id: str, result: IterationResult) -> bool:
+async def _advance(session: AsyncSession, lease: Lease, result: IterationResult) -> bool:
     """Move the run's counters past this iteration; False if that was done before (a reply was lost)."""
     rollouts = sum(len(group.rollouts) for group in result.groups)
     rollouts += sum(len(evaluation.rollouts) for evaluation in result.evaluations)
@@ -79,9 +79,10 @@ async def _advance(session: AsyncSession, run_id: str, result: IterationResult) 
     calls = list(_judge_calls(result))
     advance = (
         update(Run)
-        .where(Run.id == run_id, Run.status == RunStatus.RUNNING, Run.next_iteration == result.iteration)
+        .where(lease.held(), Run.next_iteration == result.iteration)
         .values(
             next_iteration=result.iteration + 1,
+            attempts=0,
             step=result.step,
             best_step=result.best_step,
             rollouts=Run.rollouts + rollouts,
@@ -95,9 +96,9 @@ async def _advance(session: AsyncSession, run_id: str, result: IterationResult) 
     )
     if (await session.execute(advance)).scalar_one_or_none() is not None:
         return True
-    saved = select(Iteration.iteration).where(Iteration.run_id == run_id, Iteration.iteration == result.iteration)
+    saved = select(Run.id).where(lease.held(), Run.next_iteration > result.iteration)
     if (await session.execute(saved)).scalar_one_or_none() is None:
-        raise RunLost(f"run {run_id} did not wait for iteration {result.iteration}")
+        raise LeaseLost(f"run {lease.run_id} did not wait for iteration {result.iteration} of epoch {lease.epoch}")
     return False
 
 

@@ -1,4 +1,4 @@
-"""The states of a run and the moves between them. Pure."""
+"""The states of a run, the moves between them, and what its owner may ask for. Pure."""
 
 from enum import StrEnum
 
@@ -14,6 +14,17 @@ class RunStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
+class Verb(StrEnum):
+    """What its owner may do to a run."""
+
+    CANCEL = "cancel"
+    PAUSE = "pause"
+    RESUME = "resume"
+    RETRY = "retry"
+    FORK = "fork"
+    DELETE = "delete"
+
+
 _MOVES: dict[RunStatus, frozenset[RunStatus]] = {
     RunStatus.QUEUED: frozenset({RunStatus.RUNNING, RunStatus.PAUSED, RunStatus.FAILED, RunStatus.CANCELLED}),
     # Back to queued: its worker stopped, and another one goes on.
@@ -25,6 +36,15 @@ _MOVES: dict[RunStatus, frozenset[RunStatus]] = {
     # A retry goes on from the last iteration that was saved.
     RunStatus.FAILED: frozenset({RunStatus.QUEUED}),
     RunStatus.CANCELLED: frozenset(),
+}
+_VERBS: dict[RunStatus, frozenset[Verb]] = {
+    RunStatus.QUEUED: frozenset({Verb.CANCEL, Verb.PAUSE}),
+    RunStatus.RUNNING: frozenset({Verb.CANCEL, Verb.PAUSE, Verb.FORK}),
+    RunStatus.PAUSED: frozenset({Verb.CANCEL, Verb.RESUME, Verb.FORK}),
+    RunStatus.COMPLETED: frozenset({Verb.FORK, Verb.DELETE}),
+    RunStatus.FAILED: frozenset({Verb.RETRY, Verb.FORK, Verb.DELETE}),
+    # Cancelling it again changes nothing, and tells so.
+    RunStatus.CANCELLED: frozenset({Verb.CANCEL, Verb.FORK, Verb.DELETE}),
 }
 
 TERMINAL = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
@@ -39,4 +59,9 @@ def moves(status: RunStatus) -> frozenset[RunStatus]:
 
 def sources(target: RunStatus) -> frozenset[RunStatus]:
     """The states from which a run may move to `target`."""
-    return frozenset(status for status, moves in _MOVES.items() if target in moves)
+    return frozenset(status for status, targets in _MOVES.items() if target in targets)
+
+
+def allowed(status: RunStatus) -> list[Verb]:
+    """What may be asked for of a run in that state, in the order of `Verb`."""
+    return [verb for verb in Verb if verb in _VERBS[status]]

@@ -1,24 +1,38 @@
-"""All SQL that makes and moves runs. One transaction per call; every move is a conditional UPDATE."""
+"""All SQL that makes and moves runs. One transaction per call, with the event that tells of it."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
-from sqlalchemy import ColumnElement, case, func, select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from app import idempotency
 from app.db import Sessions
 from app.documents import NewDocument, save
-from app.errors import Conflict, ModelBusy, NotFound
+from app.errors import Conflict, ModelBusy, NotAllowed, NotFound
+from app.events import EventType, append
 from app.models import Run
-from app.runs.state import LIVE, TERMINAL, RunStatus, sources
+from app.runs.leases import NO_PROGRESS, Lease, LeaseLost
+from app.runs.state import LIVE, TERMINAL, RunStatus, Verb, allowed
 from training.types import Progress
 
-_INTERRUPTED = (
-    "interrupted: the service stopped after iteration %s; post the learn-loop again with the same "
-    "model to go on from its last checkpoint"
-)
+_NOBODY: Mapping[str, Any] = {"owner": None, "lease_until": None, **NO_PROGRESS}
+_ENDED = {
+    RunStatus.COMPLETED: EventType.RUN_COMPLETED,
+    RunStatus.FAILED: EventType.RUN_FAILED,
+    RunStatus.CANCELLED: EventType.RUN_CANCELLED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the owner of a running run asked its worker for."""
+
+    cancel: bool
+    pause: bool
 
 
 class RunStore:
@@ -27,14 +41,24 @@ class RunStore:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
-    async def create(self, run: Run, documents: Iterable[NewDocument] = (), *, reply: BaseModel | None = None) -> None:
-        """Save a queued run, its documents and the reply that tells of it. Raises ModelBusy if a live run holds its
-        model."""
+    async def create(
+        self,
+        run: Run,
+        documents: Iterable[NewDocument] = (),
+        *,
+        reply: BaseModel | None = None,
+        actor: str = "local",
+    ) -> None:
+        """Save a queued run, its documents and the reply that tells of it.
+
+        Raises ModelBusy if a live run holds its model.
+        """
         try:
             async with self._sessions.begin() as session:
                 session.add(run)
                 await session.flush()  # a busy model is told before a big graph is sent
                 await save(session, documents)
+                await append(session, run.id, EventType.RUN_CREATED, actor, _created(run))
                 if reply is not None:
                     await idempotency.complete(session, 202, reply)
         except IntegrityError as error:
@@ -61,27 +85,8 @@ class RunStore:
             raise NotFound(f"there is no run {run_id!r}")
         return run
 
-    async def claim(self, owner: str) -> Run | None:
-        """Move the oldest queued run to running, for `owner`; None if none waits."""
-        oldest = (
-            select(Run.id)
-            .where(Run.status == RunStatus.QUEUED)
-            .order_by(Run.id)
-            .limit(1)
-            .with_for_update(skip_locked=True)
-            .scalar_subquery()
-        )
-        move = (
-            update(Run)
-            .where(Run.id == oldest, Run.status == RunStatus.QUEUED)
-            .values(status=RunStatus.RUNNING, owner=owner, started_at=func.now())
-            .returning(Run)
-        )
-        async with self._sessions.begin() as session:
-            return (await session.execute(move)).scalar_one_or_none()
-
-    async def beat(self, run_id: str, progress: Progress | None) -> bool:
-        """Save how far a running run is; whether its cancellation was asked for."""
+    async def beat(self, lease: Lease, progress: Progress | None) -> Wishes:
+        """Save how far a running run is; what its owner wishes. Raises LeaseLost."""
         values: dict[str, Any] = {"status": Run.status}
         if progress is not None:
             values = {
@@ -90,74 +95,127 @@ class RunStore:
                 "phase_done": progress.done,
                 "phase_total": progress.total,
             }
-        beat = update(Run).where(Run.id == run_id).values(**values).returning(Run.cancel_requested)
+        beat = update(Run).where(lease.held()).values(**values).returning(Run.cancel_requested, Run.pause_requested)
         async with self._sessions.begin() as session:
-            return bool((await session.execute(beat)).scalar_one_or_none())
+            row = (await session.execute(beat)).one_or_none()
+        if row is None:
+            raise LeaseLost(f"run {lease.run_id} is not ours any more")
+        return Wishes(*row)
 
-    async def request_cancel(self, run_id: str) -> RunStatus:
-        """Cancel a queued run at once, ask a running one to stop; its status then. Raises NotFound, Conflict."""
-        status: ColumnElement[str] = case((Run.status == RunStatus.QUEUED, RunStatus.CANCELLED.value), else_=Run.status)
-        finished = case((Run.status == RunStatus.QUEUED, func.now()), else_=Run.finished_at)
-        ask = (
-            update(Run)
-            .where(Run.id == run_id, Run.status.in_(LIVE))
-            .values(cancel_requested=True, status=status, finished_at=finished)
-            .returning(Run.status)
-        )
+    async def cancel(self, run_id: str, actor: str) -> RunStatus:
+        """Cancel a waiting run at once, ask the worker of a running one to stop; its status then.
+
+        Raises NotFound, NotAllowed.
+        """
         async with self._sessions.begin() as session:
-            moved = (await session.execute(ask)).scalar_one_or_none()
-        if moved is not None:
-            return RunStatus(moved)
-        run = await self.get(run_id)
-        if run.status != RunStatus.CANCELLED:
-            raise Conflict(f"run {run_id} has already {run.status}")
-        return RunStatus.CANCELLED
+            run = await _locked(session, run_id, Verb.CANCEL)
+            if run.status == RunStatus.RUNNING:
+                if not run.cancel_requested:
+                    run.cancel_requested = True
+                    await append(session, run_id, EventType.CANCEL_REQUESTED, actor)
+            elif run.status != RunStatus.CANCELLED:
+                _set(run, status=RunStatus.CANCELLED, finished_at=func.now(), wait_reason=None)
+                await append(session, run_id, EventType.RUN_CANCELLED, actor)
+            return RunStatus(run.status)
+
+    async def pause(self, run_id: str, actor: str) -> RunStatus:
+        """Pause a waiting run at once, ask the worker of a running one to; its status then. Raises as `cancel`."""
+        async with self._sessions.begin() as session:
+            run = await _locked(session, run_id, Verb.PAUSE)
+            if run.status == RunStatus.RUNNING:
+                if not run.pause_requested:
+                    run.pause_requested = True
+                    await append(session, run_id, EventType.PAUSE_REQUESTED, actor)
+            else:
+                _set(run, status=RunStatus.PAUSED, wait_reason=f"paused by {actor}")
+                await append(session, run_id, EventType.RUN_PAUSED, actor, {"reason": run.wait_reason})
+            return RunStatus(run.status)
+
+    async def resume(self, run_id: str, actor: str) -> RunStatus:
+        """Queue a paused run again. Raises NotFound, NotAllowed."""
+        return await self._requeue(run_id, Verb.RESUME, EventType.RUN_RESUMED, actor)
+
+    async def retry(self, run_id: str, actor: str) -> RunStatus:
+        """Queue a failed run again; it goes on after what it finished. Raises NotFound, NotAllowed, ModelBusy."""
+        return await self._requeue(run_id, Verb.RETRY, EventType.RUN_RETRIED, actor)
+
+    async def _requeue(self, run_id: str, verb: Verb, event: EventType, actor: str) -> RunStatus:
+        try:
+            async with self._sessions.begin() as session:
+                run = await _locked(session, run_id, verb)
+                told = {"error": run.error} if run.error else {}
+                _set(
+                    run,
+                    status=RunStatus.QUEUED,
+                    error=None,
+                    attempts=0,
+                    wait_reason=None,
+                    finished_at=None,
+                    cancel_requested=False,
+                    pause_requested=False,
+                )
+                await session.flush()
+                await append(session, run_id, event, actor, told)
+        except IntegrityError as error:
+            run = await self.get(run_id)
+            if (holder := await self._holder(run)) is None:
+                raise Conflict("the run could not be queued; try again") from error
+            raise ModelBusy(f"{run.model_project}/{run.model_name}", holder) from None
+        return RunStatus.QUEUED
+
+    async def paused(self, lease: Lease, reason: str) -> None:
+        """A running run's work has stopped, to go on when it is resumed. Nothing if the lease is not ours any more."""
+        values = {"status": RunStatus.PAUSED, "pause_requested": False, "wait_reason": reason, **_NOBODY}
+        async with self._sessions.begin() as session:
+            if await _moved(session, lease, values):
+                await append(session, lease.run_id, EventType.RUN_PAUSED, lease.actor, {"reason": reason})
 
     async def finish(
-        self, run_id: str, status: RunStatus, *, error: str | None = None, summary: Mapping[str, Any] | None = None
-    ) -> bool:
-        """Move a run to a final status; False if it was not in a state that allows it."""
+        self, lease: Lease, status: RunStatus, *, error: str | None = None, summary: Mapping[str, Any] | None = None
+    ) -> None:
+        """Move a running run to a final status. Nothing happens if the lease is not ours any more."""
         assert status in TERMINAL
-        move = (
-            update(Run)
-            .where(Run.id == run_id, Run.status.in_(sources(status)))
-            .values(
-                status=status,
-                error=error,
-                summary=summary,
-                finished_at=func.now(),
-                phase=None,
-                phase_iteration=None,
-                phase_done=None,
-                phase_total=None,
-            )
-            .returning(Run.id)
-        )
+        values = {"status": status, "error": error, "summary": summary, "finished_at": func.now(), **_NOBODY}
         async with self._sessions.begin() as session:
-            return (await session.execute(move)).scalar_one_or_none() is not None
+            if await _moved(session, lease, values):
+                told = {"error": error} if error else {"summary": summary} if summary else {}
+                await append(session, lease.run_id, _ENDED[status], lease.actor, told)
 
-    async def settle_interrupted(self, owner: str) -> list[str]:
-        """Settle `owner`'s running runs, which nothing drives any more: cancelled if that was asked for, queued again
-        if they had not finished the baseline, failed otherwise. The ids of those settled."""
-        started = Run.next_iteration > 0
-        settle = (
-            update(Run)
-            .where(Run.status == RunStatus.RUNNING, Run.owner == owner)
-            .values(
-                status=case(
-                    (Run.cancel_requested, RunStatus.CANCELLED.value),
-                    (started, RunStatus.FAILED.value),
-                    else_=RunStatus.QUEUED.value,
-                ),
-                error=case((~Run.cancel_requested & started, func.format(_INTERRUPTED, Run.next_iteration - 1))),
-                finished_at=case((Run.cancel_requested | started, func.now())),
-                started_at=case((Run.cancel_requested | started, Run.started_at)),
-                phase=None,
-                phase_iteration=None,
-                phase_done=None,
-                phase_total=None,
-            )
-            .returning(Run.id)
-        )
+    async def delete(self, run_id: str) -> Run:
+        """Delete a run that has ended, with all its rows; returns what it was. Raises NotFound, NotAllowed."""
         async with self._sessions.begin() as session:
-            return list((await session.execute(settle)).scalars())
+            run = await _locked(session, run_id, Verb.DELETE)
+            await session.delete(run)
+        return run
+
+
+async def _locked(session: AsyncSession, run_id: str, verb: Verb) -> Run:
+    """The run's row, which nobody else moves before the transaction ends. Raises NotFound, NotAllowed."""
+    run = await session.get(Run, run_id, with_for_update={"key_share": True})
+    if run is None:
+        raise NotFound(f"there is no run {run_id!r}")
+    verbs = allowed(RunStatus(run.status))
+    if verb not in verbs:
+        raise NotAllowed(f"a run that is {run.status} takes no {verb}", verbs)
+    return run
+
+
+def _set(run: Run, **values: Any) -> None:
+    for name, value in values.items():
+        setattr(run, name, value)
+
+
+async def _moved(session: AsyncSession, lease: Lease, values: Mapping[str, Any]) -> bool:
+    move = update(Run).where(lease.held()).values(**values).returning(Run.id)
+    return (await session.execute(move)).scalar_one_or_none() is not None
+
+
+def _created(run: Run) -> dict[str, Any]:
+    return {
+        "environment": run.environment,
+        "judge": run.judge,
+        "backend": run.backend,
+        "model": {"project": run.model_project, "name": run.model_name, "base_model": run.base_model},
+        "iterations": run.iterations_total,
+        "parent": {"run_id": run.parent_run_id, "step": run.parent_step} if run.parent_run_id else None,
+    }

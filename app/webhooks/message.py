@@ -1,12 +1,8 @@
 """What the frontend is told about an iteration."""
 
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
-from ulid import ULID
-
-from app import stored_json
 from app.runs.showcase import final_email, shows_email
 from app.runs.state import RunStatus
 from training.types import IterationResult
@@ -21,22 +17,6 @@ def iteration_data(result: IterationResult) -> dict[str, Any]:
         "success": result.success,
         "step": result.step,
         **_shown(result),
-    }
-
-
-def iteration_delivery(run_id: str, result: IterationResult, url: str) -> dict[str, Any]:
-    """The delivery row of one iteration; its body is fixed here, so that every attempt sends the same bytes."""
-    envelope = {
-        "type": "iteration.completed",
-        "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "run_id": run_id,
-    }
-    return {
-        "id": str(ULID()),
-        "run_id": run_id,
-        "iteration": result.iteration,
-        "url": url,
-        "body": stored_json.dumps(envelope | iteration_data(result)),
     }
 
 

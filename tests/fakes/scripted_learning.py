@@ -12,11 +12,13 @@ from typing import Any, cast
 from environment.base import Environment, Json, Scenario
 from judges.base import Judge, Score
 from training.backends.base import Backend, Endpoint, ModelSpec, Policy, TrainOutcome
+from training.journal import Journal
 from training.types import (
     Evaluation,
     Group,
     IterationResult,
     Progress,
+    Resume,
     RewardSummary,
     Rollout,
     RunConfig,
@@ -115,9 +117,11 @@ class ScriptedLoop:
         policy: Policy,
         *,
         progress: Callable[[Progress], None],
+        journal: Journal,
+        resume: Resume | None,
     ) -> AsyncGenerator[IterationResult, None]:
         try:
-            for iteration in range(config.iterations + 1):
+            for iteration in range(resume.iteration if resume else 0, config.iterations + 1):
                 self.has_entered(iteration).set()
                 progress(Progress(iteration, "rollout", 3, 64))
                 while iteration in self.gates and not self.gates[iteration].is_set():

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 NAME = "embedded"
 _EVENT_WAIT_S = 20
+_UNDER_WAY_PAUSE_S = 0.5
+_FAILURES = {"step_conflict": StepConflict, "engine_stopped": BackendUnavailable}
+"""What a failed job's code means, where it is not that the training failed."""
 _REFUSED = (400, 404, 409, 413, 422)
 """Statuses of a request that would be refused again."""
 _OPTIONS = {"token_weighting": "token"}
@@ -101,8 +104,20 @@ class EmbeddedPolicy:
             "expected_step": expected_step,
         }
         with _translated():
-            job = await self._client.post("/preview/training-jobs", cast_to=dict[str, Any], body=body)
-            return await self._finish(job["id"])
+            return await self._finish(await self._submit(body, expected_step))
+
+    async def _submit(self, body: Mapping[str, Json], expected_step: int) -> str:
+        """The job's id. A training of the same step that is still under way, perhaps ours before we were started
+        again, is waited for: its end tells whether there is anything left to train."""
+        while True:
+            try:
+                with _translated():
+                    job = await self._client.post("/preview/training-jobs", cast_to=dict[str, Any], body=body)
+                return str(job["id"])
+            except StepConflict:
+                if await self.step() != expected_step:
+                    raise
+            await asyncio.sleep(_UNDER_WAY_PAUSE_S)
 
     async def _finish(self, job_id: str) -> TrainOutcome:
         """Follow the job's events to its end."""
@@ -117,8 +132,7 @@ class EmbeddedPolicy:
                 if event["type"] == "training_ended":
                     return TrainOutcome(data["step"], data["metrics"])
                 if event["type"] == "training_failed":
-                    refused = StepConflict if data.get("code") == "step_conflict" else TrainingFailed
-                    raise refused(data["error_message"])
+                    raise _FAILURES.get(data.get("code"), TrainingFailed)(data["error_message"])
 
     async def metrics(self, step: int) -> dict[str, float]:
         """What the checkpoint's manifest tells of its training."""

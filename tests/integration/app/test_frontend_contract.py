@@ -78,6 +78,7 @@ async def test_a_frontend_that_fails_at_times_hears_of_every_iteration(data_dir:
     assert receiver.taken[2].keys() == {
         *("type", "timestamp", "run_id", "iteration", "status", "rewards", "success", "step"),
         *("final_email", "node_scores", "trajectory_id", "email_written"),
+        *("seq", "version"),
     }
     folder = data_dir / "runs" / run_id / "results"
     assert {name: body for name, (_, body) in files.items()} == {

@@ -4,68 +4,145 @@ import asyncio
 import os
 import signal
 import threading
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import text
 
 from app.db import make_engine, parse_url
-from tests.fakes.scripted_learning import ScriptedLoop
+from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for, until
+from training.types import IterationResult, Progress
 
 
-async def test_a_run_stopped_in_its_baseline_starts_again(data_dir: Path, database_url: str) -> None:
-    settings = settings_for(data_dir, database_url)
-    held = ScriptedLoop(gates={0: threading.Event()})
-    async with served(settings, held) as client:
-        run_id = (await client.post("/learn-loop", json={"iterations": 1})).json()["run_id"]
-        await until(held.has_entered(0).is_set)
+@pytest.mark.parametrize("stopped_in", [0, 1, 3])
+async def test_a_run_whose_service_stops_goes_on_in_the_next(
+    data_dir: Path, database_url: str, stopped_in: int
+) -> None:
+    settings, backend = settings_for(data_dir, database_url), ScriptedBackend()
+    held = ScriptedLoop(gates={stopped_in: threading.Event()})
+    async with served(settings, held, backend) as client:
+        run_id = (await client.post("/learn-loop", json={"iterations": 3})).json()["run_id"]
+        await until(held.has_entered(stopped_in).is_set)
     assert held.closed.is_set()
-    async with served(settings, ScriptedLoop()) as client:
-        await run_with(client, run_id, "completed")
+    going_on = ScriptedLoop()
+    async with served(settings, going_on, backend) as client:
+        run = await run_with(client, run_id, "completed")
+        assert [point["iteration"] for point in run["iterations"]] == [0, 1, 2, 3]
+        events = (await client.get(f"/runs/{run_id}/events")).json()["items"]
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    types = [event["type"] for event in events]
+    assert types[:2] == ["run.created", "run.started"]
+    assert types[-1] == "run.completed"
+    assert (types.count("run.released"), types.count("run.started")) == (1, 2)
+    assert types.count("iteration.completed") == 4
+    assert min(going_on.entered) == stopped_in
 
 
-async def test_a_run_stopped_later_says_what_to_do(data_dir: Path, database_url: str) -> None:
-    settings = settings_for(data_dir, database_url)
-    held = ScriptedLoop(gates={3: threading.Event()})
-    async with served(settings, held) as client:
-        run_id = (await client.post("/learn-loop", json={})).json()["run_id"]
-        await until(held.has_entered(3).is_set)
-    async with served(settings, ScriptedLoop()) as client:
-        run: Any = (await client.get(f"/runs/{run_id}")).json()
-        assert run["status"] == "failed"
-        assert run["error"].startswith("interrupted: the service stopped after iteration 2; post the learn-loop again")
-        assert run["progress"]["iterations_done"] == 2
-
-
-async def test_a_killed_service_leaves_runs_that_the_next_one_settles(data_dir: Path, database_url: str) -> None:
-    settings = settings_for(data_dir, database_url)
+async def test_the_runs_of_a_killed_service_are_free_when_the_next_one_holds_its_directory(
+    data_dir: Path, database_url: str
+) -> None:
+    settings, backend = settings_for(data_dir, database_url, lease_s=3600), ScriptedBackend()
     held = ScriptedLoop(gates={1: threading.Event()})
-    async with served(settings, held) as client:
-        ids = [(await client.post("/learn-loop", json={})).json()["run_id"] for _ in range(4)]
+    async with served(settings, held, backend) as client:
+        ids = [(await client.post("/learn-loop", json={"iterations": 2})).json()["run_id"] for _ in range(3)]
         await until(held.has_entered(1).is_set)
-    begun, asked_to_stop, new, foreign = ids
-    rows = {
-        begun: ("running", str(data_dir), False, 4),
-        asked_to_stop: ("running", str(data_dir), True, 4),
-        new: ("running", str(data_dir), False, 0),
-        foreign: ("running", "another data directory", False, 4),
-    }
+    mine, asked_to_stop, foreign = ids
+    killed = (data_dir / "worker").read_text()
     engine = make_engine(parse_url(database_url))
-    async with engine.begin() as connection:
-        for run_id, (status, owner, cancel, done) in rows.items():
+    async with engine.begin() as connection:  # as SIGKILL would have left it
+        for run_id, owner, cancel in ((mine, killed, False), (asked_to_stop, killed, True), (foreign, "other", False)):
             await connection.execute(
                 text(
-                    "UPDATE run SET status = :s, owner = :o, cancel_requested = :c, next_iteration = :n WHERE id = :id"
+                    "UPDATE run SET status = 'running', owner = :owner, cancel_requested = :cancel, epoch = epoch + 1, "
+                    "lease_until = now() + interval '1 hour' WHERE id = :id"
                 ),
-                {"s": status, "o": owner, "c": cancel, "n": done, "id": run_id},
+                {"owner": owner, "cancel": cancel, "id": run_id},
             )
     await engine.dispose()
-    async with served(settings, ScriptedLoop(gates={0: threading.Event()})) as client:
-        assert "after iteration 3" in (await run_with(client, begun, "failed"))["error"]
+    async with served(settings, ScriptedLoop(), backend) as client:
+        await run_with(client, mine, "completed")
         await run_with(client, asked_to_stop, "cancelled")
-        assert (await run_with(client, new, "running"))["error"] is None
-        await run_with(client, foreign, "running")
+        assert (await run_with(client, foreign, "running"))["progress"]["iterations_done"] == 0
+
+
+async def test_a_paused_run_holds_its_model_and_goes_on_when_resumed(data_dir: Path, database_url: str) -> None:
+    held = ScriptedLoop(gates={2: threading.Event()})
+    async with served(settings_for(data_dir, database_url), held) as client:
+        body = {"iterations": 3, "model": {"name": "held"}}
+        run_id = (await client.post("/learn-loop", json=body)).json()["run_id"]
+        await until(held.has_entered(2).is_set)
+        assert (await client.post(f"/runs/{run_id}/pause")).json()["status"] == "running"
+        await run_with(client, run_id, "paused")
+        assert held.closed.is_set()
+        assert (await client.post("/learn-loop", json=body)).json()["run_id"] == run_id
+        refused = await client.post(f"/runs/{run_id}/retry")
+        assert (refused.status_code, refused.json()["allowed"]) == (409, ["cancel", "resume", "fork"])
+        held.gates[2].set()
+        assert (await client.post(f"/runs/{run_id}/resume")).json()["status"] == "queued"
+        run = await run_with(client, run_id, "completed")
+        assert [point["iteration"] for point in run["iterations"]] == [0, 1, 2, 3]
+        types = [event["type"] for event in (await client.get(f"/runs/{run_id}/events")).json()["items"]]
+    assert [type for type in types if "pause" in type or "resume" in type] == [
+        "run.pause_requested",
+        "run.paused",
+        "run.resumed",
+    ]
+
+
+async def test_a_queued_run_is_paused_and_cancelled_at_once(data_dir: Path, database_url: str) -> None:
+    settings = settings_for(data_dir, database_url, max_concurrent_runs=0)
+    async with served(settings, ScriptedLoop()) as client:
+        run_id = (await client.post("/learn-loop", json={})).json()["run_id"]
+        assert (await client.post(f"/runs/{run_id}/pause")).json()["status"] == "paused"
+        assert (await client.post(f"/runs/{run_id}/cancel")).json()["status"] == "cancelled"
+        assert (await client.post(f"/runs/{run_id}/cancel")).json()["status"] == "cancelled"
+        assert (await client.post(f"/runs/{run_id}/resume")).status_code == 409
+
+
+async def test_a_failed_run_goes_on_when_it_is_retried(data_dir: Path, database_url: str) -> None:
+    loop = ScriptedLoop(fail_at=2)
+    async with served(settings_for(data_dir, database_url), loop) as client:
+        run_id = (await client.post("/learn-loop", json={"iterations": 3})).json()["run_id"]
+        failed = await run_with(client, run_id, "failed")
+        assert "scripted failure" in failed["error"]
+        loop.fail_at = None
+        assert (await client.post(f"/runs/{run_id}/retry")).json()["status"] == "queued"
+        run = await run_with(client, run_id, "completed")
+        assert (run["error"], [point["iteration"] for point in run["iterations"]]) == (None, [0, 1, 2, 3])
+
+
+async def test_a_run_that_hangs_is_told_and_ended(data_dir: Path, database_url: str) -> None:
+    """The loop blocks its own thread: nothing can cancel it, but the run ends and the next one is driven."""
+    settings = settings_for(data_dir, database_url, phase_timeout_s=1, lease_s=1.5)
+    release = threading.Event()
+    loop = HangingLoop(release)
+    async with served(settings, loop) as client:
+        run_id = (await client.post("/learn-loop", json={"iterations": 1})).json()["run_id"]
+        run = await run_with(client, run_id, "failed")
+        assert run["error"] == "the phase rollout made no progress for 1 s"
+        loop.hang = False
+        other = (await client.post("/learn-loop", json={"iterations": 1})).json()["run_id"]
+        await run_with(client, other, "completed")
+        release.set()
+
+
+class HangingLoop(ScriptedLoop):
+    """Blocks its thread in the baseline until it is released."""
+
+    def __init__(self, release: threading.Event) -> None:
+        super().__init__()
+        self.release = release
+        self.hang = True
+
+    async def __call__(self, *args: Any, **more: Any) -> AsyncGenerator[IterationResult, None]:
+        if self.hang:
+            more["progress"](Progress(0, "rollout", 0, 1))
+            self.release.wait(60)
+        async for result in super().__call__(*args, **more):
+            yield result
 
 
 async def test_a_database_crash_is_not_the_runs_failure(data_dir: Path) -> None:

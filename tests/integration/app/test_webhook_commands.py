@@ -19,11 +19,11 @@ async def test_the_commands_do_what_the_api_does(
     data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    settings = settings_for(data_dir, database_url, allowed_private_hosts="127.0.0.0/8")
+    settings = settings_for(data_dir, database_url, allowed_private_hosts="127.0.0.0/8", max_concurrent_runs=0)
     async with (
         served(settings, ScriptedLoop()) as client,
         stage(database_url) as here,
-        faulty_receiver(lambda n: "200 OK" if n == 0 else "500 Oops") as it,
+        faulty_receiver(lambda n: "500 Oops" if n == 1 else "200 OK") as it,
     ):
 
         async def ran(*arguments: str) -> Result:

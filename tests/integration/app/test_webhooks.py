@@ -33,7 +33,18 @@ async def test_each_iteration_is_told_once_and_in_order(data_dir: Path, database
         bodies = list(frontend.bodies())
         assert [body["iteration"] for body in bodies] == [0, 1, 2, 3]
         last = bodies[3]
-        assert last.keys() == {"type", "timestamp", "run_id", "iteration", "status", "rewards", "success", "step"}
+        assert last.keys() == {
+            "type",
+            "timestamp",
+            "run_id",
+            "seq",
+            "version",
+            "iteration",
+            "status",
+            "rewards",
+            "success",
+            "step",
+        }
         assert (last["run_id"], last["status"], last["step"]) == (run_id, "running", 3)
         assert len({headers["webhook-id"] for _, headers, _ in frontend.received}) == 4
 

@@ -67,7 +67,7 @@ def test_a_wrong_origin_is_told_what_is_right(monkeypatch: pytest.MonkeyPatch) -
         ("LEARNLOOP_PORT", "http"),
         ("LEARNLOOP_PORT", "65536"),
         ("LEARNLOOP_LOG_LEVEL", "loud"),
-        ("LEARNLOOP_MAX_CONCURRENT_RUNS", "0"),
+        ("LEARNLOOP_MAX_CONCURRENT_RUNS", "-1"),
         ("LEARNLOOP_ENGINE_DEVICE", "tpu"),
         ("LEARNLOOP_ENGINE_BASE_MODELS", "justaname"),
         ("FRONTEND_URL", "ftp://files.example"),

@@ -1,0 +1,71 @@
+"""What happened to a run: as pages of JSON, or as a stream (server-sent events) that goes on where it broke off."""
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
+
+from app import schemas
+from app.api.dependencies import CurrentService, Limit, NumberCursor, RunId
+from app.api.presentation import page
+from app.event_feed import EventFeed, parsed
+from app.runs.state import TERMINAL, RunStatus
+
+router = APIRouter(tags=["events"])
+_STREAM = "text/event-stream"
+
+
+class EventOut(BaseModel):
+    """docs/events.md tells what `data` holds for each type."""
+
+    seq: int
+    type: str
+    version: int
+    run_id: str
+    iteration: int | None
+    actor: str
+    occurred_at: datetime
+    data: dict[str, Any]
+
+
+@router.get(
+    "/runs/{run_id}/events",
+    response_model=schemas.Page[EventOut],
+    responses={200: {"content": {_STREAM: {}}}, 204: {"description": "The run has ended, and all was sent"}},
+)
+async def list_events(
+    service: CurrentService,
+    request: Request,
+    run_id: RunId,
+    cursor: NumberCursor = None,
+    limit: Limit = 50,
+    last_event_id: Annotated[str | None, Header(pattern=r"^\d{1,18}$")] = None,
+    after: Annotated[int | None, Query(ge=0, lt=2**63, description="Stream from the event after this one")] = None,
+) -> Any:
+    """In order, without a gap. With `Accept: text/event-stream` as a stream; it ends with the run."""
+    run = await service.store.get(run_id)
+    if _STREAM not in request.headers.get("accept", ""):
+        found = await service.feed.read(run_id, int(cursor or 0), limit + 1)
+        return page(found, limit, lambda event: EventOut.model_validate(parsed(event)), lambda event: event.seq)
+    since = int(last_event_id) if last_event_id is not None else after or 0
+    if RunStatus(run.status) in TERMINAL and since >= run.event_seq:
+        return Response(status_code=204)  # tells an EventSource not to come back
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(_stream(service.feed, run_id, since), media_type=_STREAM, headers=headers)
+
+
+async def _stream(feed: EventFeed, run_id: str, after: int) -> AsyncIterator[str]:
+    """Until an event that ends the run. A comment now and then keeps the connection open."""
+    async for events in feed.watch(run_id, after):
+        if not events:
+            yield ": nothing new\n\n"
+            continue
+        yield "".join(f"id: {event.seq}\nevent: {event.type}\ndata: {event.document}\n\n" for event in events)
+        if events[-1].type in _ENDS:
+            return
+
+
+_ENDS = {f"run.{status}" for status in TERMINAL}

@@ -1,0 +1,164 @@
+"""Drives one run under a lease: builds what it needs, goes on where it was, saves what the learn loop yields."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractContextManager, AsyncExitStack, aclosing, closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from app.db import Sessions
+from app.documents import put_back
+from app.engine_process import EngineUnavailable
+from app.models import Run
+from app.runs.configuration import make_environment, make_judge, model_spec, run_config
+from app.runs.journal_store import StoredJournal
+from app.runs.leases import Lease
+from app.runs.own_thread import on_loop, on_own_thread, unbroken
+from app.runs.patience import patiently
+from app.runs.record import iteration_rows, save_iteration
+from app.runs.results_files import ResultsFiles
+from app.runs.resuming import resume_of
+from environment.base import Environment
+from environment.trace import Span, Tracer, span, tracing
+from judges.base import Judge, JudgeServices
+from training.backends.base import Backend, BackendUnavailable, Policy
+from training.journal import Journal
+from training.types import IterationResult, Progress, Resume, RunConfig
+
+Connect = Callable[[str], Awaitable[Backend]]
+"""Backend name -> a connected backend for the caller's event loop; waits for the engine where it needs one."""
+MakeServices = Callable[[Run, Environment], JudgeServices]
+"""What the judge of a run may use; called and used on the run's own event loop."""
+
+
+class LearnLoop(Protocol):
+    """The signature of `training.learn_loop.learn_loop`."""
+
+    def __call__(
+        self,
+        config: RunConfig,
+        environment: Environment,
+        judge: Judge,
+        policy: Policy,
+        *,
+        progress: Callable[[Progress], None],
+        journal: Journal,
+        resume: Resume | None,
+    ) -> AsyncGenerator[IterationResult, None]: ...
+
+
+_AWAY = (EngineUnavailable, BackendUnavailable)
+_PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 60.0, 60.0, 60.0)
+"""Before we try a backend again that is away; when they are used up without progress the run fails."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Driver:
+    """Drives runs for a worker."""
+
+    sessions: Sessions
+    connect: Connect
+    judge_services: MakeServices
+    results: ResultsFiles
+    data_dir: Path
+    learn: LearnLoop
+    tracer: Tracer | None
+
+    async def drive(
+        self, run: Run, lease: Lease, note: Callable[[Progress], None], on_lost: Callable[[], None]
+    ) -> None:
+        """Drive the run to its end, on a thread of its own; what is saved is saved on the caller's event loop.
+
+        `note` and `on_lost` are called on that thread. Raises LeaseLost, and what ends a run.
+        """
+        home = asyncio.get_running_loop()
+        journal = StoredJournal(self.sessions, lease, home, on_lost)
+        await on_own_thread(lambda: self._patiently(run, lease, home, journal, note), name=f"run-{run.id}")
+
+    async def _patiently(
+        self,
+        run: Run,
+        lease: Lease,
+        home: asyncio.AbstractEventLoop,
+        journal: StoredJournal,
+        note: Callable[[Progress], None],
+    ) -> None:
+        """A backend that is away is waited for, longer and longer; any progress makes us patient again."""
+        structlog.contextvars.bind_contextvars(run_id=run.id)
+        pauses = iter(_PAUSES_S)
+
+        def noted(progress: Progress) -> None:
+            nonlocal pauses
+            if progress.done:
+                pauses = iter(_PAUSES_S)
+            note(progress)
+
+        with tracing(self.tracer), _run_span(run):  # here: a thread begins without its parent's context
+            while True:
+                try:
+                    return await self._learn(run, lease, home, journal, noted)
+                except _AWAY as error:
+                    if (pause_s := next(pauses, None)) is None:
+                        raise
+                    log.warning("backend away, waiting", error=str(error), pause_s=pause_s)
+                    await asyncio.sleep(pause_s)
+
+    async def _learn(
+        self,
+        run: Run,
+        lease: Lease,
+        home: asyncio.AbstractEventLoop,
+        journal: StoredJournal,
+        note: Callable[[Progress], None],
+    ) -> None:
+        resume = await on_loop(home, patiently(lambda: resume_of(self.sessions, run.id)))
+        log.info("run goes on", environment=run.environment, iteration=resume.iteration if resume else 0)
+        async with AsyncExitStack() as stack:
+            request = await on_loop(home, patiently(lambda: put_back(self.sessions, run.request)))
+            environment = stack.enter_context(closing(make_environment(request, self.data_dir)))
+            backend = await self.connect(run.backend)
+            stack.push_async_callback(backend.close)
+            results = self.learn(
+                run_config(run.request),
+                environment,
+                make_judge(run.request, self.judge_services(run, environment)),
+                await backend.register(model_spec(run)),
+                progress=note,
+                journal=journal,
+                resume=resume,
+            )
+            await stack.enter_async_context(aclosing(results))
+            async for result in results:
+                # A commit that is half done is neither saved nor not saved: it goes to its end.
+                await unbroken(on_loop(home, self._save(run, lease, result)))
+
+    async def _save(self, run: Run, lease: Lease, result: IterationResult) -> None:
+        rows = await asyncio.to_thread(iteration_rows, run, result)
+        await patiently(lambda: save_iteration(self.sessions, lease, rows))
+        log.info(
+            "iteration saved",
+            run_id=run.id,
+            iteration=result.iteration,
+            step=result.step,
+            reward=result.rewards.mean,
+            success=result.success,
+            seconds=round(result.timing.total_s, 2),
+        )
+        await patiently(lambda: self.results.write(run.id))
+
+
+def _run_span(run: Run) -> AbstractContextManager[Span]:
+    """Around all spans of a run."""
+    named = ("environment", "judge")
+    return span(
+        "learn_loop",
+        run_id=run.id,
+        model=asdict(model_spec(run)),
+        **{name: run.request[name] for name in named},
+        config={name: value for name, value in run.request.items() if name not in (*named, "model")},
+    )

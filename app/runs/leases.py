@@ -1,0 +1,194 @@
+"""Leases on runs: who drives which, proven by an epoch that every commit names. All times are the database's.
+
+A run is claimed if it is queued, or if its worker has not renewed the lease in time. A claim raises the run's epoch;
+whoever still works with an older one finds nothing to commit to (`held`) and stops.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, func, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import Sessions
+from app.events import EventType, append
+from app.models import Run
+from app.runs.state import RunStatus
+from training.backends.embedded import NAME as EMBEDDED
+
+MAX_ATTEMPTS = 5
+"""Claims of a run in which nothing is finished, before it is given up."""
+_CLAIMS = 0x636C61696D
+"""Advisory lock: one claim at a time, so that limits over several runs hold."""
+
+
+class LeaseLost(Exception):
+    """The run is not ours any more: another worker claimed it, or it has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to drive a run."""
+
+    run_id: str
+    epoch: int
+    worker: str
+
+    def held(self) -> ColumnElement[bool]:
+        """True of the run's row while the lease is ours. A lapsed lease that nobody took is still ours."""
+        return and_(Run.id == self.run_id, Run.epoch == self.epoch, Run.status == RunStatus.RUNNING)
+
+    @property
+    def actor(self) -> str:
+        """How events name us."""
+        return f"worker:{self.worker}"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many runs may be under way at once; None is no limit."""
+
+    per_project: int | None = None
+    per_backend: int | None = None
+
+
+class Leases:
+    """Claims for one worker."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        worker: str,
+        *,
+        ttl_s: float,
+        limits: Limits,
+        backends: Sequence[str],
+        engine: str,
+    ) -> None:
+        """`backends` are those that this worker can drive; `engine` names the engine that it reaches."""
+        self._sessions = sessions
+        self.worker = worker
+        self.ttl_s = ttl_s
+        self._limits = limits
+        self._backends = list(backends)
+        self._engine = engine
+
+    async def claim(self) -> tuple[Run, Lease] | None:
+        """The oldest run that may be driven now, and the lease on it; None if there is none."""
+        async with self._sessions.begin() as session:
+            await session.execute(select(func.pg_advisory_xact_lock(_CLAIMS)))
+            while (found := await self._candidate(session)) is not None:
+                if found.attempts < MAX_ATTEMPTS:
+                    return await self._take(session, found)
+                await _give_up(session, found)
+        return None
+
+    async def _candidate(self, session: AsyncSession) -> Run | None:
+        lapsed = and_(
+            Run.status == RunStatus.RUNNING,
+            or_(Run.lease_until.is_(None), Run.lease_until < func.clock_timestamp()),
+        )
+        query = (
+            select(Run)
+            .where(
+                or_(Run.status == RunStatus.QUEUED, lapsed),
+                Run.backend.in_(self._backends),
+                or_(Run.engine.is_(None), Run.engine == self._engine),
+                *self._within_limits(),
+            )
+            .order_by(Run.id)
+            .limit(1)
+            .with_for_update(skip_locked=True)
+        )
+        return (await session.execute(query)).scalar_one_or_none()
+
+    def _within_limits(self) -> list[ColumnElement[bool]]:
+        """A run that is already under way counts itself, and is within the limits."""
+        other = Run.__table__.alias("other")
+        allowed = []
+        for column, limit in (("model_project", self._limits.per_project), ("backend", self._limits.per_backend)):
+            if limit is not None:
+                beside = (
+                    select(func.count())
+                    .select_from(other)
+                    .where(other.c.status == RunStatus.RUNNING, other.c[column] == getattr(Run, column))
+                    .where(other.c.id != Run.id)
+                    .correlate(Run)
+                    .scalar_subquery()
+                )
+                allowed.append(beside < limit)
+        return allowed
+
+    async def _take(self, session: AsyncSession, found: Run) -> tuple[Run, Lease]:
+        previous = found.owner
+        taken = (
+            update(Run)
+            .where(Run.id == found.id)
+            .values(
+                status=RunStatus.RUNNING,
+                owner=self.worker,
+                engine=self._engine if found.backend == EMBEDDED else None,
+                epoch=Run.epoch + 1,
+                attempts=Run.attempts + 1,
+                lease_until=until(self.ttl_s),
+                started_at=func.coalesce(Run.started_at, func.now()),
+                wait_reason=None,
+            )
+            .returning(Run)
+            .execution_options(populate_existing=True)
+        )
+        run = (await session.execute(taken)).scalar_one()
+        lease = Lease(run.id, run.epoch, self.worker)
+        data = {"worker": self.worker, "epoch": run.epoch, "attempt": run.attempts, "after": previous}
+        await append(session, run.id, EventType.RUN_STARTED, lease.actor, data)
+        await session.refresh(run)
+        session.expunge(run)
+        return run, lease
+
+    async def release(self, lease: Lease) -> None:
+        """Let another worker go on at once. Nothing happens if the lease is not ours any more."""
+        values = {"status": RunStatus.QUEUED, "owner": None, "lease_until": None, **NO_PROGRESS}
+        # A stop in good order is no sign of a run that kills its workers.
+        give = update(Run).where(lease.held()).values(**values, attempts=func.greatest(Run.attempts - 1, 0))
+        async with self._sessions.begin() as session:
+            if (await session.execute(give.returning(Run.id))).scalar_one_or_none() is not None:
+                await append(session, lease.run_id, EventType.RUN_RELEASED, lease.actor)
+
+    async def expire(self, owner: str) -> None:
+        """End the leases of a worker that is known to be dead."""
+        dead = update(Run).where(Run.status == RunStatus.RUNNING, Run.owner == owner)
+        async with self._sessions.begin() as session:
+            await session.execute(dead.values(lease_until=None))
+
+
+NO_PROGRESS: dict[str, Any] = {"phase": None, "phase_iteration": None, "phase_done": None, "phase_total": None}
+"""Of a run that nobody drives."""
+
+
+def until(ttl_s: float) -> ColumnElement[Any]:
+    """The end of a lease that is taken or renewed now."""
+    return func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, ttl_s)
+
+
+async def _give_up(session: AsyncSession, run: Run) -> None:
+    reason = (
+        f"given up: {MAX_ATTEMPTS} workers took the run one after another, and each ended before anything of it was "
+        f"finished (the last one was {run.owner})"
+    )
+    end = (
+        update(Run)
+        .where(Run.id == run.id)
+        .values(
+            status=RunStatus.FAILED, error=reason, finished_at=func.now(), owner=None, lease_until=None, **NO_PROGRESS
+        )
+    )
+    await session.execute(end)
+    await append(session, run.id, EventType.RUN_FAILED, "system", {"error": reason})
+
+
+async def require(session: AsyncSession, lease: Lease) -> None:
+    """Hold the lease until the transaction ends: nobody can claim the run before. Raises LeaseLost."""
+    query = select(Run.id).where(lease.held()).with_for_update(key_share=True)
+    if (await session.execute(query)).scalar_one_or_none() is None:
+        raise LeaseLost(f"run {lease.run_id} is not ours any more (epoch {lease.epoch})")

@@ -1,0 +1,28 @@
+"""Tries again while the database is away: that is nobody's failure."""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
+from app.errors import DATABASE_DOWN
+
+Result = TypeVar("Result")
+_LONG_S = 3600.0
+
+
+async def patiently(act: Callable[[], Awaitable[Result]], at_most_s: float = _LONG_S) -> Result:
+    """The result of `act`, tried again while the database is away. Raises DATABASE_DOWN after `at_most_s` seconds.
+
+    `act` must be one transaction that may be repeated: its commit may have landed though its reply was lost.
+    """
+    retrying = AsyncRetrying(
+        retry=retry_if_exception_type(DATABASE_DOWN),
+        wait=wait_random_exponential(multiplier=0.2, max=5),
+        stop=stop_after_delay(at_most_s),
+        reraise=True,
+    )
+    async for attempt in retrying:
+        with attempt:
+            return await act()
+    raise AssertionError("reraise=True leaves no other way out")
