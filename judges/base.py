@@ -75,6 +75,10 @@ class VerdictCache(Protocol):
     async def put(self, key: str, value: Json) -> None: ...
 
 
+SIMULATOR = "market simulator"
+"""How invented feedback is called wherever its figures show."""
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What the world said of one email that was sent."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from environment.base import Json, Scenario
 from judges import registry
-from judges.base import Attempt, Judge, Judgement, JudgeServices, Score
+from judges.base import SIMULATOR, Attempt, Judge, Judgement, JudgeServices, Score
 
 NAME = "blend"
 MAX_JUDGES = 8
@@ -73,7 +73,9 @@ class BlendJudge:
             if score.value is None:
                 missing.append((part, f"{part.label} had none ({score.explanation})"))
                 continue
-            values[part.label] = score.value
+            # A figure that a simulator had a part in says so wherever it shows.
+            simulated = any(SIMULATOR in name for name in score.parts)
+            values[f"{part.label} ({SIMULATOR})" if simulated else part.label] = score.value
             total, weights = total + part.weight * score.value, weights + part.weight
             said.append(f"{part.label} {score.value:.2f}: {score.explanation}")
         if not values:

@@ -20,7 +20,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from environment.base import Json, Outcome, Scenario
-from judges.base import Attempt, Evidence, FeedbackSource, Judge, Judgement, JudgeServices, Score
+from judges.base import SIMULATOR, Attempt, Evidence, FeedbackSource, Judge, Judgement, JudgeServices, Score
 
 if TYPE_CHECKING:
     from environment.sales_email.market import Market
@@ -38,7 +38,6 @@ ONLINE: Mapping[str, float] = {
 WINS = ("thumbs_up", "preferred")
 LOSSES = ("thumbs_down",)
 """A preference is a loss of the other email, too."""
-SIMULATOR = "market simulator"
 _SIGNALS = ("online", "human")
 
 

@@ -11,7 +11,7 @@ The score is the weighted sum of parts, each in [0, 1]:
 - length (0.05): 1 from 12 to 120 words, falling to 0 at none and at 240;
 - call_to_action (0.1): the body ends with a question, or asks for the goal.
 
-There is no score for what is no plain text (HTML), and for an email that speaks to its judge.
+What is no plain text (HTML), and an email that speaks to its judge, earns nothing: 0.
 """
 
 import re

@@ -13,7 +13,8 @@ from app.cli.options import DEFAULT_URL, AsJson, Url
 from app.cli.runs import RunId
 from app.cli.terminal import Failure, print_json, progress, results
 from environment.sales_email.market import Market
-from judges.feedback import ONLINE, SIMULATOR
+from judges.base import SIMULATOR
+from judges.feedback import ONLINE
 
 app = typer.Typer(no_args_is_help=True, help=f"Show feedback on a run's emails, or let the {SIMULATOR} give some.")
 

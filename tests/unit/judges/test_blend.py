@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environment.base import Scenario
+from environment.sales_email.environment import SalesEmail
 from judges import registry
 from judges.base import Attempt, JudgeCall, Judgement, JudgeModel, JudgeServices, Score
 from judges.blend import BlendJudge, Part, build
@@ -150,3 +151,14 @@ def test_a_bad_config_is_refused(config: dict[str, Any]) -> None:
 def test_an_unknown_member_is_refused() -> None:
     with pytest.raises(UnknownJudge, match="nobody"):
         build({"judges": [REFERENCE, {**REFERENCE, "name": "nobody"}]}, SERVICES)
+
+
+async def test_the_part_of_a_market_simulator_is_named_so() -> None:
+    market = {"name": "feedback", "config": {"market": {"seed": 1}}, "weight": 1}
+    judge = build({"judges": [market, {"name": "grounding", "weight": 1}]}, JudgeServices())
+    environment = SalesEmail()
+    [scenario] = environment.scenarios("test", 1, seed=0)
+    episode = environment.episode(scenario)
+    await episode.call("finalize_email", {"subject": "A question", "body": "Shall we talk?", "citations": []})
+    judgement = await judge.judge(scenario, [Attempt("a", episode.outcome(), [])])
+    assert "feedback (market simulator)" in judgement.scores[0].parts
