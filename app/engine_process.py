@@ -16,6 +16,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
 import structlog
 
@@ -47,6 +48,8 @@ class EngineState(StrEnum):
     READY = "ready"
     FAILED = "failed"
     STOPPED = "stopped"
+    SHARED = "shared"
+    """Somebody else runs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,48 @@ class EngineAddress:
     url: str
     """Without a path: `http://127.0.0.1:PORT`."""
     key: str = field(repr=False)
+
+
+class Engine(Protocol):
+    """The engine that this process uses."""
+
+    @property
+    def state(self) -> EngineState: ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def address(self) -> EngineAddress:
+        """Where it listens. Raises EngineUnavailable."""
+
+
+def open_engine(settings: Settings) -> Engine:
+    """The shared engine if the settings name one, otherwise one of our own that is still to be started."""
+    if settings.engine_url is None:
+        return EngineProcess(settings)
+    key = settings.engine_key.get_secret_value() if settings.engine_key else "none"
+    return SharedEngine(EngineAddress(str(settings.engine_url).rstrip("/"), key))
+
+
+class SharedEngine:
+    """An engine that somebody else runs. Whether it answers is found out by those who ask it."""
+
+    def __init__(self, address: EngineAddress) -> None:
+        self._address = address
+
+    @property
+    def state(self) -> EngineState:
+        return EngineState.SHARED
+
+    async def start(self) -> None:
+        """Nothing: it is not ours."""
+
+    async def stop(self) -> None:
+        """Nothing: others use it."""
+
+    async def address(self) -> EngineAddress:
+        return self._address
 
 
 class EngineProcess:

@@ -109,7 +109,8 @@ class EventFeed:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), LOOK_S)
                     continue
-                await self._refresh(run_id)
+                if not tail.reading.locked():  # one looks for all: many stop waiting at the same moment
+                    await self._refresh(run_id)
                 yield []
         finally:
             tail.watchers -= 1

@@ -60,12 +60,14 @@ class Claim:
 _claim: ContextVar[Claim | None] = ContextVar("idempotency_claim", default=None)
 
 
-async def complete(session: AsyncSession, status: int, reply: BaseModel) -> None:
+async def complete(session: AsyncSession, status: int, reply: BaseModel, *, tells_secret: bool = False) -> None:
     """Keep the reply to the request under way in the transaction that makes what it tells: both are there, or neither.
 
-    Nothing happens without an Idempotency-Key. Raises Conflict if the request was given up and made again meanwhile.
+    Of one that tells a secret only the status is kept. Nothing happens without an Idempotency-Key. Raises Conflict if
+    the request was given up and made again meanwhile.
     """
     if (claim := _claim.get()) is not None:
+        claim.keep_body = claim.keep_body and not tells_secret
         await _complete(session, claim, status, reply.model_dump_json())
 
 

@@ -8,12 +8,58 @@ from pydantic import BaseModel, Field
 Json = Any
 
 
-class RunCost(BaseModel):
-    """What a run's judge models took so far. The cost is of the calls whose price is known."""
+class LedgerRow(BaseModel):
+    """What a phase of an iteration used. `wasted`: by work that led to nothing."""
+
+    id: int
+    iteration: int
+    phase: str
+    """rollout, judge, train, reflect, evaluate, or other: time that belongs to none of them."""
+    seconds: float
+    prompt_tokens: int
+    completion_tokens: int
+    usd: float | None
+    """Of judge calls whose price is known; None: of none it is."""
+    wasted: bool
+
+
+class LedgerTotals(BaseModel):
+    """The sums of all rows, and of the wasted ones among them."""
+
+    seconds: float = 0.0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    usd: float | None = None
+    wasted_tokens: int = 0
+    wasted_usd: float | None = None
+
+
+class RunCost(LedgerTotals):
+    """What a run took so far: all of it as in its ledger, and its judge models. Prices count where they are known."""
 
     judge_usd: float = 0.0
     judge_prompt_tokens: int = 0
     judge_completion_tokens: int = 0
+
+
+class BudgetState(BaseModel):
+    """The limits of a run, and what counts against them. None is no limit."""
+
+    max_usd: float | None
+    max_minutes: float | None
+    max_tokens: int | None
+    spent_usd: float
+    spent_minutes: float
+    spent_tokens: int
+
+
+class Ledger(BaseModel):
+    """A page of a run's ledger in the order of iterations, with the sums and the budget of the whole run."""
+
+    items: list[LedgerRow]
+    next_cursor: str | None
+    totals: LedgerTotals
+    budget: BudgetState
 
 
 class ShowcaseScenario(BaseModel):

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
+from app.events import EventType
 from app.results_schemas import RunCost, ShowcaseEmail
 from app.runs.state import RunStatus
 from app.settings import NAME_PATTERN
@@ -85,7 +86,21 @@ class ModelChoice(_Part):
 
     name: Name | None = None
     project: Name | None = None
-    base_model: str | None = Field(default=None, min_length=1, max_length=256)
+    base_model: str | None = Field(default=None, min_length=1, max_length=300)
+    """A base model, or PROJECT/NAME@STEP: a checkpoint of the same project."""
+
+
+WebhookUrl = Annotated[str, Field(min_length=1, max_length=2_000)]
+"""http or https. Where it leads is checked now and whenever something is sent."""
+WebhookEvents = Annotated[list[EventType], Field(max_length=len(EventType))]
+"""Which types are sent; empty: all."""
+
+
+class RunWebhook(_Part):
+    """An endpoint that hears of one run, given when the run is started."""
+
+    url: WebhookUrl
+    events: WebhookEvents = Field(default_factory=list)
 
 
 class EvaluationChoice(_Part):
@@ -96,6 +111,15 @@ class EvaluationChoice(_Part):
     scenarios: int = Field(default=_DEFAULTS.evaluation.scenarios, ge=1, le=1_000)
     test_scenarios: int = Field(default=_DEFAULTS.evaluation.test_scenarios, ge=1, le=1_000)
     samples: int = Field(default=_DEFAULTS.evaluation.samples, ge=1, le=32)
+
+
+class BudgetChoice(_Part):
+    """What a run may spend: the price of its judge calls where it is known, the time it is driven, and all tokens. None
+    is no limit. The run pauses before the call that might go beyond one."""
+
+    max_usd: float | None = Field(default=None, gt=0, le=1e9)
+    max_minutes: float | None = Field(default=None, gt=0, le=1e9)
+    max_tokens: int | None = Field(default=None, ge=1, le=10**15)
 
 
 class LearnLoopRequest(_Request):
@@ -123,6 +147,41 @@ class LearnLoopRequest(_Request):
     seed: int = Field(default=_DEFAULTS.seed, ge=0, lt=2**31)
     concurrency: int = Field(default=_DEFAULTS.concurrency, ge=1, le=1_024)
     evaluation: EvaluationChoice = Field(default_factory=EvaluationChoice)
+    budget: BudgetChoice | None = None
+    webhooks: list[RunWebhook] = Field(default_factory=list, max_length=10)
+    """Who hears of this run alone, from its first event on."""
+
+
+class ResumeRequest(_Request):
+    """How a paused run goes on. What the budget does not name stays as it is; null takes a limit away."""
+
+    budget: BudgetChoice | None = None
+
+
+class ForkRequest(LearnLoopRequest):
+    """A new run that goes on from a run's checkpoint, with its request but for what is given here.
+
+    The new run trains a model of its own. Project, backend and the environment's name stay as they are.
+    """
+
+    checkpoint: int | None = Field(default=None, ge=0, lt=2**31)
+    """A step of the run; None takes the best one."""
+
+    @model_validator(mode="after")
+    def _keeps_its_place(self) -> Self:
+        for name in ("graph", "depth", "backend"):
+            if name in self.model_fields_set:
+                raise ValueError(f"{name} is not for a fork: {_INSTEAD[name]}")
+        if self.model.model_fields_set - {"name"}:
+            raise ValueError("of model only the name is given: project and base model follow from the parent")
+        return self
+
+
+_INSTEAD = {
+    "graph": "change environment.config",
+    "depth": "it is called max_turns",
+    "backend": "it stays where its checkpoint is",
+}
 
 
 class AskRequest(_Request):
@@ -217,12 +276,27 @@ class Page(BaseModel, Generic[Item]):
 
 
 class Accepted(BaseModel):
-    """A learn-loop was accepted."""
+    """What was asked for was accepted; the run shows when it is done."""
 
     run_id: str
     status: RunStatus
     results_path: str
     links: dict[str, str]
+
+
+class RunWebhookCreated(BaseModel):
+    """An endpoint of the new run, with its secret, which is shown this once."""
+
+    id: str
+    url: str
+    secret: str
+
+
+class LearnLoopAccepted(Accepted):
+    """A learn-loop was accepted."""
+
+    webhooks: list[RunWebhookCreated] = []
+    """Those of the request, in its order."""
 
 
 class ModelOut(BaseModel):
@@ -320,9 +394,33 @@ class RunBrief(BaseModel):
     links: dict[str, str]
 
 
+class Queue(BaseModel):
+    """Where a queued run stands."""
+
+    position: int
+    """How many queued runs are older."""
+    reason: str
+    """Why it waits, in words."""
+
+
+class Parent(BaseModel):
+    """The run and the step that a run was forked from."""
+
+    run_id: str
+    step: int
+
+
 class RunOut(RunBrief):
     """A run with its figures: the last 200 iterations, the baseline's and the last evaluations."""
 
+    queue: Queue | None = None
+    """None unless it is queued."""
+    wait_reason: str | None = None
+    """Why a paused run is paused."""
+    parent: Parent | None = None
+    """None unless it was forked, and for as long as its parent is there."""
+    attempts: int = 0
+    """How often a worker took it since something of it was last finished."""
     cancel_requested: bool
     request: dict[str, Json]
     iterations: list[IterationFigures]

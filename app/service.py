@@ -1,4 +1,4 @@
-"""Everything that lives as long as the service: opened in order, closed in reverse."""
+"""Everything that lives as long as the service or a worker: opened in order, closed in reverse."""
 
 import asyncio
 import gc
@@ -7,7 +7,7 @@ import secrets
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 
@@ -20,11 +20,12 @@ from app.address_guard import AddressGuard
 from app.data_directory import DataDirectory
 from app.db import DatabaseUrlError, Sessions, make_engine, make_sessions, migrate, parse_url
 from app.embedded_postgres import EmbeddedPostgres
-from app.engine_process import EngineProcess
+from app.engine_process import Engine, open_engine
 from app.errors import DATABASE_DOWN
 from app.event_feed import EventFeed
 from app.judging import judge_services
 from app.runs.drive import Connect, Driver, LearnLoop
+from app.runs.folders import remove_leftovers
 from app.runs.leases import Leases, Limits
 from app.runs.own_thread import on_loop
 from app.runs.queries import RunQueries
@@ -49,21 +50,33 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Service:
-    """What request handlers use."""
+class Foundation:
+    """What the API and a worker stand on."""
 
     settings: Settings
     database: AsyncEngine
     sessions: Sessions
-    store: RunStore
-    queries: RunQueries
-    engine: EngineProcess
-    runner: Runner
+    engine: Engine
+    engine_name: str
+    """What leases call the engine that we reach."""
     connect: Connect
-    webhooks: Endpoints
-    feed: EventFeed
     tracer: Tracer | None
     """Receives the spans of runs and asks; None: nobody wants them."""
+
+    def reaches(self, engine: str | None) -> bool:
+        """Whether we reach the engine of that name; None: any will do."""
+        return engine in (None, self.engine_name)
+
+
+@dataclass(frozen=True)
+class Service(Foundation):
+    """What request handlers use."""
+
+    store: RunStore
+    queries: RunQueries
+    runner: Runner
+    webhooks: Endpoints
+    feed: EventFeed
 
 
 @asynccontextmanager
@@ -77,8 +90,47 @@ async def open_service(
     Raises DataDirectoryError, DatabaseUrlError, EmbeddedPostgresError or SchemaError.
     """
     async with AsyncExitStack() as stack:
+        base = await stack.enter_async_context(_foundation(settings, connect))
+        box, guard = secret_box(settings), AddressGuard(settings.allowed_private_hosts)
+        await keep_frontend_endpoint(base.sessions, settings, box)
+        dispatcher = Dispatcher(base.sessions, Sender(box, guard))
+        stack.push_async_callback(dispatcher.close)
+        dispatcher.start()
+        feed = EventFeed(base.sessions, base.database.url, on_hint=dispatcher.wake)
+        stack.push_async_callback(feed.close)
+        feed.start()
+        runner = await stack.enter_async_context(_driving(base, learn))
+        log.info("service is up", data_dir=str(settings.data_dir))
+        yield Service(
+            **{each.name: getattr(base, each.name) for each in fields(base)},
+            store=RunStore(base.sessions),
+            queries=RunQueries(base.sessions),
+            runner=runner,
+            webhooks=Endpoints(base.sessions, box, guard),
+            feed=feed,
+        )
+
+
+@asynccontextmanager
+async def open_worker(
+    settings: Settings, *, connect: Connect | None = None, learn: LearnLoop = learn_loop
+) -> AsyncIterator[None]:
+    """A worker that drives runs while this is open, and hands them over at the end.
+
+    Raises DataDirectoryError, DatabaseUrlError or SchemaError.
+    """
+    if settings.database_url is None:
+        raise DatabaseUrlError("a worker needs DATABASE_URL: the Postgres of the service whose runs it drives")
+    async with _foundation(settings, connect) as base, _driving(base, learn):
+        log.info("worker is up", data_dir=str(settings.data_dir), at_once=settings.max_concurrent_runs)
+        yield
+
+
+@asynccontextmanager
+async def _foundation(settings: Settings, connect: Connect | None) -> AsyncIterator[Foundation]:
+    async with AsyncExitStack() as stack:
         stack.callback(DataDirectory(settings.data_dir).release)
-        engine = EngineProcess(settings)
+        engine = open_engine(settings)
         stack.push_async_callback(engine.stop)
         if connect is None:
             await engine.start()
@@ -87,68 +139,68 @@ async def open_service(
         stack.push_async_callback(database.dispose)
         await _migrate(database)
         sessions = make_sessions(database)
-        box, guard = secret_box(settings), AddressGuard(settings.allowed_private_hosts)
-        await keep_frontend_endpoint(sessions, settings, box)
-        dispatcher = Dispatcher(sessions, Sender(box, guard))
-        stack.push_async_callback(dispatcher.close)
-        dispatcher.start()
+        await remove_leftovers(sessions, settings.data_dir, _database_name(settings))
         tracer = weave_tracer(settings)
         if tracer is not None:
             stack.push_async_callback(tracer.close)
-        feed = EventFeed(sessions, database.url, on_hint=dispatcher.wake)
-        stack.push_async_callback(feed.close)
-        feed.start()
-        runner = await _runner(settings, sessions, database.url, connect, tracer, learn)
-        stack.push_async_callback(runner.close)
-        runner.start()
         warm_up = asyncio.create_task(asyncio.to_thread(_warm_up), name="warm-up")
-        log.info("service is up", data_dir=str(settings.data_dir))
-        yield Service(
-            settings,
-            database,
-            sessions,
-            RunStore(sessions),
-            RunQueries(sessions),
-            engine,
-            runner,
-            connect,
-            Endpoints(sessions, box, guard),
-            feed,
-            tracer,
-        )
-        warm_up.cancel()
+        stack.callback(warm_up.cancel)
+        yield Foundation(settings, database, sessions, engine, _engine_name(settings), connect, tracer)
 
 
-async def _runner(
-    settings: Settings, sessions: Sessions, url: URL, connect: Connect, tracer: Tracer | None, learn: LearnLoop
-) -> Runner:
+@asynccontextmanager
+async def _driving(base: Foundation, learn: LearnLoop) -> AsyncIterator[Runner]:
     """This process as a worker. The runs of the one that held the data directory before it are free at once."""
+    settings, sessions = base.settings, base.sessions
     leases = Leases(
         sessions,
         worker=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}",
         ttl_s=settings.lease_s,
         limits=Limits(settings.max_runs_per_project, settings.max_runs_per_backend),
         backends=registry.names(),
-        engine=f"{socket.gethostname()}:{settings.data_dir}",
+        engine=base.engine_name,
     )
     driver = Driver(
         sessions,
-        connect,
+        base.connect,
         judge_services=partial(judge_services, settings, sessions, asyncio.get_running_loop()),
         results=ResultsFiles(sessions, settings.data_dir),
         data_dir=settings.data_dir,
         learn=learn,
-        tracer=tracer,
+        tracer=base.tracer,
     )
     await _succeed(leases, settings.data_dir / "worker")
-    return Runner(
+    runner = Runner(
         sessions,
-        url,
+        base.database.url,
         leases,
         driver,
         max_concurrent=settings.max_concurrent_runs,
         phase_timeout_s=settings.phase_timeout_s,
     )
+    runner.start()
+    try:
+        yield runner
+    finally:
+        await runner.close()
+
+
+def _engine_name(settings: Settings) -> str:
+    """A shared engine is called by its URL. An own one keeps the name that it got first, wherever its data directory
+    is used later: its models are in there."""
+    if settings.engine_url is not None:
+        return str(settings.engine_url)
+    file = settings.data_dir / "engine-name"
+    if not file.exists():
+        file.write_text(f"{socket.gethostname()}:{settings.data_dir}")
+    return file.read_text()
+
+
+def _database_name(settings: Settings) -> str:
+    if settings.database_url is None:
+        return "embedded"
+    url = parse_url(settings.database_url.get_secret_value())
+    return f"{url.host or url.query.get('host', '')}:{url.port or 5432}/{url.database}"
 
 
 async def _succeed(leases: Leases, name_file: Path) -> None:
@@ -176,7 +228,7 @@ async def _migrate(database: AsyncEngine) -> None:
         raise DatabaseUrlError(f"no database after {_DATABASE_START_S:.0f} s: {said}") from error
 
 
-async def _connect(engine: EngineProcess, home: asyncio.AbstractEventLoop, backend: str) -> Backend:
+async def _connect(engine: Engine, home: asyncio.AbstractEventLoop, backend: str) -> Backend:
     """The backend of that name, on our engine. From any thread. Raises EngineUnavailable, BackendUnavailable."""
     address = await on_loop(home, engine.address())
     return await registry.connect(backend, engine_url=address.url, engine_key=address.key)

@@ -92,6 +92,10 @@ class Settings(BaseSettings):
     engine_device: Literal["cpu", "cuda"] = "cpu"
     engine_base_models: Annotated[dict[str, Path], NoDecode] = Field(default_factory=dict)
     """Base models beside the shipped one: NAME=DIRECTORY, comma-separated."""
+    engine_url: HttpUrl | None = None
+    """An engine that several processes share. None: this process runs its own in the data directory."""
+    engine_key: SecretStr | None = None
+    """Of the shared engine."""
 
     database_url: SecretStr | None = Field(None, validation_alias=_from("DATABASE_URL"))
     """None starts an embedded Postgres in the data directory."""

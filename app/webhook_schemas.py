@@ -1,33 +1,21 @@
 """Shapes of the requests and responses about webhooks."""
 
 from datetime import datetime
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from app.events import EventType
-from app.schemas import Name, _Part, _Request
+from app.schemas import Name, WebhookEvents, WebhookUrl, _Request
 
 MAX_OVERLAP_HOURS = 72
 DeliveryState = Literal["pending", "delivered", "failed"]
-Url = Annotated[str, Field(min_length=1, max_length=2_000)]
-"""http or https. Where it leads is checked now and whenever something is sent."""
-Events = Annotated[list[EventType], Field(max_length=len(EventType))]
-"""Which types are sent; empty: all."""
-
-
-class RunWebhook(_Part):
-    """An endpoint that hears of one run, given when the run is started."""
-
-    url: Url
-    events: Events = Field(default_factory=list)
 
 
 class EndpointRequest(_Request):
     """A new endpoint: of one run, or of all runs of a project (by default the service's)."""
 
-    url: Url
-    events: Events = Field(default_factory=list)
+    url: WebhookUrl
+    events: WebhookEvents = Field(default_factory=list)
     run_id: str | None = Field(default=None, min_length=1, max_length=64)
     project: Name | None = None
 
@@ -41,8 +29,8 @@ class EndpointRequest(_Request):
 class EndpointChange(_Request):
     """What is given changes, everything else stays. Disabled: what waits is not sent, and nothing new is queued."""
 
-    url: Url | None = None
-    events: Events | None = None
+    url: WebhookUrl | None = None
+    events: WebhookEvents | None = None
     enabled: bool | None = None
 
 

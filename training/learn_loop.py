@@ -14,6 +14,7 @@ from typing import Literal
 from environment.base import Environment, Reflective, Rewarded, Scenario, Split
 from environment.trace import span
 from judges.base import Judge
+from training.allowance import Allowance, Unlimited
 from training.backends.art_import import import_art
 from training.backends.base import Endpoint, Policy
 from training.journal import Journal, NoJournal
@@ -47,6 +48,7 @@ async def learn_loop(
     progress: Report = lambda _: None,
     journal: Journal | None = None,
     resume: Resume | None = None,
+    allowance: Allowance | None = None,
 ) -> AsyncGenerator[IterationResult, None]:
     """Run the loop, yielding the baseline (iteration 0) and then each iteration as it is done.
 
@@ -54,10 +56,11 @@ async def learn_loop(
 
     The same config on a deterministic backend gives the same results. Raises what the backend raises when
     training fails. Rollouts and judges that fail are data, but where all do, RolloutsFailed or NothingScored is raised.
+    BudgetReached is raised where the next call does not fit `allowance`; by default everything does.
     """
     await asyncio.to_thread(import_art)
     journal = journal or NoJournal()
-    tries = Tries(config, environment, judge, journal, progress)
+    tries = Tries(config, environment, judge, journal, progress, allowance or Unlimited())
     loop = _Loop(config, environment, policy, tries, TrainStep(config, policy, journal), progress)
     if resume is None:
         with span("baseline", iteration=0):

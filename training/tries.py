@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Literal
 
@@ -11,6 +12,15 @@ from ulid import ULID
 
 from environment.base import Environment, Scenario
 from judges.base import Judge, Judgement
+from training.allowance import (
+    Allowance,
+    BudgetReached,
+    Estimates,
+    of_calls,
+    of_kept,
+    of_rollouts,
+    phase_of,
+)
 from training.backends.base import BackendUnavailable, Endpoint
 from training.journal import Journal, dump_judgements, dump_rollout, load_judgements, load_rollout
 from training.rollouts import Chat, failed, open_chat, rollout
@@ -36,19 +46,28 @@ class Tries:
     """Makes and judges the tries of one iteration at a time; `begin` says which."""
 
     def __init__(
-        self, config: RunConfig, environment: Environment, judge: Judge, journal: Journal, progress: Report
+        self,
+        config: RunConfig,
+        environment: Environment,
+        judge: Judge,
+        journal: Journal,
+        progress: Report,
+        allowance: Allowance,
     ) -> None:
         self._config = config
         self._environment = environment
         self._judge = judge
         self._journal = journal
         self._progress = progress
+        self._allowance = allowance
+        self._estimates = Estimates(config, environment, allowance)
         self._iteration = 0
         self._kept: Mapping[str, str] = {}
 
     async def begin(self, iteration: int) -> Mapping[str, str]:
         """From now on it is this iteration; returns what the journal has of it."""
         self._iteration, self._kept = iteration, await self._journal.kept(iteration)
+        self._allowance.begin(iteration, await asyncio.to_thread(of_kept, self._kept))
         return self._kept
 
     def attempts(self, scenarios: Sequence[Scenario], tries: int, *where: object) -> list[Attempt]:
@@ -75,6 +94,7 @@ class Tries:
 
         Raises RolloutsFailed if every one of them failed; a showcase may. Raises BackendUnavailable where the endpoint
         went away for so long that a rollout gave up: that says nothing of the try, and it would be kept for ever.
+        Raises BudgetReached where the next one does not fit the budget; those that were under way are kept.
         """
         config = self._config
         gate = asyncio.Semaphore(config.concurrency)
@@ -85,7 +105,8 @@ class Tries:
             if entry in self._kept:
                 done += 1
                 return load_rollout(wanted.scenario, self._kept[entry])
-            async with gate:
+            worst = partial(self._estimates.rollout, wanted.scenario)
+            async with gate, self._allowance.reserved(phase, worst) as spend:
                 finished = await rollout(
                     self._environment,
                     wanted.scenario,
@@ -97,6 +118,8 @@ class Tries:
                     max_completion_tokens=config.max_completion_tokens,
                     timeout_s=config.rollout_timeout_s,
                 )
+                self._estimates.saw_rollout(finished)
+                spend(of_rollouts([finished]))
             if endpoint.remembers and _away(finished):
                 raise BackendUnavailable(finished.error)
             done += 1
@@ -136,23 +159,41 @@ class Tries:
         if entry in self._kept:
             return load_judgements(self._kept[entry])
         judgements = await asyncio.gather(
-            *(judge_group(self._judge, scenario, group) for scenario, group in zip(scenarios, tries, strict=True))
+            *(
+                self._judge_group(f"{entry}/{number}", scenario, group)
+                for number, (scenario, group) in enumerate(zip(scenarios, tries, strict=True))
+            )
         )
         await self._journal.keep(self._iteration, entry, dump_judgements(judgements))
         return judgements
 
+    async def _judge_group(self, entry: str, scenario: Scenario, group: Sequence[Rollout]) -> Judgement:
+        """The verdicts on one scenario's tries; kept one by one where they cost something."""
+        if entry in self._kept:
+            [judgement] = load_judgements(self._kept[entry])
+            return judgement
+        phase = phase_of(*entry.split("/")[:2])
+        async with self._allowance.reserved(phase, lambda: self._estimates.judging) as spend:
+            judgement = await judge_group(self._judge, scenario, group)
+            self._estimates.saw_judgement(judgement)
+            spend(of_calls(judgement.calls))
+        if judgement.calls:
+            self._journal.keep_soon(self._iteration, entry, dump_judgements([judgement]))
+        return judgement
+
 
 def _away(rollout: Rollout) -> bool:
-    """A rollout's error begins with the exception's name; the OpenAI client's for a server that is not there is this one."""
+    """A rollout's error begins with the exception's name; this one: nobody was at the other end."""
     return rollout.error is not None and rollout.error.startswith("APIConnectionError")
 
 
 @contextmanager
 def _unwrapped() -> Iterator[None]:
-    """BackendUnavailable as itself, where a task group raises it for several rollouts."""
+    """BackendUnavailable and BudgetReached as themselves, where a task group raises them for several rollouts."""
     try:
         yield
     except ExceptionGroup as group:
-        if away := group.subgroup(BackendUnavailable):
-            raise BackendUnavailable(str(away.exceptions[0])) from group
+        for kind in (BackendUnavailable, BudgetReached):
+            if found := group.subgroup(kind):
+                raise found.exceptions[0] from group
         raise

@@ -11,8 +11,11 @@ from pydantic import BaseModel
 from app import schemas
 from app.api.dependencies import CurrentService, Limit, NumberCursor, RunId
 from app.api.presentation import page
-from app.event_feed import EventFeed, parsed
+from app.errors import NotFound
+from app.event_feed import parsed
+from app.events import EventType
 from app.runs.state import TERMINAL, RunStatus
+from app.service import Service
 
 router = APIRouter(tags=["events"])
 _STREAM = "text/event-stream"
@@ -54,18 +57,29 @@ async def list_events(
     if RunStatus(run.status) in TERMINAL and since >= run.event_seq:
         return Response(status_code=204)  # tells an EventSource not to come back
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_stream(service.feed, run_id, since), media_type=_STREAM, headers=headers)
+    return StreamingResponse(_stream(service, run_id, since), media_type=_STREAM, headers=headers)
 
 
-async def _stream(feed: EventFeed, run_id: str, after: int) -> AsyncIterator[str]:
-    """Until an event that ends the run. A comment now and then keeps the connection open."""
-    async for events in feed.watch(run_id, after):
+async def _stream(service: Service, run_id: str, after: int) -> AsyncIterator[str]:
+    """Until all of a run that has ended was sent. A comment now and then keeps the connection open."""
+    async for events in service.feed.watch(run_id, after):
         if not events:
             yield ": nothing new\n\n"
             continue
         yield "".join(f"id: {event.seq}\nevent: {event.type}\ndata: {event.document}\n\n" for event in events)
-        if events[-1].type in _ENDS:
+        if not _MAY_BE_LAST.isdisjoint(event.type for event in events) and await _is_over(
+            service, run_id, events[-1].seq
+        ):
             return
 
 
-_ENDS = {f"run.{status}" for status in TERMINAL}
+async def _is_over(service: Service, run_id: str, sent: int) -> bool:
+    """Whether the run has ended, and was sent whole. One that failed may have been retried since."""
+    try:
+        run = await service.store.get(run_id)
+    except NotFound:  # deleted
+        return True
+    return RunStatus(run.status) in TERMINAL and sent >= run.event_seq
+
+
+_MAY_BE_LAST = {f"run.{status}" for status in TERMINAL} | {EventType.RUN_FORKED}

@@ -1,5 +1,7 @@
 """Where the things of the API lie."""
 
+VERBS = ("cancel", "pause", "resume", "retry", "fork")
+"""What a POST asks for of a run; DELETE on the run itself deletes it."""
 _PARTS = (
     "iterations",
     "trajectories",
@@ -9,7 +11,7 @@ _PARTS = (
     "judge-calls",
     "feedback",
     "events",
-    "cancel",
+    *VERBS,
 )
 
 

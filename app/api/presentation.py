@@ -7,10 +7,13 @@ from app import schemas
 from app.api.links import results_path, run_links
 from app.errors import NotFound
 from app.models import Reflection, Run
-from app.results_schemas import NodeScores, RunCost
+from app.results_schemas import LedgerTotals, NodeScores, RunCost
+from app.runs.ledger import Totals
 from app.runs.queries import RunFigures, ShownIteration
 from app.runs.showcase import showcase_email, shows_email
 from app.runs.state import RunStatus
+from app.runs.waiting import Place
+from app.webhooks.endpoints import NewEndpoint
 
 Source = TypeVar("Source")
 Shown = TypeVar("Shown")
@@ -25,10 +28,17 @@ def page(
     return schemas.Page(items=[show(item) for item in shown], next_cursor=next_cursor)
 
 
-def accepted(run: Run) -> schemas.Accepted:
-    """What a request that made or moved a run is told of it."""
-    status = RunStatus(run.status)
-    return schemas.Accepted(run_id=run.id, status=status, results_path=results_path(run.id), links=run_links(run.id))
+def accepted(run: Run, endpoints: Sequence[NewEndpoint]) -> schemas.LearnLoopAccepted:
+    """What a request that made a run is told of it, and of the endpoints that it gave the run."""
+    return schemas.LearnLoopAccepted(
+        run_id=run.id,
+        status=RunStatus(run.status),
+        results_path=results_path(run.id),
+        links=run_links(run.id),
+        webhooks=[
+            schemas.RunWebhookCreated(id=each.row.id, url=each.row.url, secret=each.secret) for each in endpoints
+        ],
+    )
 
 
 def run_brief(run: Run) -> schemas.RunBrief:
@@ -36,11 +46,15 @@ def run_brief(run: Run) -> schemas.RunBrief:
     return schemas.RunBrief(**_brief(run))
 
 
-def run_whole(figures: RunFigures) -> schemas.RunOut:
-    """A run with its figures."""
+def run_whole(figures: RunFigures, place: Place | None) -> schemas.RunOut:
+    """A run with its figures, and its place in the queue."""
     run = figures.run
     return schemas.RunOut(
         **_brief(run),
+        queue=None if place is None else schemas.Queue(position=place.position, reason=place.reason),
+        wait_reason=run.wait_reason,
+        parent=_parent(run),
+        attempts=run.attempts,
         cancel_requested=run.cancel_requested,
         request=run.request,
         iterations=[schemas.IterationFigures(**_curve_point(row)) for row in figures.iterations],
@@ -48,12 +62,25 @@ def run_whole(figures: RunFigures) -> schemas.RunOut:
         summary=run.summary,
         webhooks=figures.deliveries,
         cost=RunCost(
+            **ledger_totals(figures.used).model_dump(),
             judge_usd=run.judge_cost_usd,
             judge_prompt_tokens=run.judge_prompt_tokens,
             judge_completion_tokens=run.judge_completion_tokens,
         ),
         results_path=results_path(run.id),
         results_error=run.results_error,
+    )
+
+
+def ledger_totals(sums: Totals) -> LedgerTotals:
+    """The sums of a ledger."""
+    return LedgerTotals(
+        seconds=sums.seconds,
+        prompt_tokens=sums.usage.prompt_tokens,
+        completion_tokens=sums.usage.completion_tokens,
+        usd=sums.usage.usd,
+        wasted_tokens=sums.wasted.tokens,
+        wasted_usd=sums.wasted.usd,
     )
 
 
@@ -109,6 +136,12 @@ def _brief(run: Run) -> dict[str, Any]:
         "finished_at": run.finished_at,
         "links": run_links(run.id),
     }
+
+
+def _parent(run: Run) -> schemas.Parent | None:
+    if run.parent_run_id is None or run.parent_step is None:
+        return None
+    return schemas.Parent(run_id=run.parent_run_id, step=run.parent_step)
 
 
 def _curve_point(row: Mapping[str, Any]) -> dict[str, Any]:

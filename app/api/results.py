@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 
 from app import schemas
+from app.api import ledger
 from app.api.dependencies import CurrentService, Limit, NumberCursor, RunId
 from app.api.links import results_path
 from app.api.presentation import node_scores, page
@@ -16,6 +17,7 @@ from app.runs.results_files import results_folder, sizes
 from app.runs.verify import verify
 
 router = APIRouter(tags=["results"])
+router.include_router(ledger.router)
 Iteration = Annotated[int | None, Query(ge=0, lt=2**31)]
 
 

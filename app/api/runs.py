@@ -1,4 +1,4 @@
-"""Runs: see how they go; cancel, pause, resume and retry them."""
+"""Runs: see how they go; cancel, pause, resume, retry, fork and delete them."""
 
 from typing import Annotated
 
@@ -8,7 +8,11 @@ from app import schemas
 from app.api import presentation, results
 from app.api.dependencies import CurrentCaller, CurrentService, IdCursor, Limit, NumberCursor, RunId
 from app.api.links import results_path, run_links
+from app.runs.fork import fork
+from app.runs.leases import Limits
+from app.runs.removal import remove
 from app.runs.state import RunStatus
+from app.runs.waiting import place_of
 from app.service import Service
 
 router = APIRouter(tags=["runs"])
@@ -31,7 +35,17 @@ async def list_runs(
 @router.get("/runs/{run_id}")
 async def get_run(service: CurrentService, run_id: RunId) -> schemas.RunOut:
     """Status, progress, the curve of rewards, held-out figures, best checkpoint, error."""
-    return presentation.run_whole(await service.queries.figures(run_id))
+    figures = await service.queries.figures(run_id)
+    settings = service.settings
+    limits = Limits(settings.max_runs_per_project, settings.max_runs_per_backend)
+    return presentation.run_whole(figures, await place_of(service.sessions, figures.run, limits))
+
+
+@router.delete("/runs/{run_id}")
+async def delete_run(service: CurrentService, run_id: RunId) -> schemas.RunBrief:
+    """Delete a run that has ended, with all that belongs to it, and its model if no other run needs it. The answer is
+    what it was."""
+    return presentation.run_brief(await remove(service, run_id))
 
 
 @router.get("/runs/{run_id}/iterations")
@@ -72,15 +86,26 @@ async def pause_run(service: CurrentService, caller: CurrentCaller, run_id: RunI
 
 
 @router.post("/runs/{run_id}/resume", status_code=202)
-async def resume_run(service: CurrentService, caller: CurrentCaller, run_id: RunId) -> schemas.Accepted:
-    """Let a paused run go on where it was."""
-    return _moved(service, run_id, await service.store.resume(run_id, caller.actor))
+async def resume_run(
+    service: CurrentService, caller: CurrentCaller, run_id: RunId, request: schemas.ResumeRequest | None = None
+) -> schemas.Accepted:
+    """Let a paused run go on where it was. One whose budget is reached needs a higher one."""
+    budget = request.budget.model_dump(exclude_unset=True) if request and request.budget else None
+    return _moved(service, run_id, await service.store.resume(run_id, caller.actor, budget))
 
 
 @router.post("/runs/{run_id}/retry", status_code=202)
 async def retry_run(service: CurrentService, caller: CurrentCaller, run_id: RunId) -> schemas.Accepted:
     """Let a failed run go on after the last thing that it finished."""
     return _moved(service, run_id, await service.store.retry(run_id, caller.actor))
+
+
+@router.post("/runs/{run_id}/fork", status_code=202)
+async def fork_run(
+    service: CurrentService, caller: CurrentCaller, run_id: RunId, request: schemas.ForkRequest | None = None
+) -> schemas.LearnLoopAccepted:
+    """Start a new run that goes on from a checkpoint of this one, by its request but for what is given."""
+    return await fork(service, run_id, request or schemas.ForkRequest(), presentation.accepted, caller.actor)
 
 
 def _moved(service: Service, run_id: str, status: RunStatus) -> schemas.Accepted:

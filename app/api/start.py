@@ -13,6 +13,8 @@ router = APIRouter(tags=["runs"], route_class=BigBodyRoute)
 
 
 @router.post("/learn-loop", status_code=202)
-async def post_learn_loop(service: CurrentService, caller: CurrentCaller, request: LearnLoopBody) -> schemas.Accepted:
+async def post_learn_loop(
+    service: CurrentService, caller: CurrentCaller, request: LearnLoopBody
+) -> schemas.LearnLoopAccepted:
     """Start a learn-loop in the background; follow it at the links."""
-    return accepted(await accept(service, in_project(request, caller), accepted, caller.actor))
+    return await accept(service, in_project(request, caller), accepted, caller.actor)

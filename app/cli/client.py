@@ -1,7 +1,10 @@
 """The service's HTTP API as the commands use it."""
 
+import json
 import os
+import time
 from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,6 +15,8 @@ from app.cli.terminal import Failure
 Json = Any
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _EVENTS_AT_ONCE = 1_000
+_PATIENCE_S = 30.0
+_RECONNECT_S = 0.5
 KEY_VARIABLE = "LEARNLOOP_API_KEY"
 """Holds the key that commands use; never an argument, which other users of the machine could read."""
 
@@ -67,7 +72,51 @@ class Service:
 
     def cancel(self, run_id: str) -> Json:
         """Ask for a run's end."""
-        return self._call("POST", f"/runs/{run_id}/cancel")
+        return self.ask_of(run_id, "cancel")
+
+    def ask_of(self, run_id: str, verb: str, body: Json = None) -> Json:
+        """Cancel, pause, resume, retry or fork a run."""
+        return self._call("POST", f"/runs/{run_id}/{verb}", json=body)
+
+    def delete_run(self, run_id: str) -> Json:
+        """Delete a run that has ended; what it was."""
+        return self._call("DELETE", f"/runs/{run_id}")
+
+    def events(self, run_id: str) -> Iterator[Json]:
+        """What happened to a run so far, in order."""
+        return self._items(f"/runs/{run_id}/events", {"limit": 200})
+
+    def follow_events(self, run_id: str) -> Iterator[Json]:
+        """All events of a run as they happen, until it has ended. A stream that breaks off is taken up there."""
+        newest = 0
+        lost_at: float | None = None
+        while True:
+            try:
+                with self._stream(f"/runs/{run_id}/events", newest) as response:
+                    if response.status_code == httpx.codes.NO_CONTENT:
+                        return
+                    for line in response.iter_lines():
+                        lost_at = None
+                        if line.startswith("data: "):
+                            event = json.loads(line.removeprefix("data: "))
+                            newest = event["seq"]
+                            yield event
+            except (ServiceUnreachable, httpx.TransportError) as error:
+                lost_at = lost_at or time.monotonic()
+                if time.monotonic() - lost_at > _PATIENCE_S:
+                    raise ServiceUnreachable(f"no service answers at {self.url} ({error})") from error
+                time.sleep(_RECONNECT_S)
+
+    @contextmanager
+    def _stream(self, path: str, after: int) -> Iterator[httpx.Response]:
+        headers = {"accept": "text/event-stream", "last-event-id": str(after)}
+        with self._http.stream("GET", path, headers=headers) as response:
+            if response.is_server_error:  # it starts, or its database does
+                raise ServiceUnreachable(f"it answers {response.status_code}")
+            if not response.is_success:
+                response.read()
+                raise ServiceRefused(response.status_code, _problem_text("GET", path, response))
+            yield response
 
     def trajectories(self, run_id: str, **filters: str | int) -> Iterator[Json]:
         """A run's trajectories without their messages, filtered by `iteration`, `split`, `mode`, `scenario_id`."""

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from app.cli import ask, demo, feedback, inbox, keys, runs, serve, train, webhooks
+from app.cli import ask, demo, feedback, inbox, keys, runs, serve, train, webhooks, worker
 from app.cli.terminal import Failure, print_failure
 
 
@@ -33,6 +33,7 @@ app = typer.Typer(
 )
 app.command()(demo.demo)
 app.command()(serve.serve)
+app.command()(worker.worker)
 app.command()(train.train)
 app.command()(ask.ask)
 app.add_typer(runs.app, name="runs")

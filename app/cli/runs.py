@@ -1,5 +1,6 @@
 """`learnloop runs`: what runs there are and how they do."""
 
+import json
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -9,11 +10,13 @@ from rich.table import Table
 from app.cli.charts import percent
 from app.cli.client import Service
 from app.cli.options import DEFAULT_URL, AsJson, Url
+from app.cli.plain_text import plain
 from app.cli.run_report import print_run
-from app.cli.terminal import print_json, progress, results
-from app.cli.watching import RunDisplay, follow
+from app.cli.run_request import BadRunFile, overlay, parse_settings
+from app.cli.terminal import Failure, print_json, progress, results
+from app.cli.watching import ENDED, RunDisplay, follow
 
-app = typer.Typer(no_args_is_help=True, help="List, show, watch and cancel runs.")
+app = typer.Typer(no_args_is_help=True, help="List, show, watch and steer runs.")
 
 _VERIFY_TIMEOUT_S = 600.0
 
@@ -63,12 +66,92 @@ def cancel(run_id: RunId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> No
 
 
 @app.command()
+def pause(run_id: RunId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Pause a run and wait until it has stopped. What it finished is kept."""
+    with Service(url) as service:
+        service.ask_of(run_id, "pause")
+        run = follow(service, run_id, lambda _: None, until={*ENDED, "paused"})
+    print_json(run) if as_json else results.print(f"run {run_id} is {run['status']}")
+
+
+@app.command()
+def resume(run_id: RunId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Let a paused run go on where it was."""
+    _ask(run_id, "resume", url, as_json)
+
+
+@app.command()
+def retry(run_id: RunId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Let a failed run go on after the last thing that it finished."""
+    _ask(run_id, "retry", url, as_json)
+
+
+@app.command()
+def fork(
+    run_id: RunId,
+    checkpoint: Annotated[int | None, typer.Option(min=0, help="A step of the run. Default: the best one.")] = None,
+    name: Annotated[str | None, typer.Option(help="What the new model is called.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help="A field of the run to change; again for more."),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Start a new run that goes on from a checkpoint of this one, with other settings if you like."""
+    try:
+        changed = overlay({}, parse_settings(settings or []))
+        request = overlay(changed, {"checkpoint": checkpoint, "model.name": name})
+    except BadRunFile as error:
+        raise Failure(str(error)) from error
+    with Service(url) as service:
+        made = service.ask_of(run_id, "fork", request)
+    print_json(made) if as_json else results.print(f"run {made['run_id']} is {made['status']}")
+
+
+@app.command()
+def delete(run_id: RunId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Delete a run that has ended: what it recorded, its files, and its model if no other run needs that."""
+    with Service(url) as service:
+        was = service.delete_run(run_id)
+    print_json(was) if as_json else results.print(f"run {run_id} is deleted")
+
+
+@app.command()
+def events(
+    run_id: RunId,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on until the run has ended.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each event as one line of JSON.")] = False,
+) -> None:
+    """Print what happened to a run, a line each."""
+    with Service(url) as service:
+        for event in service.follow_events(run_id) if follow else service.events(run_id):
+            line = json.dumps(event, ensure_ascii=False) if as_json else _event_line(event)
+            results.print(plain(line), soft_wrap=True)
+
+
+@app.command()
 def verify(run_id: RunId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Compute a run's figures again from its stored trajectories. Exits with 1 if one differs."""
     with Service(url, timeout_s=_VERIFY_TIMEOUT_S) as service:
         found = service.verify(run_id)
     print_json(found) if as_json else _print_verification(found)
     raise typer.Exit(0 if found["ok"] else 1)
+
+
+def _ask(run_id: str, verb: str, url: str, as_json: bool) -> None:
+    with Service(url) as service:
+        moved = service.ask_of(run_id, verb)
+    print_json(moved) if as_json else results.print(f"run {run_id} is {moved['status']}")
+
+
+def _event_line(event: Any) -> str:
+    at = f"{datetime.fromisoformat(event['occurred_at']).astimezone():%d %b %H:%M:%S}"
+    told = {name: value for name, value in event["data"].items() if isinstance(value, str | int | float)}
+    where = f"iteration {event['iteration']}  " if event["iteration"] is not None else ""
+    said = "  ".join(f"{name} {value}" for name, value in told.items() if name != "iteration")
+    return f"{event['seq']:>4}  {at}  {event['type']:<22} {where}{said}".rstrip()
 
 
 def _print_verification(found: Any) -> None:

@@ -100,7 +100,7 @@ def _missing(readiness: dict[str, str]) -> str:
     """What is not there yet, or nothing."""
     if readiness["database"] != "ok":
         return "database"
-    return "" if readiness["engine"] == "ready" else "engine"
+    return "" if readiness["engine"] in ("ready", "shared") else "engine"
 
 
 def _tail(path: Path, lines: int = 12) -> str:

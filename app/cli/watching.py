@@ -1,7 +1,7 @@
 """Following a run until it ends: a line an iteration, and on a terminal the curves and the phase under way."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -25,8 +25,8 @@ _PHASES = {
 }
 
 
-def follow(service: Service, run_id: str, show: Callable[[Json], None]) -> Json:
-    """Show the run as it changes; returns it once it has ended.
+def follow(service: Service, run_id: str, show: Callable[[Json], None], until: Collection[str] = ENDED) -> Json:
+    """Show the run as it changes; returns it once its status is one of `until`.
 
     A service that is away for less than half a minute (a restart) is waited for. Raises what Service does.
     """
@@ -42,7 +42,7 @@ def follow(service: Service, run_id: str, show: Callable[[Json], None]) -> Json:
         else:
             lost_at = None
             show(run)
-            if run["status"] in ENDED:
+            if run["status"] in until:
                 return run
         time.sleep(pause_s)
         pause_s = min(_POLL_S, 1.5 * pause_s)
@@ -54,6 +54,7 @@ class RunDisplay:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._shown = -1
+        self._waits = ""
         self._started_at = time.monotonic()
         self._live = Live(console=console, transient=True, auto_refresh=False) if console.is_terminal else None
 
@@ -74,6 +75,10 @@ class RunDisplay:
 
     def show(self, run: Json) -> None:
         """Bring the display up to date."""
+        if (waits := _waits(run)) != self._waits:
+            self._waits = waits
+            if waits and not self._live:
+                self._console.print(waits, soft_wrap=True)
         for row in run["iterations"]:
             if row["iteration"] > self._shown:
                 self._shown = row["iteration"]
@@ -118,10 +123,18 @@ def live_panel(run: Json, elapsed_s: float) -> Group:
     return Group(*lines)
 
 
+def _waits(run: Json) -> str:
+    """That a run is queued or paused, and why; nothing of any other."""
+    if run["status"] not in ("queued", "paused"):
+        return ""
+    reason = run["queue"]["reason"] if run["queue"] else run["wait_reason"]
+    return f"run {run['run_id']} is {run['status']}" + (f": {reason}" if reason else "")
+
+
 def _now(run: Json) -> str:
     progress = run["progress"]
     if run["status"] != "running" or progress["iteration"] is None:
-        return f"run {run['run_id']} is {run['status']}"
+        return _waits(run) or f"run {run['run_id']} is {run['status']}"
     place = f"iteration {progress['iteration']}/{progress['iterations_total']}" if progress["iteration"] else "baseline"
     phase = _PHASES.get(progress["phase"], progress["phase"])
     if not progress["total"]:

@@ -1,40 +1,72 @@
 """Takes a learn-loop request: checks what can be checked now, fills in the defaults, saves run and documents."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
+from sqlalchemy import insert
+from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
-from app import documents
+from app import documents, idempotency
 from app.documents import NewDocument, UnknownDocument
-from app.errors import InvalidRequest
+from app.engine_process import EngineUnavailable
+from app.errors import InvalidRequest, Unavailable
+from app.events import EventType, append
 from app.judging import judge_model
-from app.models import Run
+from app.models import Reflection, Run
 from app.runs.configuration import make_environment, make_judge
 from app.runs.defaults import judge_with_defaults, with_defaults
+from app.runs.resuming import INHERITED, begin_with
 from app.runs.state import RunStatus
 from app.schemas import LearnLoopRequest
 from app.service import Service
 from app.settings import TINY_BASE, Settings
+from app.webhooks.endpoints import NewEndpoint
 from environment.registry import UnknownEnvironment
 from judges.base import JudgeServices
 from judges.registry import UnknownJudge
 from training.backends import registry
+from training.backends.base import BackendUnavailable
 
 _Place = tuple[str | int, ...]
+_CHECKPOINT = re.compile(r"(?P<project>[A-Za-z0-9._-]+)/(?P<name>[A-Za-z0-9._-]+)@(?P<step>\d{1,9})")
 
 
-async def accept(service: Service, request: LearnLoopRequest, reply: Callable[[Run], BaseModel], actor: str) -> Run:
-    """The queued run; `reply` makes what its sender, `actor`, is told. Raises InvalidRequest or ModelBusy."""
+Reply = TypeVar("Reply", bound=BaseModel)
+MakeReply = Callable[[Run, Sequence[NewEndpoint]], Reply]
+"""Makes what its sender is told of a new run, with the endpoints that the request gave it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """What a run is forked from."""
+
+    run_id: str
+    step: int
+    learned: Reflection | None
+    """What the parent's environment had learned beside that step."""
+
+
+async def accept(
+    service: Service, request: LearnLoopRequest, reply: MakeReply[Reply], actor: str, parent: Parent | None = None
+) -> Reply:
+    """Queue the run; `reply` makes what its sender, `actor`, is told.
+
+    Raises InvalidRequest, ModelBusy, or Unavailable if the engine is needed to check the request and is away.
+    """
     settings = service.settings
     run_id = str(ULID())
     given = with_defaults(request, settings, run_id)
-    _check_backend(given, settings)
+    engine = await _check_backend(service, given)
+    await service.webhooks.check(request.webhooks)
     whole = await _whole(service, request, given)
-    complete, new = await asyncio.to_thread(_checked, request, given, whole, settings)
+    state = parent.learned.state if parent and parent.learned else None
+    complete, new = await asyncio.to_thread(_checked, request, given, whole, settings, state)
     model = complete["model"]
     run = Run(
         id=run_id,
@@ -43,27 +75,74 @@ async def accept(service: Service, request: LearnLoopRequest, reply: Callable[[R
         environment=complete["environment"]["name"],
         judge=complete["judge"]["name"],
         backend=complete["backend"],
+        engine=engine,
         model_project=model["project"],
         model_name=model["name"],
         base_model=model["base_model"],
         iterations_total=complete["iterations"],
+        parent_run_id=parent.run_id if parent else None,
+        parent_step=parent.step if parent else None,
     )
-    await service.store.create(run, new, reply=reply(run), actor=actor)
+    told: list[Reply] = []
+
+    async def beside(session: AsyncSession) -> None:
+        endpoints = await service.webhooks.attach(session, run_id, run.model_project, request.webhooks)
+        await session.flush()  # the first event is for them already
+        if parent is not None:
+            await _save_descent(session, run_id, parent, actor)
+        told.append(reply(run, endpoints))
+        await idempotency.complete(session, 202, told[0], tells_secret=bool(endpoints))
+
+    await service.store.create(run, new, beside=beside, actor=actor)
     service.runner.wake()
-    return run
+    return told[0]
 
 
-def _check_backend(complete: Mapping[str, Any], settings: Settings) -> None:
-    backend, base_model = complete["backend"], complete["model"]["base_model"]
+async def _save_descent(session: AsyncSession, run_id: str, parent: Parent, actor: str) -> None:
+    """The parent's log tells of the fork; what its environment had learned is kept as the fork's own, for a parent
+    may be deleted."""
+    data = {"run_id": run_id, "step": parent.step}
+    await append(session, parent.run_id, EventType.RUN_FORKED, actor, data)
+    if parent.learned is not None:
+        row = {"state": parent.learned.state, "trajectory_id": parent.learned.trajectory_id}
+        await session.execute(insert(Reflection), [{"run_id": run_id, "iteration": INHERITED, **row}])
+
+
+async def _check_backend(service: Service, complete: Mapping[str, Any]) -> str | None:
+    """The engine that the run must be driven on, None for any. Raises InvalidRequest, Unavailable."""
+    backend, model = complete["backend"], complete["model"]
     if backend not in registry.names():
         known = ", ".join(registry.names())
         raise InvalidRequest(("body", "backend"), f"no backend named {backend!r}; there are: {known}")
-    bases = {TINY_BASE, *settings.engine_base_models}
-    if backend == "embedded" and base_model not in bases:
-        raise InvalidRequest(
-            ("body", "model", "base_model"),
-            f"the engine has no base model {base_model!r}; it has: {', '.join(sorted(bases))}",
-        )
+    base_model, bases = model["base_model"], {TINY_BASE, *service.settings.engine_base_models}
+    if base_model in bases:
+        return await service.queries.engine_of(backend, model["project"], model["name"])
+    match = _CHECKPOINT.fullmatch(base_model)
+    if match and match["project"] == model["project"]:
+        engine = await service.queries.engine_of(backend, match["project"], match["name"])
+        if int(match["step"]) in await _checkpoints(service, backend, engine, match["project"], match["name"]):
+            return engine
+    raise InvalidRequest(
+        ("body", "model", "base_model"),
+        f"the engine has no base model {base_model!r}; it has: {', '.join(sorted(bases))}, "
+        f"and checkpoints of the project {model['project']} as PROJECT/NAME@STEP",
+    )
+
+
+async def _checkpoints(
+    service: Service, backend: str, engine: str | None, project: str, name: str
+) -> frozenset[int] | range:
+    """The steps of a model that a run can go on from. What we cannot ask is told when the run starts."""
+    if not service.reaches(engine):
+        return range(2**31)
+    try:
+        connected = await service.connect(backend)
+        try:
+            return await connected.checkpoints(project, name)
+        finally:
+            await connected.close()
+    except (EngineUnavailable, BackendUnavailable) as error:
+        raise Unavailable(f"the base model cannot be looked up now: {error}") from error
 
 
 async def _whole(service: Service, request: LearnLoopRequest, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,17 +156,23 @@ async def _whole(service: Service, request: LearnLoopRequest, given: Mapping[str
 
 
 def _checked(
-    request: LearnLoopRequest, given: Mapping[str, Any], whole: Mapping[str, Any], settings: Settings
+    request: LearnLoopRequest,
+    given: Mapping[str, Any],
+    whole: Mapping[str, Any],
+    settings: Settings,
+    state: Mapping[str, Any] | None,
 ) -> tuple[dict[str, Any], list[NewDocument]]:
     """The request as it is stored, and what is stored beside it.
 
-    Builds what the run will build, and draws one scenario: a bad choice is told now, not when the run starts.
+    Builds what the run will build, restores `state` and draws one scenario: a bad choice is told now, not when the run
+    starts.
     """
     short = request.graph is not None and not request.environment.config
     config = ("body", "graph") if short else ("body", "environment", "config")
     with _told(("body", "environment", "name"), UnknownEnvironment), _told(config, ValueError):
         made = make_environment(whole, settings.data_dir)
         try:
+            begin_with(made, state)
             made.scenarios("train", 1, given["seed"])
         finally:
             made.close()

@@ -13,7 +13,7 @@ _ON_A_GRAPH = "sales_email"
 def with_defaults(request: LearnLoopRequest, settings: Settings, run_id: str) -> dict[str, Any]:
     """The request as a run is stored, but for its judge. Raises InvalidRequest for short forms that contradict."""
     return {
-        **request.model_dump(exclude={"graph", "depth", "environment", "judge"}),
+        **request.model_dump(exclude={"graph", "depth", "environment", "judge", "webhooks"}),
         "environment": _environment(request),
         "max_turns": _max_turns(request),
         "backend": request.backend or settings.backend,

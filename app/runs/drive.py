@@ -1,6 +1,7 @@
 """Drives one run under a lease: builds what it needs, goes on where it was, saves what the learn loop yields."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractContextManager, AsyncExitStack, aclosing, closing
 from dataclasses import asdict, dataclass
@@ -12,18 +13,22 @@ import structlog
 from app.db import Sessions
 from app.documents import put_back
 from app.engine_process import EngineUnavailable
+from app.errors import DATABASE_DOWN
 from app.models import Run
+from app.runs import ledger
+from app.runs.budget import Budget, Clock, Meter
 from app.runs.configuration import make_environment, make_judge, model_spec, run_config
 from app.runs.journal_store import StoredJournal
-from app.runs.leases import Lease
+from app.runs.leases import Lease, LeaseLost
 from app.runs.own_thread import on_loop, on_own_thread, unbroken
 from app.runs.patience import patiently
 from app.runs.record import iteration_rows, save_iteration
 from app.runs.results_files import ResultsFiles
-from app.runs.resuming import resume_of
+from app.runs.resuming import begin_with, inherited_state, resume_of
 from environment.base import Environment
 from environment.trace import Span, Tracer, span, tracing
 from judges.base import Judge, JudgeServices
+from training.allowance import Allowance, BudgetReached
 from training.backends.base import Backend, BackendUnavailable, Policy
 from training.journal import Journal
 from training.types import IterationResult, Progress, Resume, RunConfig
@@ -47,6 +52,7 @@ class LearnLoop(Protocol):
         progress: Callable[[Progress], None],
         journal: Journal,
         resume: Resume | None,
+        allowance: Allowance,
     ) -> AsyncGenerator[IterationResult, None]: ...
 
 
@@ -54,7 +60,22 @@ _AWAY = (EngineUnavailable, BackendUnavailable)
 _PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 60.0, 60.0, 60.0)
 """Before we try a backend again that is away; when they are used up without progress the run fails."""
 
+_SETTLE_S = 5.0
+"""How long the ledger waits for a database that is away when the work has stopped."""
+
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What belongs to the driving of one run."""
+
+    run: Run
+    lease: Lease
+    home: asyncio.AbstractEventLoop
+    journal: StoredJournal
+    meter: Meter
+    note: Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
@@ -68,59 +89,69 @@ class Driver:
     data_dir: Path
     learn: LearnLoop
     tracer: Tracer | None
+    clock: Clock = time.monotonic
+    """Measures the time that a run is driven."""
 
     async def drive(
         self, run: Run, lease: Lease, note: Callable[[Progress], None], on_lost: Callable[[], None]
     ) -> None:
         """Drive the run to its end, on a thread of its own; what is saved is saved on the caller's event loop.
 
-        `note` and `on_lost` are called on that thread. Raises LeaseLost, and what ends a run.
+        `note` and `on_lost` are called on that thread. Raises LeaseLost, BudgetReached, and what ends a run.
         """
         home = asyncio.get_running_loop()
-        journal = StoredJournal(self.sessions, lease, home, on_lost)
-        await on_own_thread(lambda: self._patiently(run, lease, home, journal, note), name=f"run-{run.id}")
+        past = await patiently(lambda: ledger.past_of(self.sessions, run.id))
+        meter = Meter(Budget.of(run.request), past, self.clock)
+        work = _Work(run, lease, home, StoredJournal(self.sessions, lease, home, on_lost), meter, note)
+        try:
+            await on_own_thread(lambda: self._patiently(work), name=f"run-{run.id}")
+        except LeaseLost:
+            raise
+        except BaseException:
+            await self._settle(work)
+            raise
 
-    async def _patiently(
-        self,
-        run: Run,
-        lease: Lease,
-        home: asyncio.AbstractEventLoop,
-        journal: StoredJournal,
-        note: Callable[[Progress], None],
-    ) -> None:
+    async def _settle(self, work: _Work) -> None:
+        """Save what the unfinished iteration used. Nothing but these figures is lost where that cannot be done."""
+        seconds = work.meter.unsettled_s()
+        try:
+            await patiently(lambda: ledger.save_unfinished(self.sessions, work.lease, work.meter, seconds), _SETTLE_S)
+        except (LeaseLost, *DATABASE_DOWN) as error:
+            log.warning("ledger not saved", run_id=work.run.id, error=str(error))
+
+    async def _patiently(self, work: _Work) -> None:
         """A backend that is away is waited for, longer and longer; any progress makes us patient again."""
-        structlog.contextvars.bind_contextvars(run_id=run.id)
+        structlog.contextvars.bind_contextvars(run_id=work.run.id)
         pauses = iter(_PAUSES_S)
 
         def noted(progress: Progress) -> None:
             nonlocal pauses
             if progress.done:
                 pauses = iter(_PAUSES_S)
-            note(progress)
+            work.note(progress)
 
-        with tracing(self.tracer), _run_span(run):  # here: a thread begins without its parent's context
+        with tracing(self.tracer), _run_span(work.run):  # here: a thread begins without its parent's context
             while True:
                 try:
-                    return await self._learn(run, lease, home, journal, noted)
+                    return await self._learn(work, noted)
+                except BudgetReached:
+                    await work.journal.flush()
+                    raise
                 except _AWAY as error:
                     if (pause_s := next(pauses, None)) is None:
                         raise
                     log.warning("backend away, waiting", error=str(error), pause_s=pause_s)
                     await asyncio.sleep(pause_s)
 
-    async def _learn(
-        self,
-        run: Run,
-        lease: Lease,
-        home: asyncio.AbstractEventLoop,
-        journal: StoredJournal,
-        note: Callable[[Progress], None],
-    ) -> None:
+    async def _learn(self, work: _Work, note: Callable[[Progress], None]) -> None:
+        run, home = work.run, work.home
         resume = await on_loop(home, patiently(lambda: resume_of(self.sessions, run.id)))
         log.info("run goes on", environment=run.environment, iteration=resume.iteration if resume else 0)
         async with AsyncExitStack() as stack:
             request = await on_loop(home, patiently(lambda: put_back(self.sessions, run.request)))
             environment = stack.enter_context(closing(make_environment(request, self.data_dir)))
+            if resume is None:
+                begin_with(environment, await on_loop(home, patiently(lambda: inherited_state(self.sessions, run.id))))
             backend = await self.connect(run.backend)
             stack.push_async_callback(backend.close)
             results = self.learn(
@@ -129,17 +160,21 @@ class Driver:
                 make_judge(run.request, self.judge_services(run, environment)),
                 await backend.register(model_spec(run)),
                 progress=note,
-                journal=journal,
+                journal=work.journal,
                 resume=resume,
+                allowance=work.meter,
             )
             await stack.enter_async_context(aclosing(results))
             async for result in results:
                 # A commit that is half done is neither saved nor not saved: it goes to its end.
-                await unbroken(on_loop(home, self._save(run, lease, result)))
+                await unbroken(on_loop(home, self._save(work, result)))
 
-    async def _save(self, run: Run, lease: Lease, result: IterationResult) -> None:
-        rows = await asyncio.to_thread(iteration_rows, run, result)
-        await patiently(lambda: save_iteration(self.sessions, lease, rows))
+    async def _save(self, work: _Work, result: IterationResult) -> None:
+        run, meter, seconds = work.run, work.meter, work.meter.unsettled_s()
+        used = ledger.entries_of(result, meter.lost, seconds)
+        rows = await asyncio.to_thread(iteration_rows, run, result, used)
+        await patiently(lambda: save_iteration(self.sessions, work.lease, rows))
+        meter.settled(seconds, whole=True)
         log.info(
             "iteration saved",
             run_id=run.id,

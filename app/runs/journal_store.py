@@ -66,6 +66,10 @@ class StoredJournal:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_GROUP_S, self._flush_soon)
 
+    async def flush(self) -> None:
+        """Everything that was kept so far survives us when this returns. Raises LeaseLost."""
+        await self._flush()
+
     def _add(self, iteration: int, name: str, value: str) -> None:
         self._waiting.append(
             {

@@ -10,6 +10,7 @@ from sqlalchemy.orm import InstrumentedAttribute, defer
 from app.db import Sessions
 from app.errors import NotFound
 from app.models import Checkpoint, Evaluation, Iteration, JudgeCall, Reflection, Run, Trajectory, WebhookDelivery
+from app.runs.ledger import SUMS, Totals, sums_of, totals_of
 
 _Entity = TypeVar("_Entity")
 SHOWN_ITERATIONS = 200
@@ -41,6 +42,8 @@ class RunFigures(NamedTuple):
     """The baseline's and the newest, ascending."""
     deliveries: dict[str, int]
     """Webhook deliveries by state."""
+    used: Totals
+    """The sums of its ledger."""
 
 
 class ShownIteration(NamedTuple):
@@ -76,6 +79,7 @@ def _figures_query(run_id: str) -> Select[Run, Any, Any, Any]:
         _list_of(_CURVE, curve, "iteration"),
         _list_of(_EVALUATION, held_out, "iteration", "split", "mode", "step"),
         _list_of(("state", "deliveries"), deliveries, "state"),
+        _list_of(SUMS, sums_of(run_id).subquery(), "wasted"),
     ).where(Run.id == run_id)
 
 
@@ -91,8 +95,9 @@ class RunQueries:
             found = (await session.execute(_figures_query(run_id))).one_or_none()
         if found is None:
             raise NotFound(f"there is no run {run_id!r}")
-        run, iterations, evaluations, deliveries = found
-        return RunFigures(run, iterations, evaluations, {each["state"]: each["deliveries"] for each in deliveries})
+        run, iterations, evaluations, deliveries, sums = found
+        by_state = {each["state"]: each["deliveries"] for each in deliveries}
+        return RunFigures(run, iterations, evaluations, by_state, totals_of(sums))
 
     async def runs(
         self, *, status: str | None, before: str | None, limit: int, project: str | None = None
@@ -124,7 +129,8 @@ class RunQueries:
 
     async def reflection(self, run_id: str, iteration: int | None) -> Reflection:
         """What was learned after an iteration, None for the newest. Raises NotFound."""
-        query = select(Reflection).where(Reflection.run_id == run_id).order_by(Reflection.iteration.desc()).limit(1)
+        own = (Reflection.run_id == run_id, Reflection.iteration >= 0)  # a fork begins with its parent's as -1
+        query = select(Reflection).where(*own).order_by(Reflection.iteration.desc()).limit(1)
         if iteration is not None:
             query = query.where(Reflection.iteration == iteration)
         rows = await self._rows(query)
@@ -175,6 +181,18 @@ class RunQueries:
             query = query.where(Run.model_project == project)
         rows = await self._rows(query.order_by(Run.id.desc()).limit(1))
         return rows[0] if rows else None
+
+    async def engine_of(self, backend: str, project: str, name: str) -> str | None:
+        """The engine that has the model, as far as runs tell; None if none was driven yet."""
+        query = (
+            select(Run.engine)
+            .where(Run.backend == backend, Run.model_project == project, Run.model_name == name)
+            .where(Run.engine.is_not(None))
+            .order_by(Run.id.desc())
+            .limit(1)
+        )
+        async with self._sessions() as session:
+            return (await session.execute(query)).scalar_one_or_none()
 
     async def require_run(self, run_id: str) -> None:
         """Raises NotFound."""

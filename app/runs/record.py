@@ -1,6 +1,6 @@
 """Saves what an iteration gave: the result's objects become rows, in one transaction."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import Sessions
 from app.events import EventType, append
 from app.models import Checkpoint, Evaluation, Iteration, Journal, JudgeCall, Reflection, Run, Trajectory
+from app.runs import ledger
 from app.runs.leases import Lease, LeaseLost
 from app.webhooks.message import iteration_data
 from judges.base import JudgeCall as JudgeCallResult
@@ -33,12 +34,13 @@ class IterationRows:
     trajectories: list[Row]
     judge_calls: list[Row]
     reflection: Row | None
+    ledger: Sequence[ledger.Entry]
     event: Row
     """What the event log tells of it."""
 
 
-def iteration_rows(run: Run, result: IterationResult) -> IterationRows:
-    """What is to be saved of an iteration."""
+def iteration_rows(run: Run, result: IterationResult, used: Sequence[ledger.Entry]) -> IterationRows:
+    """What is to be saved of an iteration; `used` is what its phases used."""
     return IterationRows(
         result,
         _iteration_row(run.id, result),
@@ -46,6 +48,7 @@ def iteration_rows(run: Run, result: IterationResult) -> IterationRows:
         list(_trajectory_rows(run, result)),
         [{"run_id": run.id, "iteration": result.iteration, **asdict(call)} for call in _judge_calls(result)],
         _reflection_row(run.id, result),
+        used,
         iteration_data(result),
     )
 
@@ -65,6 +68,7 @@ async def save_iteration(sessions: Sessions, lease: Lease, rows: IterationRows) 
             await session.execute(insert(JudgeCall), rows.judge_calls)
         if rows.reflection is not None:
             await session.execute(insert(Reflection), [rows.reflection])
+        await ledger.save(session, run_id, iteration, rows.ledger, whole=True)
         await _save_checkpoint(session, run_id, rows.result)
         done = delete(Journal).where(Journal.run_id == run_id, Journal.iteration <= iteration)
         await session.execute(done)

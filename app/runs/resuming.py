@@ -1,10 +1,33 @@
 """Where a run goes on: read from what its finished iterations left."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from sqlalchemy import select
 
 from app.db import Sessions
 from app.models import Evaluation, Reflection, Run
+from environment.base import Environment, Reflective
 from training.types import Resume
+
+INHERITED = -1
+"""The iteration of the reflection that a forked run starts with: before its baseline."""
+
+
+async def inherited_state(sessions: Sessions, run_id: str) -> Mapping[str, Any] | None:
+    """What the environment of a forked run had learned before the run; None if it begins with nothing."""
+    async with sessions() as session:
+        reflection = await session.get(Reflection, (run_id, INHERITED))
+    return reflection.state if reflection else None
+
+
+def begin_with(environment: Environment, state: Mapping[str, Any] | None) -> None:
+    """Let a new environment go on from what was learned. Raises ValueError if that does not fit it."""
+    if state is not None and isinstance(environment, Reflective):
+        try:
+            environment.restore(state)
+        except KeyError as error:
+            raise ValueError(f"what was learned has no {error.args[0]}, which the environment needs") from None
 
 
 async def resume_of(sessions: Sessions, run_id: str) -> Resume | None:

@@ -13,6 +13,7 @@ from app.db import Sessions
 from app.engine_process import EngineUnavailable
 from app.errors import DATABASE_DOWN
 from app.models import Run
+from app.runs.budget import RunBudgetReached
 from app.runs.drive import Driver
 from app.runs.heartbeat import Heartbeat
 from app.runs.leases import Lease, LeaseLost, Leases
@@ -210,6 +211,10 @@ class Runner:
             log.warning("run lost to another worker", run_id=lease.run_id, epoch=lease.epoch)
         elif isinstance(error, DATABASE_DOWN):
             await patiently(lambda: self._leases.release(lease))
+        elif isinstance(error, RunBudgetReached):
+            shortage = error.shortage
+            await patiently(lambda: self._store.paused(lease, str(shortage), shortage.figures()))
+            log.info("run paused: its budget is reached", run_id=lease.run_id, **shortage.figures())
         elif error is not None:
             await self._finish(lease, RunStatus.FAILED, _reason(error))
         else:

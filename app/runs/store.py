@@ -1,20 +1,19 @@
 """All SQL that makes and moves runs. One transaction per call, with the event that tells of it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
-from sqlalchemy import func, select, update
+from sqlalchemy import ColumnElement, and_, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app import idempotency
 from app.db import Sessions
 from app.documents import NewDocument, save
 from app.errors import Conflict, ModelBusy, NotAllowed, NotFound
 from app.events import EventType, append
 from app.models import Run
+from app.runs import ledger
 from app.runs.leases import NO_PROGRESS, Lease, LeaseLost
 from app.runs.state import LIVE, TERMINAL, RunStatus, Verb, allowed
 from training.types import Progress
@@ -46,21 +45,22 @@ class RunStore:
         run: Run,
         documents: Iterable[NewDocument] = (),
         *,
-        reply: BaseModel | None = None,
+        beside: Callable[[AsyncSession], Awaitable[None]] | None = None,
         actor: str = "local",
     ) -> None:
-        """Save a queued run, its documents and the reply that tells of it.
+        """Save a queued run, its documents and what `beside` saves with it, before its first event.
 
         Raises ModelBusy if a live run holds its model.
         """
         try:
             async with self._sessions.begin() as session:
+                await _hold_models(session, run)
                 session.add(run)
                 await session.flush()  # a busy model is told before a big graph is sent
                 await save(session, documents)
+                if beside is not None:
+                    await beside(session)
                 await append(session, run.id, EventType.RUN_CREATED, actor, _created(run))
-                if reply is not None:
-                    await idempotency.complete(session, 202, reply)
         except IntegrityError as error:
             holder = await self._holder(run)
             if holder is None:
@@ -131,19 +131,28 @@ class RunStore:
                 await append(session, run_id, EventType.RUN_PAUSED, actor, {"reason": run.wait_reason})
             return RunStatus(run.status)
 
-    async def resume(self, run_id: str, actor: str) -> RunStatus:
-        """Queue a paused run again. Raises NotFound, NotAllowed."""
-        return await self._requeue(run_id, Verb.RESUME, EventType.RUN_RESUMED, actor)
+    async def resume(self, run_id: str, actor: str, budget: Mapping[str, Any] | None = None) -> RunStatus:
+        """Queue a paused run again, with another budget if one is given; what it does not name stays.
+
+        Raises NotFound, NotAllowed, and Conflict where its budget would stop it again.
+        """
+        return await self._requeue(run_id, Verb.RESUME, EventType.RUN_RESUMED, actor, budget)
 
     async def retry(self, run_id: str, actor: str) -> RunStatus:
         """Queue a failed run again; it goes on after what it finished. Raises NotFound, NotAllowed, ModelBusy."""
         return await self._requeue(run_id, Verb.RETRY, EventType.RUN_RETRIED, actor)
 
-    async def _requeue(self, run_id: str, verb: Verb, event: EventType, actor: str) -> RunStatus:
+    async def _requeue(
+        self, run_id: str, verb: Verb, event: EventType, actor: str, budget: Mapping[str, Any] | None = None
+    ) -> RunStatus:
         try:
             async with self._sessions.begin() as session:
                 run = await _locked(session, run_id, verb)
-                told = {"error": run.error} if run.error else {}
+                told: dict[str, Any] = {"error": run.error} if run.error else {}
+                if verb is Verb.RESUME:
+                    await ledger.change_budget(session, run, budget)
+                if budget is not None:
+                    told["budget"] = run.request["budget"]
                 _set(
                     run,
                     status=RunStatus.QUEUED,
@@ -163,11 +172,16 @@ class RunStore:
             raise ModelBusy(f"{run.model_project}/{run.model_name}", holder) from None
         return RunStatus.QUEUED
 
-    async def paused(self, lease: Lease, reason: str) -> None:
-        """A running run's work has stopped, to go on when it is resumed. Nothing if the lease is not ours any more."""
+    async def paused(self, lease: Lease, reason: str, shortage: Mapping[str, Any] | None = None) -> None:
+        """A running run's work has stopped, to go on when it is resumed. Nothing if the lease is not ours any more.
+
+        `shortage` tells of the budget that stopped it.
+        """
         values = {"status": RunStatus.PAUSED, "pause_requested": False, "wait_reason": reason, **_NOBODY}
         async with self._sessions.begin() as session:
             if await _moved(session, lease, values):
+                if shortage is not None:
+                    await append(session, lease.run_id, EventType.BUDGET_REACHED, lease.actor, shortage)
                 await append(session, lease.run_id, EventType.RUN_PAUSED, lease.actor, {"reason": reason})
 
     async def finish(
@@ -181,10 +195,17 @@ class RunStore:
                 told = {"error": error} if error else {"summary": summary} if summary else {}
                 await append(session, lease.run_id, _ENDED[status], lease.actor, told)
 
-    async def delete(self, run_id: str) -> Run:
-        """Delete a run that has ended, with all its rows; returns what it was. Raises NotFound, NotAllowed."""
+    async def delete(self, run_id: str, forget_model: Callable[[], Awaitable[None]]) -> Run:
+        """Delete a run that has ended, with all its rows; returns what it was. Raises NotFound, NotAllowed.
+
+        `forget_model` deletes its model first, if no other run needs that: what it raises leaves everything there.
+        """
         async with self._sessions.begin() as session:
             run = await _locked(session, run_id, Verb.DELETE)
+            await _hold_models(session, run)
+            others = select(Run.id).where(Run.id != run_id, _needs_model_of(run)).limit(1)
+            if (await session.execute(others)).scalar_one_or_none() is None:
+                await forget_model()
             await session.delete(run)
         return run
 
@@ -194,10 +215,32 @@ async def _locked(session: AsyncSession, run_id: str, verb: Verb) -> Run:
     run = await session.get(Run, run_id, with_for_update={"key_share": True})
     if run is None:
         raise NotFound(f"there is no run {run_id!r}")
+    require_verb(run, verb)
+    return run
+
+
+def require_verb(run: Run, verb: Verb) -> None:
+    """Raises NotAllowed if the run's state does not allow that."""
     verbs = allowed(RunStatus(run.status))
     if verb not in verbs:
         raise NotAllowed(f"a run that is {run.status} takes no {verb}", verbs)
-    return run
+
+
+async def _hold_models(session: AsyncSession, run: Run) -> None:
+    """Until the transaction ends nobody else makes or deletes a run of its model, or of the one that it goes on from:
+    a model is not deleted while somebody begins to need it."""
+    base, at, _ = run.base_model.partition("@")
+    for name in sorted({f"{run.model_project}/{run.model_name}", *([base] if at else ())}):
+        await session.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"model {name}", 0))))
+
+
+def _needs_model_of(run: Run) -> ColumnElement[bool]:
+    """True of runs that train the same model, and of those that are still to make theirs from a checkpoint of it."""
+    name = f"{run.model_project}/{run.model_name}"
+    same = and_(Run.model_project == run.model_project, Run.model_name == run.model_name)
+    ended = Run.status.in_((RunStatus.COMPLETED, RunStatus.CANCELLED))
+    forks = and_(Run.base_model.startswith(f"{name}@", autoescape=True), Run.step.is_(None), ~ended)
+    return and_(Run.backend == run.backend, or_(same, forks))
 
 
 def _set(run: Run, **values: Any) -> None:

@@ -24,6 +24,7 @@ from app.errors import Conflict
 from app.models import Evaluation, Iteration, Reflection, Run, Trajectory
 from app.results_schemas import Difference, Verification
 from app.runs.configuration import make_environment
+from app.runs.resuming import begin_with, inherited_state
 from app.service import Service
 from environment.base import Environment, Reflective, Scenario
 from environment.registry import UnknownEnvironment
@@ -54,6 +55,7 @@ async def verify(service: Service, run_id: str) -> Verification:
     except (UnknownEnvironment, ValueError) as error:
         raise Conflict(f"the environment of run {run_id} cannot be made again: {error}") from error
     with closing(environment):
+        begin_with(environment, await inherited_state(service.sessions, run_id))
         check = _Check(run, environment)
         for number in range(run.next_iteration):
             stored = await _stored(service.sessions, run_id, number)

@@ -13,8 +13,9 @@ from app.address_guard import AddressGuard, AddressRefused
 from app.db import Sessions
 from app.errors import Conflict, InvalidRequest, NotFound
 from app.models import Run, WebhookEndpoint
+from app.schemas import RunWebhook
 from app.secret_box import SecretBox
-from app.webhook_schemas import EndpointChange, EndpointRequest, RunWebhook
+from app.webhook_schemas import EndpointChange, EndpointRequest
 from app.webhooks.outbox import body_text, rfc3339
 from app.webhooks.queue import disable
 from app.webhooks.sender import FRONTEND_ID, Receiver, Reply, Sender

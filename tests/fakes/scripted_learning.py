@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from environment.base import Environment, Json, Scenario
 from judges.base import Judge, Score
+from training.allowance import Allowance
 from training.backends.base import Backend, Endpoint, ModelSpec, Policy, TrainOutcome
 from training.journal import Journal
 from training.types import (
@@ -71,6 +72,15 @@ class ScriptedBackend:
     async def register(self, model: ModelSpec) -> Policy:
         return self.policies.setdefault(model, ScriptedPolicy(model, self._url))
 
+    async def checkpoints(self, project: str, name: str) -> frozenset[int]:
+        mine = [each for model, each in self.policies.items() if (model.project, model.name) == (project, name)]
+        newest = [await policy.step() for policy in mine]
+        return frozenset(range(max(newest) + 1)) if newest else frozenset()
+
+    async def delete(self, model: ModelSpec) -> None:
+        for known in [known for known in self.policies if (known.project, known.name) == (model.project, model.name)]:
+            del self.policies[known]
+
     async def close(self) -> None:
         return None
 
@@ -119,6 +129,7 @@ class ScriptedLoop:
         progress: Callable[[Progress], None],
         journal: Journal,
         resume: Resume | None,
+        allowance: Allowance | None = None,
     ) -> AsyncGenerator[IterationResult, None]:
         try:
             for iteration in range(resume.iteration if resume else 0, config.iterations + 1):

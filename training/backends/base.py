@@ -84,5 +84,11 @@ class Backend(Protocol):
     async def register(self, model: ModelSpec) -> Policy:
         """The policy of that model, made from its base model if it is new."""
 
+    async def checkpoints(self, project: str, name: str) -> frozenset[int]:
+        """The steps of that model which can be gone on from; none if there is no such model."""
+
+    async def delete(self, model: ModelSpec) -> None:
+        """Delete the model with all its checkpoints; nothing happens if there is none of that project and name."""
+
     async def close(self) -> None:
         """Give back connections."""

@@ -53,6 +53,22 @@ class EmbeddedBackend:
             )
         return EmbeddedPolicy(self._client, self._base_url, self._api_key, registered)
 
+    async def checkpoints(self, project: str, name: str) -> frozenset[int]:
+        """The steps that the engine has of the model. Raises BackendUnavailable."""
+        with _translated():
+            models = await self._client.get("/models", cast_to=dict[str, Any])
+        return frozenset(
+            step for each in models["data"] if each["id"] == f"{project}/{name}" for step in each.get("steps", ())
+        )
+
+    async def delete(self, model: ModelSpec) -> None:
+        """Delete the model of that name, if there is one. Raises BackendUnavailable."""
+        with _translated():
+            models = await self._client.get("/preview/models", cast_to=dict[str, Any])
+            for each in models["data"]:
+                if (each["project"], each["name"]) == (model.project, model.name):
+                    await self._client.models.delete(model_id=each["id"])
+
     async def close(self) -> None:
         """Close the connections."""
         await self._client.close()

@@ -268,7 +268,9 @@ async def test_what_judges_cost_is_told(data_dir: Path, database_url: str) -> No
 
     async with served(settings_for(data_dir, database_url), judged) as client:  # type: ignore[arg-type]
         run = await completed(client, iterations=2)
-        assert run["cost"] == {"judge_usd": 1.5, "judge_prompt_tokens": 600, "judge_completion_tokens": 60}
+        assert (
+            run["cost"].items() >= {"judge_usd": 1.5, "judge_prompt_tokens": 600, "judge_completion_tokens": 60}.items()
+        )
         path = run["links"]["judge-calls"]
         first = (await client.get(path, params={"limit": 4})).json()
         rest = (await client.get(path, params={"cursor": first["next_cursor"]})).json()

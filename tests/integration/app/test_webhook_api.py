@@ -13,8 +13,8 @@ from standardwebhooks import Webhook
 
 from app.events import EventType
 from app.models import WebhookDelivery
+from app.schemas import RunWebhook
 from app.secret_box import secret_box
-from app.webhook_schemas import RunWebhook
 from app.webhooks.frontend import keep_frontend_endpoint
 from app.webhooks.sender import FRONTEND_ID
 from tests.fakes.faulty_receiver import faulty_receiver

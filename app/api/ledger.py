@@ -1,0 +1,41 @@
+"""What a run spent, phase by phase, beside its budget."""
+
+from dataclasses import asdict
+
+from fastapi import APIRouter
+from sqlalchemy import select
+
+from app.api.dependencies import CurrentService, Limit, NumberCursor, RunId
+from app.api.presentation import ledger_totals
+from app.models import LedgerEntry, Run
+from app.results_schemas import BudgetState, Ledger, LedgerRow
+from app.runs.budget import Budget
+from app.runs.ledger import Totals, totals
+
+router = APIRouter(tags=["results"])
+
+
+@router.get("/runs/{run_id}/ledger")
+async def get_ledger(service: CurrentService, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50) -> Ledger:
+    """Tokens, seconds and money of each phase of each iteration, in the order of saving; wasted work is named."""
+    run = await service.store.get(run_id)
+    query = (
+        select(LedgerEntry)
+        .where(LedgerEntry.run_id == run_id, LedgerEntry.id > int(cursor or 0))
+        .order_by(LedgerEntry.id)
+        .limit(limit + 1)
+    )
+    async with service.sessions() as session:
+        rows = (await session.execute(query)).scalars().all()
+        sums = await totals(session, run_id)
+    return Ledger(
+        items=[LedgerRow.model_validate(row, from_attributes=True) for row in rows[:limit]],
+        next_cursor=str(rows[limit - 1].id) if len(rows) > limit else None,
+        totals=ledger_totals(sums),
+        budget=_budget(run, sums),
+    )
+
+
+def _budget(run: Run, sums: Totals) -> BudgetState:
+    spent = {f"spent_{unit}": value for unit, value in asdict(sums.spent).items()}
+    return BudgetState(**asdict(Budget.of(run.request)), **spent)

@@ -1,0 +1,60 @@
+"""Removes the folders of runs that were deleted."""
+
+import asyncio
+import re
+import shutil
+from pathlib import Path
+
+import structlog
+from sqlalchemy import select
+
+from app.db import Sessions
+from app.models import Run
+
+_DATABASE_FILE = ".database"
+"""Says which database the runs of the folders beside it are in."""
+_RUN_ID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
+_AT_ONCE = 1_000
+
+log = structlog.get_logger(__name__)
+
+
+async def remove_folder(data_dir: Path, run_id: str) -> None:
+    """All files of a run. What cannot be removed now is removed at a next start."""
+    await asyncio.to_thread(shutil.rmtree, data_dir / "runs" / run_id, ignore_errors=True)
+
+
+async def remove_leftovers(sessions: Sessions, data_dir: Path, database: str) -> None:
+    """Remove folders of runs that are not in the database any more: we died before, or another process deleted them.
+
+    `database` names the database. Folders of another one stay, for their runs may well be there.
+    """
+    runs = data_dir / "runs"
+    try:
+        if not await asyncio.to_thread(_belongs_to, runs, database):
+            return
+        ids = await asyncio.to_thread(_run_ids, runs)
+    except OSError as error:  # a disk that is full or read-only stops no service
+        log.warning("folders of runs not looked at", error=str(error))
+        return
+    for start in range(0, len(ids), _AT_ONCE):
+        some = ids[start : start + _AT_ONCE]
+        async with sessions() as session:
+            there = set((await session.execute(select(Run.id).where(Run.id.in_(some)))).scalars())
+        for run_id in (id for id in some if id not in there):
+            await remove_folder(data_dir, run_id)
+            log.info("removed the folder of a deleted run", run_id=run_id)
+
+
+def _belongs_to(runs: Path, database: str) -> bool:
+    """Whether the folders are that database's; a directory without a mark is marked, and looked at the next time."""
+    mark = runs / _DATABASE_FILE
+    if mark.is_file():
+        return mark.read_text() == database
+    runs.mkdir(exist_ok=True)
+    mark.write_text(database)
+    return False
+
+
+def _run_ids(runs: Path) -> list[str]:
+    return sorted(path.name for path in runs.iterdir() if _RUN_ID.fullmatch(path.name))

@@ -1,0 +1,209 @@
+"""The ledger: what each phase of an iteration used, in rows. The sum of a run's rows is what the run has spent.
+
+An iteration has at most one row for each phase that is not wasted. Work that stops in the middle of an iteration saves
+what it used so far; when the iteration is saved its seconds are added up, and its tokens and price are those of the
+result. Wasted rows name work that led to nothing.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sqlalchemy import Float, Select, cast, delete, func, insert, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import Sessions
+from app.errors import Conflict
+from app.events import EventType
+from app.models import Event, JudgeCall, LedgerEntry, Run, Trajectory
+from app.runs.budget import Meter, Past, Spent
+from app.runs.leases import Lease, require
+from judges.base import JudgeCall as JudgeCallResult
+from training.allowance import Phase, Usage, of_calls, of_rollouts
+from training.types import IterationResult, ScoredRollout
+
+OTHER = "other"
+"""Driven time that belongs to no finished phase: to begin, to save, and what was broken off."""
+_PHASES: tuple[Phase, ...] = ("rollout", "judge", "train", "reflect", "evaluate")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row to be. Wasted work has no seconds of its own: it was done beside other work."""
+
+    phase: str
+    seconds: float = 0.0
+    usage: Usage = field(default_factory=Usage)
+    wasted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Of all rows of a run, and of its wasted ones."""
+
+    seconds: float
+    usage: Usage
+    wasted: Usage
+
+    @property
+    def spent(self) -> Spent:
+        """As a budget counts it."""
+        return Spent(self.usage.usd or 0.0, self.seconds / 60, self.usage.tokens)
+
+
+def entries_of(result: IterationResult, lost: Mapping[Phase, Usage], driven_s: float) -> list[Entry]:
+    """The rows of an iteration that is done; `driven_s` since the last rows were saved."""
+    seconds = {phase: getattr(result.timing, f"{phase}_s") for phase in _PHASES}
+    rollouts: dict[Phase, list[ScoredRollout]] = {
+        "rollout": [scored for group in result.groups for scored in group.rollouts],
+        "evaluate": [scored for evaluation in result.evaluations for scored in evaluation.rollouts],
+    }
+    calls: dict[Phase, list[tuple[JudgeCallResult, bool]]] = {
+        "judge": [
+            (call, call.error is not None or group.skipped == "unscored")
+            for group in result.groups
+            for call in group.judge_calls
+        ],
+        "evaluate": _calls(call for evaluation in result.evaluations for call in evaluation.judge_calls),
+    }
+    if result.reflection is not None:
+        rollouts["reflect"] = [result.reflection.showcase]
+        calls["reflect"] = _calls(result.reflection.judge_calls)
+    entries = []
+    for phase in _PHASES:
+        for wasted in (False, True):
+            made = [each.rollout for each in rollouts.get(phase, ()) if (each.rollout.error is not None) == wasted]
+            used = of_rollouts(made) + of_calls(call for call, in_vain in calls.get(phase, ()) if in_vain == wasted)
+            entries.append(Entry(phase, 0.0 if wasted else seconds[phase], used, wasted))
+    entries.append(Entry(OTHER, max(0.0, driven_s - sum(seconds.values()))))
+    return [entry for entry in [*entries, *_lost(lost)] if entry.seconds or _used_any(entry.usage)]
+
+
+def _calls(calls: Iterable[JudgeCallResult]) -> list[tuple[JudgeCallResult, bool]]:
+    return [(call, call.error is not None) for call in calls]
+
+
+def _lost(lost: Mapping[Phase, Usage]) -> list[Entry]:
+    return [Entry(phase, 0.0, used, wasted=True) for phase, used in lost.items()]
+
+
+def _used_any(usage: Usage) -> bool:
+    return usage.tokens > 0 or usage.usd is not None
+
+
+async def save(session: AsyncSession, run_id: str, iteration: int, entries: Sequence[Entry], *, whole: bool) -> None:
+    """Save rows of an iteration in the caller's transaction; `whole`: it is done, and these are all of its tokens."""
+    mine = (LedgerEntry.run_id == run_id, LedgerEntry.iteration == iteration, LedgerEntry.wasted.is_(False))
+    before = {row.phase: row for row in (await session.execute(select(LedgerEntry).where(*mine))).scalars()}
+    merged = {entry.phase: entry for entry in entries if not entry.wasted}
+    for phase, row in before.items():
+        entry, stored = merged.get(phase, Entry(phase)), _usage(row)
+        usage = entry.usage if whole else _most(entry.usage, stored)
+        merged[phase] = replace(entry, seconds=entry.seconds + row.seconds, usage=usage)
+    await session.execute(delete(LedgerEntry).where(*mine))
+    rows = [
+        {
+            "run_id": run_id,
+            "iteration": iteration,
+            "phase": entry.phase,
+            "seconds": entry.seconds,
+            "prompt_tokens": entry.usage.prompt_tokens,
+            "completion_tokens": entry.usage.completion_tokens,
+            "usd": entry.usage.usd,
+            "wasted": entry.wasted,
+        }
+        for entry in [*merged.values(), *(entry for entry in entries if entry.wasted)]
+    ]
+    if rows:
+        await session.execute(insert(LedgerEntry), rows)
+
+
+async def save_unfinished(sessions: Sessions, lease: Lease, meter: Meter, seconds: float) -> None:
+    """Save what the iteration under way used so far, when the work on it stops. Raises LeaseLost."""
+    used = [Entry(phase, 0.0, usage) for phase, usage in meter.now.items()]
+    entries = [*used, Entry(OTHER, seconds), *_lost(meter.lost)]
+    async with sessions.begin() as session:
+        await require(session, lease)
+        await save(session, lease.run_id, meter.iteration, entries, whole=False)
+
+
+async def past_of(sessions: Sessions, run_id: str) -> Past:
+    """What a run spent before somebody drives it on."""
+    mine = (JudgeCall.run_id == run_id, JudgeCall.cached.is_(False))
+    most = select(
+        select(func.max(cast(Trajectory.prompt_tokens, Float) / Trajectory.turns))
+        .where(Trajectory.run_id == run_id, Trajectory.turns > 0)
+        .scalar_subquery(),
+        *(
+            select(func.max(column)).where(*mine).scalar_subquery()
+            for column in (JudgeCall.prompt_tokens, JudgeCall.completion_tokens, JudgeCall.cost_usd)
+        ),
+    )
+    async with sessions() as session:
+        run = await session.get_one(Run, run_id)
+        rows = (await session.execute(select(LedgerEntry).where(LedgerEntry.run_id == run_id))).scalars().all()
+        prompt_per_turn, *judging = (await session.execute(most)).one()
+    unfinished = [row for row in rows if row.iteration == run.next_iteration and not row.wasted]
+    return Past(
+        usage=sum((_usage(row) for row in rows if row not in unfinished), Usage()),
+        seconds=sum(row.seconds for row in rows),
+        iteration=run.next_iteration,
+        unfinished={row.phase: _usage(row) for row in unfinished if row.phase != OTHER},  # type: ignore[misc]
+        prompt_per_turn=prompt_per_turn,
+        judging=None if judging[0] is None else Usage(*judging),
+    )
+
+
+SUMS = ("wasted", "seconds", "prompt_tokens", "completion_tokens", "usd")
+"""The columns of `sums_of`."""
+
+
+def sums_of(run_id: str) -> Select[Any, Any]:
+    """The sums of a run's rows, of the wasted ones and of the others."""
+    sums = (func.sum(getattr(LedgerEntry, name)).label(name) for name in SUMS[1:])
+    return select(LedgerEntry.wasted, *sums).where(LedgerEntry.run_id == run_id).group_by(LedgerEntry.wasted)
+
+
+def totals_of(sums: Iterable[Mapping[str, Any]]) -> Totals:
+    """From the rows of `sums_of`."""
+    seconds, by_kind = 0.0, {False: Usage(), True: Usage()}
+    for row in sums:
+        seconds += row["seconds"]
+        by_kind[row["wasted"]] = Usage(int(row["prompt_tokens"]), int(row["completion_tokens"]), row["usd"])
+    return Totals(seconds, by_kind[False] + by_kind[True], by_kind[True])
+
+
+async def totals(session: AsyncSession, run_id: str) -> Totals:
+    """The sums of a run's rows."""
+    return totals_of([dict(row) for row in (await session.execute(sums_of(run_id))).mappings()])
+
+
+async def change_budget(session: AsyncSession, run: Run, given: Mapping[str, Any] | None) -> None:
+    """Give a run that is resumed another budget; None leaves it. Raises Conflict if its budget would stop it again."""
+    budget = {**(run.request.get("budget") or {}), **(given or {})}
+    reached = select(Event.data).where(
+        Event.run_id == run.id, Event.seq == run.event_seq - 1, Event.type == EventType.BUDGET_REACHED
+    )
+    if (shortage := (await session.execute(reached)).scalar_one_or_none()) is not None:
+        limit, needs = shortage["limit"], shortage["needs"]
+        most = budget.get(limit)
+        if most is not None and (most < needs or most <= shortage["max"]):
+            raise Conflict(
+                f"the run's budget is reached: resume it with a `budget` whose {limit} is at least {needs:.6g}, and "
+                f"more than {shortage['max']:.6g}"
+            )
+    if given is not None:
+        run.request = {**run.request, "budget": budget}
+
+
+def _usage(row: LedgerEntry) -> Usage:
+    return Usage(row.prompt_tokens, row.completion_tokens, row.usd)
+
+
+def _most(one: Usage, other: Usage) -> Usage:
+    priced = [usd for usd in (one.usd, other.usd) if usd is not None]
+    return Usage(
+        max(one.prompt_tokens, other.prompt_tokens),
+        max(one.completion_tokens, other.completion_tokens),
+        max(priced, default=None),
+    )

@@ -1,0 +1,47 @@
+"""Where a queued run stands, and why it waits."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, ScalarSelect, func, select
+
+from app.db import Sessions
+from app.models import Run
+from app.runs.leases import Limits
+from app.runs.state import RunStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`position` queued runs are older; `reason` says in words why this one is not driven yet."""
+
+    position: int
+    reason: str
+
+
+async def place_of(sessions: Sessions, run: Run, limits: Limits) -> Place | None:
+    """None unless the run is queued."""
+    if run.status != RunStatus.QUEUED:
+        return None
+    running = Run.status == RunStatus.RUNNING
+    counts = select(
+        _count(Run.status == RunStatus.QUEUED, Run.id < run.id),
+        _count(running, Run.model_project == run.model_project),
+        _count(running, Run.backend == run.backend),
+    )
+    async with sessions() as session:
+        before, of_project, on_backend = (await session.execute(counts)).one()
+    if limits.per_project is not None and of_project >= limits.per_project:
+        return Place(before, f"the project has its {_runs(limits.per_project)} under way")
+    if limits.per_backend is not None and on_backend >= limits.per_backend:
+        return Place(before, f"the backend {run.backend} has its {_runs(limits.per_backend)} under way")
+    if before:
+        return Place(before, f"{_runs(before)} {'is' if before == 1 else 'are'} before it")
+    return Place(0, "no worker is free")
+
+
+def _count(*conditions: ColumnElement[bool]) -> ScalarSelect[int]:
+    return select(func.count()).select_from(Run).where(*conditions).scalar_subquery()
+
+
+def _runs(number: int) -> str:
+    return "1 run" if number == 1 else f"{number} runs"

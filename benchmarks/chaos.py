@@ -1,0 +1,169 @@
+"""Kills workers and their database at random while runs are driven, and checks afterwards that nothing was lost.
+
+    python -m benchmarks.chaos [--seed 0] [--runs 20] [--iterations 60] [--minutes 10] [--poison 0] [--json]
+
+A real Postgres, three real worker processes with leases of 3 s, and faults for as long as there are unfinished runs, at
+most `--minutes`. Then nothing is broken any more until all runs have ended; only then it is checked (chaos_checks.py).
+Exits with 1 if anything is wrong, or if a kind of fault was never injected.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import func, select
+from ulid import ULID
+
+from app.db import Sessions, make_engine, make_sessions, migrate
+from app.embedded_postgres import EmbeddedPostgres
+from app.models import Run
+from app.runs.patience import patiently
+from app.runs.state import LIVE
+from app.runs.store import RunStore
+from benchmarks import processes
+from benchmarks.chaos_checks import Story, audit, stories, violations
+from benchmarks.chaos_faults import FAULTS, Nemesis, Workers
+from benchmarks.chaos_worker import POISON
+from training.types import RunConfig
+
+TTL_S = 3.0
+_WORKERS = 3
+_CALM_S = 180.0
+"""At most, for the runs to end without faults."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is driven, and how it is disturbed. Times in seconds."""
+
+    seed: int
+    runs: int
+    iterations: int
+    """Of each run, beside its baseline."""
+    faults_s: float
+    """At most."""
+    pause_s: float = 1.5
+    """Between two faults, on average."""
+    pace_s: float = 0.05
+    """Of a rollout."""
+    poison: int = 0
+    """Runs more, that kill their workers."""
+
+
+async def chaos(plan: Plan, directory: Path) -> dict[str, Any]:
+    """Figures, and `violations`: what was not as promised."""
+    postgres = EmbeddedPostgres(directory)
+    await postgres.start()
+    each = (plan.runs + plan.poison) // _WORKERS + 1  # room to take over, but nobody has all
+    workers = Workers(postgres.url, directory, _WORKERS, TTL_S, plan.pace_s, concurrent=each)
+    database = make_engine(postgres.url)
+    try:
+        await migrate(database)
+        sessions = make_sessions(database)
+        await audit(sessions)
+        for number in range(plan.runs + plan.poison):
+            await _create(sessions, number, plan)
+        nemesis = Nemesis(workers, postgres, random.Random(plan.seed))
+        seconds = await _disturbed(plan, workers, nemesis, sessions)
+        calm_s = await _calm(workers, nemesis, sessions)
+        told = await stories(sessions, directory)
+    finally:
+        workers.close()
+        await database.dispose()
+        await postgres.stop()
+    never = [f"the fault {kind} was never injected" for kind in FAULTS if not nemesis.injected[kind]]
+    figures = {"seconds": round(seconds, 1), "calm_s": round(calm_s, 1), "workers_started": workers.started}
+    wrong = [wrong for story in told for wrong in violations(story)]
+    return asdict(plan) | figures | {"faults": dict(nemesis.injected)} | _counts(told) | {"violations": wrong + never}
+
+
+async def _create(sessions: Sessions, number: int, plan: Plan) -> None:
+    run_id = str(ULID())
+    poison = number >= plan.runs
+    chosen = {
+        name: {"name": of, "config": {}} for name, of in (("environment", "email_search"), ("judge", "reference"))
+    }
+    run = Run(
+        id=run_id,
+        request=asdict(RunConfig(iterations=plan.iterations)) | chosen,
+        environment="email_search",
+        judge="reference",
+        backend="embedded",
+        model_project="chaos",
+        model_name=f"{POISON if poison else 'run'}-{number}",
+        base_model="none",
+        iterations_total=plan.iterations,
+    )
+    await RunStore(sessions).create(run)
+
+
+async def _disturbed(plan: Plan, workers: Workers, nemesis: Nemesis, sessions: Sessions) -> float:
+    """Seconds until the last run ended, or the time for faults was over."""
+    pauses = random.Random(plan.seed + 1)
+    started = time.monotonic()
+    while (seconds := time.monotonic() - started) < plan.faults_s and await _unfinished(sessions):
+        workers.mend()
+        await asyncio.sleep(plan.pause_s * pauses.uniform(0.3, 1.7))
+        await nemesis.strike()
+    return seconds
+
+
+async def _calm(workers: Workers, nemesis: Nemesis, sessions: Sessions) -> float:
+    """Seconds until all runs have ended, without faults."""
+    await nemesis.rest()
+    started = time.monotonic()
+    while await _unfinished(sessions) and time.monotonic() - started < _CALM_S:
+        workers.mend()
+        await asyncio.sleep(0.2)
+    return time.monotonic() - started
+
+
+async def _unfinished(sessions: Sessions) -> int:
+    async def count() -> int:
+        async with sessions() as session:
+            return await session.scalar(select(func.count()).where(Run.status.in_(LIVE))) or 0
+
+    return await patiently(count)
+
+
+def _counts(told: list[Story]) -> dict[str, Any]:
+    rollouts = [act for story in told for act in story.acts if act["act"].startswith("rollout/")]
+    return {
+        "iterations_saved": sum(len(story.iterations) for story in told),
+        "events": sum(len(story.events) for story in told),
+        "claims": sum(story.run.epoch for story in told),
+        "rollouts_done": len(rollouts),
+        "rollouts_kept": sum(entry.name.startswith("rollout/") for story in told for entry in story.kept),
+        "trained_steps": sum(len(story.trained) for story in told),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--iterations", type=int, default=60)
+    parser.add_argument("--minutes", type=float, default=10.0, help="of faults, at most")
+    parser.add_argument("--poison", type=int, default=0, help="runs more, that kill their workers")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    plan = Plan(options.seed, options.runs, options.iterations, 60 * options.minutes, poison=options.poison)
+    machine = processes.machine()
+    with tempfile.TemporaryDirectory(prefix="learnloop-chaos-") as directory:
+        result = asyncio.run(chaos(plan, Path(directory))) | {"machine": machine}
+    if options.json:
+        print(json.dumps(result, indent=2))
+    else:
+        for name, value in result.items():
+            print(f"{name:>18}  {value}")
+    raise SystemExit(1 if result["violations"] else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""A worker of the chaos benchmark: the service's own claiming, driving and saving around a scripted learn loop.
+
+What it does is appended to a history file outside the database, a line for each physical act, before it is kept. Its
+trainer is a directory with one file for each step: making the next one is a compare-and-set that survives any kill.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from app.db import make_engine, make_sessions, parse_url
+from app.logs import configure_logs
+from app.models import Run
+from app.runs.drive import Driver
+from app.runs.leases import Lease, Leases, Limits
+from app.runs.results_files import ResultsFiles
+from app.runs.runner import Runner
+from environment.base import Environment, Json
+from judges.base import Judge, JudgeServices
+from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy, scripted_result
+from training.backends.base import ModelSpec, Policy, StepConflict, TrainOutcome
+from training.journal import Journal
+from training.train_step import TrainStep
+from training.types import Group, IterationResult, Progress, Resume, RunConfig
+
+POISON = "poison"
+"""A model whose name begins so kills whoever drives its run."""
+ROLLOUTS = 8
+"""Of each iteration."""
+
+
+class History:
+    """Lines that survive us, from all workers in the order in which they were written."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def write(self, **act: Json) -> None:
+        """One act, in one write."""
+        os.write(self._file, (json.dumps(act | {"pid": os.getpid(), "at": time.time()}) + "\n").encode())
+
+
+class Claims(Leases):
+    """Leases that remember the epoch of each run, for the history."""
+
+    epochs: dict[str, int]
+
+    async def claim(self) -> tuple[Run, Lease] | None:
+        claimed = await super().claim()
+        if claimed is not None:
+            self.epochs[claimed[0].model_name] = claimed[1].epoch
+        return claimed
+
+
+class StepsPolicy(ScriptedPolicy):
+    """A policy whose checkpoints are the files of a directory: 1, 2, 3, ..."""
+
+    def __init__(self, model: ModelSpec, directory: Path, pace_s: float) -> None:
+        super().__init__(model, "http://127.0.0.1:9/v1")
+        self._directory = directory
+        self._pace_s = pace_s
+        directory.mkdir(parents=True, exist_ok=True)
+
+    async def step(self) -> int:
+        return max((int(path.name) for path in self._directory.iterdir()), default=0)
+
+    async def train(
+        self, groups: Sequence[Any], *, learning_rate: float, expected_step: int, options: Mapping[str, Json]
+    ) -> TrainOutcome:
+        """Raises StepConflict if the directory is not at the expected step."""
+        await asyncio.sleep(self._pace_s)
+        try:
+            (self._directory / str(expected_step + 1)).touch(exist_ok=False)
+        except FileExistsError:
+            raise StepConflict(f"step {expected_step + 1} is there") from None
+        await asyncio.sleep(self._pace_s)  # the reply is still on its way
+        return TrainOutcome(expected_step + 1, {})
+
+
+class StepsBackend(ScriptedBackend):
+    """Policies in a directory each."""
+
+    def __init__(self, root: Path, pace_s: float) -> None:
+        super().__init__()
+        self._root = root
+        self._pace_s = pace_s
+
+    async def register(self, model: ModelSpec) -> Policy:
+        return StepsPolicy(model, self._root / model.name, self._pace_s)
+
+
+class QuickTrainStep(TrainStep):
+    """Takes its step without ART's types, whose import takes seconds."""
+
+    async def _train(self, iteration: int, step: int, groups: Sequence[Group]) -> TrainOutcome:
+        try:
+            return await self._policy.train([], learning_rate=1e-4, expected_step=step, options={})
+        except StepConflict:
+            if not await self._landed(step):
+                raise
+            return await self._adopted(step)
+
+
+@dataclass(frozen=True)
+class JournaledLoop:
+    """A learn loop whose rollouts are a pause and a line of history; it journals as the real one does."""
+
+    history: History
+    epochs: Mapping[str, int]
+    pace_s: float
+
+    async def __call__(
+        self,
+        config: RunConfig,
+        environment: Environment,
+        judge: Judge,
+        policy: Policy,
+        *,
+        progress: Callable[[Progress], None],
+        journal: Journal,
+        resume: Resume | None,
+        allowance: object,
+    ) -> AsyncGenerator[IterationResult, None]:
+        assert isinstance(policy, StepsPolicy)
+        name = policy.model.name
+        epoch = self.epochs[name]
+        if name.startswith(POISON):
+            self.history.write(act="poison", run=name, iteration=0, epoch=epoch)
+            os.kill(os.getpid(), signal.SIGKILL)
+        train, step = QuickTrainStep(config, policy, journal), resume.step if resume else 0
+        for iteration in range(resume.iteration if resume else 0, config.iterations + 1):
+            kept = await journal.kept(iteration)
+            for number in range(ROLLOUTS):
+                if (entry := f"rollout/train/{number}") not in kept:
+                    self.history.write(act=entry, run=name, iteration=iteration, epoch=epoch)
+                    await asyncio.sleep(self.pace_s * random.uniform(0.5, 1.5))
+                    journal.keep_soon(iteration, entry, json.dumps({"by": os.getpid(), "tokens": [*range(200)]}))
+                progress(Progress(iteration, "rollout", number + 1, ROLLOUTS))
+            if "judge/train" not in kept:
+                self.history.write(act="judge", run=name, iteration=iteration, epoch=epoch)
+                await journal.keep(iteration, "judge/train", "[]")
+            if iteration > 0:
+                self.history.write(act="train", run=name, iteration=iteration, epoch=epoch)
+                step = (await train.take(iteration, step, [], kept)).step
+            yield scripted_result(policy, iteration, step, config.iterations, "the answer")
+
+
+async def work(options: argparse.Namespace) -> None:
+    """Claim and drive until SIGTERM."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    url = parse_url(options.database)
+    engine = make_engine(url)
+    sessions = make_sessions(engine)
+    leases = Claims(
+        sessions, options.name, ttl_s=options.ttl, limits=Limits(), backends=["embedded"], engine="the directory"
+    )
+    leases.epochs = {}
+    driver = Driver(
+        sessions,
+        StepsBackend(options.directory / "steps", options.pace).connect,
+        judge_services=lambda run, environment: JudgeServices(),
+        results=ResultsFiles(sessions, options.directory / options.name),
+        data_dir=options.directory,
+        learn=JournaledLoop(History(options.directory / "history"), leases.epochs, options.pace),
+        tracer=None,
+    )
+    runner = Runner(sessions, url, leases, driver, max_concurrent=options.concurrent, phase_timeout_s=600)
+    runner.start()
+    await stop.wait()
+    await runner.close()
+    await engine.dispose()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--database", required=True)
+    parser.add_argument("--directory", type=Path, required=True, help="history, steps and results")
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--ttl", type=float, required=True, help="seconds")
+    parser.add_argument("--pace", type=float, required=True, help="seconds of a rollout, and of half a training")
+    parser.add_argument("--concurrent", type=int, required=True)
+    configure_logs("info", "json")
+    asyncio.run(work(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""The service of benchmarks/control_plane.py, as its own process: it drives runs whose learn loop is scripted.
+
+Each iteration keeps its rollouts in the journal, as the real one does, and rests where the real one would compute.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+
+import uvicorn
+
+from app.logs import configure_logs
+from app.main import create_app, server_config
+from app.settings import load_settings
+from environment.base import Environment
+from judges.base import Judge
+from tests.fakes.scripted_learning import ScriptedBackend, scripted_result
+from training.allowance import Allowance
+from training.backends.base import Policy
+from training.journal import Journal
+from training.types import IterationResult, Progress, Resume, RunConfig
+
+ROLLOUTS = 64
+_ROLLOUT_S = 0.02
+
+
+async def learn(
+    config: RunConfig,
+    environment: Environment,
+    judge: Judge,
+    policy: Policy,
+    *,
+    progress: Callable[[Progress], None],
+    journal: Journal,
+    resume: Resume | None,
+    allowance: Allowance | None = None,
+) -> AsyncGenerator[IterationResult, None]:
+    """A learn loop that computes nothing."""
+    for iteration in range(resume.iteration if resume else 0, config.iterations + 1):
+        for number in range(ROLLOUTS):
+            await asyncio.sleep(_ROLLOUT_S)
+            journal.keep_soon(iteration, f"rollout/train/{number}", json.dumps({"tokens": [*range(500)]}))
+            progress(Progress(iteration, "rollout", number + 1, ROLLOUTS))
+        await journal.keep(iteration, "judge/train", "[]")
+        yield scripted_result(policy, iteration, iteration, config.iterations, "the answer")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--database", required=True)
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--runs", type=int, required=True, help="driven at once")
+    options = parser.parse_args()
+    configure_logs("warning", "json")
+    sys.setswitchinterval(0.001)  # as app.main.serve does
+    settings = load_settings(
+        _env_file=None,
+        data_dir=options.data_dir,
+        database_url=options.database,
+        port=options.port,
+        max_concurrent_runs=options.runs,
+        rate_per_s=0,
+    )
+    app = create_app(settings, connect=ScriptedBackend().connect, learn=learn)
+    config = server_config(app, settings)
+    config.lifespan = "on"
+    uvicorn.Server(config).run()
+
+
+if __name__ == "__main__":
+    main()

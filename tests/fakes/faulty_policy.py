@@ -1,0 +1,65 @@
+"""A local policy whose training breaks off at a named point, as a killed process or a lost reply would leave it."""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+from environment.base import Json
+from training.backends.base import BackendUnavailable, Endpoint, StepConflict, TrainOutcome
+
+
+class Fault(StrEnum):
+    """Where a training breaks off."""
+
+    BEFORE_POST = "before the request was sent"
+    REPLY_LOST = "after the step was taken, before the reply came"
+    STILL_QUEUED = "after the request was sent; the step is taken later"
+
+
+class FaultyPolicy:
+    """Takes a step if it is the expected one; breaks off once, at `fault`. `trained` are the steps it trained from."""
+
+    def __init__(self, fault: Fault | None = None) -> None:
+        self.fault = fault
+        self.trained: list[int] = []
+        self.expected: list[int] = []
+        self._queued: int | None = None
+
+    async def step(self) -> int:
+        return len(self.trained)
+
+    def endpoint(self, step: int | None = None) -> Endpoint:
+        raise AssertionError("it is only trained")
+
+    async def train(
+        self, groups: Sequence[Any], *, learning_rate: float, expected_step: int, options: Mapping[str, Json]
+    ) -> TrainOutcome:
+        self.expected.append(expected_step)
+        fault, self.fault = self.fault, None
+        if fault is Fault.BEFORE_POST:
+            raise BackendUnavailable(fault)
+        if fault is Fault.STILL_QUEUED:
+            self._queued = expected_step
+            raise BackendUnavailable(fault)
+        self.land()
+        self._take(expected_step)
+        if fault is Fault.REPLY_LOST:
+            raise BackendUnavailable(fault)
+        return TrainOutcome(len(self.trained), await self.metrics(len(self.trained)))
+
+    def land(self) -> None:
+        """Take the step that is queued."""
+        queued, self._queued = self._queued, None
+        if queued is not None:
+            self._take(queued)
+
+    def _take(self, expected_step: int) -> None:
+        if expected_step != len(self.trained):
+            raise StepConflict(f"the policy is at step {len(self.trained)}, not {expected_step}")
+        self.trained.append(expected_step)
+
+    async def metrics(self, step: int) -> dict[str, float]:
+        return {"loss": 1.0 / step}
+
+    async def delete_checkpoints(self, keep: set[int]) -> list[int]:
+        return []

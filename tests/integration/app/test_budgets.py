@@ -1,0 +1,214 @@
+"""Budgets of runs over the real learn loop: reserved before a call, settled after, kept in the ledger."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from app.runs.budget import Budget, Meter, Past, RunBudgetReached
+from environment.email_search.environment import SyntheticEmailSearch
+from environment.email_search.synthetic import make_world, parse_address
+from judges.reference import ReferenceJudge
+from tests.fakes.scripted_chat import Reply, ScriptedChat, scripted_chat
+from tests.fakes.scripted_chat import call as tool_call
+from tests.fakes.scripted_judge import scripted_judge
+from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy
+from tests.integration.app.served import run_with, served, settings_for
+from tests.integration.training.test_learn_loop import address_of
+from training.backends.art_import import import_art
+from training.backends.base import ModelSpec
+from training.learn_loop import learn_loop
+from training.types import EvaluationConfig, RunConfig
+
+PROMPT, REPLY = 500, 10
+"""Tokens of each request to the scripted model."""
+TURNS = 3
+RUN = {
+    "iterations": 2,
+    "groups_per_iteration": 2,
+    "rollouts_per_group": 3,
+    "concurrency": 4,
+    "max_turns": TURNS,
+    "max_completion_tokens": REPLY,
+    "seed": 5,
+    "evaluation": {"every": 1, "scenarios": 2, "test_scenarios": 2, "samples": 1},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def art() -> None:
+    """Imported before the clocks of the tests run: it takes seconds."""
+    import_art()
+
+
+async def talker(request: Mapping[str, Any]) -> Reply:
+    """Searches up to twice, as the seed says, and then answers, often right; each request takes as many tokens."""
+    asked = sum(message["role"] == "tool" for message in request["messages"])
+    luck = request["seed"] / 2**53
+    [(name, arguments)] = tool_call("search_inbox", keywords=["kickoff"]).calls
+    if asked == TURNS - 1 or luck < 0.4:
+        place = parse_address(address_of(request))
+        assert place
+        world = make_world(*place)
+        answer = world.answer if request["seed"] % 2 else "no idea"
+        [(name, arguments)] = tool_call("return_final_answer", answer=answer, sources=[world.source_id]).calls
+    message = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c", "type": "function", "function": {"name": name, "arguments": arguments}}],
+    }
+    return Reply(
+        body={
+            "id": "1",
+            "object": "chat.completion",
+            "created": 0,
+            "model": request["model"],
+            "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
+            "usage": {"prompt_tokens": PROMPT, "completion_tokens": REPLY, "total_tokens": PROMPT + REPLY},
+        }
+    )
+
+
+@asynccontextmanager
+async def service(data_dir: Path, database_url: str, **more: Any) -> AsyncIterator[tuple[httpx.AsyncClient, Any]]:
+    """A client of the service, and the model behind it."""
+    settings = settings_for(data_dir, database_url, **more)
+    async with (
+        scripted_chat(talker) as model,
+        served(settings, cast(Any, learn_loop), ScriptedBackend(model.url)) as client,
+    ):
+        yield client, model
+
+
+async def start(client: httpx.AsyncClient, **more: Any) -> str:
+    response = await client.post("/learn-loop", json=RUN | more)
+    assert response.status_code == 202, response.text
+    return str(response.json()["run_id"])
+
+
+async def ended(client: httpx.AsyncClient, run_id: str) -> Any:
+    return await run_with(client, run_id, "completed", "failed", "paused")
+
+
+async def ledger_of(client: httpx.AsyncClient, run_id: str) -> Any:
+    return (await client.get(f"/runs/{run_id}/ledger", params={"limit": 200})).raise_for_status().json()
+
+
+async def newest_events(client: httpx.AsyncClient, run_id: str) -> list[Any]:
+    """The two newest."""
+    listed = await client.get(f"/runs/{run_id}/events", params={"limit": 200})
+    return list(listed.raise_for_status().json()["items"][-2:])
+
+
+def figures(run: Any) -> Any:
+    return [(point["rewards"], point["success"]) for point in run["iterations"]], run["evaluations"]
+
+
+async def test_a_budget_of_tokens_is_never_exceeded_and_the_run_ends_as_without_it(
+    data_dir: Path, database_url: str
+) -> None:
+    async with service(data_dir, database_url) as (client, model):
+        undisturbed = await ended(client, await start(client))
+        whole = len(model.requests) * (PROMPT + REPLY)
+        model.requests.clear()
+        most, pauses = 12_000, 0
+        run_id = await start(client, budget={"max_tokens": most, "max_usd": 5})
+        while (run := await ended(client, run_id))["status"] == "paused":
+            pauses += 1
+            ledger = await ledger_of(client, run_id)
+            assert ledger["budget"]["spent_tokens"] == len(model.requests) * (PROMPT + REPLY) <= most
+            reached, paused = await newest_events(client, run_id)
+            assert (reached["type"], paused["type"]) == ("budget.reached", "run.paused")
+            assert reached["data"]["limit"] == "max_tokens"
+            assert reached["data"]["max"] == most
+            needs = int(reached["data"]["needs"])
+            assert needs > most
+            assert "max_tokens" in paused["data"]["reason"]
+            for body in (None, {"budget": {"max_usd": 9}}, {"budget": {"max_tokens": needs - 1}}):
+                refused = await client.post(f"/runs/{run_id}/resume", json=body)
+                assert refused.status_code == 409, refused.text
+            most = needs + 3_000
+            resumed = await client.post(f"/runs/{run_id}/resume", json={"budget": {"max_tokens": most}})
+            assert resumed.status_code == 202, resumed.text
+        assert run["status"] == "completed"
+        assert run["request"]["budget"] == {"max_usd": 5, "max_minutes": None, "max_tokens": most}
+        assert pauses >= 2
+        assert figures(run) == figures(undisturbed)
+        assert len(model.requests) * (PROMPT + REPLY) == whole  # nothing was done twice
+        ledger = await ledger_of(client, run_id)
+        assert ledger["totals"]["prompt_tokens"] + ledger["totals"]["completion_tokens"] == whole
+        assert ledger["totals"]["wasted_tokens"] == 0
+        assert run["cost"] | ledger["totals"] == run["cost"]
+        rows = [(row["iteration"], row["phase"]) for row in ledger["items"]]
+        assert len(set(rows)) == len(rows)
+        assert {phase for iteration, phase in rows if iteration == 1} >= {"rollout", "judge", "train", "evaluate"}
+
+
+async def test_a_budget_of_one_cent_stops_the_judge(data_dir: Path, database_url: str) -> None:
+    async with scripted_judge() as judge:
+        options = {"judge_model": "openai/gpt-4.1", "judge_base_url": judge.url, "judge_api_key": "k"}
+        async with service(data_dir, database_url, **options) as (client, _):
+            run_id = await start(client, judge={"name": "ruler"}, budget={"max_usd": 0.01})
+            run = await ended(client, run_id)
+            assert run["status"] == "paused", run["error"]
+            reached, _ = await newest_events(client, run_id)
+            assert reached["data"]["limit"] == "max_usd"
+            before = await ledger_of(client, run_id)
+            # A group may cost more than the dearest one before it, but none begins that is not thought to fit.
+            assert 0 < before["budget"]["spent_usd"] < 0.015
+            assert reached["data"]["needs"] > 0.01
+            asked = len(judge.requests)
+            await client.post(f"/runs/{run_id}/resume", json={"budget": {"max_usd": None}})
+            run = await ended(client, run_id)
+            assert run["status"] == "completed", run["error"]
+            after = await ledger_of(client, run_id)
+            assert after["totals"]["usd"] == pytest.approx(run["cost"]["judge_usd"])
+            assert len(judge.requests) > asked
+            assert run["cost"]["judge_prompt_tokens"] == judge.prompt_tokens  # no verdict was paid for twice
+
+
+async def test_minutes_count_the_time_of_driving() -> None:
+    now = 0.0
+
+    async def slow(request: Mapping[str, Any]) -> Reply:
+        nonlocal now
+        now += 10.0
+        return await talker(request)
+
+    async with scripted_chat(slow) as model:
+        meter = Meter(Budget(max_minutes=2.0), Past(seconds=60.0), lambda: now)
+        with pytest.raises(RunBudgetReached) as reached:
+            await drive(model, meter)
+    assert reached.value.shortage.limit == "max_minutes"
+    assert meter.spent.minutes >= 2.0
+    assert meter.spent.minutes - 1.0 == pytest.approx(len(model.requests) / 6)
+    assert model.answering == 0
+
+
+async def test_what_nobody_wants_limited_is_not_held_up() -> None:
+    async with scripted_chat(talker) as model:
+        meter = Meter(Budget(), Past())
+        await drive(model, meter)
+    assert model.most > 1
+    assert meter.spent.tokens == len(model.requests) * (PROMPT + REPLY)
+
+
+async def drive(model: ScriptedChat, meter: Meter) -> None:
+    """A small run without the service."""
+    config = RunConfig(
+        iterations=1,
+        groups_per_iteration=2,
+        rollouts_per_group=3,
+        concurrency=4,
+        max_turns=TURNS,
+        max_completion_tokens=REPLY,
+        evaluation=EvaluationConfig(every=1, scenarios=2, samples=1, test_scenarios=2),
+    )
+    policy = ScriptedPolicy(ModelSpec("p", "m", "tiny"), model.url)
+    results = learn_loop(config, SyntheticEmailSearch(), ReferenceJudge(), policy, allowance=meter)
+    async with aclosing(results):
+        async for _ in results:
+            pass

@@ -1,0 +1,124 @@
+"""`learnloop runs pause`, `resume`, `retry`, `fork`, `delete`, `events` and `watch` on a running service."""
+
+import asyncio
+import json
+import sys
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.fakes.engine_process import ROOT
+from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.served import run_with, served, settings_for, until
+
+
+@pytest.fixture
+def loop() -> ScriptedLoop:
+    return ScriptedLoop()
+
+
+@pytest.fixture
+async def client(data_dir: Path, database_url: str, loop: ScriptedLoop) -> AsyncIterator[httpx.AsyncClient]:
+    async with served(settings_for(data_dir, database_url), loop) as client:
+        yield client
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a command ended and what it wrote."""
+
+    exit_code: int | None
+    stdout: str
+    stderr: str
+
+
+async def _runs(client: httpx.AsyncClient, *arguments: str) -> Ran:
+    """In a process of its own: the service's log goes to this one's output."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "app.cli", "runs", *arguments, "--url", str(client.base_url)),
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    return Ran(process.returncode, out.decode(), err.decode())
+
+
+async def _started(client: httpx.AsyncClient, **body: Any) -> str:
+    return str((await client.post("/learn-loop", json={"iterations": 2, **body})).json()["run_id"])
+
+
+async def test_a_run_is_paused_watched_and_resumed(client: httpx.AsyncClient, loop: ScriptedLoop) -> None:
+    loop.gates[1] = threading.Event()
+    run_id = await _started(client)
+    await until(loop.has_entered(1).is_set)
+    assert (await _runs(client, "pause", run_id)).stdout == f"run {run_id} is paused\n"
+    watching = asyncio.create_task(_runs(client, "watch", run_id))
+    loop.gates[1].set()
+    assert (await _runs(client, "resume", run_id)).stdout == f"run {run_id} is queued\n"
+    assert (await watching).exit_code == 0
+    refused = await _runs(client, "retry", run_id)
+    assert (refused.exit_code, "takes no retry" in refused.stderr) == (1, True)
+
+
+async def test_watch_says_why_a_run_waits(client: httpx.AsyncClient, loop: ScriptedLoop) -> None:
+    loop.gates[0] = threading.Event()
+    await _started(client)
+    waiting = await _started(client)
+    await until(loop.has_entered(0).is_set)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "app.cli", "runs", "watch", waiting, "--url", str(client.base_url)),
+        cwd=ROOT,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    said = await asyncio.wait_for(process.stderr.readline(), 20)
+    assert said.decode() == f"run {waiting} is queued: no worker is free\n"
+    loop.gates[0].set()
+    await process.communicate()
+    assert process.returncode == 0
+
+
+async def test_a_failed_run_is_retried_and_a_finished_one_forked_and_deleted(
+    client: httpx.AsyncClient, loop: ScriptedLoop
+) -> None:
+    loop.fail_at = 1
+    run_id = await _started(client)
+    await run_with(client, run_id, "failed")
+    loop.fail_at = None
+    assert (await _runs(client, "retry", run_id)).exit_code == 0
+    await run_with(client, run_id, "completed")
+    options = ("--checkpoint", "1", "--name", "other", "--set", "iterations=1", "--set", "evaluation.every=2", "--json")
+    made = await _runs(client, "fork", run_id, *options)
+    fork = (await client.get(f"/runs/{json.loads(made.stdout)['run_id']}")).json()
+    assert (fork["parent"]["step"], fork["model"]["name"], fork["request"]["iterations"]) == (1, "other", 1)
+    assert fork["request"]["evaluation"]["every"] == 2
+    assert "must look like" in (await _runs(client, "fork", run_id, "--set", "iterations")).stderr
+    assert (await _runs(client, "delete", run_id)).stdout == f"run {run_id} is deleted\n"
+    assert (await client.get(f"/runs/{run_id}")).status_code == 404
+    assert (await _runs(client, "delete", run_id)).exit_code == 1
+
+
+async def test_events_are_lines_and_can_be_followed_to_the_end(client: httpx.AsyncClient, loop: ScriptedLoop) -> None:
+    loop.gates[2] = threading.Event()
+    run_id = await _started(client)
+    await until(loop.has_entered(2).is_set)
+    following = asyncio.create_task(_runs(client, "events", run_id, "--follow", "--json"))
+    now = (await _runs(client, "events", run_id)).stdout.splitlines()
+    assert [line.split()[4] for line in now] == [
+        "run.created",
+        "run.started",
+        "iteration.completed",
+        "iteration.completed",
+    ]
+    loop.gates[2].set()
+    followed = [json.loads(line) for line in (await following).stdout.splitlines()]
+    assert [event["seq"] for event in followed] == list(range(1, 7))
+    assert followed[-1]["type"] == "run.completed"
+    assert "there is no run" in (await _runs(client, "events", "none", "--follow")).stderr

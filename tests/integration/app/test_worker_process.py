@@ -1,0 +1,92 @@
+"""`learnloop worker` as a process: it drives the runs of an API process that drives none, on a shared engine."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.fakes.engine_process import ROOT, EngineProcess
+from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.served import answered, served, settings_for
+from tests.integration.app.test_serving import _environment
+
+SMALL = {
+    "groups_per_iteration": 2,
+    "rollouts_per_group": 2,
+    "max_turns": 2,
+    "max_completion_tokens": 16,
+    "evaluation": {"every": 10, "scenarios": 1, "samples": 1, "test_scenarios": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    with EngineProcess(tmp_path_factory.mktemp("engine"), "--slots", "8") as process:
+        yield process
+
+
+@asynccontextmanager
+async def _worker(data_dir: Path, **environment: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The command in a process; killed at the end if it is still there."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "app.cli", "worker", "--max-concurrent-runs", "2"),
+        env=_environment(data_dir, **environment) | {"PYTHONPATH": str(ROOT)},
+        cwd="/",  # no .env of a developer
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def _until(client: httpx.AsyncClient, run_id: str, wanted: Callable[[Any], bool]) -> Any:
+    """The run once it is as wanted. A worker's first run imports ART, which takes a busy machine long."""
+
+    async def ask() -> Any:
+        return (await client.get(f"/runs/{run_id}")).raise_for_status().json()
+
+    return await answered(ask, wanted, timeout_s=120)
+
+
+async def test_workers_drive_a_run_one_after_the_other(
+    data_dir: Path, database_url: str, engine: EngineProcess
+) -> None:
+    url = engine.base_url.removesuffix("/v1")
+    settings = settings_for(data_dir, database_url, max_concurrent_runs=0, engine_url=url)
+    environment = {"DATABASE_URL": database_url, "LEARNLOOP_ENGINE_URL": url}
+    async with served(settings, ScriptedLoop()) as client:
+        assert (await client.get("/health/ready")).json()["engine"] == "shared"
+        run_id = (await client.post("/learn-loop", json={"iterations": 6, **SMALL})).json()["run_id"]
+        assert (await client.get(f"/runs/{run_id}")).json()["queue"] == {"position": 0, "reason": "no worker is free"}
+        async with _worker(data_dir / "first", **environment) as first:
+            await _until(client, run_id, lambda run: run["progress"]["iterations_done"] >= 1)
+            first.send_signal(signal.SIGTERM)
+            assert await asyncio.wait_for(first.wait(), 10) == 0
+        assert (await client.get(f"/runs/{run_id}")).json()["status"] == "queued"
+        async with _worker(data_dir / "second", **environment):
+            run = await _until(client, run_id, lambda run: run["status"] in ("completed", "failed"))
+        events = (await client.get(f"/runs/{run_id}/events", params={"limit": 200})).json()["items"]
+    assert (run["status"], run["error"]) == ("completed", None)
+    assert [point["iteration"] for point in run["iterations"]] == list(range(7))
+    started = [event["data"] for event in events if event["type"] == "run.started"]
+    assert [each["epoch"] for each in started] == [1, 2]
+    assert started[0]["worker"] != started[1]["worker"]
+    assert [event["type"] for event in events].count("run.released") == 1
+
+
+async def test_a_worker_without_a_database_says_so(data_dir: Path) -> None:
+    async with _worker(data_dir) as process:
+        assert process.stderr is not None
+        said = (await process.stderr.read()).decode()
+        assert await process.wait() == 1
+    assert "a worker needs DATABASE_URL" in said

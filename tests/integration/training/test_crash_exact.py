@@ -1,0 +1,310 @@
+"""A learn loop that dies, or loses its engine, anywhere and often ends with the weights of an undisturbed one."""
+
+import asyncio
+import hashlib
+import json
+import signal
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from environment.base import Environment
+from environment.email_search.environment import SyntheticEmailSearch
+from environment.sales_email.environment import SalesEmail
+from judges import registry as judges
+from judges.base import Judge, JudgeServices
+from judges.reference import ReferenceJudge
+from tests.fakes.engine_process import EngineProcess
+from tests.fakes.lossy_proxy import LossyProxy, Moment, lossy_proxy, nothing
+from training.backends.base import BackendUnavailable, ModelSpec
+from training.backends.embedded import connect
+from training.learn_loop import learn_loop
+from training.types import EvaluationConfig, IterationResult, Progress, Resume, RunConfig
+
+CONFIG = RunConfig(
+    iterations=2,
+    groups_per_iteration=2,
+    rollouts_per_group=3,
+    max_turns=3,
+    max_completion_tokens=60,
+    seed=3,
+    evaluation=EvaluationConfig(every=1, scenarios=1, samples=1, test_scenarios=1),
+)
+MAKERS: dict[str, Callable[[], tuple[Environment, Judge]]] = {
+    "email_search": lambda: (SyntheticEmailSearch(), ReferenceJudge()),
+    "sales_email": lambda: (SalesEmail(), judges.build("grounding", {}, JudgeServices())),
+}
+ONCE = replace(CONFIG, iterations=1)
+CHAT = "POST /v1/chat/completions"
+JOBS = "POST /v1/preview/training-jobs"
+GROUPED = 3
+"""So many rollouts are written together."""
+_names = count()
+
+
+class Book:
+    """A journal that outlives the loops. Entries that wait to be written are lost with the loop that made them."""
+
+    def __init__(self, happens: Callable[[str], None]) -> None:
+        self.saved: dict[int, dict[str, str]] = defaultdict(dict)
+        self._waiting: list[tuple[int, str, str]] = []
+        self._happens = happens
+
+    def crash(self) -> None:
+        self._waiting.clear()
+
+    async def kept(self, iteration: int) -> Mapping[str, str]:
+        return dict(self.saved[iteration])
+
+    async def keep(self, iteration: int, name: str, value: str) -> None:
+        self._happens(f"before {name}")
+        await asyncio.sleep(0)  # where a cancelled loop ends
+        self._waiting.append((iteration, name, value))
+        self._write()
+        self._happens(f"after {name}")
+        await asyncio.sleep(0)
+
+    def keep_soon(self, iteration: int, name: str, value: str) -> None:
+        self._waiting.append((iteration, name, value))
+        if len(self._waiting) >= GROUPED:
+            self._write()
+        self._happens(f"made {name}")
+
+    def _write(self) -> None:
+        for iteration, name, value in self._waiting:
+            assert name == "train.intent" or name not in self.saved[iteration], f"{name} was made twice"
+            self.saved[iteration][name] = value
+        self._waiting.clear()
+
+
+class Stage:
+    """A run of a learn loop over several lives. `happens` is told everything, and `kill` decides when it dies."""
+
+    def __init__(self, proxy: LossyProxy, environment: str, config: RunConfig = CONFIG) -> None:
+        self.model = ModelSpec("exact", f"agent-{next(_names)}", "learnloop/tiny")
+        self.results: list[IterationResult] = []
+        self.book = Book(self.happens)
+        self.events: list[str] = []
+        self.lives = 0
+        self.kill: Callable[[str], bool] = lambda event: False
+        self._proxy = proxy
+        self._make = MAKERS[environment]
+        self._config = config
+        self._life: asyncio.Task[None] | None = None
+
+    def happens(self, event: str) -> None:
+        self.events.append(event)
+        if self._life is not None and not self._life.done() and self.kill(event):
+            self._life.cancel()
+
+    async def loses(self, moment: Moment, request: str) -> bool:
+        """For the proxy: requests are events too; nothing is lost but by the death of who asked."""
+        self.happens(f"{moment} {request}")
+        return False
+
+    async def to_the_end(self) -> "Stage":
+        """Live until the loop has ended of itself."""
+        self._proxy.loses = self.loses
+        while True:
+            self.lives += 1
+            self._life = asyncio.create_task(self._live())
+            await asyncio.wait((self._life,))
+            if not self._life.cancelled():
+                try:
+                    self._life.result()
+                except BackendUnavailable:
+                    self.book.crash()
+                    await asyncio.sleep(0.05)
+                    continue
+                self._proxy.loses = nothing
+                return self
+            self.book.crash()
+
+    async def _live(self) -> None:
+        environment, judge = self._make()
+        backend = await connect(self._proxy.url, "none")
+        try:
+            loop = learn_loop(
+                self._config,
+                environment,
+                judge,
+                await backend.register(self.model),
+                progress=self._progress,
+                journal=self.book,
+                resume=resume_after(self.results),
+            )
+            async with aclosing(loop):
+                async for result in loop:
+                    self.happens(f"yielded {result.iteration}")
+                    await asyncio.sleep(0)
+                    self.results.append(result)
+        finally:
+            environment.close()
+            await backend.close()
+
+    def _progress(self, progress: Progress) -> None:
+        self.happens(f"{progress.phase} {progress.done}")
+
+    def weights(self, engine: EngineProcess) -> dict[str, str]:
+        """The hash of each checkpoint's weights, by step."""
+        place = engine.data_dir / "models" / self.model.project / self.model.name / "checkpoints"
+        return {path.name: _sha256(path / "model.safetensors") for path in sorted(place.iterdir())}
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def resume_after(results: list[IterationResult]) -> Resume | None:
+    """Where to go on after the iterations that were saved."""
+    if not results:
+        return None
+    last = results[-1]
+    best = next(
+        evaluation
+        for result in results
+        for evaluation in result.evaluations
+        if (evaluation.split, evaluation.mode, evaluation.step) == ("validation", "sampled", last.best_step)
+    )
+    return Resume(
+        last.iteration + 1,
+        last.step,
+        last.best_step,
+        best.success,
+        best.mean_reward,
+        # As a database gives it back.
+        json.loads(json.dumps(last.reflection.state)) if last.reflection else None,
+    )
+
+
+def figures(result: IterationResult) -> list[Any]:
+    """All that the seed decides."""
+    groups = [[(each.reward, each.advantage, each.rollout.outcome) for each in g.rollouts] for g in result.groups]
+    evaluations = [[(each.reward, each.rollout.outcome) for each in e.rollouts] for e in result.evaluations]
+    reflection = result.reflection and (result.reflection.state, result.reflection.showcase.rollout.outcome)
+    metrics = {name: value for name, value in result.train_metrics.items() if name != "seconds"}
+    return [result.iteration, result.step, result.best_step, groups, evaluations, reflection, metrics]
+
+
+def assert_alike(stage: Stage, calm: Stage, engine: EngineProcess, other: EngineProcess | None = None) -> None:
+    assert list(map(figures, stage.results)) == list(map(figures, calm.results))
+    expected = calm.weights(other or engine)
+    assert stage.weights(engine) == expected
+    trained = [result for result in calm.results if result.train_metrics]
+    assert len(set(expected.values())) == len(expected) == 1 + len(trained) > 1, "nothing was trained"
+    for result in stage.results:
+        rollouts = [each.rollout for group in result.groups for each in group.rollouts]
+        rollouts += [each.rollout for evaluation in result.evaluations for each in evaluation.rollouts]
+        kept = stage.book.saved[result.iteration].items()
+        ids = {json.loads(value)["id"] for name, value in kept if name.startswith("rollout/")}
+        assert {rollout.id for rollout in rollouts} <= ids, "a rollout that was kept was made again"
+
+
+@pytest.fixture
+async def proxy(engine: EngineProcess) -> AsyncIterator[LossyProxy]:
+    async with lossy_proxy(engine.base_url) as proxy:
+        yield proxy
+
+
+class Deaths:
+    """When a stage dies: once at each moment around the training of each iteration, else after a random while."""
+
+    def __init__(self, calm: Stage, seed: int) -> None:
+        named = ("train.intent", "train", "judge/train")
+        moments = {f"{when} {name}" for when in ("before", "after") for name in named} | {f"reply {JOBS}"}
+        self.left = Counter(each for each in calm.events if each in moments or each.startswith("yielded"))
+        # The reply to a request whose sender is dead comes to nobody: the first one gets its reply.
+        self.left[f"reply {JOBS}"], self.left[f"request {JOBS}"] = 1, calm.events.count(f"request {JOBS}") - 1
+        self._spared = {f"request {JOBS}": 1}
+        self._random = Random(seed)
+        self._life = self._random.randint(1, 15)
+
+    def __call__(self, event: str) -> bool:
+        self._life -= 1
+        if self._spared.get(event):
+            self._spared[event] -= 1
+            return False
+        if self.left[event] > 0:
+            self.left[event] -= 1
+        elif self._life > 0 or JOBS in event:
+            return False
+        self._life = self._random.randint(10, 80)
+        return True
+
+
+@pytest.mark.parametrize(("environment", "config"), [("email_search", CONFIG), ("sales_email", ONCE)])
+async def test_a_loop_that_dies_again_and_again_ends_with_the_same_weights(
+    engine: EngineProcess, proxy: LossyProxy, environment: str, config: RunConfig
+) -> None:
+    calm = await Stage(proxy, environment, config).to_the_end()
+    stage = Stage(proxy, environment, config)
+    stage.kill = deaths = Deaths(calm, seed=17)
+    await stage.to_the_end()
+    assert not any(deaths.left.values()), f"it never died there: {deaths.left}"
+    assert stage.lives > 8 * config.iterations
+    assert_alike(stage, calm, engine)
+
+
+async def test_an_engine_that_is_away_for_too_long_is_no_try_that_failed(
+    engine: EngineProcess, proxy: LossyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop gives up, and what it keeps holds no failure: the next one makes those tries."""
+    monkeypatch.setattr("training.rollouts._RESTARTS", 0)
+    calm = await Stage(proxy, "email_search", ONCE).to_the_end()
+    stage, asked = Stage(proxy, "email_search", ONCE), count(1)
+
+    async def loses(moment: Moment, request: str) -> bool:
+        return moment == "request" and request == CHAT and next(asked) in (2, 6, 20)
+
+    stage.loses = loses  # type: ignore[method-assign]
+    await stage.to_the_end()
+    assert stage.lives > 2
+    assert all(result.failed_rollouts == 0 for result in stage.results)
+    assert_alike(stage, calm, engine)
+
+
+async def test_an_engine_that_is_killed_in_mid_rollout_and_in_mid_training(
+    engine: EngineProcess, proxy: LossyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.rollouts._RESTARTS", 1000)
+    monkeypatch.setattr("training.rollouts._LONGEST_PAUSE_S", 0.3)
+    calm = await Stage(proxy, "email_search", ONCE).to_the_end()
+    running = EngineProcess(tmp_path, "--slots", "16").__enter__()
+    proxy.target = running.base_url
+    stage = Stage(proxy, "email_search", ONCE)
+    # Of the second turns, one in the baseline and one of the iteration.
+    wanted = {f"request {CHAT}": [5, _asked_before(calm, "yielded 0") + 9]}
+    wanted[f"reply {JOBS}"] = [1]
+    seen: Counter[str] = Counter()
+
+    async def loses(moment: Moment, request: str) -> bool:
+        nonlocal running
+        seen[event := f"{moment} {request}"] += 1
+        if seen[event] not in wanted.get(event, []):
+            return False
+        wanted[event].remove(seen[event])
+        running.stop(signal.SIGKILL)
+        running = await asyncio.to_thread(EngineProcess(tmp_path, "--slots", "16").__enter__)
+        proxy.target = running.base_url
+        return True
+
+    stage.loses = loses  # type: ignore[method-assign]
+    try:
+        await stage.to_the_end()
+        assert not any(wanted.values()), f"it was never killed there: {wanted}"
+        assert all(result.failed_rollouts == 0 for result in stage.results)
+        assert_alike(stage, calm, running, engine)
+    finally:
+        running.stop()
+
+
+def _asked_before(stage: Stage, event: str) -> int:
+    """How many replies were asked for before that event."""
+    return stage.events[: stage.events.index(event)].count(f"request {CHAT}")

@@ -1,0 +1,319 @@
+"""One train step an iteration, wherever the work breaks off."""
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping
+from itertools import count
+from typing import Any
+
+import httpx
+import pytest
+
+from environment.base import Scenario
+from judges.base import Score
+from tests.fakes.engine_process import EngineProcess
+from tests.fakes.faulty_policy import Fault, FaultyPolicy
+from tests.fakes.lossy_proxy import LossyProxy, Moment, lossy_proxy, nothing
+from training.backends.art_import import import_art
+from training.backends.base import BackendUnavailable, ModelSpec, Policy, StepConflict, TrainingFailed, TrainOutcome
+from training.backends.embedded import EmbeddedBackend, EmbeddedPolicy, connect
+from training.rollouts import open_chat
+from training.train_step import TrainStep
+from training.types import Group, Rollout, RunConfig, ScoredRollout
+
+JOBS = "POST /v1/preview/training-jobs"
+SCENARIO = Scenario("train.0", "train", {})
+_names = count()
+
+
+class Killed(BaseException):
+    """The process is no more."""
+
+
+class Entries:
+    """A journal that kills its writer once: before or after that entry is kept."""
+
+    def __init__(self, before: str = "", after: str = "") -> None:
+        self.saved: dict[int, dict[str, str]] = defaultdict(dict)
+        self._before = before
+        self._after = after
+
+    async def kept(self, iteration: int) -> Mapping[str, str]:
+        return dict(self.saved[iteration])
+
+    async def keep(self, iteration: int, name: str, value: str) -> None:
+        if name == self._before:
+            self._before = ""
+            raise Killed
+        self.saved[iteration][name] = value
+        if name == self._after:
+            self._after = ""
+            raise Killed
+
+    def keep_soon(self, iteration: int, name: str, value: str) -> None:
+        raise AssertionError("training is kept at once")
+
+
+def group_of(trajectories: list[Any]) -> Group:
+    rollouts = tuple(
+        ScoredRollout(Rollout(str(n), SCENARIO, each, {}), Score(0.5, ""), each.reward, {}, success=False)
+        for n, each in enumerate(trajectories)
+    )
+    return Group(SCENARIO, rollouts)
+
+
+async def take(policy: Policy, journal: Entries, groups: list[Group], step: int = 0) -> TrainOutcome:
+    """The train step of iteration 1, as a process that has just been started takes it."""
+    train = TrainStep(RunConfig(learning_rate=1e-3), policy, journal)
+    return await train.take(1, step, groups, await journal.kept(1))
+
+
+@pytest.fixture
+def words() -> list[Group]:
+    """Groups that only a policy that looks at nothing can be trained on."""
+    art = import_art()
+    return [group_of([art.Trajectory(reward=float(n)) for n in range(2)])]
+
+
+@pytest.mark.parametrize(
+    ("fault", "before", "after"),
+    [
+        (None, "train.intent", ""),
+        (None, "", "train.intent"),
+        (Fault.BEFORE_POST, "", ""),
+        (Fault.REPLY_LOST, "", ""),
+        (None, "train", ""),
+        (None, "", "train"),
+    ],
+)
+async def test_the_step_is_taken_once(words: list[Group], fault: Fault | None, before: str, after: str) -> None:
+    policy, journal = FaultyPolicy(fault), Entries(before, after)
+    with pytest.raises((Killed, BackendUnavailable)):
+        await take(policy, journal, words)
+    for _ in range(2):
+        assert await take(policy, journal, words) == TrainOutcome(1, {"loss": 1.0})
+    assert policy.trained == [0]
+    assert json.loads(journal.saved[1]["train"]) == {"step": 1, "metrics": {"loss": 1.0}}
+
+
+async def test_a_request_that_lands_late_is_adopted_and_never_doubled(words: list[Group]) -> None:
+    policy, journal = FaultyPolicy(Fault.STILL_QUEUED), Entries()
+    with pytest.raises(BackendUnavailable):
+        await take(policy, journal, words)
+    assert policy.trained == []  # the next process sees nothing of it yet
+    assert await take(policy, journal, words) == TrainOutcome(1, {"loss": 1.0})
+    assert policy.trained == [0]
+    assert policy.expected == [0, 0]
+
+
+async def test_a_zombies_request_trains_nothing(words: list[Group]) -> None:
+    policy, zombie = FaultyPolicy(), Entries(after="train.intent")
+    with pytest.raises(Killed):
+        await take(policy, zombie, words)
+    journal = Entries()
+    journal.saved[1] |= zombie.saved[1]
+    await take(policy, journal, words)
+    assert (await take(policy, zombie, words)).step == 1
+    with pytest.raises(StepConflict):
+        await policy.train([], learning_rate=1e-3, expected_step=0, options={})
+    assert policy.trained == [0]
+
+
+@pytest.mark.parametrize("intent", [True, False])
+async def test_a_foreign_writer_is_told_of(words: list[Group], intent: bool) -> None:
+    """Two steps more are not ours, whether the request comes after them or finds them."""
+    policy, journal = FaultyPolicy(), Entries(after="train.intent" if intent else "")
+    if intent:
+        with pytest.raises(Killed):
+            await take(policy, journal, words)
+    policy.trained += [0, 1]
+    with pytest.raises(StepConflict, match="left the policy at step 0; it is at step 2 now"):
+        await take(policy, journal, words)
+    assert policy.trained == [0, 1]
+    assert "train" not in journal.saved[1]
+
+
+class Faults:
+    """What happens to the next requests that match; `happened` counts."""
+
+    def __init__(self, moment: Moment, request: str, times: int = 1) -> None:
+        self.left = times
+        self.happened = asyncio.Event()
+        self._moment = moment
+        self._request = request
+
+    async def __call__(self, moment: Moment, request: str) -> bool:
+        if moment != self._moment or not request.startswith(self._request) or not self.left:
+            return False
+        self.left -= 1
+        self.happened.set()
+        return True
+
+
+@pytest.fixture
+async def proxy(engine: EngineProcess) -> AsyncIterator[LossyProxy]:
+    async with lossy_proxy(engine.base_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def distant(proxy: LossyProxy) -> AsyncIterator[EmbeddedBackend]:
+    """A backend whose requests go through the proxy."""
+    backend = await connect(proxy.url, "none")
+    yield backend
+    await backend.close()
+
+
+async def agent(backend: EmbeddedBackend) -> tuple[EmbeddedPolicy, str]:
+    """A policy and its model's name."""
+    name = f"once-{next(_names)}"
+    return await backend.register(ModelSpec("once", name, "random")), name
+
+
+async def sampled(policy: EmbeddedPolicy, *, tokens: int = 8) -> list[Group]:
+    """Four replies, paid for odd token ids."""
+    art = import_art()
+    messages: Any = [{"role": "user", "content": "When?"}]
+    trajectories = []
+    async with open_chat(policy.endpoint(0)) as chat:
+        for seed in range(4):
+            completion = await chat.client.chat.completions.create(
+                model=chat.model, messages=messages, seed=seed, max_tokens=tokens, logprobs=True
+            )
+            [choice] = completion.choices
+            assert choice.logprobs
+            ids = [int(token.token.removeprefix("token_id:")) for token in choice.logprobs.content or ()]
+            reward = sum(number % 2 for number in ids) / len(ids)
+            trajectories.append(art.Trajectory(messages_and_choices=[*messages, choice], reward=reward))
+    return [group_of(trajectories)]
+
+
+async def landed(policy: EmbeddedPolicy) -> None:
+    async with asyncio.timeout(60):
+        while await policy.step() == 0:
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("moment", "lost", "posts"),
+    [
+        ("request", JOBS, 2),  # before the engine has it
+        ("reply", JOBS, 1),  # the engine trains, and we do not know the job
+        ("reply", "GET /v1/preview/training-jobs/", 1),  # the job has ended, and we did not see it
+    ],
+)
+async def test_the_engine_takes_the_step_once(
+    proxy: LossyProxy, distant: EmbeddedBackend, moment: Moment, lost: str, posts: int
+) -> None:
+    policy, _ = await agent(distant)
+    groups, journal = await sampled(policy), Entries()
+    proxy.loses = Faults(moment, lost, times=4)
+    with pytest.raises(BackendUnavailable):
+        await take(policy, journal, groups)
+    proxy.loses = nothing
+    if posts == 1:
+        await landed(policy)
+    outcome = await take(policy, journal, groups)
+    assert outcome.step == 1
+    assert outcome.metrics["num_groups_trainable"] == 1
+    assert await policy.step() == 1
+    assert proxy.seen.count(JOBS) == posts
+
+
+async def test_what_is_adopted_has_the_figures_of_the_training(backend: EmbeddedBackend) -> None:
+    (one, _), (other, _) = await agent(backend), await agent(backend)
+    groups = await sampled(one)
+    trained = await take(one, Entries(), groups)
+    lost = Entries(before="train")
+    with pytest.raises(Killed):
+        await take(other, lost, groups)
+    adopted = await take(other, lost, groups)
+
+    def decided(outcome: TrainOutcome) -> dict[str, float]:
+        return {name: value for name, value in outcome.metrics.items() if name != "seconds"}
+
+    assert (adopted.step, decided(adopted)) == (trained.step, decided(trained))
+
+
+async def test_the_engine_refuses_a_zombies_request(
+    proxy: LossyProxy, distant: EmbeddedBackend, backend: EmbeddedBackend
+) -> None:
+    """It is on its way while its successor trains, and adopts what that did."""
+    slow, name = await agent(distant)
+    groups, zombie = await sampled(slow), Entries()
+    sent, released = asyncio.Event(), asyncio.Event()
+
+    async def hold(moment: Moment, request: str) -> bool:
+        if (moment, request) == ("request", JOBS):
+            sent.set()
+            await released.wait()
+        return False
+
+    proxy.loses = hold
+    late = asyncio.create_task(take(slow, zombie, groups))
+    await asyncio.wait_for(sent.wait(), 60)
+    successor, journal = await backend.register(ModelSpec("once", name, "random")), Entries()
+    journal.saved[1] |= zombie.saved[1]
+    assert (await take(successor, journal, groups)).step == 1
+    released.set()
+    assert (await late).step == 1
+    assert await successor.step() == 1
+
+
+async def test_the_engine_and_a_foreign_writer(backend: EmbeddedBackend) -> None:
+    policy, _ = await agent(backend)
+    groups, journal = await sampled(policy), Entries(after="train.intent")
+    with pytest.raises(Killed):
+        await take(policy, journal, groups)
+    for step in range(2):
+        await take(policy, Entries(), groups, step)
+    for left in (journal, Entries()):
+        with pytest.raises(StepConflict, match="left the policy at step 0; it is at step 2 now"):
+            await take(policy, left, groups)
+    assert await policy.step() == 2
+
+
+async def test_a_training_that_is_still_under_way_is_waited_for(
+    engine: EngineProcess, proxy: LossyProxy, distant: EmbeddedBackend, backend: EmbeddedBackend
+) -> None:
+    """The process before us sent it; the engine does not take a second one, and nothing has landed yet."""
+    policy, name = await agent(distant)
+    groups, journal = await sampled(policy), Entries()
+    queued = await agent(backend)
+    # Another model's training is before ours in the engine's queue, long enough for the next process to come.
+    long = await sampled(queued[0], tokens=400)
+    before_us = asyncio.create_task(take(queued[0], Entries(), long * 30))
+    async with httpx.AsyncClient(base_url=engine.base_url.removesuffix("/v1")) as http, asyncio.timeout(60):
+        while (await http.get("/health")).json()["busy_seconds"]["training"] == 0:
+            await asyncio.sleep(0.01)
+    proxy.loses = Faults("reply", JOBS)
+    with pytest.raises(BackendUnavailable):
+        await take(policy, journal, groups)
+    outcome = await take(policy, journal, groups)
+    await before_us
+    assert outcome.step == 1
+    assert await policy.step() == 1
+    assert proxy.seen.count(JOBS) > 1, f"{name} was never in the way"
+
+
+async def test_an_engine_that_stops_in_mid_training_is_away_and_did_not_fail() -> None:
+    from tests.fakes.scripted_chat import Reply, scripted_chat
+
+    events = {"engine_stopped": BackendUnavailable, "step_conflict": StepConflict, "bad_trajectory": TrainingFailed}
+    for code, raised in events.items():
+
+        async def script(request: Mapping[str, Any], code: str = code) -> Reply:
+            if "base_model" in request:
+                return Reply(body={"id": "model-1", "entity": "e", "run_id": None, **request})
+            if "trajectory_groups" in request:
+                return Reply(body={"id": "job-1"})
+            data = {"error_message": "as scripted", "code": code}
+            return Reply(body={"data": [{"id": "event-1", "type": "training_failed", "data": data}]})
+
+        async with scripted_chat(script) as server:
+            backend = await connect(server.url, "key")
+            policy, _ = await agent(backend)
+            with pytest.raises(raised, match="as scripted"):
+                await policy.train([], learning_rate=1e-3, expected_step=0, options={})
+            await backend.close()

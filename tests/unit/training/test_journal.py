@@ -1,0 +1,141 @@
+"""What an unfinished iteration keeps comes back as it was."""
+
+import json
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from environment.base import Scenario
+from judges.base import JudgeCall, Judgement, Score
+from training.backends.art_import import import_art
+from training.journal import dump_judgements, dump_rollout, load_judgements, load_rollout
+from training.rollouts import messages_of
+from training.types import Rollout
+
+SCENARIO = Scenario("train.7", "train", {"question": "when?"}, {"answer": "then"})
+texts = st.text(st.characters(codec=None, exclude_categories=[]), max_size=12)  # lone surrogates too
+numbers = st.floats(allow_nan=False)  # infinities too
+jsons: Any = st.recursive(
+    st.none() | st.booleans() | st.integers() | numbers | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+TOOL = {"type": "function", "function": {"name": "search_inbox", "description": "é", "parameters": {"type": "object"}}}
+
+
+@st.composite
+def choices(draw: Any) -> Any:
+    """A reply as the engine gives it: token ids with their log-probabilities, perhaps tool calls."""
+    from openai.types.chat.chat_completion import Choice
+
+    tokens = draw(st.lists(st.tuples(st.integers(0, 2**31), numbers), max_size=4))
+    content = [
+        {"token": f"token_id:{number}", "logprob": logprob, "bytes": None, "top_logprobs": []}
+        for number, logprob in tokens
+    ]
+    calls = draw(st.lists(st.tuples(texts, texts), max_size=2))
+    message: dict[str, Any] = {"role": "assistant", "content": draw(st.none() | texts)}
+    if calls:
+        message["tool_calls"] = [
+            {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
+            for number, (name, arguments) in enumerate(calls)
+        ]
+    return Choice.model_validate(
+        {
+            "index": 0,
+            "finish_reason": draw(st.sampled_from(["stop", "length", "tool_calls"])),
+            "logprobs": draw(st.sampled_from([None, {"content": content, "refusal": None}])),
+            "message": message,
+        }
+    )
+
+
+@st.composite
+def rollouts(draw: Any) -> Rollout:
+    art = import_art()
+    items = [{"role": "system", "content": draw(texts)}, {"role": "user", "content": draw(texts)}]
+    for choice in draw(st.lists(choices(), max_size=3)):
+        items += [choice, {"role": "tool", "tool_call_id": "call_0", "content": draw(texts)}]
+    trajectory = art.Trajectory(messages_and_choices=items, tools=draw(st.sampled_from([None, [TOOL]])))
+    trajectory.metrics |= {"turns": draw(st.integers(0, 9)), "sampling_s": draw(numbers)}
+    trajectory.metadata |= {"rollout_id": "r1", "scenario_id": SCENARIO.id}
+    return Rollout(
+        draw(texts),
+        SCENARIO,
+        trajectory,
+        draw(st.dictionaries(texts, jsons, max_size=3)),
+        draw(st.none() | texts),
+        draw(numbers),
+        draw(numbers),
+    )
+
+
+def trained_on(rollout: Rollout) -> str:
+    """What a train request says of it, to the last digit."""
+    art = import_art()
+    return json.dumps(art.TrajectoryGroup([rollout.trajectory]).model_dump(mode="json"))
+
+
+def facts(rollout: Rollout) -> list[Any]:
+    return [rollout.id, rollout.scenario, rollout.outcome, rollout.error, rollout.started_at, rollout.seconds]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(rollouts())
+def test_a_rollout_comes_back_as_it_was(rollout: Rollout) -> None:
+    kept = zlib.compress(dump_rollout(rollout).encode(), 1)
+    again = load_rollout(SCENARIO, zlib.decompress(kept).decode())
+    assert facts(again) == facts(rollout)
+    assert messages_of(again) == messages_of(rollout)
+    assert trained_on(again) == trained_on(rollout)
+    assert again.trajectory.metrics == rollout.trajectory.metrics
+    assert [type(each) for each in again.trajectory.metrics.values()] == [
+        type(each) for each in rollout.trajectory.metrics.values()
+    ]
+    # A takeover of a takeover has it too.
+    assert dump_rollout(again) == dump_rollout(rollout)
+
+
+def test_a_figure_that_is_not_a_number_stays_one() -> None:
+    art = import_art()
+    trajectory = art.Trajectory(messages_and_choices=[{"role": "user", "content": "?"}])
+    trajectory.metrics["sampling_s"] = float("nan")
+    again = load_rollout(SCENARIO, dump_rollout(Rollout("r1", SCENARIO, trajectory, {})))
+    assert again.trajectory.metrics["sampling_s"] != again.trajectory.metrics["sampling_s"]
+    assert (again.error, again.trajectory.tools) == (None, None)
+
+
+def test_a_rollout_of_another_scenario_is_refused() -> None:
+    art = import_art()
+    kept = dump_rollout(Rollout("r1", SCENARIO, art.Trajectory(), {}))
+    with pytest.raises(ValueError, match=r"'train\.7' in place of 'train\.8'"):
+        load_rollout(Scenario("train.8", "train", {}), kept)
+
+
+scores = st.builds(Score, st.none() | st.floats(0.0, 1.0), texts, st.dictionaries(texts, numbers, max_size=3))
+calls = st.builds(
+    JudgeCall,
+    judge=texts,
+    model=texts,
+    prompt_tokens=st.integers(0, 10**9),
+    completion_tokens=st.integers(0, 10**9),
+    cost_usd=st.none() | numbers,
+    requests=st.integers(0, 9),
+    seconds=numbers,
+    cached=st.booleans(),
+    error=st.none() | texts,
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.builds(Judgement, st.lists(scores, max_size=4), st.lists(calls, max_size=2)), max_size=3))
+def test_verdicts_come_back_as_they_were(judgements: list[Judgement]) -> None:
+    assert load_judgements(dump_judgements(judgements)) == judgements
+
+
+def test_a_zero_and_no_verdict_are_told_apart() -> None:
+    [judgement] = load_judgements(dump_judgements([Judgement([Score(0.0, "bad"), Score(None, "no reply")])]))
+    assert [score.value for score in judgement.scores] == [0.0, None]
