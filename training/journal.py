@@ -1,9 +1,8 @@
 """What an unfinished iteration has finished: entries by name, each kept once, so that a takeover does nothing twice.
 
-Entries of one iteration: `rollout/WHERE/N` (a finished rollout), `judge/WHERE` (the verdicts on all of them; before that
-`judge/WHERE/N`, those on one group, where they cost something),
-`train.intent` (the step that training starts from) and `train` (what it led to). With the same config everything else
-is computed again from them, and comes out the same.
+Entries of one iteration: `rollout/WHERE/N` (a finished rollout), `judge/WHERE` (the verdicts on all of them; before it
+`judge/WHERE/N`, those on one group, where they cost something), `train.intent` (the step that training starts from) and
+`train` (what it led to). With the same config everything else is computed again from them, and comes out the same.
 """
 
 import json
