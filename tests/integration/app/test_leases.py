@@ -14,8 +14,11 @@ from app.models import Event, Journal, Run
 from app.runs.heartbeat import Heartbeat
 from app.runs.journal_store import StoredJournal
 from app.runs.leases import MAX_ATTEMPTS, Lease, LeaseLost, Leases, Limits
+from app.runs.record import iteration_rows, save_iteration
 from app.runs.state import RunStatus
 from app.runs.store import RunStore
+from tests.fakes.scripted_learning import ScriptedPolicy, scripted_result
+from training.backends.base import ModelSpec
 
 
 @pytest.fixture
@@ -136,6 +139,23 @@ async def test_an_entry_is_kept_once_and_phases_are_told_once(sessions: Sessions
     assert [type for _, type in await events(sessions, run_id)].count("phase.completed") == 3
     async with sessions() as session:
         assert (await session.execute(select(func.count()).select_from(Journal))).scalar_one() == 5
+
+
+async def test_an_iteration_is_saved_once_and_none_is_left_out(sessions: Sessions) -> None:
+    run_id = await queued(sessions, iterations_total=3)
+    lease = await claimed(worker(sessions, "w"))
+    run = await RunStore(sessions).get(run_id)
+    policy = ScriptedPolicy(ModelSpec("p", "m", "learnloop/tiny"), "http://127.0.0.1:9")
+    rows = [iteration_rows(run, scripted_result(policy, n, n, 3, "so"), ()) for n in range(3)]
+    await save_iteration(sessions, lease, rows[0])
+    before = await RunStore(sessions).get(run_id)
+    await save_iteration(sessions, lease, rows[0])  # the reply to the first was lost
+    after = await RunStore(sessions).get(run_id)
+    assert (after.rollouts, after.event_seq, after.next_iteration) == (before.rollouts, before.event_seq, 1)
+    with pytest.raises(LeaseLost, match="did not wait for iteration 2"):
+        await save_iteration(sessions, lease, rows[2])
+    await save_iteration(sessions, lease, rows[1])
+    assert [type for _, type in await events(sessions, run_id)].count("iteration.completed") == 2
 
 
 async def test_a_run_that_ends_its_workers_ends_alone(sessions: Sessions) -> None:

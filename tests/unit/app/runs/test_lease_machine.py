@@ -25,8 +25,8 @@ from training.backends.base import ModelSpec
 Result = TypeVar("Result")
 _ITERATIONS = 50
 _ENDS = {f"run.{status}" for status in TERMINAL}
-_LEASES = st.integers(min_value=0, max_value=4)
-"""Of the leases that were ever given, how many came after it."""
+_LEASES = st.sampled_from([0, 0, 0, 0, 0, 1, 2])
+"""Of the leases that were ever given, how many came after it: mostly the newest, else hardly anything is committed."""
 
 
 class LeaseMachine(RuleBasedStateMachine):
@@ -142,18 +142,18 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @rule(back=_LEASES, again=st.booleans())
     def commit(self, back: int, again: bool) -> None:
-        """`again`: the reply to the last commit was lost."""
-        iteration = self._done - again
-        if (lease := self._lease(back)) is None or iteration < 0:
+        """`again`: the reply was lost, and it is saved once more."""
+        if (lease := self._lease(back)) is None:
             return
         try:
-            self._do(self._save(lease, iteration))
+            for _ in range(1 + again):
+                self._do(self._save(lease, self._done))
         except LeaseLost:
             assert not self._holds(lease)
         else:
             assert self._holds(lease)
-            self._done = iteration + 1
-            self._attempts = self._attempts if again else 0
+            self._done += 1
+            self._attempts = 0
 
     async def _save(self, lease: Lease, iteration: int) -> None:
         run = await self._store.get(self._id)
