@@ -107,7 +107,8 @@ class EventFeed:
                     yield new
                     continue
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), LOOK_S)
+                    async with asyncio.timeout(LOOK_S):
+                        await changed.wait()
                     continue
                 if not tail.reading.locked():  # one looks for all: many stop waiting at the same moment
                     await self._refresh(run_id)

@@ -162,7 +162,9 @@ class Runner:
             except DATABASE_DOWN as error:
                 log.warning("the database does not answer, no run is claimed", error=_first_line(error))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), _POLL_S)
+                # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the event.
+                async with asyncio.timeout(_POLL_S):
+                    await self._wake.wait()
 
     def _take(self, run: Run, lease: Lease) -> None:
         active = _Active(run, lease, asyncio.get_running_loop())

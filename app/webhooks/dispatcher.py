@@ -83,7 +83,9 @@ class Dispatcher:
             except Exception:
                 log.exception("webhooks could not be taken, trying again")
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), _POLL_S)
+                # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the event.
+                async with asyncio.timeout(_POLL_S):
+                    await self._wake.wait()
 
     async def _send_due(self) -> None:
         """Begin to send what is due, as far as there are places. Each one's end wakes us for the next."""

@@ -83,7 +83,8 @@ class Job:
         events = self.after(event_id)
         if not events and not self.finished and wait_s > 0:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.changed.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self.changed.wait()
             events = self.after(event_id)
         return events
 
