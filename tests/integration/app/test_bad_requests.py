@@ -33,7 +33,7 @@ BAD_LEARN_LOOPS: list[tuple[dict[str, Any], list[str]]] = [
     ({"iterations": "many"}, ["body", "iterations"]),
     ({"rollouts_per_group": 1}, ["body", "rollouts_per_group"]),
     ({"learning_rate": -1}, ["body", "learning_rate"]),
-    ({"webhooks": []}, ["body", "webhooks"]),
+    ({"webhook": []}, ["body", "webhook"]),
     ({"status": "completed"}, ["body", "status"]),
     ({"environment": {"name": "chess"}}, ["body", "environment", "name"]),
     ({"environment": {"config": {"inbox": "../../etc/passwd"}}}, ["body", "environment", "config"]),
