@@ -1,7 +1,7 @@
 """The service on a real port, for as long as a test needs it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import uvicorn
 
 from app.main import create_app
 from app.settings import Settings, load_settings
+from tests.conditions import answered, until
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 
 
@@ -37,21 +38,6 @@ async def served(
     finally:
         server.should_exit = True
         await serving
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 20) -> None:
-    """Wait for a condition that only polling can see."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
-async def answered(ask: Callable[[], Awaitable[Any]], wanted: Callable[[Any], bool], timeout_s: float = 20) -> Any:
-    """Ask until the answer is the wanted one; that answer."""
-    async with asyncio.timeout(timeout_s):
-        while not wanted(answer := await ask()):
-            await asyncio.sleep(0.01)
-    return answer
 
 
 async def run_with(client: httpx.AsyncClient, run_id: str, *statuses: str) -> Any:

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from app.embedded_postgres import EmbeddedPostgres, EmbeddedPostgresError
-from tests.integration.app.served import until
+from tests.conditions import until
 
 _START = """
 import asyncio, sys

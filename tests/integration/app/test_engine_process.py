@@ -13,7 +13,8 @@ import pytest
 
 from app import child_process
 from app.engine_process import EngineProcess, EngineState, EngineUnavailable
-from tests.integration.app.served import settings_for, until
+from tests.conditions import until
+from tests.integration.app.served import settings_for
 
 _CHILD = (sys.executable, str(Path(__file__).parents[2] / "fakes" / "engine_child.py"))
 

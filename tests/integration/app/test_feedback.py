@@ -26,6 +26,7 @@ from app.runs.own_thread import on_own_thread
 from environment.sales_email.environment import SalesEmail
 from judges.base import Attempt, Evidence
 from judges.feedback import ONLINE
+from tests.conditions import answered
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.emails import email, make_run, make_trajectory
 from tests.integration.app.served import served, settings_for
@@ -163,9 +164,7 @@ async def test_two_services_with_the_same_events_do_not_wait_for_each_other(outs
     async with outside.sessions.begin() as another:
         await another.execute(insert(Feedback), [_stored(run_id, events[0])])
         posting = asyncio.create_task(outside.batch(*events[::-1]))
-        async with asyncio.timeout(20):
-            while not (await another.execute(WAITING)).scalar_one():
-                await asyncio.sleep(0.01)
+        await answered(lambda: another.execute(WAITING), lambda found: found.scalar_one())
         await another.execute(insert(Feedback), [_stored(run_id, event) for event in events[1:]])
     assert (await posting)["duplicates"] == 3
 

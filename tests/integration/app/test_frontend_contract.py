@@ -14,11 +14,12 @@ import pytest
 
 from app import service
 from app.webhooks.dispatcher import Dispatcher
+from tests.conditions import until
 from tests.fakes.frontend import Frontend, frontend
 from tests.fakes.sales_agent import GRAPH, WAY, sales_agent, silent_agent
 from tests.fakes.scripted_chat import Script, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
-from tests.integration.app.served import run_with, served, settings_for, until
+from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_results import SALES
 from training.learn_loop import learn_loop
 

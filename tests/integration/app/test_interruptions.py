@@ -12,8 +12,9 @@ import pytest
 from sqlalchemy import text
 
 from app.db import make_engine, parse_url
+from tests.conditions import until
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
-from tests.integration.app.served import run_with, served, settings_for, until
+from tests.integration.app.served import run_with, served, settings_for
 from training.types import IterationResult, Progress
 
 

@@ -11,9 +11,10 @@ import uvicorn
 
 from app.http_limits import MAX_HEAD_BYTES, BoundedHttp
 from app.main import create_app, server_config
+from tests.conditions import until
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.keyed import keyed
-from tests.integration.app.served import served, settings_for, until
+from tests.integration.app.served import served, settings_for
 
 _RATE = {"rate_per_s": 0.001, "rate_burst": 3}
 """So slow that no test sees another token."""

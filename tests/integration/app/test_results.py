@@ -13,10 +13,11 @@ import httpx
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from judges.base import JudgeCall
+from tests.conditions import answered, until
 from tests.fakes.sales_agent import GRAPH, SUBJECT, WAY, sales_agent, silent_agent
 from tests.fakes.scripted_chat import Script, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
-from tests.integration.app.served import answered, run_with, served, settings_for, until
+from tests.integration.app.served import run_with, served, settings_for
 from training.learn_loop import learn_loop
 from training.types import IterationResult
 

@@ -12,9 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.conditions import until
 from tests.fakes.engine_process import ROOT
 from tests.fakes.scripted_learning import ScriptedLoop
-from tests.integration.app.served import run_with, served, settings_for, until
+from tests.integration.app.served import run_with, served, settings_for
 
 
 @pytest.fixture

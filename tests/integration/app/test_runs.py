@@ -7,8 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.conditions import answered, until
 from tests.fakes.scripted_learning import ScriptedLoop
-from tests.integration.app.served import answered, run_with, served, settings_for, until
+from tests.integration.app.served import run_with, served, settings_for
 from training.types import RunConfig
 
 

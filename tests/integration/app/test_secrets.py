@@ -9,13 +9,14 @@ import pytest
 
 from app.models import Base
 from app.webhooks.signing import new_secret
+from tests.conditions import answered
 from tests.fakes.faulty_receiver import faulty_receiver
 from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_judge import Raw, scripted_judge
 from tests.fakes.scripted_learning import ScriptedBackend
 from tests.fakes.weave_server import weave_server
 from tests.integration.app.keyed import bearer
-from tests.integration.app.served import answered, run_with, served, settings_for
+from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_budgets import RUN, talker
 from training.backends.art_import import import_art
 from training.learn_loop import learn_loop

@@ -14,8 +14,9 @@ import pytest
 
 from app.data_directory import DataDirectory
 from app.settings import Settings
+from tests.conditions import answered, until
 from tests.fakes.scripted_learning import ScriptedLoop
-from tests.integration.app.served import served, settings_for, until
+from tests.integration.app.served import served, settings_for
 
 _SERVE = "from app.main import serve; from app.settings import load_settings; serve(load_settings(_env_file=None))"
 
@@ -42,9 +43,7 @@ async def _process(data_dir: Path) -> AsyncIterator[tuple[asyncio.subprocess.Pro
     )
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
-            async with asyncio.timeout(30):
-                while not await _is_up(client):
-                    await asyncio.sleep(0.02)
+            await answered(lambda: _is_up(client), bool, 30)
             yield process, client
     finally:
         if process.returncode is None:

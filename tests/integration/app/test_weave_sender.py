@@ -21,8 +21,8 @@ from app.tracing import WeaveTracer
 from app.weave_api import ProjectUnavailable, WeaveApi
 from app.weave_sender import WeaveSender
 from environment.trace import span, tracing
+from tests.conditions import until
 from tests.fakes.weave_server import WeaveServer, weave_server
-from tests.integration.app.served import until
 
 PROJECT = {"team/mail"}
 REFERENCE = """

@@ -17,8 +17,8 @@ from app.models import WebhookEndpoint
 from app.webhooks.deliveries import Deliveries
 from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.retries import JITTER, PAUSES_S
+from tests.conditions import answered, until
 from tests.fakes.faulty_receiver import Fault, faulty_receiver
-from tests.integration.app.served import answered, until
 from tests.integration.app.webhook_stage import Stage, stage
 
 SEED = 20260314

@@ -6,9 +6,10 @@ from standardwebhooks import Webhook
 
 from app.events import EventType
 from app.webhooks.signing import new_secret
+from tests.conditions import answered, until
 from tests.fakes.faulty_receiver import faulty_receiver
 from tests.fakes.scripted_learning import ScriptedLoop
-from tests.integration.app.served import answered, served, settings_for, until
+from tests.integration.app.served import served, settings_for
 from tests.integration.app.webhook_stage import stage
 
 

@@ -13,9 +13,10 @@ from app.db import Sessions, make_engine, make_sessions, migrate, parse_url
 from app.models import Run, WebhookDelivery
 from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.sender import Sender
+from tests.conditions import answered
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.fakes.webhook_receiver import receiver
-from tests.integration.app.served import answered, run_with, served, settings_for
+from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.webhook_stage import BOX
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.conditions import answered
 from tests.fakes.engine_process import ROOT, EngineProcess
 from tests.fakes.scripted_learning import ScriptedLoop
-from tests.integration.app.served import answered, served, settings_for
+from tests.integration.app.served import served, settings_for
 from tests.integration.app.test_serving import _environment
 
 SMALL = {

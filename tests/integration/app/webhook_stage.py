@@ -17,7 +17,7 @@ from app.secret_box import SecretBox
 from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.endpoints import Endpoints, NewEndpoint
 from app.webhooks.sender import Sender
-from tests.integration.app.served import answered
+from tests.conditions import answered
 
 BOX = SecretBox(b"a key for tests that nobody guesses")
 HERE = AddressGuard(["127.0.0.0/8"])

@@ -16,6 +16,7 @@ from environment.email_search.inbox import write_inbox
 from environment.email_search.synthetic import make_world, parse_address
 from environment.sales_email.environment import SalesEmail
 from judges.reference import ReferenceJudge
+from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedPolicy
 from training.backends.base import Endpoint, ModelSpec, StepConflict, TrainOutcome
@@ -108,9 +109,7 @@ async def left_as_it_was() -> AsyncIterator[None]:
     """No task is left that was not there before."""
     before = asyncio.all_tasks()
     yield
-    async with asyncio.timeout(10):
-        while asyncio.all_tasks() - before:
-            await asyncio.sleep(0.001)
+    await until(lambda: not asyncio.all_tasks() - before)
 
 
 def figures(result: IterationResult) -> list[Any]:
@@ -326,15 +325,11 @@ async def test_what_the_backend_raises_passes_through() -> None:
 async def test_cancelling_leaves_no_rollout_running() -> None:
     async with left_as_it_was(), scripted_chat(hang) as model:
         work = asyncio.create_task(run(model))
-        async with asyncio.timeout(30):
-            while model.answering < CONFIG.concurrency:
-                await asyncio.sleep(0.001)
+        await until(lambda: model.answering >= CONFIG.concurrency, 30)
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
             await work
-        async with asyncio.timeout(10):
-            while model.answering:
-                await asyncio.sleep(0.001)
+        await until(lambda: not model.answering)
         assert len(model.requests) == CONFIG.concurrency
 
 

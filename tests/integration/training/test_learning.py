@@ -12,6 +12,7 @@ import pytest
 
 from environment.email_search.environment import SyntheticEmailSearch
 from judges.reference import ReferenceJudge
+from tests.conditions import answered
 from tests.fakes.engine_process import EngineProcess
 from training.backends.base import ModelSpec
 from training.backends.embedded import EmbeddedBackend
@@ -107,9 +108,7 @@ async def test_cancelling_in_the_middle_of_rollouts_leaves_the_engine_idle(
 
         await begun.wait()
         at_first = await sampling_s()
-        async with asyncio.timeout(30):
-            while await sampling_s() < at_first + 0.2:
-                await asyncio.sleep(0.01)
+        await answered(sampling_s, lambda seconds: seconds >= at_first + 0.2, 30)
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
             await work

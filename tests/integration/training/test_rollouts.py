@@ -9,6 +9,7 @@ import pytest
 
 from environment.base import Scenario
 from environment.email_search.environment import SyntheticEmailSearch
+from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, Script, ScriptedChat, call, scripted_chat
 from training.rollouts import failed, messages_of, open_chat, rollout, total
 from training.types import Rollout
@@ -37,9 +38,7 @@ async def hang(request: Mapping[str, Any]) -> Reply:
 
 
 async def no_longer_asked(model: ScriptedChat) -> None:
-    async with asyncio.timeout(10):
-        while model.answering:
-            await asyncio.sleep(0.001)
+    await until(lambda: not model.answering)
 
 
 async def roll(model: ScriptedChat, scenario: Scenario = SCENARIO, **options: Any) -> Rollout:
@@ -198,9 +197,7 @@ async def test_nobody_at_the_port_is_a_failed_rollout(monkeypatch: pytest.Monkey
 async def test_cancelling_passes_through_and_ends_the_request() -> None:
     async with scripted_chat(hang) as model:
         work = asyncio.create_task(roll(model))
-        async with asyncio.timeout(10):
-            while not model.answering:
-                await asyncio.sleep(0.001)
+        await until(lambda: model.answering)
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
             await work

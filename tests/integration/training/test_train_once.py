@@ -12,6 +12,7 @@ import pytest
 
 from environment.base import Scenario
 from judges.base import Score
+from tests.conditions import answered
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.faulty_policy import Fault, FaultyPolicy
 from tests.fakes.lossy_proxy import LossyProxy, Moment, lossy_proxy, nothing
@@ -190,9 +191,7 @@ async def sampled(policy: EmbeddedPolicy, *, tokens: int = 8) -> list[Group]:
 
 
 async def landed(policy: EmbeddedPolicy) -> None:
-    async with asyncio.timeout(60):
-        while await policy.step() == 0:
-            await asyncio.sleep(0.02)
+    await answered(policy.step, lambda step: step > 0, 60)
 
 
 @pytest.mark.parametrize(
@@ -284,9 +283,10 @@ async def test_a_training_that_is_still_under_way_is_waited_for(
     # Another model's training is before ours in the engine's queue, long enough for the next process to come.
     long = await sampled(queued[0], tokens=400)
     before_us = asyncio.create_task(take(queued[0], Entries(), long * 30))
-    async with httpx.AsyncClient(base_url=engine.base_url.removesuffix("/v1")) as http, asyncio.timeout(60):
-        while (await http.get("/health")).json()["busy_seconds"]["training"] == 0:
-            await asyncio.sleep(0.01)
+    async with httpx.AsyncClient(base_url=engine.base_url.removesuffix("/v1")) as http:
+        await answered(
+            lambda: http.get("/health"), lambda health: health.json()["busy_seconds"]["training"] > 0, timeout_s=60
+        )
     proxy.loses = Faults("reply", JOBS)
     with pytest.raises(BackendUnavailable):
         await take(policy, journal, groups)
