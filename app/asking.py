@@ -8,20 +8,20 @@ from sqlalchemy import insert, select
 from ulid import ULID
 
 from app.auth.caller import Caller
-from app.auth.tenancy import RUN, require, require_model
+from app.auth.tenancy import RUN, require
 from app.documents import UnknownDocument, put_back
 from app.engine_process import EngineUnavailable
 from app.errors import BadGateway, Conflict, InvalidRequest, NotFound, Unavailable
+from app.model_names import resolve
 from app.models import Checkpoint, Reflection, Run, Trajectory
 from app.runs.configuration import make_environment, model_spec
 from app.runs.record import rollout_row
 from app.schemas import AskOut, AskRequest, EnvironmentChoice, InvokeParameters
 from app.service import Service
-from app.settings import TINY_BASE
 from environment.base import Environment, Json, Reflective, Scenario
 from environment.registry import UnknownEnvironment
 from environment.trace import span, tracing
-from training.backends.base import BackendUnavailable, Endpoint
+from training.backends.base import BackendRefused, BackendUnavailable, Endpoint
 from training.rollouts import open_chat, rollout
 from training.types import Rollout, RunConfig
 
@@ -48,7 +48,7 @@ async def ask(service: Service, request: AskRequest, caller: Caller) -> AskOut:
     """Raises InvalidRequest, NotFound, Conflict, Unavailable or BadGateway."""
     try:
         agent = await (_of_run if request.run_id else _by_name)(service, request, caller)
-    except (EngineUnavailable, BackendUnavailable) as error:
+    except (EngineUnavailable, BackendUnavailable, BackendRefused) as error:
         raise Unavailable(str(error)) from error
     run_id = agent.run.id if agent.run else None
     with tracing(service.tracer), span("ask", run_id=run_id, model=agent.endpoint.model, step=agent.step) as traced:
@@ -98,18 +98,15 @@ async def _state(service: Service, run_id: str, step: int) -> dict[str, Json] | 
 
 
 async def _by_name(service: Service, request: AskRequest, caller: Caller) -> _Agent:
-    """A model that the engine knows: a base model, or PROJECT/NAME with a step."""
-    assert request.model is not None
-    require_model(caller, request.model, {TINY_BASE, *service.settings.engine_base_models})
-    address = await service.engine.address()
+    """Whatever `resolve` knows: a base model, PROJECT/NAME with a step or without, a promoted name."""
     name = request.model if request.checkpoint is None else f"{request.model}@{request.checkpoint}"
-    endpoint = Endpoint(f"{address.url}/v1", address.key, name)
+    named = await resolve(service, caller, str(name))
     environment = request.environment or EnvironmentChoice()
-    return _Agent(endpoint, request.checkpoint, None, environment, project=caller.project)
+    return _Agent(named.endpoint, named.step, None, environment, project=caller.project)
 
 
 async def _answer(service: Service, agent: _Agent, request: AskRequest) -> AskOut:
-    made = await _environment(service, agent.environment)
+    made = await _environment(service, agent)
     try:
         if agent.state is not None and isinstance(made, Reflective):
             made.restore(agent.state)
@@ -146,10 +143,12 @@ async def _answer(service: Service, agent: _Agent, request: AskRequest) -> AskOu
     )
 
 
-async def _environment(service: Service, choice: EnvironmentChoice) -> Environment:
+async def _environment(service: Service, agent: _Agent) -> Environment:
     where = ("body", "environment")
+    project = agent.run.model_project if agent.run else agent.project
+    given = {"environment": agent.environment.model_dump(), "model": {"project": project}}
     try:
-        whole = await put_back(service.sessions, {"environment": choice.model_dump()})
+        whole = await put_back(service.sessions, given)
         return await asyncio.to_thread(make_environment, whole, service.settings.data_dir)
     except UnknownEnvironment as error:
         raise InvalidRequest((*where, "name"), str(error)) from error

@@ -63,7 +63,9 @@ async def stop(process: asyncio.subprocess.Process, first: int, timeout_s: float
     with suppress(ProcessLookupError):
         process.send_signal(first)
     try:
-        return await asyncio.wait_for(process.wait(), timeout_s)
+        # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the child's end.
+        async with asyncio.timeout(timeout_s):
+            return await process.wait()
     except TimeoutError:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -71,8 +73,8 @@ async def stop(process: asyncio.subprocess.Process, first: int, timeout_s: float
 
 
 def remember(path: Path, pid: int) -> None:
-    """Write down which process the child is."""
-    with suppress(psutil.NoSuchProcess):
+    """Write down which process the child is. On a full disk nothing is: then only the kernel's signal ends it."""
+    with suppress(psutil.NoSuchProcess, OSError):
         path.write_text(json.dumps({"pid": pid, "started": psutil.Process(pid).create_time()}))
 
 

@@ -19,7 +19,7 @@ class DataDirectory:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(path / "service.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise DataDirectoryError(f"cannot use the data directory {path}: {error.strerror}") from error
+            raise _unusable(path, error) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -28,9 +28,17 @@ class DataDirectory:
             raise DataDirectoryError(
                 f"another service (process {holder}) works in {path}; stop it or set LEARNLOOP_DATA_DIR"
             ) from None
-        os.truncate(self._lock, 0)
-        os.write(self._lock, str(os.getpid()).encode())
+        try:
+            os.truncate(self._lock, 0)
+            os.write(self._lock, str(os.getpid()).encode())
+        except OSError as error:  # the disk is full
+            os.close(self._lock)
+            raise _unusable(path, error) from error
 
     def release(self) -> None:
         """Let another service in. Done by the operating system if we die."""
         os.close(self._lock)
+
+
+def _unusable(path: Path, error: OSError) -> DataDirectoryError:
+    return DataDirectoryError(f"cannot use the data directory {path}: {error.strerror}")

@@ -39,11 +39,14 @@ def parse_url(database_url: str) -> URL:
 
 
 def make_engine(url: URL) -> AsyncEngine:
-    """An engine with a small pool: several services and tools share one server's connections."""
+    """An engine with a small pool: several services and tools share one server's connections.
+
+    All of them stay open: one that is opened for a request and closed after it costs more than the request.
+    """
     return create_async_engine(
         url,
-        pool_size=5,
-        max_overflow=2,
+        pool_size=7,
+        max_overflow=0,
         pool_timeout=10,
         pool_pre_ping=True,
         pool_recycle=600,
@@ -84,7 +87,9 @@ def _upgrade(connection: Connection) -> None:
     try:
         command.upgrade(config, "head")
     except CommandError as error:
-        raise SchemaError(f"the database was made by another version of learnloop ({error})") from error
+        raise SchemaError(
+            f"the database was made by another version of learnloop, which is newer: update this one ({error})"
+        ) from error
 
 
 def scripts() -> Path:

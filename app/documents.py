@@ -1,5 +1,6 @@
-"""Graphs and sets of scenarios that requests bring: each is stored once, by the SHA-256 of its canonical JSON.
+"""Graphs and sets of scenarios that requests bring: each is stored once a project, by the hash of its canonical JSON.
 
+What a caller of all projects stores (its project is `*`) all projects may use; else a project finds only its own.
 They lie in the environment's config, which is a run's JSON column: there a reference stands in their place, as
 everybody who watches a run reads that column.
 """
@@ -15,6 +16,7 @@ from sqlalchemy import Text, cast, literal, select
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.auth.caller import ANY_PROJECT
 from app.db import Sessions
 from app.models import Document
 
@@ -26,7 +28,7 @@ _canonical = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=Tru
 
 
 class UnknownDocument(ValueError):
-    """Nothing of that kind is stored under that hash."""
+    """Nothing of that kind is stored under that hash for the project that asks."""
 
     def __init__(self, kind: Kind, hash: str) -> None:
         super().__init__(f"no stored {kind} has the SHA-256 {hash!r}")
@@ -37,17 +39,18 @@ class UnknownDocument(ValueError):
 class NewDocument:
     """A document on its way to the database; `reference` stands for it elsewhere."""
 
+    project: str
     kind: Kind
     text: str
     reference: Mapping[str, Json]
 
 
-def document(kind: Kind, content: Sequence[Json]) -> NewDocument:
+def document(project: str, kind: Kind, content: Sequence[Json]) -> NewDocument:
     """Raises ValueError for what is no JSON (NaN). Takes a while for a big graph: not for the event loop."""
     # Item by item, so that other threads get their turn.
     text = f"[{','.join(_canonical(item) for item in content)}]"
     hash = sha256(text.encode()).hexdigest()
-    return NewDocument(kind, text, {"sha256": hash, **_size(kind, content)})
+    return NewDocument(project, kind, text, {"sha256": hash, **_size(kind, content)})
 
 
 def _size(kind: Kind, content: Sequence[Json]) -> dict[str, int]:
@@ -66,13 +69,17 @@ async def save(session: AsyncSession, documents: Iterable[NewDocument]) -> None:
     """Store them in the session's transaction; what is there already stays."""
     for each in documents:
         content = cast(literal(each.text, Text), JSONB)
-        row = insert(Document).values(sha256=each.reference["sha256"], kind=each.kind, content=content)
+        row = insert(Document).values(
+            project=each.project, sha256=each.reference["sha256"], kind=each.kind, content=content
+        )
         await session.execute(row.on_conflict_do_nothing())
 
 
-async def stored_text(sessions: Sessions, kind: Kind, hash: str) -> str:
-    """The JSON text of a stored document. Raises UnknownDocument."""
-    query = select(cast(Document.content, Text)).where(Document.sha256 == hash, Document.kind == kind)
+async def stored_text(sessions: Sessions, project: str | None, kind: Kind, hash: str) -> str:
+    """The JSON text of a stored document that the project, or with None any, may use. Raises UnknownDocument."""
+    query = select(cast(Document.content, Text)).where(Document.sha256 == hash, Document.kind == kind).limit(1)
+    if project is not None:
+        query = query.where(Document.project.in_((project, ANY_PROJECT)))
     async with sessions() as session:
         text = (await session.execute(query)).scalar_one_or_none()
     if text is None:
@@ -81,10 +88,13 @@ async def stored_text(sessions: Sessions, kind: Kind, hash: str) -> str:
 
 
 async def put_back(sessions: Sessions, request: Mapping[str, Json]) -> dict[str, Json]:
-    """The request, its `environment.config` with documents where references were. Raises UnknownDocument."""
-    config = dict(request["environment"]["config"])
+    """The request, its `environment.config` with documents where references were. Raises UnknownDocument.
+
+    Who may use them is told by `model.project`: a project, or None for all.
+    """
+    config, project = dict(request["environment"]["config"]), request["model"]["project"]
     for kind, hash in _references(config):
-        config[kind] = await asyncio.to_thread(json.loads, await stored_text(sessions, kind, hash))
+        config[kind] = await asyncio.to_thread(json.loads, await stored_text(sessions, project, kind, hash))
     return _with_config(request, config)
 
 
@@ -96,7 +106,8 @@ def take_out(request: Mapping[str, Json], whole: Mapping[str, Json]) -> tuple[di
     config, contents = dict(request["environment"]["config"]), whole["environment"]["config"]
     for kind, hash in list(_references(config)):
         config[kind] = {"sha256": hash, **_size(kind, contents[kind])}
-    new = [document(kind, contents[kind]) for kind in KINDS if isinstance(config.get(kind), list)]
+    project = request["model"]["project"]
+    new = [document(project, kind, contents[kind]) for kind in KINDS if isinstance(config.get(kind), list)]
     config.update((each.kind, dict(each.reference)) for each in new)
     return _with_config(request, config), new
 

@@ -5,7 +5,7 @@ interrupted safely, its lock file is shared by all users of the machine, and it 
 
 - `initdb` works in a temporary directory that is renamed when it is complete, so a kill leaves nothing half made;
 - one service holds the data directory (`DataDirectory`), so the server is our child and ends with us;
-- a stale `postmaster.pid` (zombie, or another process under a reused pid) is removed before the start;
+- stale lock files (of a zombie, or of another process under a reused pid) are removed before the start;
 - the server counts as up when `SELECT 1` has answered; if it dies it is started again;
 - it listens on a Unix socket in a directory that only its own user may enter.
 """
@@ -33,8 +33,9 @@ from app import child_process
 VERSION = "18"
 SERVER_USER = "learnloop"
 """The account that runs the server if the service runs as root, which Postgres refuses."""
+_SOCKET = ".s.PGSQL.5432"
 _MAX_SOCKET_PATH = 100
-"""Bytes; the kernel takes 107 with the file name `.s.PGSQL.5432` and Postgres adds `.lock` beside it."""
+"""Bytes; the kernel takes 107 with the file name, and Postgres adds `.lock` beside it."""
 _START_TIMEOUT_S = 120.0
 _OPTIONS = {
     "listen_addresses": "",
@@ -72,8 +73,11 @@ class EmbeddedPostgres:
 
     async def start(self) -> None:
         """Make the cluster if there is none, start the server, wait until it answers. Raises EmbeddedPostgresError."""
-        await asyncio.to_thread(self._prepare)
-        await self._launch()
+        try:
+            await asyncio.to_thread(self._prepare)
+            await self._launch()
+        except OSError as error:  # a disk that is full or read-only
+            raise EmbeddedPostgresError(f"no Postgres can be kept in {self.pgdata}: {error}") from error
         self._supervisor = asyncio.create_task(self._supervise(), name="postgres-supervisor")
 
     async def stop(self) -> None:
@@ -97,8 +101,8 @@ class EmbeddedPostgres:
         version = (self.pgdata / "PG_VERSION").read_text().strip()
         if version != VERSION:
             raise EmbeddedPostgresError(f"{self.pgdata} was made by Postgres {version}; this is Postgres {VERSION}")
-        _clear_leftover(self.pgdata)
         self._socket_dir = _socket_dir(self.pgdata, self._user)
+        _clear_leftover(self.pgdata, self._socket_dir)
 
     async def _launch(self) -> None:
         argv = [str(_binaries() / "postgres"), "-D", str(self.pgdata), "-k", str(self._socket_dir)]
@@ -138,9 +142,9 @@ class EmbeddedPostgres:
             log.error("embedded postgres died, starting it again", exit_status=status)
             while self._process.returncode is not None:
                 try:
-                    await asyncio.to_thread(_clear_leftover, self.pgdata)
+                    await asyncio.to_thread(_clear_leftover, self.pgdata, self._socket_dir)
                     await self._launch()
-                except EmbeddedPostgresError as error:
+                except (EmbeddedPostgresError, OSError) as error:  # of a disk that is full, until it is not
                     log.error("embedded postgres did not start", error=str(error))
                     await asyncio.sleep(1.0)
 
@@ -175,6 +179,7 @@ def _make_cluster(binaries: Path, pgdata: Path, user: tuple[int, int] | None) ->
         check=False,
     )
     if done.returncode != 0:
+        shutil.rmtree(unfinished, ignore_errors=True)  # 39 MB, which a full disk could do with
         raise EmbeddedPostgresError(f"initdb failed in {unfinished}: {_tail(done.stderr)}")
     unfinished.rename(pgdata)
     directory = os.open(pgdata.parent, os.O_RDONLY)
@@ -182,8 +187,9 @@ def _make_cluster(binaries: Path, pgdata: Path, user: tuple[int, int] | None) ->
     os.close(directory)
 
 
-def _clear_leftover(pgdata: Path) -> None:
-    """Stop the server that a killed service left, and remove a `postmaster.pid` that no living server stands behind.
+def _clear_leftover(pgdata: Path, socket_dir: Path) -> None:
+    """Stop the server that a killed service left, and remove the lock files that no living server stands behind: the
+    cluster's and the socket's.
 
     Postgres itself only asks whether a process of that pid exists: a zombie, or any process that got the pid after a
     container's restart, would keep it from starting for ever.
@@ -195,18 +201,17 @@ def _clear_leftover(pgdata: Path) -> None:
         if ours:
             process.send_signal(signal.SIGINT)
             process.wait(60)
-    except FileNotFoundError:
-        return
-    except (ValueError, IndexError, psutil.NoSuchProcess, psutil.AccessDenied):
+    except (FileNotFoundError, ValueError, IndexError, psutil.NoSuchProcess, psutil.AccessDenied):
         pass
     except psutil.TimeoutExpired as error:
         raise EmbeddedPostgresError(f"a Postgres from an earlier start (process {error.pid}) does not stop") from error
-    pid_file.unlink(missing_ok=True)
+    for lock_file in (pid_file, socket_dir / f"{_SOCKET}.lock"):
+        lock_file.unlink(missing_ok=True)
 
 
 def _socket_dir(pgdata: Path, user: tuple[int, int] | None) -> Path:
     """Where the socket lies: in the cluster, or in a private directory with a short path if that one is too long."""
-    if len(os.fsencode(pgdata / ".s.PGSQL.5432")) <= _MAX_SOCKET_PATH:
+    if len(os.fsencode(pgdata / _SOCKET)) <= _MAX_SOCKET_PATH:
         return pgdata
     digest = hashlib.sha256(os.fsencode(pgdata)).hexdigest()[:16]
     runtime = os.environ.get("XDG_RUNTIME_DIR", "") if user is None else ""

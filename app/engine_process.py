@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections import deque
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -21,6 +22,7 @@ from typing import Protocol
 import structlog
 
 from app import child_process
+from app.data_directory import DataDirectory
 from app.settings import Settings
 
 KEY_VARIABLE = "LEARNLOOP_ENGINE_KEY"
@@ -81,6 +83,21 @@ def open_engine(settings: Settings) -> Engine:
         return EngineProcess(settings)
     key = settings.engine_key.get_secret_value() if settings.engine_key else "none"
     return SharedEngine(EngineAddress(str(settings.engine_url).rstrip("/"), key))
+
+
+@contextlib.asynccontextmanager
+async def held_engine(settings: Settings, *, start: bool = True) -> AsyncIterator[Engine]:
+    """The data directory is ours, and its engine comes up behind; both are let go at the end.
+
+    Raises DataDirectoryError.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(DataDirectory(settings.data_dir).release)
+        engine = open_engine(settings)
+        stack.push_async_callback(engine.stop)
+        if start:
+            await engine.start()
+        yield engine
 
 
 class SharedEngine:
@@ -181,7 +198,11 @@ class EngineProcess:
         quick_deaths = 0
         while quick_deaths < _QUICK_DEATHS:
             started = time.monotonic()
-            status = await self._run_once()
+            try:
+                status = await self._run_once()
+            except OSError as error:  # a full or read-only disk, no process to be had: it may pass
+                log.error("engine not started", error=str(error))
+                status = -1
             lived_s = time.monotonic() - started
             quick_deaths = 0 if lived_s > _STABLE_S else quick_deaths + 1
             log.error("engine died", exit_status=status, lived_s=round(lived_s, 1), said=self._said())
@@ -198,6 +219,7 @@ class EngineProcess:
         # A thread that waits for another must not spin: on a busy machine that costs more than it saves.
         env = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, KEY_VARIABLE: self._key}
         argv = (*self._command, "--port", str(self._port))
+        log.info("engine starts")
         process = await child_process.spawn(argv, stderr=asyncio.subprocess.PIPE, env=env)
         child_process.remember(self._pid_file, process.pid)
         forward = asyncio.create_task(self._forward(process))

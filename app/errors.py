@@ -7,14 +7,24 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from psycopg import InternalError as PsycopgInternalError
 from psycopg import OperationalError as PsycopgOperationalError
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 MEDIA_TYPE = "application/problem+json"
-DATABASE_DOWN = (OperationalError, InterfaceError, PoolTimeout, PsycopgOperationalError)
-"""What a lost, full or restarting database raises: worth a retry, nobody's mistake."""
+DATABASE_DOWN = (
+    OperationalError,
+    InterfaceError,
+    InternalError,
+    PoolTimeout,
+    PsycopgOperationalError,
+    PsycopgInternalError,
+)
+"""What a lost, full, restarting or read-only database raises: worth a retry, nobody's mistake. (Read-only, as a standby
+is after a failover, and a transaction that idled too long are internal errors to Python's drivers.)"""
 
 log = structlog.get_logger(__name__)
 
@@ -190,7 +200,15 @@ def _http_error(request: Request, error: Exception) -> JSONResponse:
         405: f"{request.url.path} does not take {request.method}",
     }
     detail = details.get(error.status_code, str(error.detail))
-    return problem(error.status_code, str(error.detail), detail, headers=error.headers)
+    headers = {"Allow": ", ".join(_methods(request))} if error.status_code == 405 else error.headers
+    return problem(error.status_code, str(error.detail), detail, headers=headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """What the path takes; Starlette names the methods of one of its handlers only."""
+    methods = ("DELETE", "GET", "PATCH", "POST", "PUT")
+    routes = request.app.routes
+    return [m for m in methods if any(r.matches({**request.scope, "method": m})[0] is Match.FULL for r in routes)]
 
 
 def _validation_error(request: Request, error: Exception) -> JSONResponse:

@@ -1,7 +1,8 @@
 """Events to whoever watches runs: read once for a process, however many watch.
 
 One connection listens for NOTIFY, which only hints: what is sent while it is away is lost. So every reader goes by
-sequence number, and looks by itself every few seconds.
+sequence number, and one query a second looks how far all watched runs are: it finds the events whose hint was lost,
+and the progress that watchers are told between two events.
 """
 
 import asyncio
@@ -20,14 +21,19 @@ from app.db import Sessions
 from app.errors import DATABASE_DOWN
 from app.events import CHANNEL
 from app.models import Event
+from app.runs.progress import Moved, Place, places_of
 from app.stored_json import dumps
+from app.stream_places import StreamPlaces
 
-LOOK_S = 5.0
-"""How long an event can go unseen after a lost hint."""
+LOOK_S = 1.0
+"""Between two looks: about how long an event can go unseen after a lost hint, and how often progress is told at
+most."""
+_KEEP_ALIVE_S = 5.0
 _KEPT = 500
 """Newest events of a watched run that are kept in memory."""
 _AT_ONCE = 200
-_RECONNECT_S = 1.0
+_RECONNECT_S = (0.05, 1.0)
+"""Before the listener connects again: at first, and at most; twice as long each time."""
 
 log = structlog.get_logger(__name__)
 
@@ -43,15 +49,21 @@ class Shown:
 
 @dataclass(eq=False)
 class _Tail:
-    """The newest events of one run, for its watchers."""
+    """The newest events of one run, and how far it is, for its watchers."""
 
     watchers: int = 0
     events: deque[Shown] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    moved: Moved | None = None
+    gone: bool = False
+    """The run was deleted."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def add(self, events: Sequence[Shown]) -> None:
         self.events.extend(events)
+        self.wake()
+
+    def wake(self) -> None:
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -67,20 +79,29 @@ class EventFeed:
 
     def __init__(self, sessions: Sessions, url: URL, on_hint: Callable[[], None]) -> None:
         """`on_hint` is called when anything happened to any run."""
+        self.places = StreamPlaces()
         self._sessions = sessions
         self._url = url
         self._on_hint = on_hint
         self._tails: defaultdict[str, _Tail] = defaultdict(_Tail)
-        self._listener: asyncio.Task[None] | None = None
-        self._readers: set[asyncio.Task[None]] = set()
+        self._ended = False
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Begin to listen."""
-        self._listener = asyncio.create_task(self._listen_for_ever(), name="event-listener")
+        """Begin to listen and to look."""
+        self._tasks.add(asyncio.create_task(self._listen_for_ever(), name="event-listener"))
+        self._tasks.add(asyncio.create_task(self._look_for_ever(), name="event-looker"))
+
+    def end(self) -> None:
+        """End all watching: the service is about to stop, and a stream has no end of its own."""
+        self._ended = True
+        for tail in self._tails.values():
+            tail.wake()
 
     async def close(self) -> None:
-        """Stop listening."""
-        tasks = {*self._readers, *([self._listener] if self._listener else [])}
+        """Stop listening and looking."""
+        self.end()
+        tasks = set(self._tasks)
         for task in tasks:
             task.cancel()
         if tasks:
@@ -92,12 +113,16 @@ class EventFeed:
         async with self._sessions() as session:
             return [_shown(row) for row in (await session.execute(query)).scalars()]
 
-    async def watch(self, run_id: str, after: int) -> AsyncIterator[list[Shown]]:
-        """The events after that sequence number, as they come; an empty list now and then when none did."""
+    async def watch(self, run_id: str, after: int) -> AsyncIterator[list[Shown] | Moved]:
+        """The events after that sequence number as they come, and how far the run is when that has changed.
+
+        An empty list now and then when there was nothing. It ends if the run is deleted, and with `end`.
+        """
         tail = self._tails[run_id]
         tail.watchers += 1
+        told: Moved | None = None
         try:
-            while True:
+            while not (tail.gone or self._ended):
                 changed = tail.changed
                 new = tail.after(after)
                 if new is None:
@@ -105,14 +130,11 @@ class EventFeed:
                 if new:
                     after = new[-1].seq
                     yield new
-                    continue
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_S):
-                        await changed.wait()
-                    continue
-                if not tail.reading.locked():  # one looks for all: many stop waiting at the same moment
-                    await self._refresh(run_id)
-                yield []
+                elif tail.moved is not None and tail.moved != told:
+                    told = tail.moved
+                    yield told
+                elif not await _soon(changed):
+                    yield []
         finally:
             tail.watchers -= 1
             if tail.watchers == 0:
@@ -142,20 +164,54 @@ class EventFeed:
                 return ((await session.execute(query)).scalar_one_or_none() or 1) - 1
         return 0
 
+    async def _look_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                await self._look()
+            except DATABASE_DOWN:
+                pass  # the API says so already
+            except Exception:
+                log.exception("watched runs could not be looked at, trying again")
+
+    async def _look(self) -> None:
+        if not (watched := list(self._tails)):
+            return
+        places = await places_of(self._sessions, watched)
+        for run_id in watched:
+            if (tail := self._tails.get(run_id)) is not None:
+                await self._note(run_id, tail, places.get(run_id))
+
+    async def _note(self, run_id: str, tail: _Tail, place: Place | None) -> None:
+        if place is None:
+            tail.gone = True
+            tail.wake()
+            return
+        if not tail.events or tail.events[-1].seq < place.event_seq:
+            await self._refresh(run_id)
+        if place.moved != tail.moved:
+            tail.moved = place.moved
+            tail.wake()
+
     def _hint(self, run_id: str) -> None:
         self._on_hint()
         if run_id in self._tails:
             task = asyncio.create_task(self._refresh(run_id))
-            self._readers.add(task)
-            task.add_done_callback(self._readers.discard)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _listen_for_ever(self) -> None:
+        first_s, longest_s = _RECONNECT_S
+        pause_s = first_s
         while True:
+            began = asyncio.get_running_loop().time()
             try:
                 await self._listen()
             except (psycopg.Error, OSError) as error:
                 log.warning("event listener reconnects", error=str(error).splitlines()[0] if str(error) else "lost")
-            await asyncio.sleep(_RECONNECT_S)
+            lasted_s = asyncio.get_running_loop().time() - began
+            pause_s = first_s if lasted_s > longest_s else min(2 * pause_s, longest_s)
+            await asyncio.sleep(pause_s)
 
     async def _listen(self) -> None:
         options = self._url.translate_connect_args(username="user", database="dbname") | dict(self._url.query)
@@ -165,6 +221,16 @@ class EventFeed:
                 self._hint(run_id)
             async for notice in connection.notifies():
                 self._hint(notice.payload)
+
+
+async def _soon(changed: asyncio.Event) -> bool:
+    """Whether it is set before the watcher's connection needs a sign of life."""
+    # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the event.
+    try:
+        async with asyncio.timeout(_KEEP_ALIVE_S):
+            return await changed.wait()
+    except TimeoutError:
+        return False
 
 
 def _shown(row: Event) -> Shown:

@@ -1,10 +1,7 @@
-"""The application: `create_app(settings)` for any ASGI server, `serve(settings)` with uvicorn."""
+"""The application: `create_app(settings)` for any ASGI server."""
 
-import asyncio
-import signal
-import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import uvicorn
 from fastapi import Depends, FastAPI
@@ -14,15 +11,33 @@ from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 
 from app import errors, idempotency
-from app.api import ask, catalogue, documents, events, feedback, health, keys, runs, start, trajectories, webhooks
+from app import openapi as api_file
+from app.api import (
+    ask,
+    catalogue,
+    documents,
+    events,
+    feedback,
+    health,
+    keys,
+    models,
+    openai,
+    runs,
+    start,
+    trajectories,
+    webhooks,
+)
+from app.api.run_documents import open_run_documents
 from app.auth.guard import Guard
 from app.auth.ring import open_ring
-from app.auth.tenancy import own_only
+from app.auth.tenancy import KnownRuns, own_only
 from app.body_limit import BodyLimit
+from app.engine_process import Engine
 from app.http_limits import BoundedHttp
 from app.idempotency import Idempotency
-from app.logs import configure_logs
+from app.openai_errors import OpenAIErrors
 from app.rate_limit import RateLimit
+from app.relay import open_relay
 from app.response_headers import ResponseHeaders
 from app.runs.drive import Connect, LearnLoop
 from app.service import open_service
@@ -32,23 +47,31 @@ from training.learn_loop import learn_loop
 MAX_BODY_BYTES = 1_000_000
 BEARER = HTTPBearer(auto_error=False, description="An API key. Needed unless the service listens on loopback only.")
 """For the documentation: the Guard is what asks for the key."""
+_PARTS = (start, documents, runs, events, trajectories, ask, feedback, catalogue, webhooks, keys, models, openai)
 _DRAIN_S = 10
-_SWITCH_INTERVAL_S = 0.001
-"""How long a run's thread may hold Python while a request waits; Python's default is 5 ms, several times a request."""
 
 
-def create_app(settings: Settings, *, connect: Connect | None = None, learn: LearnLoop = learn_loop) -> FastAPI:
+def create_app(
+    settings: Settings,
+    *,
+    connect: Connect | None = None,
+    learn: LearnLoop = learn_loop,
+    engine: Engine | None = None,
+) -> FastAPI:
     """The service; its lifespan opens the database, the engine and the runner, and closes them.
 
-    `connect` and `learn` take the place of our own backends (then no engine is started) and learn loop.
+    `connect` and `learn` take the place of our own backends (then no engine is started) and learn loop; `engine` is one
+    that is there already, and that the caller stops.
     """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with (
-            open_service(settings, connect=connect, learn=learn) as app.state.service,
+            open_service(settings, connect=connect, learn=learn, engine=engine) as app.state.service,
+            open_run_documents(app.state.service) as app.state.run_documents,
             open_ring(app.state.service.sessions, settings.operator_key) as app.state.keys,
             idempotency.purging(app.state.service.sessions),
+            open_relay() as app.state.relay,
         ):
             yield
 
@@ -61,9 +84,11 @@ def create_app(settings: Settings, *, connect: Connect | None = None, learn: Lea
         redirect_slashes=False,
         strict_content_type=False,
     )
+    app.state.known_runs = KnownRuns()
     _add_middleware(app, settings)
     errors.install(app)
-    for part in (start, documents, runs, events, trajectories, ask, feedback, catalogue, webhooks, keys):
+    api_file.install(app)
+    for part in _PARTS:
         app.include_router(part.router, dependencies=[Depends(BEARER), Depends(own_only)])
     app.include_router(health.router)
 
@@ -81,6 +106,7 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
     app.add_middleware(Idempotency)
     app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES, for_paths=big)
     app.add_middleware(Guard, required=settings.keys_required, limit=limit, origins=settings.cors_origins)
+    app.add_middleware(OpenAIErrors)
     if settings.cors_origins:
         _allow_browsers(app, settings.cors_origins)
     app.add_middleware(ResponseHeaders)
@@ -98,25 +124,6 @@ def _allow_browsers(app: FastAPI, origins: Sequence[str]) -> None:
     )
 
 
-def serve(settings: Settings) -> None:
-    """Serve until SIGINT or SIGTERM. What `open_service` raises is raised here, not logged as a traceback."""
-    configure_logs(settings.log_level, settings.log_format)
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    with suppress(asyncio.CancelledError):  # stopped while it was starting
-        asyncio.run(_serve(settings))
-
-
-async def _serve(settings: Settings) -> None:
-    app = create_app(settings)
-    opening = asyncio.current_task()
-    assert opening is not None
-    _on_stop_signals(opening.cancel)
-    async with app.router.lifespan_context(app):
-        # uvicorn handles the signals itself and raises them once more when it has stopped; closing must go on then.
-        _on_stop_signals(lambda: None)
-        await uvicorn.Server(server_config(app, settings)).serve()
-
-
 def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     """How `serve` serves; the lifespan is opened by itself, so that its errors reach the caller."""
     return uvicorn.Config(
@@ -131,8 +138,3 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         server_header=False,
         timeout_graceful_shutdown=_DRAIN_S,
     )
-
-
-def _on_stop_signals(act: Callable[[], object]) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, act)

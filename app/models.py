@@ -72,6 +72,7 @@ class Run(Base):
             postgresql_where=text(f"status IN ({_LIVE})"),
         ),
         Index("ix_run_status_id", "status", "id"),
+        Index("ix_run_model_project_id", "model_project", "id"),
     )
 
     id: Mapped[str] = mapped_column(String(26), primary_key=True)
@@ -95,7 +96,7 @@ class Run(Base):
     engine: Mapped[str | None]
     """The engine that has the run's model, once it was driven; only workers that reach it can go on."""
     wait_reason: Mapped[str | None]
-    """Why a queued run waits, or why a paused one is paused."""
+    """Why a paused run is paused, or what a running one waits for."""
     cancel_requested: Mapped[bool] = mapped_column(default=False)
     pause_requested: Mapped[bool] = mapped_column(default=False, server_default="false")
     parent_run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="SET NULL"))
@@ -264,6 +265,8 @@ class Document(Base):
 
     __tablename__ = "document"
 
+    project: Mapped[str] = mapped_column(Text, primary_key=True, server_default="*")
+    """Whose it is; `*`: all projects may use it."""
     sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
     kind: Mapped[str]
     """graph or scenarios."""
@@ -315,6 +318,24 @@ class Checkpoint(Base):
     is_best: Mapped[bool]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     deleted_at: Mapped[datetime | None]
+
+
+class Promotion(Base):
+    """A checkpoint under a name that its users know. The newest row of a name counts; older ones are its history."""
+
+    __tablename__ = "promotion"
+    __table_args__ = (Index("ix_promotion_project_name_id", "project", "name", "id"),)
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    project: Mapped[str]
+    name: Mapped[str]
+    """What it is promoted as."""
+    backend: Mapped[str]
+    model_name: Mapped[str]
+    """Of a model of the same project."""
+    step: Mapped[int]
+    actor: Mapped[str]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
 class Journal(Base):
@@ -450,6 +471,14 @@ class WebhookDelivery(Base):
         CheckConstraint("state IN ('delivered', 'failed', 'pending')", name="state"),
         Index("ix_webhook_delivery_due", "next_attempt_at", postgresql_where=text("state = 'pending'")),
         Index("ix_webhook_delivery_run_id_state", "run_id", "state"),
+        Index(
+            "ix_webhook_delivery_turn",
+            "run_id",
+            "endpoint_id",
+            "event_seq",
+            "seq",
+            postgresql_where=text("state = 'pending'"),
+        ),
     )
 
     id: Mapped[str] = mapped_column(String(26), primary_key=True)

@@ -122,6 +122,18 @@ class BudgetChoice(_Part):
     max_tokens: int | None = Field(default=None, ge=1, le=10**15)
 
 
+class CheckpointsChoice(_Part):
+    """Which checkpoints are kept while the run goes on. The run's best, what is promoted and what other runs need stay
+    in any case."""
+
+    keep_best: int = Field(default=1, ge=1, le=10_000)
+    """The best so many, by success on the validation scenarios."""
+    keep_last: int = Field(default=2, ge=1, le=10_000)
+    """The newest so many."""
+    keep_every: int | None = Field(default=None, ge=1, le=10_000)
+    """Those whose step is a multiple of it."""
+
+
 class LearnLoopRequest(_Request):
     """A learn-loop. Everything has a default.
 
@@ -148,6 +160,8 @@ class LearnLoopRequest(_Request):
     concurrency: int = Field(default=_DEFAULTS.concurrency, ge=1, le=1_024)
     evaluation: EvaluationChoice = Field(default_factory=EvaluationChoice)
     budget: BudgetChoice | None = None
+    checkpoints: CheckpointsChoice | None = None
+    """None keeps all."""
     webhooks: list[RunWebhook] = Field(default_factory=list, max_length=10)
     """Who hears of this run alone, from its first event on."""
 
@@ -416,7 +430,7 @@ class RunOut(RunBrief):
     queue: Queue | None = None
     """None unless it is queued."""
     wait_reason: str | None = None
-    """Why a paused run is paused."""
+    """Why a paused run is paused, or what a running one waits for (its engine, a disk that is full)."""
     parent: Parent | None = None
     """None unless it was forked, and for as long as its parent is there."""
     attempts: int = 0

@@ -17,17 +17,16 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from app.address_guard import AddressGuard
-from app.data_directory import DataDirectory
+from app.backends import Backends, usable
 from app.db import DatabaseUrlError, Sessions, make_engine, make_sessions, migrate, parse_url
 from app.embedded_postgres import EmbeddedPostgres
-from app.engine_process import Engine, open_engine
+from app.engine_process import Engine, held_engine
 from app.errors import DATABASE_DOWN
 from app.event_feed import EventFeed
 from app.judging import judge_services
 from app.runs.drive import Connect, Driver, LearnLoop
 from app.runs.folders import remove_leftovers
 from app.runs.leases import Leases, Limits
-from app.runs.own_thread import on_loop
 from app.runs.queries import RunQueries
 from app.runs.results_files import ResultsFiles
 from app.runs.runner import Runner
@@ -40,8 +39,6 @@ from app.webhooks.endpoints import Endpoints
 from app.webhooks.frontend import keep_frontend_endpoint
 from app.webhooks.sender import Sender
 from environment.trace import Tracer
-from training.backends import registry
-from training.backends.base import Backend
 from training.learn_loop import learn_loop
 
 _DATABASE_START_S = 30.0
@@ -81,16 +78,21 @@ class Service(Foundation):
 
 @asynccontextmanager
 async def open_service(
-    settings: Settings, *, connect: Connect | None = None, learn: LearnLoop = learn_loop
+    settings: Settings,
+    *,
+    connect: Connect | None = None,
+    learn: LearnLoop = learn_loop,
+    engine: Engine | None = None,
 ) -> AsyncIterator[Service]:
     """The running service. The engine comes up behind it: whoever needs it waits for it.
 
-    `connect` and `learn` take the place of our own backends and learn loop.
+    `connect` and `learn` take the place of our own backends and learn loop. `engine` is one that the caller holds
+    (`held_engine`) and has started.
 
     Raises DataDirectoryError, DatabaseUrlError, EmbeddedPostgresError or SchemaError.
     """
     async with AsyncExitStack() as stack:
-        base = await stack.enter_async_context(_foundation(settings, connect))
+        base = await stack.enter_async_context(_foundation(settings, connect, engine))
         box, guard = secret_box(settings), AddressGuard(settings.allowed_private_hosts)
         await keep_frontend_endpoint(base.sessions, settings, box)
         dispatcher = Dispatcher(base.sessions, Sender(box, guard))
@@ -113,28 +115,32 @@ async def open_service(
 
 @asynccontextmanager
 async def open_worker(
-    settings: Settings, *, connect: Connect | None = None, learn: LearnLoop = learn_loop
+    settings: Settings,
+    *,
+    connect: Connect | None = None,
+    learn: LearnLoop = learn_loop,
+    engine: Engine | None = None,
 ) -> AsyncIterator[None]:
-    """A worker that drives runs while this is open, and hands them over at the end.
+    """A worker that drives runs while this is open, and hands them over at the end; the arguments as above.
 
     Raises DataDirectoryError, DatabaseUrlError or SchemaError.
     """
     if settings.database_url is None:
         raise DatabaseUrlError("a worker needs DATABASE_URL: the Postgres of the service whose runs it drives")
-    async with _foundation(settings, connect) as base, _driving(base, learn):
+    async with _foundation(settings, connect, engine) as base, _driving(base, learn):
         log.info("worker is up", data_dir=str(settings.data_dir), at_once=settings.max_concurrent_runs)
         yield
 
 
 @asynccontextmanager
-async def _foundation(settings: Settings, connect: Connect | None) -> AsyncIterator[Foundation]:
+async def _foundation(settings: Settings, connect: Connect | None, engine: Engine | None) -> AsyncIterator[Foundation]:
     async with AsyncExitStack() as stack:
-        stack.callback(DataDirectory(settings.data_dir).release)
-        engine = open_engine(settings)
-        stack.push_async_callback(engine.stop)
+        if engine is None:
+            engine = await stack.enter_async_context(held_engine(settings, start=connect is None))
         if connect is None:
-            await engine.start()
-            connect = partial(_connect, engine, asyncio.get_running_loop())
+            backends = Backends(settings, engine)
+            stack.push_async_callback(backends.stop)
+            connect = backends.connect
         database = make_engine(await _database_url(settings, stack))
         stack.push_async_callback(database.dispose)
         await _migrate(database)
@@ -157,7 +163,7 @@ async def _driving(base: Foundation, learn: LearnLoop) -> AsyncIterator[Runner]:
         worker=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}",
         ttl_s=settings.lease_s,
         limits=Limits(settings.max_runs_per_project, settings.max_runs_per_backend),
-        backends=registry.names(),
+        backends=usable(settings),
         engine=base.engine_name,
     )
     driver = Driver(
@@ -226,12 +232,6 @@ async def _migrate(database: AsyncEngine) -> None:
     except DATABASE_DOWN as error:
         said = str(error.__cause__ or error).splitlines()[0]
         raise DatabaseUrlError(f"no database after {_DATABASE_START_S:.0f} s: {said}") from error
-
-
-async def _connect(engine: Engine, home: asyncio.AbstractEventLoop, backend: str) -> Backend:
-    """The backend of that name, on our engine. From any thread. Raises EngineUnavailable, BackendUnavailable."""
-    address = await on_loop(home, engine.address())
-    return await registry.connect(backend, engine_url=address.url, engine_key=address.key)
 
 
 async def _database_url(settings: Settings, stack: AsyncExitStack) -> URL:

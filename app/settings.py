@@ -23,6 +23,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.address_guard import is_admissible
 from app.webhooks.signing import is_secret
+from training.backends.local import model_config as local_model_config
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 """What a project or a model may be called: it becomes a directory name."""
@@ -96,6 +97,19 @@ class Settings(BaseSettings):
     """An engine that several processes share. None: this process runs its own in the data directory."""
     engine_key: SecretStr | None = None
     """Of the shared engine."""
+
+    serverless_url: HttpUrl = HttpUrl("https://api.training.wandb.ai/v1")
+    """W&B's hosted training, or a server that speaks its protocol; its key is WANDB_API_KEY."""
+    serverless_quiet_s: float = Field(300.0, ge=0.0, le=86_400.0)
+    """A training whose reply was lost, and that has not landed after so long, is asked for again."""
+    serverless_silence_s: float = Field(1800.0, gt=0.0, le=86_400.0)
+    """A training job that says nothing for so long has failed."""
+    local_trainer_gpus: Annotated[tuple[int, ...], NoDecode] = ()
+    """GPUs that ART's local backend trains on, comma-separated; none: training and sampling take turns on one."""
+    local_inference_gpus: Annotated[tuple[int, ...], NoDecode] = ()
+    """The GPU that it samples on, where it trains on others."""
+    local_arguments: dict[str, dict[str, Any]] = Field(default_factory=dict, validate_default=True)
+    """ART's `init_args`, `engine_args`, `peft_args` and `trainer_args`, as JSON."""
 
     database_url: SecretStr | None = Field(None, validation_alias=_from("DATABASE_URL"))
     """None starts an embedded Postgres in the data directory."""
@@ -183,6 +197,19 @@ class Settings(BaseSettings):
         if not all(map(is_admissible, hosts)):
             raise ValueError("expected host names and networks such as crm.internal or 10.1.0.0/16, comma-separated")
         return hosts
+
+    @field_validator("local_trainer_gpus", "local_inference_gpus", mode="before")
+    @classmethod
+    def _numbers(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        return tuple(entry.strip() for entry in value.split(",") if entry.strip())
+
+    @field_validator("local_arguments")
+    @classmethod
+    def _as_art_takes_them(cls, value: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
+        local_model_config(info.data.get("local_trainer_gpus", ()), info.data.get("local_inference_gpus", ()), value)
+        return value
 
     @field_validator("engine_base_models", mode="before")
     @classmethod

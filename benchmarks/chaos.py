@@ -1,10 +1,11 @@
 """Kills workers and their database at random while runs are driven, and checks afterwards that nothing was lost.
 
-    python -m benchmarks.chaos [--seed 0] [--runs 20] [--iterations 60] [--minutes 10] [--poison 0] [--json]
+    python -m benchmarks.chaos [--seed 0] [--seeds 1] [--runs 20] [--iterations 60] [--minutes 10] [--poison 0] [--json]
 
 A real Postgres, three real worker processes with leases of 3 s, and faults for as long as there are unfinished runs, at
 most `--minutes`. Then nothing is broken any more until all runs have ended; only then it is checked (chaos_checks.py).
-Exits with 1 if anything is wrong, or if a kind of fault was never injected.
+`--seeds` of them, one after the other, each with a database of its own. The workers run a copy of the code as it was at
+the start. Exits with 1 if anything is wrong, or if a kind of fault was never injected.
 """
 
 import argparse
@@ -13,7 +14,9 @@ import json
 import random
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +33,14 @@ from benchmarks import processes
 from benchmarks.chaos_checks import Story, audit, stories, violations
 from benchmarks.chaos_faults import FAULTS, Nemesis, Workers
 from benchmarks.chaos_worker import POISON
+from benchmarks.frozen_code import freeze
 from training.types import RunConfig
 
 TTL_S = 3.0
 _WORKERS = 3
 _CALM_S = 180.0
 """At most, for the runs to end without faults."""
+_COUNTED = ("iterations_saved", "events", "claims", "rollouts_done", "rollouts_kept", "trained_steps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +66,16 @@ async def chaos(plan: Plan, directory: Path) -> dict[str, Any]:
     postgres = EmbeddedPostgres(directory)
     await postgres.start()
     each = (plan.runs + plan.poison) // _WORKERS + 1  # room to take over, but nobody has all
-    workers = Workers(postgres.url, directory, _WORKERS, TTL_S, plan.pace_s, concurrent=each)
+    code = freeze(directory)
+    workers = Workers(postgres.url, code, directory, _WORKERS, TTL_S, plan.pace_s, concurrent=each)
     database = make_engine(postgres.url)
     try:
         await migrate(database)
         sessions = make_sessions(database)
         await audit(sessions)
         for number in range(plan.runs + plan.poison):
-            await _create(sessions, number, plan)
+            poison = number >= plan.runs
+            await create_run(sessions, f"{POISON if poison else 'run'}-{number}", plan.iterations)
         nemesis = Nemesis(workers, postgres, random.Random(plan.seed))
         seconds = await _disturbed(plan, workers, nemesis, sessions)
         calm_s = await _calm(workers, nemesis, sessions)
@@ -83,24 +90,28 @@ async def chaos(plan: Plan, directory: Path) -> dict[str, Any]:
     return asdict(plan) | figures | {"faults": dict(nemesis.injected)} | _counts(told) | {"violations": wrong + never}
 
 
-async def _create(sessions: Sessions, number: int, plan: Plan) -> None:
+async def create_run(sessions: Sessions, name: str, iterations: int, engine: str | None = None) -> str:
+    """A queued run of the model `name`, for the workers of this benchmark; its id."""
     run_id = str(ULID())
-    poison = number >= plan.runs
-    chosen = {
-        name: {"name": of, "config": {}} for name, of in (("environment", "email_search"), ("judge", "reference"))
+    request = asdict(RunConfig(iterations=iterations)) | {
+        "environment": {"name": "email_search", "config": {}},
+        "judge": {"name": "reference", "config": {}},
+        "model": {"project": "chaos", "name": name, "base_model": "none"},
     }
     run = Run(
         id=run_id,
-        request=asdict(RunConfig(iterations=plan.iterations)) | chosen,
+        request=request,
         environment="email_search",
         judge="reference",
         backend="embedded",
+        engine=engine,
         model_project="chaos",
-        model_name=f"{POISON if poison else 'run'}-{number}",
+        model_name=name,
         base_model="none",
-        iterations_total=plan.iterations,
+        iterations_total=iterations,
     )
     await RunStore(sessions).create(run)
+    return run_id
 
 
 async def _disturbed(plan: Plan, workers: Workers, nemesis: Nemesis, sessions: Sessions) -> float:
@@ -134,35 +145,57 @@ async def _unfinished(sessions: Sessions) -> int:
 
 def _counts(told: list[Story]) -> dict[str, Any]:
     rollouts = [act for story in told for act in story.acts if act["act"].startswith("rollout/")]
-    return {
-        "iterations_saved": sum(len(story.iterations) for story in told),
-        "events": sum(len(story.events) for story in told),
-        "claims": sum(story.run.epoch for story in told),
-        "rollouts_done": len(rollouts),
-        "rollouts_kept": sum(entry.name.startswith("rollout/") for story in told for entry in story.kept),
-        "trained_steps": sum(len(story.trained) for story in told),
-    }
+    counts = (
+        sum(len(story.iterations) for story in told),
+        sum(len(story.events) for story in told),
+        sum(story.run.epoch for story in told),
+        len(rollouts),
+        sum(entry.name.startswith("rollout/") for story in told for entry in story.kept),
+        sum(len(story.trained) for story in told),
+    )
+    return dict(zip(_COUNTED, counts, strict=True))
+
+
+def _sums(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The figures of several seeds together."""
+    faults: Counter[str] = Counter()
+    for result in results:
+        faults.update(result["faults"])
+    counted = {name: sum(result[name] for result in results) for name in (*_COUNTED, "workers_started")}
+    wrong = [f"seed {result['seed']}: {wrong}" for result in results for wrong in result["violations"]]
+    return {"seeds": [result["seed"] for result in results], "faults": dict(faults)} | counted | {"violations": wrong}
+
+
+def _told(result: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(result, indent=2), flush=True)
+        return
+    for name, value in result.items():
+        print(f"{name:>18}  {value}", flush=True)
+    print()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="the first one")
+    parser.add_argument("--seeds", type=int, default=1, help="how many, one after the other")
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--iterations", type=int, default=60)
-    parser.add_argument("--minutes", type=float, default=10.0, help="of faults, at most")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of faults for each seed, at most")
     parser.add_argument("--poison", type=int, default=0, help="runs more, that kill their workers")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     plan = Plan(options.seed, options.runs, options.iterations, 60 * options.minutes, poison=options.poison)
-    machine = processes.machine()
-    with tempfile.TemporaryDirectory(prefix="learnloop-chaos-") as directory:
-        result = asyncio.run(chaos(plan, Path(directory))) | {"machine": machine}
-    if options.json:
-        print(json.dumps(result, indent=2))
-    else:
-        for name, value in result.items():
-            print(f"{name:>18}  {value}")
-    raise SystemExit(1 if result["violations"] else 0)
+    results = []
+    for seed in range(plan.seed, plan.seed + options.seeds):
+        machine = processes.machine()
+        with tempfile.TemporaryDirectory(prefix="learnloop-chaos-") as directory:
+            result = asyncio.run(chaos(replace(plan, seed=seed), Path(directory))) | {"machine": machine}
+        _told(result, options.json)
+        results.append(result)
+    if len(results) > 1:
+        _told(_sums(results), options.json)
+    raise SystemExit(1 if any(result["violations"] for result in results) else 0)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,8 @@ class Story:
     events: Sequence[Event]
     kept: Sequence[Kept]
     acts: Sequence[dict[str, Any]]
-    trained: Sequence[int]
+    trained: Sequence[tuple[int, int]]
+    """Steps, and the epochs that they were trained under."""
 
 
 async def audit(sessions: Sessions) -> None:
@@ -75,10 +76,14 @@ async def stories(sessions: Sessions, directory: Path) -> list[Story]:
                     )
                 ],
                 acts[run.model_name],
-                sorted(int(path.name) for path in (directory / "steps" / run.model_name).glob("*")),
+                sorted(_trained(path) for path in (directory / "steps" / run.model_name).glob("*")),
             )
             for run in runs
         ]
+
+
+def _trained(path: Path) -> tuple[int, int]:
+    return int(path.name), int(str(path.readlink()).removeprefix("epoch-"))
 
 
 def _of(column: Any, run: Run) -> Any:
@@ -113,7 +118,7 @@ def _complete(story: Story) -> Iterator[str]:
         yield f"its iterations are {story.iterations}"
     if list(story.checkpoints) != [*range(total + 1)]:
         yield f"its checkpoints are {story.checkpoints}"
-    if list(story.trained) != [*range(1, total + 1)]:
+    if [step for step, _ in story.trained] != [*range(1, total + 1)]:
         yield f"its trainer took the steps {story.trained}"
     told = [event.iteration for event in story.events if event.type == EventType.ITERATION_COMPLETED]
     if told != [*range(total + 1)]:
@@ -134,6 +139,9 @@ def _fenced(story: Story) -> Iterator[str]:
     for kept in story.kept:
         if kept.epoch != kept.now:
             yield f"{kept} was kept under an old epoch"
+    epochs = [epoch for _, epoch in story.trained]
+    if epochs != sorted(epochs):
+        yield f"its trainer took the steps under the epochs {epochs}"
     owner, epoch = "", 0
     for event in story.events:
         if event.type == EventType.RUN_STARTED:

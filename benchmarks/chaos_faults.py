@@ -23,11 +23,26 @@ FAULTS = {"kill": 50, "freeze": 20, "cut": 10, "crash": 10, "stop": 10}
 Postgres; stop: SIGTERM of a worker."""
 
 
+def start_worker(url: URL, code: Path, directory: Path, *more: str, **given: float | str) -> "subprocess.Popen[bytes]":
+    """benchmarks/chaos_worker.py as a process; `given` and `more` are its flags. It logs to `directory`/workers.log."""
+    given["database"] = url.set(drivername="postgresql").render_as_string(hide_password=False)
+    flags = [f"--{name}={value}" for name, value in given.items()]
+    with (directory / "workers.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.chaos_worker", f"--directory={directory}", *flags, *more],
+            cwd=code,
+            stdin=subprocess.DEVNULL,
+            stderr=log,
+        )
+
+
 @dataclass
 class Workers:
     """A fixed number of worker processes; `mend` starts another for each that has ended."""
 
     url: URL
+    code: Path
+    """Where they find theirs."""
     directory: Path
     count: int
     ttl_s: float
@@ -44,21 +59,14 @@ class Workers:
         while len(self.alive) < self.count:
             self.started += 1
             name = f"worker-{self.started}"
-            self.alive[name] = self._spawn(name)
-
-    def _spawn(self, name: str) -> "subprocess.Popen[bytes]":
-        given = {
-            "database": self.url.set(drivername="postgresql").render_as_string(hide_password=False),
-            "directory": self.directory,
-            "name": name,
-            "ttl": self.ttl_s,
-            "pace": self.pace_s,
-            "concurrent": self.concurrent,
-        }
-        flags = [f"--{name}={value}" for name, value in given.items()]
-        with (self.directory / "workers.log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.chaos_worker", *flags], stdin=subprocess.DEVNULL, stderr=log
+            self.alive[name] = start_worker(
+                self.url,
+                self.code,
+                self.directory,
+                name=name,
+                ttl=self.ttl_s,
+                pace=self.pace_s,
+                concurrent=self.concurrent,
             )
 
     def awake(self) -> dict[str, "subprocess.Popen[bytes]"]:

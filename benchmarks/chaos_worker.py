@@ -1,7 +1,8 @@
 """A worker of the chaos benchmark: the service's own claiming, driving and saving around a scripted learn loop.
 
 What it does is appended to a history file outside the database, a line for each physical act, before it is kept. Its
-trainer is a directory with one file for each step: making the next one is a compare-and-set that survives any kill.
+trainer is a directory with one file for each step, which names the epoch that it was trained under: making the next one
+is a compare-and-set that survives any kill.
 """
 
 import argparse
@@ -10,11 +11,14 @@ import json
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from sqlalchemy import event
 
 from app.db import make_engine, make_sessions, parse_url
 from app.logs import configure_logs
@@ -35,6 +39,9 @@ POISON = "poison"
 """A model whose name begins so kills whoever drives its run."""
 ROLLOUTS = 8
 """Of each iteration."""
+POINTS = ("rollout", "judge", "train", "trained", "publish")
+"""Where a worker may freeze itself: among the rollouts; before the verdicts are kept; before the training is asked for,
+and after it landed, but nobody knows; before the iteration is saved."""
 
 
 class History:
@@ -60,14 +67,28 @@ class Claims(Leases):
         return claimed
 
 
+class Freezes:
+    """Freezes this process, all its threads, once for each model whose name ends with the point's."""
+
+    def __init__(self, wanted: bool) -> None:
+        self._wanted = wanted
+        self._done: set[str] = set()
+
+    def at(self, point: str, model: str) -> None:
+        """We are there, on the first iteration that trains."""
+        if self._wanted and model.endswith(f"-{point}") and model not in self._done:
+            self._done.add(model)
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # with os.kill we might go on a little
+
+
 class StepsPolicy(ScriptedPolicy):
     """A policy whose checkpoints are the files of a directory: 1, 2, 3, ..."""
 
-    def __init__(self, model: ModelSpec, directory: Path, pace_s: float) -> None:
+    def __init__(self, model: ModelSpec, steps: "StepsBackend") -> None:
         super().__init__(model, "http://127.0.0.1:9/v1")
-        self._directory = directory
-        self._pace_s = pace_s
-        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = steps.root / model.name
+        self._steps = steps
+        self._directory.mkdir(parents=True, exist_ok=True)
 
     async def step(self) -> int:
         return max((int(path.name) for path in self._directory.iterdir()), default=0)
@@ -76,25 +97,31 @@ class StepsPolicy(ScriptedPolicy):
         self, groups: Sequence[Any], *, learning_rate: float, expected_step: int, options: Mapping[str, Json]
     ) -> TrainOutcome:
         """Raises StepConflict if the directory is not at the expected step."""
-        await asyncio.sleep(self._pace_s)
+        steps, name = self._steps, self.model.name
+        epoch = steps.epochs[name]
+        await asyncio.sleep(steps.pace_s)
+        steps.freezes.at("train", name)
         try:
-            (self._directory / str(expected_step + 1)).touch(exist_ok=False)
+            (self._directory / str(expected_step + 1)).symlink_to(f"epoch-{epoch}")  # made with its content, or not
         except FileExistsError:
             raise StepConflict(f"step {expected_step + 1} is there") from None
-        await asyncio.sleep(self._pace_s)  # the reply is still on its way
+        steps.freezes.at("trained", name)
+        await asyncio.sleep(steps.pace_s)  # the reply is still on its way
         return TrainOutcome(expected_step + 1, {})
 
 
 class StepsBackend(ScriptedBackend):
     """Policies in a directory each."""
 
-    def __init__(self, root: Path, pace_s: float) -> None:
+    def __init__(self, root: Path, pace_s: float, epochs: Mapping[str, int], freezes: Freezes) -> None:
         super().__init__()
-        self._root = root
-        self._pace_s = pace_s
+        self.root = root
+        self.pace_s = pace_s
+        self.epochs = epochs
+        self.freezes = freezes
 
     async def register(self, model: ModelSpec) -> Policy:
-        return StepsPolicy(model, self._root / model.name, self._pace_s)
+        return StepsPolicy(model, self)
 
 
 class QuickTrainStep(TrainStep):
@@ -115,6 +142,7 @@ class JournaledLoop:
 
     history: History
     epochs: Mapping[str, int]
+    freezes: Freezes
     pace_s: float
 
     async def __call__(
@@ -144,13 +172,25 @@ class JournaledLoop:
                     await asyncio.sleep(self.pace_s * random.uniform(0.5, 1.5))
                     journal.keep_soon(iteration, entry, json.dumps({"by": os.getpid(), "tokens": [*range(200)]}))
                 progress(Progress(iteration, "rollout", number + 1, ROLLOUTS))
+                if iteration > 0 and number == ROLLOUTS // 2:
+                    self.freezes.at("rollout", name)
             if "judge/train" not in kept:
                 self.history.write(act="judge", run=name, iteration=iteration, epoch=epoch)
+                if iteration > 0:
+                    self.freezes.at("judge", name)
                 await journal.keep(iteration, "judge/train", "[]")
             if iteration > 0:
                 self.history.write(act="train", run=name, iteration=iteration, epoch=epoch)
                 step = (await train.take(iteration, step, [], kept)).step
+                self.freezes.at("publish", name)
             yield scripted_result(policy, iteration, step, config.iterations, "the answer")
+
+
+def _soon_cut_off(connection: Any, _: Any) -> None:
+    """Who is frozen within a transaction holds its run's row until the database ends the session: not for the half
+    minute of the service here."""
+    connection.cursor().execute("SET idle_in_transaction_session_timeout = '1s'")
+    connection.commit()
 
 
 async def work(options: argparse.Namespace) -> None:
@@ -159,18 +199,21 @@ async def work(options: argparse.Namespace) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     url = parse_url(options.database)
     engine = make_engine(url)
+    if options.freezes:
+        event.listen(engine.sync_engine, "connect", _soon_cut_off)
     sessions = make_sessions(engine)
     leases = Claims(
-        sessions, options.name, ttl_s=options.ttl, limits=Limits(), backends=["embedded"], engine="the directory"
+        sessions, options.name, ttl_s=options.ttl, limits=Limits(), backends=["embedded"], engine=options.engine
     )
     leases.epochs = {}
+    freezes = Freezes(options.freezes)
     driver = Driver(
         sessions,
-        StepsBackend(options.directory / "steps", options.pace).connect,
+        StepsBackend(options.directory / "steps", options.pace, leases.epochs, freezes).connect,
         judge_services=lambda run, environment: JudgeServices(),
         results=ResultsFiles(sessions, options.directory / options.name),
         data_dir=options.directory,
-        learn=JournaledLoop(History(options.directory / "history"), leases.epochs, options.pace),
+        learn=JournaledLoop(History(options.directory / "history"), leases.epochs, freezes, options.pace),
         tracer=None,
     )
     runner = Runner(sessions, url, leases, driver, max_concurrent=options.concurrent, phase_timeout_s=600)
@@ -188,6 +231,8 @@ def main() -> None:
     parser.add_argument("--ttl", type=float, required=True, help="seconds")
     parser.add_argument("--pace", type=float, required=True, help="seconds of a rollout, and of half a training")
     parser.add_argument("--concurrent", type=int, required=True)
+    parser.add_argument("--engine", default="the directory", help="it drives runs of this one only")
+    parser.add_argument("--freezes", action="store_true", help="at the point that a run's name ends with")
     configure_logs("info", "json")
     asyncio.run(work(parser.parse_args()))
 

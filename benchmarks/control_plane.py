@@ -1,10 +1,14 @@
 """What the service can carry beside the learning itself: journal, requests, streams, memory.
 
-    python -m benchmarks.control_plane [--rollouts 20000] [--seconds 10] [--clients 500] [--events 50] [--json]
+    python -m benchmarks.control_plane [--rollouts 20000] [--seconds 10] [--clients 500] [--events 50] [--memory 20000]
+                                       [--json]
 
 (a) Finished rollouts of four runs are kept in the journal as fast as it takes them. (b) `GET /runs/{id}` over 16
-connections while a service drives four runs with a scripted learn loop. (c) Clients that stream one run's events: the
-time from the commit of an event until each of them has it. (d) How this process's memory grows during (a).
+connections that share out four runs, and `POST /learn-loop` over 8, while a service drives these four with a scripted
+learn loop: at the rate of the embedded engine, about 5 rollouts a second in all, and at 200, which no model reaches.
+(c) Clients that stream one run's events: the time from the commit of an event until each of them has it. (d) What the
+service holds on to over many rollouts of runs that are asked for and watched; it exits with 1 if that is anything.
+The long form of (d) is `--memory 1000000`.
 """
 
 import argparse
@@ -16,13 +20,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
-from sqlalchemy import delete
+from sqlalchemy import delete, update
 from ulid import ULID
 
 from app.cli.client import Service
@@ -36,12 +40,24 @@ from app.runs.leases import Lease, Leases, Limits
 from app.runs.state import RunStatus
 from app.runs.store import RunStore
 from benchmarks import processes
-from benchmarks.service_under_load import load, trains
+from benchmarks.control_plane_memory import MOST_GROWTH, memory_figures
+from benchmarks.control_plane_service import QUICK_ITERATIONS
+from benchmarks.service_under_load import trains
 
-GOALS = {"rollouts_per_s": 1000.0, "requests_per_s": 500.0, "request_p99_ms": 50.0, "stream_p99_ms": 250.0}
+GOALS = {
+    "rollouts_per_s": 1000.0,
+    "requests_per_s": 500.0,
+    "request_p99_ms": 50.0,
+    "posts_per_s": 100.0,
+    "post_p99_ms": 300.0,
+    "stream_p99_ms": 250.0,
+}
 _RUNS = 4
 _CONNECTIONS = 16
-_WARM_ITERATIONS = 4
+_POSTING = 8
+_RATES = {"real": 5.0, "stress": 200.0}
+"""Rollouts a second of all runs together."""
+_NO_PAUSE = 1e6
 _AN_ITERATION = 64
 """Rollouts."""
 _VALUE = json.dumps(
@@ -105,10 +121,11 @@ def _run(backend: str) -> Run:
 
 
 @contextmanager
-def service(directory: Path, database: str, port: int) -> Iterator["subprocess.Popen[bytes]"]:
+def service(directory: Path, database: str, port: int, rollouts_per_s: float) -> Iterator["subprocess.Popen[bytes]"]:
     """The service with scripted runs, up and answering."""
     flags = [f"--database={database}", f"--data-dir={directory / 'service'}", f"--port={port}", f"--runs={_RUNS}"]
-    with (directory / "service.log").open("wb") as log:
+    flags.append(f"--pause={_RUNS / rollouts_per_s}")
+    with (directory / "service.log").open("ab") as log:
         child = subprocess.Popen([sys.executable, "-m", "benchmarks.control_plane_service", *flags], stderr=log)
     try:
         with Service(f"http://127.0.0.1:{port}") as client:
@@ -119,22 +136,38 @@ def service(directory: Path, database: str, port: int) -> Iterator["subprocess.P
         child.wait()
 
 
-def request_figures(port: int, seconds: float) -> dict[str, Any]:
-    """Requests for one of four runs that are driven meanwhile."""
+def request_figures(pid: int, port: int, seconds: float) -> dict[str, Any]:
+    """Requests for four runs that are driven meanwhile, and requests that make more."""
+    process = psutil.Process(pid)
     with Service(f"http://127.0.0.1:{port}") as client:
-        runs = [client.start_run({"iterations": 1000})["run_id"] for _ in range(_RUNS)]
+        runs = [client.start_run({"iterations": 10_000})["run_id"] for _ in range(_RUNS)]
         while not all(warm(client.run(run_id)) for run_id in runs):
             time.sleep(0.2)
-        figures = load(port, f"/runs/{runs[0]}", seconds, _CONNECTIONS, 0.0)
-        figures["iterations_meanwhile"] = sum(client.run(run_id)["progress"]["iterations_done"] for run_id in runs)
+        before = _cpu_s(process)
+        time.sleep(seconds / 2)
+        driving = (_cpu_s(process) - before) / (seconds / 2)
+        got = _load(port, seconds, _CONNECTIONS, *(f"/runs/{run_id}" for run_id in runs))
+        posted = _load(port, seconds, _POSTING, "/learn-loop", body='{"iterations": 1}')
         for run_id in runs:
             client.cancel(run_id)
-    return figures
+    return {"driving_cores": round(driving, 2), "get": got, "post": posted}
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _load(port: int, seconds: float, connections: int, *paths: str, body: str | None = None) -> Any:
+    """The figures of benchmarks/control_plane_load.py. Raises CalledProcessError."""
+    command = [sys.executable, "-m", "benchmarks.control_plane_load", str(port), *paths]
+    command += [f"--seconds={seconds}", f"--connections={connections}", *([f"--body={body}"] if body else [])]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
 
 
 def warm(run: Any) -> bool:
     """Whether what a service imports behind its start is there. Raises RuntimeError if the run is over."""
-    return trains(run) and len(run["iterations"]) >= _WARM_ITERATIONS
+    return trains(run) and len(run["iterations"]) >= QUICK_ITERATIONS
 
 
 async def stream_figures(sessions: Sessions, port: int, clients: int, events: int) -> dict[str, Any]:
@@ -178,49 +211,81 @@ async def measure(directory: Path, options: argparse.Namespace) -> dict[str, Any
     """All figures."""
     postgres = EmbeddedPostgres(directory)
     await postgres.start()
+    found: dict[str, Any] = {"requests": {}, "goals": GOALS}
     database = make_engine(postgres.url)
     try:
         await migrate(database)
         sessions = make_sessions(database)
-        journal = await journal_figures(sessions, options.rollouts)
-        port, url = free_port(), postgres.url.set(drivername="postgresql").render_as_string(hide_password=False)
-        async with AsyncExitStack() as stack:
-            child = await asyncio.to_thread(stack.enter_context, service(directory, url, port))
-            requests = await asyncio.to_thread(request_figures, port, options.seconds)
-            streams = await stream_figures(sessions, port, options.clients, options.events)
-            service_mb = round(psutil.Process(child.pid).memory_info().rss / 1e6)
+        found["journal"] = await journal_figures(sessions, options.rollouts)
+        url = postgres.url.set(drivername="postgresql").render_as_string(hide_password=False)
+        for name, rate in _RATES.items():
+            with _fresh(directory, url, rate) as (child, port):
+                found["requests"][name] = await asyncio.to_thread(request_figures, child.pid, port, options.seconds)
+                if name == "stress":
+                    found["streams"] = await stream_figures(sessions, port, options.clients, options.events)
+            await _cancel_all(sessions)
+        with _fresh(directory, url, _NO_PAUSE) as (child, port):
+            found["memory"] = await asyncio.to_thread(memory_figures, child.pid, port, options.memory, _RUNS)
     finally:
         await database.dispose()
         await postgres.stop()
-    return {"journal": journal, "requests": requests, "streams": streams, "service_mb": service_mb, "goals": GOALS}
+    return found
+
+
+@contextmanager
+def _fresh(directory: Path, url: str, rate: float) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
+    port = free_port()
+    with service(directory, url, port, rate) as child:
+        yield child, port
+
+
+async def _cancel_all(sessions: Sessions) -> None:
+    """What was only posted is not driven under the next measurement."""
+    async with sessions.begin() as session:
+        await session.execute(update(Run).values(status=RunStatus.CANCELLED))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rollouts", type=int, default=20_000)
-    parser.add_argument("--seconds", type=float, default=10.0, help="of requests")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each kind of requests")
     parser.add_argument("--clients", type=int, default=500, help="of the stream")
     parser.add_argument("--events", type=int, default=50)
+    parser.add_argument("--memory", type=int, default=20_000, help="rollouts over which memory is watched")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     machine = processes.machine()
     with tempfile.TemporaryDirectory(prefix="learnloop-") as directory:
         result = asyncio.run(measure(Path(directory), options)) | {"machine": machine}
-    if options.json:
-        print(json.dumps(result, indent=2))
-        return
-    journal, requests, streams = result["journal"], result["requests"], result["streams"]
-    print(f"rollouts kept: {journal['rollouts_per_s']:,.0f} a second (goal {GOALS['rollouts_per_s']:,.0f}),", end=" ")
-    print(f"memory grew by {journal['growth_mb']} MB over {journal['rollouts']:,}")
-    print(
-        f"GET /runs/{{id}}: {requests['requests_per_s']:,.0f} a second (goal {GOALS['requests_per_s']:.0f}),", end=" "
-    )
-    print(f"p50 {requests['p50_ms']} ms, p99 {requests['p99_ms']} ms (goal {GOALS['request_p99_ms']:.0f})")
-    print(
-        f"{streams['clients']} clients of one stream: p50 {streams['p50_ms']} ms, p99 {streams['p99_ms']} ms", end=" "
-    )
-    print(f"(goal {GOALS['stream_p99_ms']:.0f}); the service takes {result['service_mb']} MB")
-    print(f"others kept {machine['busy_cores']} of {machine['cores']} cores busy when it began")
+    print(json.dumps(result, indent=2) if options.json else _told(result))
+    sys.exit(bool(result["memory"]["violations"]))
+
+
+def _told(result: Mapping[str, Any]) -> str:
+    journal, streams, memory, machine = (result[name] for name in ("journal", "streams", "memory", "machine"))
+    lines = [
+        f"rollouts kept: {journal['rollouts_per_s']:,.0f} a second (goal {GOALS['rollouts_per_s']:,.0f}), memory grew "
+        f"by {journal['growth_mb']} MB over {journal['rollouts']:,}"
+    ]
+    for name, figures in result["requests"].items():
+        lines.append(f"{name}: {_RATES[name]:.0f} rollouts a second, which take {figures['driving_cores']} cores")
+        for method, goal in (("get", "request"), ("post", "post")):
+            each = figures[method]
+            lines.append(
+                f"  {method.upper()}: {each['requests_per_s']:,.0f} a second (goal {GOALS[f'{goal}s_per_s']:.0f}), "
+                f"p50 {each['p50_ms']} ms, p99 {each['p99_ms']} ms (goal {GOALS[f'{goal}_p99_ms']:.0f})"
+            )
+    lines += [
+        f"{streams['clients']} clients of one stream: p50 {streams['p50_ms']} ms, p99 {streams['p99_ms']} ms (goal "
+        f"{GOALS['stream_p99_ms']:.0f})",
+        f"memory over {memory['rollouts']:,} rollouts, {memory['rollouts_per_s']:,.0f} a second: "
+        f"{memory['mb_after_first_tenth']} MB after the first tenth, {memory['mb_at_end']} MB at the end "
+        f"({memory['growth']:+.1%}, at most {MOST_GROWTH:+.0%})",
+        f"held at the start {memory['start']}, at the end {memory['end']}",
+        f"violations: {', '.join(memory['violations']) or 'none'}",
+        f"others kept {machine['busy_cores']} of {machine['cores']} cores busy when it began",
+    ]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
@@ -24,28 +25,42 @@ from training.journal import Journal
 from training.types import IterationResult, Progress, Resume, RunConfig
 
 ROLLOUTS = 64
-_ROLLOUT_S = 0.02
+"""Of an iteration."""
+TASKS = "/benchmark/tasks"
+"""Tells how many tasks there are on the service's event loop."""
+QUICK_ITERATIONS = 4
+"""The first ones take no pauses, so that everything is imported and cached when the rest is measured."""
 
 
-async def learn(
-    config: RunConfig,
-    environment: Environment,
-    judge: Judge,
-    policy: Policy,
-    *,
-    progress: Callable[[Progress], None],
-    journal: Journal,
-    resume: Resume | None,
-    allowance: Allowance | None = None,
-) -> AsyncGenerator[IterationResult, None]:
-    """A learn loop that computes nothing."""
-    for iteration in range(resume.iteration if resume else 0, config.iterations + 1):
-        for number in range(ROLLOUTS):
-            await asyncio.sleep(_ROLLOUT_S)
-            journal.keep_soon(iteration, f"rollout/train/{number}", json.dumps({"tokens": [*range(500)]}))
-            progress(Progress(iteration, "rollout", number + 1, ROLLOUTS))
-        await journal.keep(iteration, "judge/train", "[]")
-        yield scripted_result(policy, iteration, iteration, config.iterations, "the answer")
+@dataclass(frozen=True)
+class PacedLoop:
+    """A learn loop that computes nothing, and pauses before each rollout."""
+
+    pause_s: float
+
+    async def __call__(
+        self,
+        config: RunConfig,
+        environment: Environment,
+        judge: Judge,
+        policy: Policy,
+        *,
+        progress: Callable[[Progress], None],
+        journal: Journal,
+        resume: Resume | None,
+        allowance: Allowance | None = None,
+    ) -> AsyncGenerator[IterationResult, None]:
+        for iteration in range(resume.iteration if resume else 0, config.iterations + 1):
+            for number in range(ROLLOUTS):
+                await asyncio.sleep(self.pause_s if iteration >= QUICK_ITERATIONS else 0)
+                journal.keep_soon(iteration, f"rollout/train/{number}", json.dumps({"tokens": [*range(500)]}))
+                progress(Progress(iteration, "rollout", number + 1, ROLLOUTS))
+            await journal.keep(iteration, "judge/train", "[]")
+            yield scripted_result(policy, iteration, iteration, config.iterations, "the answer")
+
+
+async def _tasks() -> int:
+    return len(asyncio.all_tasks())
 
 
 def main() -> None:
@@ -54,9 +69,10 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--runs", type=int, required=True, help="driven at once")
+    parser.add_argument("--pause", type=float, required=True, help="seconds before each rollout")
     options = parser.parse_args()
     configure_logs("warning", "json")
-    sys.setswitchinterval(0.001)  # as app.main.serve does
+    sys.setswitchinterval(0.001)  # as app.serving does
     settings = load_settings(
         _env_file=None,
         data_dir=options.data_dir,
@@ -65,7 +81,8 @@ def main() -> None:
         max_concurrent_runs=options.runs,
         rate_per_s=0,
     )
-    app = create_app(settings, connect=ScriptedBackend().connect, learn=learn)
+    app = create_app(settings, connect=ScriptedBackend().connect, learn=PacedLoop(options.pause))
+    app.add_api_route(TASKS, _tasks)
     config = server_config(app, settings)
     config.lifespan = "on"
     uvicorn.Server(config).run()

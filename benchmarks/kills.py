@@ -1,8 +1,10 @@
 """One real learn-loop whose service is killed with SIGKILL again and again: python -m benchmarks.kills --kills 100
 
 The same run, once undisturbed and once killed at random moments (the service and with it its engine; Postgres goes
-on), must end with the same weights. Prints the hashes, how many finished rollouts were made again (none may be), how
-often each phase was hit, and how long after a restart the run moved on.
+on), must end with the same weights. A kill comes a random while (`--seconds-between`) after the run was seen to move
+on. Prints the hashes, how many finished rollouts were made again (none may be), how often each phase was hit, what the
+journal cost, and the timeline of the restarts: seconds from the start of the process, read from the service's log. A
+restart into a training samples its first token after that; those restarts are told apart.
 """
 
 import argparse
@@ -12,7 +14,6 @@ import os
 import random
 import signal
 import socket
-import statistics
 import tempfile
 import time
 import zlib
@@ -27,6 +28,8 @@ import psycopg
 from app.cli.client import Service, ServiceRefused, ServiceUnreachable
 from app.embedded_postgres import EmbeddedPostgres
 from benchmarks import processes
+from benchmarks.frozen_code import freeze
+from benchmarks.restarts import Restarts, journal_percent, spread
 
 _RUN = {
     "model": {"project": "bench", "name": "killed"},
@@ -34,6 +37,7 @@ _RUN = {
     "rollouts_per_group": 4,
     "evaluation": {"every": 4, "scenarios": 8, "test_scenarios": 8, "samples": 1},
 }
+_CALM_LOG = Path("undisturbed", "service.log")
 _STATUSES = ("completed", "failed", "cancelled")
 
 
@@ -138,7 +142,14 @@ def undisturbed(directory: Path, iterations: int, environment: str) -> tuple[str
         return weights(data_dir), time.monotonic() - started
 
 
-def killed(directory: Path, iterations: int, environment: str, kills: int, rng: random.Random) -> dict[str, Any]:
+def killed(
+    directory: Path,
+    iterations: int,
+    environment: str,
+    kills: int,
+    between_s: tuple[float, float],
+    rng: random.Random,
+) -> dict[str, Any]:
     """The same run, killed up to `kills` times while it lasts."""
     data_dir, port = directory / "killed", free_port()
     data_dir.mkdir()
@@ -146,23 +157,25 @@ def killed(directory: Path, iterations: int, environment: str, kills: int, rng: 
     moved_s: list[float] = []
     kept: set[str] = set()
     run_id, last = "", ()
+    restarts = Restarts(data_dir / "service.log")
     with database(directory / "postgres") as url:
         os.environ["DATABASE_URL"] = url
         service = Service(f"http://127.0.0.1:{port}", timeout_s=5)
         while True:
-            started = time.monotonic()
+            started = time.time()
             with processes.service(data_dir, port) as child:
                 processes.wait_for(child, processes.answers(service))
-                run_id = run_id or post(service, iterations, environment)
+                restarted, run_id = bool(run_id), run_id or post(service, iterations, environment)
                 watched = Watched(service, run_id)
                 run = watched.wait_until(moved_from(last), 300)
                 assert run is not None, f"the run does not move on: {watched.now()}"
-                moved_s.append(time.monotonic() - started)
-                if not ended(run) and sum(hits.values()) < kills:
-                    run = watched.wait_until(ended, rng.uniform(0.0, 6.0)) or watched.now()
-                elif not ended(run):
-                    run = watched.wait_until(ended, 3600)
+                if restarted:
+                    moved_s.append(time.time() - started)
+                if not ended(run):
+                    pause_s = rng.uniform(*between_s) if hits.total() < kills else 3600
+                    run = watched.wait_until(ended, pause_s) or watched.now()
                 assert run is not None
+                restarts.read(started, count=restarted)
                 if ended(run):
                     break
                 last, kept = where(run), kept | kept_rollouts(url)
@@ -172,15 +185,13 @@ def killed(directory: Path, iterations: int, environment: str, kills: int, rng: 
         assert run["status"] == "completed", run["error"]
         return {
             "weights": weights(data_dir),
-            "kills": sum(hits.values()),
+            "kills": hits.total(),
             "hits": dict(hits),
             "rollouts": run["rollouts"],
             "finished_rollouts_seen_at_kills": len(kept),
             "made_again": len(kept - saved_rollouts(url)),
-            "moved_on_after_s": {
-                "median": round(statistics.median(moved_s), 2),
-                "max": round(max(moved_s), 2),
-            },
+            "restart_s": restarts.figures() | {"seen to move on": spread(moved_s)} if moved_s else {},
+            "cost": run["cost"],
         }
 
 
@@ -190,21 +201,33 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--iterations", type=int, default=30)
     parser.add_argument("--environment", default="email_search")
+    parser.add_argument(
+        "--seconds-between",
+        type=float,
+        nargs=2,
+        default=(0.0, 6.0),
+        metavar=("LEAST", "MOST"),
+        help="from new progress to the next kill",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the moments of the kills")
     options = parser.parse_args()
     os.environ.pop("DATABASE_URL", None)
     with tempfile.TemporaryDirectory(prefix="learnloop-") as name:
         directory = Path(name)
         directory.chmod(0o755)
+        os.chdir(freeze(directory))  # each start finds the same code
+        machine = processes.machine()
         expected, seconds = undisturbed(directory, options.iterations, options.environment)
+        calm = {"undisturbed_s": round(seconds, 1), "journal_percent": journal_percent(directory / _CALM_LOG)}
         rng = random.Random(options.seed)
-        found = killed(directory, options.iterations, options.environment, options.kills, rng)
-    same = found["weights"] == expected
-    print(
-        json.dumps({"expected": expected, "undisturbed_s": round(seconds, 1), "seed": options.seed, **found}, indent=2)
-    )
-    if not same or found["made_again"]:
+        found = killed(
+            directory, options.iterations, options.environment, options.kills, tuple(options.seconds_between), rng
+        )
+    print(json.dumps({"machine": machine, "seed": options.seed, "expected": expected, **calm, **found}, indent=2))
+    if found["weights"] != expected or found["made_again"]:
         raise SystemExit("the killed run is not what the undisturbed one was")
+    if found["kills"] < options.kills:
+        raise SystemExit(f"the run ended after {found['kills']} of {options.kills} kills: give it more --iterations")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """The engine and the service as children of a benchmark, as they run anywhere else."""
 
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,18 +29,27 @@ def engine(data_dir: Path) -> Iterator[str]:
 
 
 @contextmanager
-def service(data_dir: Path, port: int) -> Iterator["subprocess.Popen[bytes]"]:
-    """`learnloop serve`, just started: it does not answer yet. Its log is `service.log` in `data_dir`."""
+def service(data_dir: Path, port: int, **settings: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """`learnloop serve`, just started: it does not answer yet. Its log is `service.log` in `data_dir`.
+
+    `settings` are environment variables.
+    """
     command = ["app.cli", "serve", "--port", str(port), "--data-dir", str(data_dir)]
-    with _child(command, data_dir / "service.log") as child:
+    with _child(command, data_dir / "service.log", settings) as child:
         yield child
 
 
 @contextmanager
-def _child(command: list[str], log_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def _child(
+    command: list[str], log_path: Path, settings: Mapping[str, str] | None = None
+) -> Iterator["subprocess.Popen[bytes]"]:
     with log_path.open("ab") as log:
         child = subprocess.Popen(
-            [sys.executable, "-m", *command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log
+            [sys.executable, "-m", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            env={**os.environ, **(settings or {})},
         )
     try:
         yield child

@@ -5,7 +5,8 @@ a callable taking the request's `environment.config` and the data directory, ret
 """
 
 from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from environment.base import Environment, Json
@@ -20,13 +21,17 @@ class UnknownEnvironment(Exception):
 
 def names() -> list[str]:
     """Registered names, sorted."""
-    return sorted(point.name for point in entry_points(group=GROUP))
+    return sorted(_registered())
 
 
 def build(name: str, config: Mapping[str, Json], data_dir: Path) -> Environment:
     """The environment of that name. Raises UnknownEnvironment, or ValueError for a bad config."""
-    for point in entry_points(group=GROUP):
-        if point.name == name:
-            builder: Builder = point.load()
-            return builder(config, data_dir)
+    if (point := _registered().get(name)) is not None:
+        builder: Builder = point.load()
+        return builder(config, data_dir)
     raise UnknownEnvironment(f"no environment named {name!r}; there are: {', '.join(names())}")
+
+
+@cache  # looking through all installed packages takes longer than the rest of a request
+def _registered() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=GROUP)}

@@ -16,6 +16,8 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
+IMPORTING = threading.RLock()
+"""Held while litellm is imported, or something else with a stand-in for it."""
 
 
 async def on_litellm_loop(work: Coroutine[Any, Any, Result]) -> Result:
@@ -27,7 +29,8 @@ def import_litellm() -> ModuleType:
     """litellm with its own printing and logging off: they may hold trajectories. Takes seconds the first time."""
     # Else it fetches a price list from the network at import.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    import litellm
+    with IMPORTING:
+        import litellm
 
     litellm.suppress_debug_info = True
     litellm.telemetry = False

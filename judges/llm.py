@@ -2,26 +2,22 @@
 
 import asyncio
 import re
-import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import httpx
-
 from environment.base import Json
 from judges.base import JudgeModel
+from judges.careful_http import MAX_ANSWER_BYTES, CarefulHttp, make_litellm_careful
 from judges.litellm_loop import import_litellm, on_litellm_loop
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-MAX_ANSWER_BYTES = 1_000_000
 _MAX_ERROR_CHARACTERS = 300
 _HIDDEN = "[key]"
 _KEY = re.compile(r"(?i)\bbearer\s+\S+|\b(?:sk|key|gsk|xai)-[\w*.-]{6,}")
@@ -73,6 +69,7 @@ async def _complete(
     model: JudgeModel, request: dict[str, Any], schema: dict[str, Json], timeout_s: float
 ) -> Completion:
     litellm = import_litellm()
+    make_litellm_careful()
     try:
         async with asyncio.timeout(timeout_s), AsyncExitStack() as opened:
             if litellm.get_llm_provider(model.name, api_base=model.base_url)[1] == "openai":
@@ -161,33 +158,6 @@ def _openai_client(model: JudgeModel) -> "AsyncOpenAI":
     return AsyncOpenAI(
         base_url=model.base_url,
         api_key=model.api_key or (_NO_KEY if model.base_url else None),
-        http_client=_CarefulHttp(timeout=None, verify=_tls()),
+        http_client=CarefulHttp(),
         max_retries=0,
     )
-
-
-@cache
-def _tls() -> ssl.SSLContext:
-    """Reading the certificates takes 20 ms."""
-    return httpx.create_ssl_context()
-
-
-class _CarefulHttp(httpx.AsyncClient):
-    """Follows no redirect, which would hand trajectories and the key to somebody else, and reads no endless body."""
-
-    async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
-        response = await super().send(request, **options | {"stream": True, "follow_redirects": False})
-        body = b""
-        try:
-            async for part in response.aiter_bytes():
-                body += part
-                if len(body) > MAX_ANSWER_BYTES:
-                    reason = {"error": {"message": f"the answer has more than {MAX_ANSWER_BYTES:,} bytes"}}
-                    return httpx.Response(502, json=reason, request=request)
-        finally:
-            await response.aclose()
-        headers = [item for item in response.headers.multi_items() if item[0] not in _OF_THE_WIRE]
-        return httpx.Response(response.status_code, headers=headers, content=body, request=request)
-
-
-_OF_THE_WIRE = ("content-encoding", "content-length", "transfer-encoding")

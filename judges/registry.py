@@ -1,7 +1,8 @@
 """Judges by name, from the entry-point group `learnloop.judges` (as environments are)."""
 
 from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 
 from environment.base import Json
 from judges.base import Judge, JudgeServices
@@ -16,13 +17,17 @@ class UnknownJudge(Exception):
 
 def names() -> list[str]:
     """Registered names, sorted."""
-    return sorted(point.name for point in entry_points(group=GROUP))
+    return sorted(_registered())
 
 
 def build(name: str, config: Mapping[str, Json], services: JudgeServices) -> Judge:
     """The judge of that name. Raises UnknownJudge, or ValueError for a bad config."""
-    for point in entry_points(group=GROUP):
-        if point.name == name:
-            builder: Builder = point.load()
-            return builder(config, services)
+    if (point := _registered().get(name)) is not None:
+        builder: Builder = point.load()
+        return builder(config, services)
     raise UnknownJudge(f"no judge named {name!r}; there are: {', '.join(names())}")
+
+
+@cache  # looking through all installed packages takes longer than the rest of a request
+def _registered() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=GROUP)}

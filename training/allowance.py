@@ -1,8 +1,10 @@
 """What a run may spend: asked before each call, told after it. The default asks nobody.
 
 A rollout's worst case is `max_turns` replies of `max_completion_tokens`, and as many prompts of the highest mean that a
-rollout had so far; before any is known, a prompt is taken to have as many tokens as the opening has bytes. Judging
-another group is taken to cost what the dearest group did; the first one is judged alone.
+rollout had so far; before any is known, a prompt is taken to have as many tokens as the opening has bytes. So much is
+held back for it, and more where its conversation grows beyond that: before each request it asks for room for what is
+known of the prompt in tokens, what came since in bytes, and `max_completion_tokens`. Judging another group is taken to
+cost what the dearest group did; the first one is judged alone.
 """
 
 import json
@@ -48,7 +50,25 @@ class Usage:
         )
 
 
-Spend = Callable[[Usage], None]
+class Reservation(Protocol):
+    """What is held back for one call, which may be a conversation of several requests."""
+
+    async def room_for(self, most: Callable[[], Usage]) -> None:
+        """Before a request that takes at most `most()`. Where what is held back does not hold it, more is; waits while
+        calls under way may leave enough. Raises BudgetReached."""
+
+    def spend(self, used: Usage) -> None:
+        """So much of it was used."""
+
+
+class Unreserved:
+    """Nobody counts."""
+
+    async def room_for(self, most: Callable[[], Usage]) -> None:
+        return None
+
+    def spend(self, used: Usage) -> None:
+        return None
 
 
 class Allowance(Protocol):
@@ -62,8 +82,8 @@ class Allowance(Protocol):
     def begin(self, iteration: int, kept: Mapping[Phase, Usage]) -> None:
         """From now on it is this iteration; `kept` is what the journal has of it, which is not done again."""
 
-    def reserved(self, phase: Phase, most: Callable[[], Usage | None]) -> AbstractAsyncContextManager[Spend]:
-        """Around a call that takes at most `most()`; tell what comes with it what it took.
+    def reserved(self, phase: Phase, most: Callable[[], Usage | None]) -> AbstractAsyncContextManager[Reservation]:
+        """Around a call that takes at most `most()`; tell the reservation what it took.
 
         Waits while calls under way may leave enough. None is a call of which nobody knows what it takes: it waits for
         all others. Raises BudgetReached.
@@ -80,8 +100,8 @@ class Unlimited:
         return None
 
     @asynccontextmanager
-    async def reserved(self, phase: Phase, most: Callable[[], Usage | None]) -> AsyncIterator[Spend]:
-        yield lambda used: None
+    async def reserved(self, phase: Phase, most: Callable[[], Usage | None]) -> AsyncIterator[Reservation]:
+        yield Unreserved()
 
 
 class Estimates:

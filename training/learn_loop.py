@@ -39,6 +39,10 @@ class NothingScored(Exception):
     """The judge scored no rollout of an evaluation: any figure would be invented."""
 
 
+class CheckpointLost(Exception):
+    """The checkpoint that a saved iteration led to is gone, so that the run cannot go on from it."""
+
+
 async def learn_loop(
     config: RunConfig,
     environment: Environment,
@@ -53,6 +57,7 @@ async def learn_loop(
     """Run the loop, yielding the baseline (iteration 0) and then each iteration as it is done.
 
     With `resume` it goes on where an earlier one stopped, and what the journal has of that iteration is not done again.
+    Raises CheckpointLost where the policy is not there any more.
 
     The same config on a deterministic backend gives the same results. Raises what the backend raises when
     training fails. Rollouts and judges that fail are data, but where all do, RolloutsFailed or NothingScored is raised.
@@ -67,7 +72,7 @@ async def learn_loop(
             result = await loop.baseline()
         yield result
     else:
-        loop.resume(resume)
+        await loop.resume(resume)
     for iteration in range(resume.iteration if resume else 1, config.iterations + 1):
         with span("iteration", iteration=iteration):
             result = await loop.iterate(iteration)
@@ -96,8 +101,13 @@ class _Loop:
         self._best_step = 0
         self._best = (-1.0, 0.0)
 
-    def resume(self, where: Resume) -> None:
-        """Be as we were after the iteration before."""
+    async def resume(self, where: Resume) -> None:
+        """Be as we were after the iteration before. Raises CheckpointLost."""
+        if (now := await self._policy.step()) < where.step:
+            raise CheckpointLost(
+                f"the policy's checkpoint {where.step}, which iteration {where.iteration - 1} led to, is lost or "
+                f"damaged, and the newest whole one is {now}: put it back and retry the run, or fork it at step {now}"
+            )
         self._step, self._best_step = where.step, where.best_step
         self._best = (where.best_success, where.best_reward)
         if isinstance(self._environment, Reflective) and where.environment_state is not None:

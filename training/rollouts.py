@@ -14,6 +14,7 @@ import structlog
 
 from environment.base import Environment, Episode, Json, Scenario, ToolError
 from environment.trace import span
+from training.allowance import BudgetReached, Reservation, Unreserved, Usage
 from training.backends.art_import import import_art
 from training.backends.base import Endpoint
 from training.types import Rollout
@@ -77,10 +78,12 @@ async def rollout(
     temperature: float = 1.0,
     max_completion_tokens: int = 256,
     timeout_s: float = 300.0,
+    reservation: Reservation | None = None,
 ) -> Rollout:
     """One try. Cancellation passes through; whatever else goes wrong under way is the rollout's `error`.
 
-    Raises what the environment raises if it cannot open the scenario.
+    Raises what the environment raises if it cannot open the scenario, and BudgetReached where the next request does not
+    fit the reservation.
     """
     request = {"temperature": temperature, "max_tokens": max_completion_tokens}
     started_at, clock = time.time(), time.monotonic()
@@ -91,7 +94,7 @@ async def rollout(
             async with asyncio.timeout(timeout_s):
                 for restart in itertools.count():
                     try:
-                        await _play(episode, chat, trajectory, request, Random(seed))
+                        await _play(episode, chat, trajectory, request, Random(seed), reservation or Unreserved())
                         break
                     except _away() as failure:
                         if restart == chat.restarts:
@@ -99,6 +102,8 @@ async def rollout(
                         log.info("rollout begins again: its endpoint was away", rollout_id=id, error=str(failure))
                     await asyncio.sleep(min(0.5 * 2**restart, _LONGEST_PAUSE_S))
                     episode, trajectory = _open(environment, scenario, id, max_turns)
+        except BudgetReached:
+            raise
         except TimeoutError:
             error = f"the rollout took longer than {timeout_s:g} s"
         except Exception as failure:
@@ -128,12 +133,22 @@ def _away() -> tuple[type[Exception], ...]:
     return openai.APIConnectionError, openai.InternalServerError
 
 
-async def _play(episode: Episode, chat: Chat, trajectory: "Trajectory", request: dict[str, Any], seeds: Random) -> None:
+async def _play(
+    episode: Episode,
+    chat: Chat,
+    trajectory: "Trajectory",
+    request: dict[str, Any],
+    seeds: Random,
+    reservation: Reservation,
+) -> None:
     messages: list[dict[str, Json]] = list(trajectory.messages_and_choices)  # type: ignore[arg-type]
+    known, fresh = 0, [*messages, {"tools": trajectory.tools}]
     while trajectory.metrics["turns"] < episode.max_turns:
+        await reservation.room_for(lambda known=known, fresh=fresh: _most(known, fresh, request["max_tokens"]))  # type: ignore[misc]
         with span("turn", turn=int(trajectory.metrics["turns"]) + 1) as traced:
-            choice = await _sample(chat, messages, trajectory, request | {"seed": seeds.getrandbits(53)})
+            choice, used = await _sample(chat, messages, trajectory, request | {"seed": seeds.getrandbits(53)})
             traced.output = message = _as_message(choice)
+        reservation.spend(used)
         trajectory.messages_and_choices.append(choice)
         messages.append(message)
         clock = time.monotonic()
@@ -143,12 +158,19 @@ async def _play(episode: Episode, chat: Chat, trajectory: "Trajectory", request:
         if over:
             return
         messages += results
+        known, fresh = used.tokens, results
     episode.end("out_of_turns", f"no final answer within {episode.max_turns} turns")
+
+
+def _most(known: int, fresh: Sequence[Json], reply_tokens: int) -> Usage:
+    """What a request takes at most: a token is at least a byte."""
+    return Usage(known + len(json.dumps(fresh, ensure_ascii=False).encode()), reply_tokens)
 
 
 async def _sample(
     chat: Chat, messages: list[dict[str, Json]], trajectory: "Trajectory", request: dict[str, Any]
-) -> "Choice":
+) -> "tuple[Choice, Usage]":
+    """The reply, and what it took."""
     from openai.types.chat import ChatCompletion
 
     clock = time.monotonic()
@@ -167,10 +189,12 @@ async def _sample(
     metrics = trajectory.metrics
     metrics["turns"] += 1
     metrics["sampling_s"] += time.monotonic() - clock
+    used = Usage()
     if completion.usage:
-        metrics["prompt_tokens"] += completion.usage.prompt_tokens
-        metrics["completion_tokens"] += completion.usage.completion_tokens
-    return completion.choices[0]
+        used = Usage(completion.usage.prompt_tokens, completion.usage.completion_tokens)
+    metrics["prompt_tokens"] += used.prompt_tokens
+    metrics["completion_tokens"] += used.completion_tokens
+    return completion.choices[0], used
 
 
 async def _execute(episode: Episode, choice: "Choice") -> tuple[list[dict[str, Json]], bool]:

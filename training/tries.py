@@ -18,7 +18,6 @@ from training.allowance import (
     Estimates,
     of_calls,
     of_kept,
-    of_rollouts,
     phase_of,
 )
 from training.backends.base import BackendUnavailable, Endpoint
@@ -106,7 +105,7 @@ class Tries:
                 done += 1
                 return load_rollout(wanted.scenario, self._kept[entry])
             worst = partial(self._estimates.rollout, wanted.scenario)
-            async with gate, self._allowance.reserved(phase, worst) as spend:
+            async with gate, self._allowance.reserved(phase, worst) as reservation:
                 finished = await rollout(
                     self._environment,
                     wanted.scenario,
@@ -117,9 +116,9 @@ class Tries:
                     temperature=temperature,
                     max_completion_tokens=config.max_completion_tokens,
                     timeout_s=config.rollout_timeout_s,
+                    reservation=reservation,
                 )
                 self._estimates.saw_rollout(finished)
-                spend(of_rollouts([finished]))
             if endpoint.remembers and _away(finished):
                 raise BackendUnavailable(finished.error)
             done += 1
@@ -173,10 +172,10 @@ class Tries:
             [judgement] = load_judgements(self._kept[entry])
             return judgement
         phase = phase_of(*entry.split("/")[:2])
-        async with self._allowance.reserved(phase, lambda: self._estimates.judging) as spend:
+        async with self._allowance.reserved(phase, lambda: self._estimates.judging) as reservation:
             judgement = await judge_group(self._judge, scenario, group)
             self._estimates.saw_judgement(judgement)
-            spend(of_calls(judgement.calls))
+            reservation.spend(of_calls(judgement.calls))
         if judgement.calls:
             self._journal.keep_soon(self._iteration, entry, dump_judgements([judgement]))
         return judgement

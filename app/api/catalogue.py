@@ -5,6 +5,8 @@ from pydantic import BaseModel
 
 import environment.registry
 import judges.registry
+from app.api.dependencies import CurrentService
+from app.backends import choices
 
 router = APIRouter(tags=["catalogue"])
 
@@ -18,6 +20,26 @@ class Catalogue(BaseModel):
 
     items: list[Named]
     next_cursor: None = None
+
+
+class BackendOut(Named):
+    available: bool
+    reason: str | None
+    """Why not, and what to do about it."""
+
+
+class BackendCatalogue(BaseModel):
+    items: list[BackendOut]
+    next_cursor: None = None
+
+
+@router.get("/backends")
+async def list_backends(service: CurrentService) -> BackendCatalogue:
+    """Where models can be trained."""
+    found = choices(service.settings)
+    return BackendCatalogue(
+        items=[BackendOut(name=each.name, available=each.refusal is None, reason=each.refusal) for each in found]
+    )
 
 
 @router.get("/environments")

@@ -4,16 +4,24 @@ from typing import Annotated
 
 from fastapi import Depends, Path, Query, Request
 
+from app.api.run_documents import RunDocuments
 from app.auth.caller import Caller
 from app.service import Service
 
+# All of them coroutines: FastAPI sends what is none through a thread, which costs more than the rest of a request.
 
-def _service(request: Request) -> Service:
+
+async def _service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
 
-def _caller(request: Request) -> Caller:
+async def _run_documents(request: Request) -> RunDocuments:
+    documents: RunDocuments = request.app.state.run_documents
+    return documents
+
+
+async def _caller(request: Request) -> Caller:
     caller: Caller = request.state.caller
     return caller
 
@@ -22,6 +30,7 @@ _NO_NUL = r"^[^\x00]+$"
 """Postgres has no text with U+0000; such an id exists nowhere."""
 
 CurrentService = Annotated[Service, Depends(_service)]
+CurrentRunDocuments = Annotated[RunDocuments, Depends(_run_documents)]
 CurrentCaller = Annotated[Caller, Depends(_caller)]
 """Who makes the request. Public paths have no caller."""
 Limit = Annotated[int, Query(ge=1, le=200, description="At most so many items")]

@@ -11,7 +11,8 @@ from fastapi.responses import StreamingResponse
 import environment.registry
 from app import documents, schemas
 from app.api.big_bodies import BigBodyRoute, GraphBody, ScenariosBody
-from app.api.dependencies import CurrentService, RunId
+from app.api.dependencies import CurrentCaller, CurrentService, RunId
+from app.auth.caller import Caller
 from app.documents import Kind, NewDocument, UnknownDocument
 from app.errors import InvalidRequest, NotFound
 from app.service import Service
@@ -24,36 +25,39 @@ Hash = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of th
 
 
 @router.post("/graphs", status_code=201)
-async def store_graph(service: CurrentService, request: GraphBody) -> schemas.GraphStored:
+async def store_graph(service: CurrentService, caller: CurrentCaller, request: GraphBody) -> schemas.GraphStored:
     """Store a knowledge graph for `sales_email`. The same graph again has the same hash."""
-    new = await asyncio.to_thread(_checked_graph, request)
+    new = await asyncio.to_thread(_checked_graph, caller, request)
     await _save(service, new)
     return schemas.GraphStored(**new.reference, links={"self": f"/graphs/{new.reference['sha256']}"})
 
 
 @router.get("/graphs/{sha256}")
-async def get_graph(service: CurrentService, sha256: Hash) -> StreamingResponse:
+async def get_graph(service: CurrentService, caller: CurrentCaller, sha256: Hash) -> StreamingResponse:
     """The graph, in the form in which it is posted."""
-    return await _stored(service, "graph", sha256)
+    return await _stored(service, caller.project, "graph", sha256)
 
 
 @router.post("/scenarios", status_code=201)
-async def store_scenarios(service: CurrentService, request: ScenariosBody) -> schemas.ScenariosStored:
+async def store_scenarios(
+    service: CurrentService, caller: CurrentCaller, request: ScenariosBody
+) -> schemas.ScenariosStored:
     """Store scenarios for an environment. The graph is only what they are checked with."""
-    given = {"environment": {"name": request.environment, "config": _config(request)}}
+    environment = {"name": request.environment, "config": _config(request)}
+    given = {"environment": environment, "model": {"project": caller.project}}
     try:
         whole = await documents.put_back(service.sessions, given)
     except UnknownDocument as error:
         raise InvalidRequest(("body", error.kind), str(error)) from error
-    new = await asyncio.to_thread(_checked_scenarios, whole["environment"], service.settings.data_dir)
+    new = await asyncio.to_thread(_checked_scenarios, caller, whole["environment"], service.settings.data_dir)
     await _save(service, new)
     return schemas.ScenariosStored(**new.reference, links={"self": f"/scenarios/{new.reference['sha256']}"})
 
 
 @router.get("/scenarios/{sha256}")
-async def get_scenarios(service: CurrentService, sha256: Hash) -> StreamingResponse:
+async def get_scenarios(service: CurrentService, caller: CurrentCaller, sha256: Hash) -> StreamingResponse:
     """The scenarios, as they were posted."""
-    return await _stored(service, "scenarios", sha256)
+    return await _stored(service, caller.project, "scenarios", sha256)
 
 
 @router.get("/runs/{run_id}/graph")
@@ -63,13 +67,13 @@ async def get_run_graph(service: CurrentService, run_id: RunId) -> StreamingResp
     sha256 = documents.reference(run.request, "graph")
     if sha256 is None:
         raise NotFound(f"run {run_id} was given no graph")
-    return await _stored(service, "graph", sha256)
+    return await _stored(service, run.model_project, "graph", sha256)
 
 
-def _checked_graph(request: schemas.GraphRequest) -> NewDocument:
+def _checked_graph(caller: Caller, request: schemas.GraphRequest) -> NewDocument:
     try:
         parse_graph(request.graph)
-        return documents.document("graph", request.graph)
+        return documents.document(caller.namespace, "graph", request.graph)
     except ValueError as error:
         raise InvalidRequest(("body", "graph"), str(error)) from error
 
@@ -79,7 +83,7 @@ def _config(request: schemas.ScenariosRequest) -> dict[str, Any]:
     return {"scenarios": request.scenarios, **graph}
 
 
-def _checked_scenarios(choice: Mapping[str, Any], data_dir: FilePath) -> NewDocument:
+def _checked_scenarios(caller: Caller, choice: Mapping[str, Any], data_dir: FilePath) -> NewDocument:
     """The graph is tried alone first, to tell whose fault it is."""
     name, config = choice["name"], choice["config"]
     graph = {key: value for key, value in config.items() if key == "graph"}
@@ -88,7 +92,7 @@ def _checked_scenarios(choice: Mapping[str, Any], data_dir: FilePath) -> NewDocu
         environment.registry.build(name, graph, data_dir).close()
         field = "scenarios"
         environment.registry.build(name, config, data_dir).close()
-        return documents.document("scenarios", config["scenarios"])
+        return documents.document(caller.namespace, "scenarios", config["scenarios"])
     except UnknownEnvironment as error:
         raise InvalidRequest(("body", "environment"), str(error)) from error
     except ValueError as error:
@@ -100,9 +104,9 @@ async def _save(service: Service, new: NewDocument) -> None:
         await documents.save(session, [new])
 
 
-async def _stored(service: Service, kind: Kind, sha256: str) -> StreamingResponse:
+async def _stored(service: Service, project: str | None, kind: Kind, sha256: str) -> StreamingResponse:
     try:
-        text = await documents.stored_text(service.sessions, kind, sha256)
+        text = await documents.stored_text(service.sessions, project, kind, sha256)
     except UnknownDocument as error:
         raise NotFound(str(error)) from error
     return StreamingResponse(_parts(kind, text), media_type="application/json")

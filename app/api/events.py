@@ -1,19 +1,23 @@
 """What happened to a run: as pages of JSON, or as a stream (server-sent events) that goes on where it broke off."""
 
 from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
+from starlette.types import Receive, Scope, Send
 
 from app import schemas
-from app.api.dependencies import CurrentService, Limit, NumberCursor, RunId
+from app.api.dependencies import CurrentCaller, CurrentService, Limit, NumberCursor, RunId
 from app.api.presentation import page
+from app.auth.caller import LOCAL
 from app.errors import NotFound
 from app.event_feed import parsed
 from app.events import EventType
+from app.runs.progress import Moved
 from app.runs.state import TERMINAL, RunStatus
 from app.service import Service
 
@@ -41,6 +45,7 @@ class EventOut(BaseModel):
 )
 async def list_events(
     service: CurrentService,
+    caller: CurrentCaller,
     request: Request,
     run_id: RunId,
     cursor: NumberCursor = None,
@@ -56,13 +61,33 @@ async def list_events(
     since = int(last_event_id) if last_event_id is not None else after or 0
     if RunStatus(run.status) in TERMINAL and since >= run.event_seq:
         return Response(status_code=204)  # tells an EventSource not to come back
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_stream(service, run_id, since), media_type=_STREAM, headers=headers)
+    place = nullcontext() if caller is LOCAL else service.feed.places.taken(caller.actor)
+    return _EventStream(_stream(service, run_id, since), place)
+
+
+class _EventStream(StreamingResponse):
+    """Holds its caller's place for as long as it is sent, and no longer however it ends."""
+
+    def __init__(self, parts: AsyncIterator[str], place: AbstractContextManager[None]) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(parts, media_type=_STREAM, headers=headers)
+        self._place = place
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises TooManyRequests before anything is sent."""
+        with self._place:
+            await super().__call__(scope, receive, send)
 
 
 async def _stream(service: Service, run_id: str, after: int) -> AsyncIterator[str]:
-    """Until all of a run that has ended was sent. A comment now and then keeps the connection open."""
+    """Until all of a run that has ended was sent. A comment now and then keeps the connection open.
+
+    Progress has no id: it is no event, and a client that reconnects goes on after the last event.
+    """
     async for events in service.feed.watch(run_id, after):
+        if isinstance(events, Moved):
+            yield f"event: progress\ndata: {events.document}\n\n"
+            continue
         if not events:
             yield ": nothing new\n\n"
             continue

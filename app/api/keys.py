@@ -25,7 +25,9 @@ class KeyRequest(schemas._Request):
     project: schemas.Name | Literal["*"] | None = None
     name: str = Field(min_length=1, max_length=100)
     """What it is for; for people."""
-    scopes: set[Scope] = Field(default={Scope.READ, Scope.WRITE}, min_length=1)
+    scopes: set[Scope] = Field(
+        default={Scope.READ, Scope.WRITE}, min_length=1, json_schema_extra={"uniqueItems": False}
+    )
     expires_days: int | None = Field(default=None, ge=1, le=3_650)
     """None: it does not expire."""
 

@@ -7,7 +7,7 @@ from app import schemas
 from app.api.links import results_path, run_links
 from app.errors import NotFound
 from app.models import Reflection, Run
-from app.results_schemas import LedgerTotals, NodeScores, RunCost
+from app.results_schemas import LedgerTotals, NodeScores
 from app.runs.ledger import Totals
 from app.runs.queries import RunFigures, ShownIteration
 from app.runs.showcase import showcase_email, shows_email
@@ -43,32 +43,34 @@ def accepted(run: Run, endpoints: Sequence[NewEndpoint]) -> schemas.LearnLoopAcc
 
 def run_brief(run: Run) -> schemas.RunBrief:
     """A run in a list."""
-    return schemas.RunBrief(**_brief(run))
+    return schemas.RunBrief.model_validate(_brief(run))
 
 
 def run_whole(figures: RunFigures, place: Place | None) -> schemas.RunOut:
     """A run with its figures, and its place in the queue."""
     run = figures.run
-    return schemas.RunOut(
-        **_brief(run),
-        queue=None if place is None else schemas.Queue(position=place.position, reason=place.reason),
-        wait_reason=run.wait_reason,
-        parent=_parent(run),
-        attempts=run.attempts,
-        cancel_requested=run.cancel_requested,
-        request=run.request,
-        iterations=[schemas.IterationFigures(**_curve_point(row)) for row in figures.iterations],
-        evaluations=[schemas.EvaluationOut(**row) for row in figures.evaluations],
-        summary=run.summary,
-        webhooks=figures.deliveries,
-        cost=RunCost(
-            **ledger_totals(figures.used).model_dump(),
-            judge_usd=run.judge_cost_usd,
-            judge_prompt_tokens=run.judge_prompt_tokens,
-            judge_completion_tokens=run.judge_completion_tokens,
-        ),
-        results_path=results_path(run.id),
-        results_error=run.results_error,
+    return schemas.RunOut.model_validate(
+        _brief(run)
+        | {
+            "queue": None if place is None else {"position": place.position, "reason": place.reason},
+            "wait_reason": run.wait_reason,
+            "parent": _parent(run),
+            "attempts": run.attempts,
+            "cancel_requested": run.cancel_requested,
+            "request": run.request,
+            "iterations": figures.iterations,
+            "evaluations": figures.evaluations,
+            "summary": run.summary,
+            "webhooks": figures.deliveries,
+            "cost": ledger_totals(figures.used).model_dump()
+            | {
+                "judge_usd": run.judge_cost_usd,
+                "judge_prompt_tokens": run.judge_prompt_tokens,
+                "judge_completion_tokens": run.judge_completion_tokens,
+            },
+            "results_path": results_path(run.id),
+            "results_error": run.results_error,
+        }
     )
 
 
@@ -109,27 +111,25 @@ def node_scores(row: Reflection) -> NodeScores:
 
 
 def _brief(run: Run) -> dict[str, Any]:
-    best = None
-    if run.best_step is not None:
-        best = schemas.BestCheckpoint(step=run.best_step, success=run.best_success)
+    """Plain values: pydantic makes models of them all at once, much faster than one by one."""
     return {
         "run_id": run.id,
-        "status": RunStatus(run.status),
+        "status": run.status,
         "environment": run.environment,
         "judge": run.judge,
         "backend": run.backend,
-        "model": schemas.ModelOut(project=run.model_project, name=run.model_name, base_model=run.base_model),
-        "progress": schemas.Progress(
-            iterations_done=max(0, run.next_iteration - 1),
-            iterations_total=run.iterations_total,
-            iteration=run.phase_iteration,
-            phase=run.phase,
-            done=run.phase_done,
-            total=run.phase_total,
-        ),
-        "best_checkpoint": best,
+        "model": {"project": run.model_project, "name": run.model_name, "base_model": run.base_model},
+        "progress": {
+            "iterations_done": max(0, run.next_iteration - 1),
+            "iterations_total": run.iterations_total,
+            "iteration": run.phase_iteration,
+            "phase": run.phase,
+            "done": run.phase_done,
+            "total": run.phase_total,
+        },
+        "best_checkpoint": None if run.best_step is None else {"step": run.best_step, "success": run.best_success},
         "rollouts": run.rollouts,
-        "tokens": schemas.Tokens(prompt=run.prompt_tokens, completion=run.completion_tokens),
+        "tokens": {"prompt": run.prompt_tokens, "completion": run.completion_tokens},
         "error": run.error,
         "created_at": run.created_at,
         "started_at": run.started_at,
@@ -138,10 +138,10 @@ def _brief(run: Run) -> dict[str, Any]:
     }
 
 
-def _parent(run: Run) -> schemas.Parent | None:
+def _parent(run: Run) -> dict[str, Any] | None:
     if run.parent_run_id is None or run.parent_step is None:
         return None
-    return schemas.Parent(run_id=run.parent_run_id, step=run.parent_step)
+    return {"run_id": run.parent_run_id, "step": run.parent_step}
 
 
 def _curve_point(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,17 +2,23 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 
 from app import schemas
 from app.api import presentation, results
-from app.api.dependencies import CurrentCaller, CurrentService, IdCursor, Limit, NumberCursor, RunId
+from app.api.dependencies import (
+    CurrentCaller,
+    CurrentRunDocuments,
+    CurrentService,
+    IdCursor,
+    Limit,
+    NumberCursor,
+    RunId,
+)
 from app.api.links import results_path, run_links
 from app.runs.fork import fork
-from app.runs.leases import Limits
 from app.runs.removal import remove
 from app.runs.state import RunStatus
-from app.runs.waiting import place_of
 from app.service import Service
 
 router = APIRouter(tags=["runs"])
@@ -32,13 +38,10 @@ async def list_runs(
     return presentation.page(found, limit, presentation.run_brief, lambda run: run.id)
 
 
-@router.get("/runs/{run_id}")
-async def get_run(service: CurrentService, run_id: RunId) -> schemas.RunOut:
+@router.get("/runs/{run_id}", response_model=schemas.RunOut)
+async def get_run(documents: CurrentRunDocuments, run_id: RunId) -> Response:
     """Status, progress, the curve of rewards, held-out figures, best checkpoint, error."""
-    figures = await service.queries.figures(run_id)
-    settings = service.settings
-    limits = Limits(settings.max_runs_per_project, settings.max_runs_per_backend)
-    return presentation.run_whole(figures, await place_of(service.sessions, figures.run, limits))
+    return Response(await documents.get(run_id), media_type="application/json")
 
 
 @router.delete("/runs/{run_id}")
@@ -114,4 +117,4 @@ def _moved(service: Service, run_id: str, status: RunStatus) -> schemas.Accepted
 
 
 def _after(cursor: str | None) -> int:
-    return -1 if cursor is None else int(cursor)
+    return -1 if cursor is None else min(int(cursor), 2**31 - 1)

@@ -17,6 +17,8 @@ from app.errors import Forbidden, NotFound
 from app.models import Run, Trajectory, WebhookDelivery, WebhookEndpoint
 from app.schemas import LearnLoopRequest
 
+_MOST_KNOWN = 10_000
+
 
 class Owned(NamedTuple):
     """Something that belongs to a project."""
@@ -48,8 +50,32 @@ async def own_only(request: Request, service: CurrentService, caller: CurrentCal
     """Dependency of every route. Raises NotFound for what the path names if it is not the caller's."""
     path = route_path(request.scope)
     owned = next((owned for begin, owned in OWNED.items() if path.startswith(begin)), None)
-    if owned is not None and request.path_params:
-        await require(service.sessions, caller, owned, next(iter(request.path_params.values())))
+    if owned is None or caller.project is None or not request.path_params:
+        return
+    id = next(iter(request.path_params.values()))
+    known: KnownRuns = request.app.state.known_runs
+    if owned is not RUN:
+        await require(service.sessions, caller, owned, id)
+    elif not known.has(caller.project, id):
+        await require(service.sessions, caller, owned, id)
+        known.add(caller.project, id)
+
+
+class KnownRuns:
+    """Which runs were found to be of which project. That never changes, and of a deleted one nothing is found."""
+
+    def __init__(self) -> None:
+        self._found: set[tuple[str, str]] = set()
+
+    def has(self, project: str, run_id: str) -> bool:
+        """Whether it was found before."""
+        return (project, run_id) in self._found
+
+    def add(self, project: str, run_id: str) -> None:
+        """Remember one, and from time to time forget all."""
+        if len(self._found) >= _MOST_KNOWN:
+            self._found.clear()
+        self._found.add((project, run_id))
 
 
 async def require(sessions: Sessions, caller: Caller, owned: Owned, id: str) -> None:
@@ -77,5 +103,7 @@ def in_project(request: LearnLoopRequest, caller: Caller) -> LearnLoopRequest:
 def require_model(caller: Caller, model: str, base_models: Container[str]) -> None:
     """A model by name is a base model or PROJECT/NAME. Raises NotFound if its project is not the caller's."""
     project, _, name = model.partition("/")
-    if model not in base_models and not (caller.sees(project) and "/" not in name):
+    # A name without a project could be any project's; only who sees all of them may use one.
+    whole = bool(name) or caller.project is None
+    if model not in base_models and not (whole and caller.sees(project) and "/" not in name):
         raise NotFound(f"there is no model {model!r}")

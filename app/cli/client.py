@@ -99,8 +99,9 @@ class Service:
                         lost_at = None
                         if line.startswith("data: "):
                             event = json.loads(line.removeprefix("data: "))
-                            newest = event["seq"]
-                            yield event
+                            if "seq" in event:  # otherwise it is progress
+                                newest = event["seq"]
+                                yield event
             except (ServiceUnreachable, httpx.TransportError) as error:
                 lost_at = lost_at or time.monotonic()
                 if time.monotonic() - lost_at > _PATIENCE_S:

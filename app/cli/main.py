@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from app.cli import ask, demo, feedback, inbox, keys, runs, serve, train, webhooks, worker
+from app.cli import ask, demo, feedback, inbox, keys, models, runs, serve, train, webhooks, worker
 from app.cli.terminal import Failure, print_failure
 
 
@@ -40,6 +40,7 @@ app.add_typer(runs.app, name="runs")
 app.add_typer(feedback.app, name="feedback")
 app.add_typer(inbox.app, name="inbox")
 app.add_typer(keys.app, name="keys")
+app.add_typer(models.app, name="models")
 app.add_typer(webhooks.app, name="webhooks")
 
 

@@ -1,5 +1,7 @@
 """`learnloop serve`, and the settings of commands that work in the data directory."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,15 +25,25 @@ def serve(
 ) -> None:
     """Run the service until Ctrl-C. Settings come from the environment and .env; these flags win."""
     settings = settings_with(host=host, port=port, data_dir=data_dir)
-    from app import main
-    from app.data_directory import DataDirectoryError
-    from app.db import DatabaseUrlError, SchemaError
-    from app.embedded_postgres import EmbeddedPostgresError
+    from app.serving import serve as serve_until_stopped
 
+    with plainly():
+        serve_until_stopped(settings)
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """What keeps a process from starting as a Failure. These imports take a second: not before they are needed."""
     try:
-        main.serve(settings)
-    except (DataDirectoryError, DatabaseUrlError, SchemaError, EmbeddedPostgresError) as error:
-        raise Failure(str(error)) from error
+        yield
+    except Exception as error:
+        from app.data_directory import DataDirectoryError
+        from app.db import DatabaseUrlError, SchemaError
+        from app.embedded_postgres import EmbeddedPostgresError
+
+        if isinstance(error, DataDirectoryError | DatabaseUrlError | SchemaError | EmbeddedPostgresError):
+            raise Failure(str(error)) from error
+        raise
 
 
 def settings_with(**flags: Any) -> "Settings":

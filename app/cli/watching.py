@@ -135,6 +135,8 @@ def _now(run: Json) -> str:
     progress = run["progress"]
     if run["status"] != "running" or progress["iteration"] is None:
         return _waits(run) or f"run {run['run_id']} is {run['status']}"
+    if run["wait_reason"]:
+        return f"waiting: {run['wait_reason']}"
     place = f"iteration {progress['iteration']}/{progress['iterations_total']}" if progress["iteration"] else "baseline"
     phase = _PHASES.get(progress["phase"], progress["phase"])
     if not progress["total"]:

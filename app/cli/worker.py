@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from app.cli.options import DataDir
-from app.cli.serve import settings_with
+from app.cli.serve import plainly, settings_with
 from app.cli.terminal import Failure
 
 
@@ -25,11 +25,7 @@ def worker(
         raise Failure(
             "a worker drives at least one run: LEARNLOOP_MAX_CONCURRENT_RUNS is 0, which is for API processes"
         )
-    from app.data_directory import DataDirectoryError
-    from app.db import DatabaseUrlError, SchemaError
-    from app.worker import work
+    from app.serving import work
 
-    try:
+    with plainly():
         work(settings)
-    except (DataDirectoryError, DatabaseUrlError, SchemaError) as error:
-        raise Failure(str(error)) from error

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
 from app import documents, idempotency
+from app.backends import refusal
 from app.documents import NewDocument, UnknownDocument
 from app.engine_process import EngineUnavailable
 from app.errors import InvalidRequest, Unavailable
@@ -30,8 +31,8 @@ from app.webhooks.endpoints import NewEndpoint
 from environment.registry import UnknownEnvironment
 from judges.base import JudgeServices
 from judges.registry import UnknownJudge
-from training.backends import registry
 from training.backends.base import BackendUnavailable
+from training.backends.embedded import NAME as EMBEDDED
 
 _Place = tuple[str | int, ...]
 _CHECKPOINT = re.compile(r"(?P<project>[A-Za-z0-9._-]+)/(?P<name>[A-Za-z0-9._-]+)@(?P<step>\d{1,9})")
@@ -111,9 +112,10 @@ async def _save_descent(session: AsyncSession, run_id: str, parent: Parent, acto
 async def _check_backend(service: Service, complete: Mapping[str, Any]) -> str | None:
     """The engine that the run must be driven on, None for any. Raises InvalidRequest, Unavailable."""
     backend, model = complete["backend"], complete["model"]
-    if backend not in registry.names():
-        known = ", ".join(registry.names())
-        raise InvalidRequest(("body", "backend"), f"no backend named {backend!r}; there are: {known}")
+    if (refused := refusal(service.settings, backend, model["base_model"])) is not None:
+        raise InvalidRequest(("body", "backend"), refused)
+    if backend != EMBEDDED:
+        return None  # it has its own base models; what it does not have is told when the run starts
     base_model, bases = model["base_model"], {TINY_BASE, *service.settings.engine_base_models}
     if base_model in bases:
         return await service.queries.engine_of(backend, model["project"], model["name"])

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from training.allowance import BudgetReached, Phase, Spend, Usage
+from training.allowance import BudgetReached, Phase, Usage
 
 Clock = Callable[[], float]
 """Seconds that only grow."""
@@ -96,8 +96,7 @@ class Meter:
         self._seconds = past.seconds
         self._before = past.usage
         self._now = dict(past.unfinished)
-        self._calls = 0
-        self._held = Usage()
+        self._open: list[Held] = []
         self._changed = asyncio.Event()
 
     @property
@@ -131,44 +130,70 @@ class Meter:
     def begin(self, iteration: int, kept: Mapping[Phase, Usage]) -> None:
         if iteration != self.iteration:
             self._advance(iteration)
-        for phase, used in self._now.items():  # somebody worked on it: what was not kept is done again
+        self.keep(kept)
+
+    def keep(self, kept: Mapping[Phase, Usage]) -> None:
+        """Of what the iteration under way took nothing is left but this: the rest led to nothing."""
+        for phase, used in self._now.items():
             lost = _without(used, kept.get(phase, Usage()))
             if lost.tokens or lost.usd:
                 self.lost[phase] = self.lost.get(phase, Usage()) + lost
         self._now = dict(kept)
 
     @asynccontextmanager
-    async def reserved(self, phase: Phase, most: Callable[[], Usage | None]) -> AsyncIterator[Spend]:
-        held = await self._admit(most)
-
-        def spend(used: Usage) -> None:
-            self._now[phase] = self._now.get(phase, Usage()) + used
-
-        self._calls, self._held = self._calls + 1, self._held + held
+    async def reserved(self, phase: Phase, most: Callable[[], Usage | None]) -> AsyncIterator["Held"]:
+        held = Held(self, phase, await self._admit(most))
+        self._open.append(held)
         try:
-            yield spend
+            yield held
         finally:
-            self._calls -= 1
-            self._held = _without(self._held, held) if self._calls else Usage()
-            self._changed.set()
-            self._changed = asyncio.Event()
+            self._open.remove(held)
+            self._change()
 
     async def _admit(self, most: Callable[[], Usage | None]) -> Usage:
         """What is held back for a call, once it fits."""
-        if self._budget == Budget():
+        if not self.limited:
             return Usage()
         while True:
             needed = most()
-            alone = needed is None and self._calls > 0
+            alone = needed is None and bool(self._open)
             shortage = self._shortage(needed)
             if shortage is None and not alone:
                 return needed or Usage()
-            if shortage is not None and self._calls == 0:
+            if shortage is not None and not self._open:
                 raise RunBudgetReached(shortage)
             await self._changed.wait()
 
+    @property
+    def limited(self) -> bool:
+        """Whether there is any limit."""
+        return self._budget != Budget()
+
+    async def extend(self, held: "Held", most: Callable[[], Usage]) -> None:
+        """Hold more back for a call under way, once it fits."""
+        while (more := _without(most(), held.left)).tokens:
+            shortage = self._shortage(more)
+            if shortage is None:
+                held.left += more
+                return
+            if all(other.waits for other in self._open if other is not held):
+                raise RunBudgetReached(shortage)
+            held.waits = True
+            try:
+                await self._changed.wait()
+            finally:
+                held.waits = False
+
+    def spend(self, phase: Phase, used: Usage) -> None:
+        """So much was used."""
+        self._now[phase] = self._now.get(phase, Usage()) + used
+
+    def _change(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
     def _shortage(self, needed: Usage | None) -> Shortage | None:
-        spent, more = self.spent, self._held + (needed or Usage())
+        spent, more = self.spent, sum((held.left for held in self._open), needed or Usage())
         after = {
             "usd": spent.usd + (more.usd or 0.0),
             "minutes": spent.minutes,
@@ -183,8 +208,33 @@ class Meter:
         return None
 
 
+@dataclass(eq=False)
+class Held:
+    """What is held back for one call (training.allowance.Reservation)."""
+
+    meter: Meter
+    phase: Phase
+    left: Usage
+    """Of what was held back, without what was used."""
+    waits: bool = False
+    """It needs more, and there is none."""
+
+    async def room_for(self, most: Callable[[], Usage]) -> None:
+        if self.meter.limited:
+            await self.meter.extend(self, most)
+
+    def spend(self, used: Usage) -> None:
+        self.left = _without(self.left, used)
+        self.meter.spend(self.phase, used)
+
+
+_NOTHING_USD = 1e-9
+
+
 def _without(all_of_it: Usage, part: Usage) -> Usage:
     usd = None if all_of_it.usd is None else max(0.0, all_of_it.usd - (part.usd or 0.0))
+    if usd is not None and usd < _NOTHING_USD:  # what the order of a sum leaves
+        usd = 0.0
     return Usage(
         max(0, all_of_it.prompt_tokens - part.prompt_tokens),
         max(0, all_of_it.completion_tokens - part.completion_tokens),

@@ -12,7 +12,7 @@ from judges.base import Judge, JudgeServices
 from training.backends.base import ModelSpec
 from training.types import EvaluationConfig, RunConfig
 
-_ELSEWHERE = {"environment", "judge", "model", "backend", "evaluation", "budget"}
+_ELSEWHERE = {"environment", "judge", "model", "backend", "evaluation", "budget", "checkpoints"}
 
 
 def make_environment(request: Mapping[str, Any], data_dir: Path) -> Environment:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractContextManager, AsyncExitStack, aclosing, closing
+from contextlib import AbstractContextManager, AsyncExitStack, aclosing, closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
@@ -18,13 +18,14 @@ from app.models import Run
 from app.runs import ledger
 from app.runs.budget import Budget, Clock, Meter
 from app.runs.configuration import make_environment, make_judge, model_spec, run_config
-from app.runs.journal_store import StoredJournal
+from app.runs.journal_store import Cost, StoredJournal
 from app.runs.leases import Lease, LeaseLost
 from app.runs.own_thread import on_loop, on_own_thread, unbroken
 from app.runs.patience import patiently
 from app.runs.record import iteration_rows, save_iteration
 from app.runs.results_files import ResultsFiles
 from app.runs.resuming import begin_with, inherited_state, resume_of
+from app.runs.retention import thin_out
 from environment.base import Environment
 from environment.trace import Span, Tracer, span, tracing
 from judges.base import Judge, JudgeServices
@@ -58,10 +59,10 @@ class LearnLoop(Protocol):
 
 _AWAY = (EngineUnavailable, BackendUnavailable)
 _PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 60.0, 60.0, 60.0)
-"""Before we try a backend again that is away; when they are used up without progress the run fails."""
+"""Before we try a backend again that is away; when they are used up without progress the run pauses."""
 
 _SETTLE_S = 5.0
-"""How long the ledger waits for a database that is away when the work has stopped."""
+"""How long the journal and the ledger wait for a database that is away when the work has stopped."""
 
 log = structlog.get_logger(__name__)
 
@@ -76,6 +77,7 @@ class _Work:
     journal: StoredJournal
     meter: Meter
     note: Callable[[Progress], None]
+    waits: Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -93,16 +95,22 @@ class Driver:
     """Measures the time that a run is driven."""
 
     async def drive(
-        self, run: Run, lease: Lease, note: Callable[[Progress], None], on_lost: Callable[[], None]
+        self,
+        run: Run,
+        lease: Lease,
+        note: Callable[[Progress], None],
+        waits: Callable[[str], None],
+        on_lost: Callable[[], None],
     ) -> None:
         """Drive the run to its end, on a thread of its own; what is saved is saved on the caller's event loop.
 
-        `note` and `on_lost` are called on that thread. Raises LeaseLost, BudgetReached, and what ends a run.
+        `note`, `waits` (with what the run waits for) and `on_lost` are called on that thread. Raises LeaseLost,
+        BudgetReached, and what ends a run.
         """
         home = asyncio.get_running_loop()
         past = await patiently(lambda: ledger.past_of(self.sessions, run.id))
         meter = Meter(Budget.of(run.request), past, self.clock)
-        work = _Work(run, lease, home, StoredJournal(self.sessions, lease, home, on_lost), meter, note)
+        work = _Work(run, lease, home, StoredJournal(self.sessions, lease, home, on_lost), meter, note, waits)
         try:
             await on_own_thread(lambda: self._patiently(work), name=f"run-{run.id}")
         except LeaseLost:
@@ -137,10 +145,16 @@ class Driver:
                 except BudgetReached:
                     await work.journal.flush()
                     raise
+                except asyncio.CancelledError:
+                    # A planned end loses no finished rollout, unless the database is away.
+                    with suppress(LeaseLost, *DATABASE_DOWN):
+                        await work.journal.flush(_SETTLE_S)
+                    raise
                 except _AWAY as error:
                     if (pause_s := next(pauses, None)) is None:
                         raise
                     log.warning("backend away, waiting", error=str(error), pause_s=pause_s)
+                    work.waits(str(error))
                     await asyncio.sleep(pause_s)
 
     async def _learn(self, work: _Work, note: Callable[[Progress], None]) -> None:
@@ -154,11 +168,12 @@ class Driver:
                 begin_with(environment, await on_loop(home, patiently(lambda: inherited_state(self.sessions, run.id))))
             backend = await self.connect(run.backend)
             stack.push_async_callback(backend.close)
+            policy = await backend.register(model_spec(run))
             results = self.learn(
                 run_config(run.request),
                 environment,
                 make_judge(run.request, self.judge_services(run, environment)),
-                await backend.register(model_spec(run)),
+                policy,
                 progress=note,
                 journal=work.journal,
                 resume=resume,
@@ -168,13 +183,15 @@ class Driver:
             async for result in results:
                 # A commit that is half done is neither saved nor not saved: it goes to its end.
                 await unbroken(on_loop(home, self._save(work, result)))
+                await thin_out(self.sessions, home, run, backend, policy)
 
     async def _save(self, work: _Work, result: IterationResult) -> None:
         run, meter, seconds = work.run, work.meter, work.meter.unsettled_s()
-        used = ledger.entries_of(result, meter.lost, seconds)
+        used = ledger.entries_of(result, meter, seconds)
         rows = await asyncio.to_thread(iteration_rows, run, result, used)
         await patiently(lambda: save_iteration(self.sessions, work.lease, rows))
         meter.settled(seconds, whole=True)
+        cost, work.journal.cost = work.journal.cost, Cost()
         log.info(
             "iteration saved",
             run_id=run.id,
@@ -183,6 +200,8 @@ class Driver:
             reward=result.rewards.mean,
             success=result.success,
             seconds=round(result.timing.total_s, 2),
+            journal_s=round(cost.waited_s, 3),
+            journal_beside_s=round(cost.beside_s, 3),
         )
         await patiently(lambda: self.results.write(run.id))
 

@@ -32,7 +32,11 @@ class Heartbeat:
             pool_size=1,
             max_overflow=0,
             pool_pre_ping=True,
-            connect_args={"connect_timeout": 5, "options": f"-c statement_timeout={int(ttl_s * 1000 / 3)}"},
+            connect_args={
+                "connect_timeout": 5,
+                "tcp_user_timeout": int(ttl_s * 1000 / 3),
+                "options": f"-c statement_timeout={int(ttl_s * 1000 / 3)}",
+            },
         )
         self._ttl_s = ttl_s
         self._leases = leases
@@ -63,17 +67,20 @@ class Heartbeat:
         sent = time.monotonic()
         try:
             held = self._renew(leases)
-        except DATABASE_DOWN as error:
-            log.warning("leases not renewed: the database does not answer", error=str(error).splitlines()[0])
-            overdue = sent - _PATIENCE * self._ttl_s
-            for lease in leases:
-                if self._renewed[lease] < overdue:
-                    self._lost(lease)
+        except Exception as error:  # any: if the thread ended, every lease would lapse and nobody be told
+            unexpected = None if isinstance(error, DATABASE_DOWN) else error
+            log.warning("leases not renewed", error=next(iter(str(error).splitlines()), ""), exc_info=unexpected)
+            self._tell_overdue(leases, sent - _PATIENCE * self._ttl_s)
             return
         for lease in leases:
             if (lease.run_id, lease.epoch) in held:
                 self._renewed[lease] = sent
             else:
+                self._lost(lease)
+
+    def _tell_overdue(self, leases: Sequence[Lease], since: float) -> None:
+        for lease in leases:
+            if self._renewed[lease] < since:
                 self._lost(lease)
 
     def _renew(self, leases: Sequence[Lease]) -> set[tuple[str, int]]:

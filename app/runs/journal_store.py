@@ -1,19 +1,20 @@
 """The journal of a run's unfinished iteration in the database. Entries are written in groups, under the run's lease."""
 
 import asyncio
+import time
 import zlib
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 
-from sqlalchemy import select, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import select, text, update
 
 from app.db import Sessions
 from app.events import EventType, append
 from app.models import Journal, Run
 from app.runs.leases import Lease, LeaseLost, require
 from app.runs.own_thread import on_loop
-from app.runs.patience import patiently
+from app.runs.patience import LONG_S, patiently
 
 _GROUP_S = 0.05
 """Entries that come within this time are written together."""
@@ -22,7 +23,40 @@ _LEVEL = 1
 _PHASES = {"judge/train": ("rollout", "judge"), "train": ("train",)}
 """Which phases are complete once an entry of that name is kept."""
 
-Row = dict[str, Any]
+Row = tuple[int, str, bytes]
+"""Iteration, name and compressed value."""
+
+# One statement for any number of entries, so that it is built once. A commit whose reply was lost is tried again: what
+# it wrote is there.
+_WRITE = text(
+    "INSERT INTO journal (run_id, epoch, iteration, name, value) "
+    "SELECT :run_id, :epoch, entry.* FROM unnest(CAST(:iterations AS integer[]), CAST(:names AS text[]), "
+    "CAST(:values AS bytea[])) AS entry ON CONFLICT DO NOTHING RETURNING iteration, name"
+)
+
+
+@dataclass
+class Cost:
+    """Seconds that a run waited for its journal, and seconds of writes beside which it went on."""
+
+    waited_s: float = 0.0
+    beside_s: float = 0.0
+
+    @contextmanager
+    def waited(self) -> Iterator[None]:
+        clock = time.monotonic()
+        try:
+            yield
+        finally:
+            self.waited_s += time.monotonic() - clock
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        clock = time.monotonic()
+        try:
+            yield
+        finally:
+            self.beside_s += time.monotonic() - clock
 
 
 class StoredJournal:
@@ -37,6 +71,8 @@ class StoredJournal:
     ) -> None:
         """`on_lost` is told that the lease is gone, where nobody waits for the write that found it out."""
         self._sessions = sessions
+        self.cost = Cost()
+        """Since somebody put a new one here."""
         self._lease = lease
         self._home = home
         self._on_lost = on_lost
@@ -54,32 +90,35 @@ class StoredJournal:
                 rows = (await session.execute(query)).all()
             return {name: zlib.decompress(value).decode() for name, value in rows}
 
-        return dict(await on_loop(self._home, patiently(read)))
+        with self.cost.waited():
+            return dict(await on_loop(self._home, patiently(read)))
 
     async def keep(self, iteration: int, name: str, value: str) -> None:
         """Raises LeaseLost."""
-        self._add(iteration, name, value)
-        await self._flush()
+        with self.cost.waited():
+            self._add(iteration, name, value)
+            await self.flush()
 
     def keep_soon(self, iteration: int, name: str, value: str) -> None:
-        self._add(iteration, name, value)
+        with self.cost.waited():
+            self._add(iteration, name, value)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_GROUP_S, self._flush_soon)
 
-    async def flush(self) -> None:
-        """Everything that was kept so far survives us when this returns. Raises LeaseLost."""
-        await self._flush()
+    async def flush(self, at_most_s: float = LONG_S) -> None:
+        """Everything that was kept so far survives us when this returns. Raises LeaseLost, and DATABASE_DOWN after
+        `at_most_s` seconds of a database that is away."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        async with self._writing:
+            rows, self._waiting = self._waiting, []
+            if rows:
+                await on_loop(self._home, patiently(lambda: self._write(rows), at_most_s))
 
     def _add(self, iteration: int, name: str, value: str) -> None:
-        self._waiting.append(
-            {
-                "run_id": self._lease.run_id,
-                "iteration": iteration,
-                "name": name,
-                "epoch": self._lease.epoch,
-                "value": zlib.compress(value.encode(), _LEVEL),
-            }
-        )
+        packed = zlib.compress(value.encode(), _LEVEL)
+        self._waiting.append((iteration, name, packed))
 
     def _flush_soon(self) -> None:
         task = asyncio.get_running_loop().create_task(self._flush_or_tell())
@@ -88,26 +127,18 @@ class StoredJournal:
 
     async def _flush_or_tell(self) -> None:
         try:
-            await self._flush()
+            with self.cost.beside():
+                await self.flush()
         except LeaseLost:
             self._on_lost()
-
-    async def _flush(self) -> None:
-        """Write what waits, in order. Raises LeaseLost."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        async with self._writing:
-            rows, self._waiting = self._waiting, []
-            if rows:
-                await on_loop(self._home, patiently(lambda: self._write(rows)))
 
     async def _write(self, rows: list[Row]) -> None:
         async with self._sessions.begin() as session:
             await require(session, self._lease)
-            # A commit whose reply was lost is tried again: what it wrote is there.
-            write = insert(Journal).values(rows).on_conflict_do_nothing().returning(Journal.iteration, Journal.name)
-            new = (await session.execute(write)).all()
+            iterations, names, values = (list(column) for column in zip(*rows, strict=True))
+            mine = {"run_id": self._lease.run_id, "epoch": self._lease.epoch}
+            entries = {"iterations": iterations, "names": names, "values": values}
+            new = (await session.execute(_WRITE, mine | entries)).all()
             if not new:
                 return
             await session.execute(update(Run).where(Run.id == self._lease.run_id).values(attempts=0))

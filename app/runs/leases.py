@@ -4,7 +4,7 @@ A run is claimed if it is queued, or if its worker has not renewed the lease in 
 whoever still works with an older one finds nothing to commit to (`held`) and stops.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,9 +148,9 @@ class Leases:
 
     async def release(self, lease: Lease) -> None:
         """Let another worker go on at once. Nothing happens if the lease is not ours any more."""
-        values = {"status": RunStatus.QUEUED, "owner": None, "lease_until": None, **NO_PROGRESS}
         # A stop in good order is no sign of a run that kills its workers.
-        give = update(Run).where(lease.held()).values(**values, attempts=func.greatest(Run.attempts - 1, 0))
+        values = {"status": RunStatus.QUEUED, "attempts": func.greatest(Run.attempts - 1, 0), **NOBODYS}
+        give = update(Run).where(lease.held()).values(**values)
         async with self._sessions.begin() as session:
             if (await session.execute(give.returning(Run.id))).scalar_one_or_none() is not None:
                 await append(session, lease.run_id, EventType.RUN_RELEASED, lease.actor)
@@ -162,8 +162,15 @@ class Leases:
             await session.execute(dead.values(lease_until=None))
 
 
-NO_PROGRESS: dict[str, Any] = {"phase": None, "phase_iteration": None, "phase_done": None, "phase_total": None}
-"""Of a run that nobody drives."""
+NOBODYS: Mapping[str, Any] = {
+    "owner": None,
+    "lease_until": None,
+    "phase": None,
+    "phase_iteration": None,
+    "phase_done": None,
+    "phase_total": None,
+}
+"""The columns of a run that nobody drives."""
 
 
 def until(ttl_s: float) -> ColumnElement[Any]:
@@ -179,9 +186,7 @@ async def _give_up(session: AsyncSession, run: Run) -> None:
     end = (
         update(Run)
         .where(Run.id == run.id)
-        .values(
-            status=RunStatus.FAILED, error=reason, finished_at=func.now(), owner=None, lease_until=None, **NO_PROGRESS
-        )
+        .values(status=RunStatus.FAILED, error=reason, finished_at=func.now(), **NOBODYS)
     )
     await session.execute(end)
     await append(session, run.id, EventType.RUN_FAILED, "system", {"error": reason})

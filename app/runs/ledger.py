@@ -51,8 +51,9 @@ class Totals:
         return Spent(self.usage.usd or 0.0, self.seconds / 60, self.usage.tokens)
 
 
-def entries_of(result: IterationResult, lost: Mapping[Phase, Usage], driven_s: float) -> list[Entry]:
-    """The rows of an iteration that is done; `driven_s` since the last rows were saved."""
+def entries_of(result: IterationResult, meter: Meter, driven_s: float) -> list[Entry]:
+    """The rows of an iteration that is done; `driven_s` since the last rows were saved. What the meter counted beyond
+    the result led to nothing: requests of rollouts that began again."""
     seconds = {phase: getattr(result.timing, f"{phase}_s") for phase in _PHASES}
     rollouts: dict[Phase, list[ScoredRollout]] = {
         "rollout": [scored for group in result.groups for scored in group.rollouts],
@@ -75,8 +76,9 @@ def entries_of(result: IterationResult, lost: Mapping[Phase, Usage], driven_s: f
             made = [each.rollout for each in rollouts.get(phase, ()) if (each.rollout.error is not None) == wasted]
             used = of_rollouts(made) + of_calls(call for call, in_vain in calls.get(phase, ()) if in_vain == wasted)
             entries.append(Entry(phase, 0.0 if wasted else seconds[phase], used, wasted))
+    meter.keep({phase: sum((each.usage for each in entries if each.phase == phase), Usage()) for phase in _PHASES})
     entries.append(Entry(OTHER, max(0.0, driven_s - sum(seconds.values()))))
-    return [entry for entry in [*entries, *_lost(lost)] if entry.seconds or _used_any(entry.usage)]
+    return [entry for entry in [*entries, *_lost(meter.lost)] if entry.seconds or _used_any(entry.usage)]
 
 
 def _calls(calls: Iterable[JudgeCallResult]) -> list[tuple[JudgeCallResult, bool]]:

@@ -8,10 +8,10 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 from app.errors import DATABASE_DOWN
 
 Result = TypeVar("Result")
-_LONG_S = 3600.0
+LONG_S = 3600.0
 
 
-async def patiently(act: Callable[[], Awaitable[Result]], at_most_s: float = _LONG_S) -> Result:
+async def patiently(act: Callable[[], Awaitable[Result]], at_most_s: float = LONG_S) -> Result:
     """The result of `act`, tried again while the database is away. Raises DATABASE_DOWN after `at_most_s` seconds.
 
     `act` must be one transaction that may be repeated: its commit may have landed though its reply was lost.

@@ -22,22 +22,14 @@ from app.runs.state import RunStatus
 from app.runs.store import RunStore
 from app.runs.summary import summarise
 from training.backends.base import BackendUnavailable, StepConflict, TrainingFailed
-from training.learn_loop import NothingScored
+from training.learn_loop import CheckpointLost, NothingScored
 from training.tries import RolloutsFailed
 from training.types import Progress
 
 _POLL_S = 1.0
 _BEAT_S = 0.5
 _CLOSE_S = 15.0
-_EXPECTED = (
-    EngineUnavailable,
-    BackendUnavailable,
-    TrainingFailed,
-    StepConflict,
-    RolloutsFailed,
-    NothingScored,
-    ValueError,
-)
+_EXPECTED = (CheckpointLost, TrainingFailed, StepConflict, RolloutsFailed, NothingScored, ValueError)
 """Failures whose message says all: no traceback in the log."""
 
 log = structlog.get_logger(__name__)
@@ -65,13 +57,19 @@ class _Active:
     progress: Progress | None = None
     moved_at: float = field(default_factory=time.monotonic)
     """When it last made progress, on the monotonic clock."""
+    waits: str | None = None
+    """What it waits for before it can go on."""
     end: _End | None = None
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     """Set if the work hangs and is not waited for."""
 
     def note(self, progress: Progress) -> None:
         """From any thread."""
-        self.progress, self.moved_at = progress, time.monotonic()
+        self.progress, self.waits, self.moved_at = progress, None, time.monotonic()
+
+    def wait(self, reason: str) -> None:
+        """From any thread. It is no hanging: it is seen to, and ends by itself."""
+        self.waits, self.moved_at = reason, time.monotonic()
 
     def stop(self, why: _End) -> None:
         """End the work; the first reason counts."""
@@ -168,7 +166,7 @@ class Runner:
 
     def _take(self, run: Run, lease: Lease) -> None:
         active = _Active(run, lease, asyncio.get_running_loop())
-        work = self._driver.drive(run, lease, active.note, lambda: active.stop_soon(_End.LOST))
+        work = self._driver.drive(run, lease, active.note, active.wait, lambda: active.stop_soon(_End.LOST))
         active.work = asyncio.create_task(work, name=f"run-{run.id}")
         self._active[run.id] = active
         active.guard = asyncio.create_task(self._see_to_its_end(active), name=f"run-{run.id}-guard")
@@ -217,13 +215,17 @@ class Runner:
             shortage = error.shortage
             await patiently(lambda: self._store.paused(lease, str(shortage), shortage.figures()))
             log.info("run paused: its budget is reached", run_id=lease.run_id, **shortage.figures())
+        elif isinstance(error, EngineUnavailable | BackendUnavailable):
+            await patiently(lambda: self._store.paused(lease, f"{error}; resume it when that is mended"))
+            log.warning("run paused: its backend is away", run_id=lease.run_id, error=str(error))
         elif error is not None:
             await self._finish(lease, RunStatus.FAILED, _reason(error))
         else:
             await self._finish(lease, RunStatus.COMPLETED)
 
     async def _finish(self, lease: Lease, status: RunStatus, error: str | None = None) -> None:
-        """For as long as the service lives: a database that is away must not change how a run ended."""
+        """Save how a run ended, be the database away for up to an hour. After that its lease lapses, and whoever claims
+        it next goes on from what is saved: where everything is, to the same end at once."""
 
         async def finish() -> None:
             completed = status is RunStatus.COMPLETED
@@ -246,7 +248,7 @@ class Runner:
     async def _beat(self, active: _Active, progress: Progress | None) -> bool:
         """Whether the progress was saved."""
         try:
-            wishes = await self._store.beat(active.lease, progress)
+            wishes = await self._store.beat(active.lease, progress, active.waits)
         except DATABASE_DOWN as error:
             log.warning("progress not saved", run_id=active.run.id, error=_first_line(error))
             return False

@@ -14,11 +14,10 @@ from app.errors import Conflict, ModelBusy, NotAllowed, NotFound
 from app.events import EventType, append
 from app.models import Run
 from app.runs import ledger
-from app.runs.leases import NO_PROGRESS, Lease, LeaseLost
+from app.runs.leases import NOBODYS, Lease, LeaseLost
 from app.runs.state import LIVE, TERMINAL, RunStatus, Verb, allowed
 from training.types import Progress
 
-_NOBODY: Mapping[str, Any] = {"owner": None, "lease_until": None, **NO_PROGRESS}
 _ENDED = {
     RunStatus.COMPLETED: EventType.RUN_COMPLETED,
     RunStatus.FAILED: EventType.RUN_FAILED,
@@ -85,11 +84,11 @@ class RunStore:
             raise NotFound(f"there is no run {run_id!r}")
         return run
 
-    async def beat(self, lease: Lease, progress: Progress | None) -> Wishes:
-        """Save how far a running run is; what its owner wishes. Raises LeaseLost."""
-        values: dict[str, Any] = {"status": Run.status}
+    async def beat(self, lease: Lease, progress: Progress | None, waits: str | None = None) -> Wishes:
+        """Save how far a running run is and what it waits for; what its owner wishes. Raises LeaseLost."""
+        values: dict[str, Any] = {"wait_reason": waits}
         if progress is not None:
-            values = {
+            values |= {
                 "phase": progress.phase,
                 "phase_iteration": progress.iteration,
                 "phase_done": progress.done,
@@ -177,7 +176,7 @@ class RunStore:
 
         `shortage` tells of the budget that stopped it.
         """
-        values = {"status": RunStatus.PAUSED, "pause_requested": False, "wait_reason": reason, **_NOBODY}
+        values = {"status": RunStatus.PAUSED, "pause_requested": False, "wait_reason": reason, **NOBODYS}
         async with self._sessions.begin() as session:
             if await _moved(session, lease, values):
                 if shortage is not None:
@@ -189,7 +188,8 @@ class RunStore:
     ) -> None:
         """Move a running run to a final status. Nothing happens if the lease is not ours any more."""
         assert status in TERMINAL
-        values = {"status": status, "error": error, "summary": summary, "finished_at": func.now(), **_NOBODY}
+        values = {"status": status, "error": error, "summary": summary, "finished_at": func.now()}
+        values |= {"wait_reason": None, **NOBODYS}
         async with self._sessions.begin() as session:
             if await _moved(session, lease, values):
                 told = {"error": error} if error else {"summary": summary} if summary else {}

@@ -36,7 +36,7 @@ async def place_of(sessions: Sessions, run: Run, limits: Limits) -> Place | None
         return Place(before, f"the backend {run.backend} has its {_runs(limits.per_backend)} under way")
     if before:
         return Place(before, f"{_runs(before)} {'is' if before == 1 else 'are'} before it")
-    return Place(0, "no worker is free")
+    return Place(0, "it is next: a free worker takes it within a moment")
 
 
 def _count(*conditions: ColumnElement[bool]) -> ScalarSelect[int]:

@@ -18,8 +18,10 @@ from app.webhooks.queue import Taken, note, take
 from app.webhooks.retries import PAUSES_S, pause_s
 from app.webhooks.sender import Reply, Sender
 
-CONCURRENCY = 16
-"""Deliveries that one dispatcher sends at once."""
+CONCURRENCY = 64
+"""Deliveries that one dispatcher sends at once: many receivers that hang must not have all places."""
+_NOTING = 3
+"""Of these, how many use the database at once: its connections are the API's too."""
 HIDE_S = 60.0
 """More than an attempt takes."""
 _POLL_S = 1.0
@@ -49,6 +51,7 @@ class Dispatcher:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._sending: dict[asyncio.Task[None], str] = {}
+        self._noting = asyncio.Semaphore(_NOTING)
 
     def start(self) -> None:
         """Begin to send."""
@@ -112,7 +115,8 @@ class Dispatcher:
         async with asyncio.timeout(self._hide_s):  # past it the delivery is anybody's
             while True:
                 try:
-                    return await note(self._sessions, taken, reply, pause)
+                    async with self._noting:
+                        return await note(self._sessions, taken, reply, pause)
                 except DATABASE_DOWN:
                     log.warning("webhook's outcome could not be saved, trying again", delivery=taken.id)
                 await asyncio.sleep(_POLL_S)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ class Arrival:
     raw: bytes
     status: int | None
     """What was answered; None: nothing."""
+    at: float = field(default_factory=time.monotonic)
+    """When it was read, on the monotonic clock."""
 
     @property
     def id(self) -> str:

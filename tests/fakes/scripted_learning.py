@@ -35,6 +35,7 @@ class ScriptedPolicy:
         self.model = model
         self._url = endpoint_url
         self._step = 0
+        self.deleted: set[int] = set()
 
     async def step(self) -> int:
         return self._step
@@ -54,7 +55,9 @@ class ScriptedPolicy:
         return {}
 
     async def delete_checkpoints(self, keep: set[int]) -> list[int]:
-        return []
+        doomed = set(range(self._step)) - keep - self.deleted
+        self.deleted |= doomed
+        return sorted(doomed)
 
 
 class ScriptedBackend:
@@ -74,8 +77,8 @@ class ScriptedBackend:
 
     async def checkpoints(self, project: str, name: str) -> frozenset[int]:
         mine = [each for model, each in self.policies.items() if (model.project, model.name) == (project, name)]
-        newest = [await policy.step() for policy in mine]
-        return frozenset(range(max(newest) + 1)) if newest else frozenset()
+        steps = [set(range(await policy.step() + 1)) - policy.deleted for policy in mine]
+        return frozenset().union(*steps)
 
     async def delete(self, model: ModelSpec) -> None:
         for known in [known for known in self.policies if (known.project, known.name) == (model.project, model.name)]:

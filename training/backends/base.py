@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from environment.base import Json
 
@@ -42,6 +42,18 @@ class BackendUnavailable(Exception):
     """The backend cannot be reached or refused to start. Worth a retry."""
 
 
+class NotAccepted(BackendUnavailable):
+    """A training was asked for, and the backend surely has not begun it."""
+
+
+class JobForgotten(BackendUnavailable):
+    """The backend does not know the job any more; the policy's step tells whether it landed."""
+
+
+class BackendRefused(Exception):
+    """The backend does not let us in; a retry would not either."""
+
+
 class TrainingFailed(Exception):
     """The backend accepted the training job and reports that it failed."""
 
@@ -74,6 +86,28 @@ class Policy(Protocol):
 
     async def delete_checkpoints(self, keep: set[int]) -> list[int]:
         """Delete all checkpoints but these and the newest; returns the deleted steps."""
+
+
+@runtime_checkable
+class JobPolicy(Policy, Protocol):
+    """A policy whose training is a job that goes on without us, and can be found again by its id."""
+
+    quiet_s: float
+    """How long a training whose request may have come through, and whose id nobody knows, may take to land, in
+    seconds. 0: the backend trains from the expected step only, so that asking again is safe."""
+
+    async def submit(
+        self,
+        groups: "Sequence[TrajectoryGroup]",
+        *,
+        learning_rate: float,
+        expected_step: int,
+        options: Mapping[str, Json],
+    ) -> str:
+        """Ask for one GRPO step; the job's id. Raises NotAccepted too where it surely was not begun."""
+
+    async def follow(self, job_id: str, expected_step: int) -> TrainOutcome:
+        """The outcome of the job, which trains from that step, once it has ended. Raises JobForgotten too."""
 
 
 class Backend(Protocol):

@@ -2,6 +2,7 @@
 
 import argparse
 import ctypes
+import ipaddress
 import json
 import logging
 import os
@@ -31,10 +32,20 @@ def main(arguments: list[str] | None = None) -> int:
         if not api_key:
             sys.stderr.write(f"--api-key-env: the environment has no {options.api_key_env}\n")
             return 2
+    elif not _is_loopback(options.host):
+        sys.stderr.write(f"--host {options.host}: others reach it there, so give it a key (--api-key-env)\n")
+        return 2
     sock = _listen(options.host, options.port)
 
+    if options.device == "cuda":
+        # The cache and the training's activations are given back to each other, in pieces of all sizes.
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     # Imported late, so that bad flags are told at once: torch and transformers take seconds.
     import uvicorn
+
+    from training.engine.model_classes import import_model_classes
+
+    import_model_classes()
 
     from training.engine.engine import Engine
     from training.engine.models import Registry
@@ -45,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
     registry = Registry(options.data_dir, bases | dict(options.base_model), options.allow_base_dir)
     engine = Engine(
         registry,
-        Sampler(slots=options.slots, cache_bytes=options.cache_mb << 20),
+        Sampler(slots=options.slots, cache_bytes=options.cache_mb and options.cache_mb << 20),
         device=options.device,
         micro_batch_tokens=options.micro_batch_tokens,
     )
@@ -56,6 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
         train_threads=options.train_threads,
         api_key=api_key,
         max_body_bytes=options.max_body_mb << 20,
+        training_data_hosts=options.training_data_host,
     )
     config = uvicorn.Config(
         app, lifespan="on", access_log=False, log_config=None, timeout_graceful_shutdown=1, server_header=False
@@ -83,7 +95,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=_positive, default=1, help="torch threads")
     parser.add_argument("--train-threads", type=_positive, help="torch threads while training (default: as --threads)")
     parser.add_argument("--slots", type=_positive, default=64, help="conversations decoded at once")
-    parser.add_argument("--cache-mb", type=_positive, default=512, help="memory of conversations between their turns")
+    parser.add_argument(
+        "--cache-mb", type=_positive, help="memory of conversations (default: 512, on a GPU half of what is free)"
+    )
     parser.add_argument("--micro-batch-tokens", type=_positive, help="tokens of one training pass")
     parser.add_argument("--max-body-mb", type=_positive, default=256, help="largest request")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
@@ -95,6 +109,13 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="DIR",
         help="directories below it may be named as base models by their absolute path",
+    )
+    parser.add_argument(
+        "--training-data-host",
+        action="append",
+        default=[],
+        metavar="HOST[:PORT]",
+        help="supervised jobs may fetch their data from it by http or https",
     )
     parser.add_argument(
         "--api-key-env", metavar="NAME", help="environment variable with the key that clients must send"
@@ -166,6 +187,13 @@ def _die_with_parent(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGTERM)
     if os.getppid() != parent:  # it ended before we asked
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name, which may mean any address
+        return False
 
 
 def _listen(host: str, port: int) -> socket.socket:

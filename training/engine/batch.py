@@ -23,10 +23,14 @@ class Ticket:
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     top: list[list[tuple[int, float]]] = field(default_factory=list)
+    _known: npt.NDArray[np.int64] | None = None
 
     def known(self) -> npt.NDArray[np.int64]:
         """Prompt and what is sampled: the last token is the next one to feed."""
-        return np.array((*self.request.prompt, *self.ids), dtype=np.int64)
+        count = len(self.request.prompt) + len(self.ids)
+        if self._known is None or len(self._known) != count:
+            self._known = np.array((*self.request.prompt, *self.ids), dtype=np.int64)
+        return self._known
 
 
 class Columns:

@@ -13,7 +13,8 @@ import structlog
 
 from training.engine.chat_request import ChatRequest
 from training.engine.compute import Compute
-from training.engine.models import Registry, Target
+from training.engine.model_record import Target
+from training.engine.models import Registry
 from training.engine.protocol import api_error
 from training.engine.replies import TOOL_CALL_MARK, TokenTexts, choice, finish_reason, token_logprobs, usage
 from training.engine.sample import Sample, SampleRequest

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 Json = Any
 
@@ -140,6 +141,11 @@ def _stop_list(value: Json) -> Json:
     return [value] if isinstance(value, str) else value or []
 
 
+def _fault(parameter: str, message: str, *, code: str = "invalid_value") -> PydanticCustomError:
+    """What is wrong with a parameter, where only the whole request shows it; `protocol.read_body` tells its name."""
+    return PydanticCustomError(code, "{message}", {"message": message, "parameter": parameter})
+
+
 class StreamOptions(BaseModel):
     """Of a streamed reply."""
 
@@ -175,7 +181,7 @@ class ChatRequest(BaseModel):
     def _refuse_unsupported(cls, value: Json) -> Json:
         for name, harmless in _UNSUPPORTED.items():
             if isinstance(value, dict) and value.get(name) not in harmless:
-                raise ValueError(f"{name} is not supported")
+                raise _fault(name, f"{name} is not supported", code="unsupported_parameter")
         return value
 
     @model_validator(mode="after")
@@ -185,11 +191,11 @@ class ChatRequest(BaseModel):
             function = self.tool_choice.get("function")
             named = function.get("name") if isinstance(function, dict) else None
             if named not in names:
-                raise ValueError(f"tool_choice names {named!r}, which is not among the tools")
+                raise _fault("tool_choice", f"tool_choice names {named!r}, which is not among the tools")
         if self.tool_choice == "required" and not names:
-            raise ValueError("tool_choice is required but there are no tools")
+            raise _fault("tool_choice", "tool_choice is required but there are no tools")
         if self.top_logprobs and not self.logprobs:
-            raise ValueError("top_logprobs needs logprobs")
+            raise _fault("top_logprobs", "top_logprobs needs logprobs")
         return self
 
     @property

@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 MANIFEST_FILE = "manifest.json"
 OPTIMIZER_FILE = "optimizer.safetensors"
 ADAPTER_FILE = "adapter_model.safetensors"
@@ -100,9 +102,10 @@ def write(parent: Path, manifest: Manifest, fill: Callable[[Path], None]) -> Che
         _sync(unfinished)
         unfinished.rename(place)
         _sync(parent)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # safetensors tells of a full disk with an error of its own
         shutil.rmtree(unfinished, ignore_errors=True)
-        raise CheckpointNotWritten(f"checkpoint {manifest.step} could not be written: {error.strerror}") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise CheckpointNotWritten(f"checkpoint {manifest.step} could not be written: {why}") from error
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise

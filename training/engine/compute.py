@@ -1,6 +1,7 @@
 """The compute thread: owns torch, samples and trains in turns, and is awaited from asyncio."""
 
 import asyncio
+import itertools
 import queue
 import threading
 import time
@@ -14,7 +15,7 @@ import torch
 
 from training.engine.engine import Engine, Training, TrainResult
 from training.engine.grpo_step import Progress
-from training.engine.models import Target
+from training.engine.model_record import Target
 from training.engine.sample import Done, OnToken, Sample, SampleRequest
 
 log = structlog.get_logger(__name__)
@@ -67,6 +68,7 @@ class Compute:
         self._running: tuple[TrainingTask, Training] | None = None
         self._unfinished: dict[int, Done] = {}
         self._stopping = False
+        self._sampled = False
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
 
     def start(self) -> None:
@@ -113,7 +115,8 @@ class Compute:
                 return
             self._unfinished[id(future)] = done
             try:
-                ticket.append(self._engine.submit(target, request, token if on_token else None, done))
+                told = token if on_token else self._first_token()
+                ticket.append(self._engine.submit(target, request, told, done))
             except Exception as error:
                 done(error)
 
@@ -123,6 +126,14 @@ class Compute:
         except asyncio.CancelledError:
             self._calls.put(lambda: self._engine.sampler.cancel(ticket[0]) if ticket else None)
             raise
+
+    def _first_token(self) -> OnToken | None:
+        """Once: logs when the first token of this process is sampled, by which a restart is measured."""
+        if self._sampled:
+            return None
+        self._sampled = True
+        tokens = itertools.count()
+        return lambda *_: None if next(tokens) else log.info("first token sampled")
 
     def train(self, task: TrainingTask) -> None:
         """Queue a training; they run one after the other, in this order."""
@@ -198,6 +209,7 @@ class Compute:
             except Exception as error:
                 task.on_end(error)
                 return
+            log.info("training begins", model_id=task.model_id)
             task.on_start()
         task, training = self._running
         try:

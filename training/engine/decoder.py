@@ -1,14 +1,15 @@
 """Frozen weights that can be sampled from, made from any Hugging Face causal language model."""
 
 import copy
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
-from transformers import PreTrainedModel
+from peft import PeftModel
 
 from training.engine.fused import FusedWeights
 from training.engine.generic import ModuleWeights
-from training.engine.kv_cache import KVCache, KVShape
+from training.engine.kv_cache import KVCache, KVShape, Piece
 
 
 class Weights(Protocol):
@@ -19,22 +20,37 @@ class Weights(Protocol):
     """The most tokens a sequence may have."""
     vocab_size: int
     parameters: int
+    packs: bool
+    """Whether the pieces of many rows are prefilled in one pass; else one after the other."""
+    row_multiple: int
+    """`decode` wants a multiple of so many rows."""
 
-    def prefill(self, cache: KVCache, row: int, start: int, ids: torch.Tensor) -> None:
-        """Write keys and values of `ids` ([n], int64) from position `start` on, in a row that holds `start` tokens."""
+    def prefill(self, cache: KVCache, pieces: Sequence[Piece]) -> None:
+        """Write the keys and values of each piece into its row."""
 
     def decode(self, cache: KVCache, ids: torch.Tensor, positions: torch.Tensor, span: int) -> torch.Tensor:
-        """Float32 logits [M, vocab] after one token for each of the first M rows (M and `span` as in attention.py)."""
+        """Float32 logits [M, vocab] after one token for each of the first M rows (`span` as in attention.py)."""
 
 
 def snapshot(model: Any, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Weights:
     """Copy the weights of a causal language model, or of a peft model with its adapters merged in.
 
-    `device` and `dtype` are by default the model's own. Raises UnsupportedModel for a model whose state is not keys
-    and values of one shape (Mamba, MLA).
+    `device` and `dtype` are by default the model's own, on a GPU bfloat16. Raises UnsupportedModel for a model whose
+    state is not keys and values of one shape (Mamba, MLA).
     """
-    plain: PreTrainedModel = copy.deepcopy(model).merge_and_unload() if hasattr(model, "merge_and_unload") else model
-    where = torch.device(device) if device is not None else plain.device
-    kind = dtype or plain.dtype
+    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    where = torch.device(device) if device is not None else base.device
+    kind = dtype or (torch.bfloat16 if where.type == "cuda" else base.dtype)
     with torch.no_grad():
-        return FusedWeights(plain, where, kind) if FusedWeights.supports(plain) else ModuleWeights(plain, where, kind)
+        if (fused := _fused(where)).supports(base):
+            return fused(base, where, kind)
+        plain = copy.deepcopy(model).merge_and_unload() if isinstance(model, PeftModel) else model
+        return ModuleWeights(plain, where, kind)
+
+
+def _fused(device: torch.device) -> type[FusedWeights]:
+    if device.type != "cuda":
+        return FusedWeights
+    from training.engine.cuda_weights import CudaWeights  # it needs Triton, which only torch for CUDA brings
+
+    return CudaWeights

@@ -20,9 +20,12 @@ import structlog
 import torch
 
 from training.engine.decoder import Weights, snapshot
+from training.engine.fused import FusedWeights
 from training.engine.grpo import TrainOptions
 from training.engine.grpo_step import Progress, grpo_step
-from training.engine.models import Registry, Target
+from training.engine.memory import free_bytes, is_out_of_memory
+from training.engine.model_record import Target
+from training.engine.models import Registry
 from training.engine.policy import Policy, load_checkpoint, load_policy
 from training.engine.sample import Done, OnToken, Sample, SampleRequest
 from training.engine.sampler import Sampler
@@ -36,11 +39,9 @@ Training = Generator[Progress, None, "TrainResult"]
 """A training job: yields after every piece of work, so that sampling goes on between them."""
 
 
-_MICRO_BATCH_TOKENS = {"cpu": 2048, "cuda": 16_384}
-"""On a CPU more than fits its caches is slower; measured for the tiny base model: 512 to 2,048 alike, 8,192 +14%."""
-
-
 _MAX_TOKENIZERS = 32
+TRAINING_SHARE = 0.4
+"""Of a GPU's memory: what training wants to find free."""
 
 
 class StepConflict(Exception):
@@ -78,13 +79,13 @@ class Engine:
         loaded_checkpoints: int = 4,
         loaded_policies: int = 2,
     ) -> None:
-        """`micro_batch_tokens` bounds the padded tokens of one forward and backward pass (None: what suits the device);
+        """`micro_batch_tokens` bounds the tokens of one forward and backward pass (None: what suits the device);
         `loaded_checkpoints` and `loaded_policies` bound what is kept in memory to be sampled and to be trained
         further."""
         self.registry = registry
         self.sampler = sampler
         self._device = torch.device(device)
-        self._micro_batch_tokens = micro_batch_tokens or _MICRO_BATCH_TOKENS[self._device.type]
+        self._micro_batch_tokens = micro_batch_tokens
         self._max_weights = loaded_checkpoints
         self._max_policies = loaded_policies
         self._in_flight: dict[str, int] = {}  # requests by weights key; the least recently used key first
@@ -150,7 +151,25 @@ class Engine:
             self._in_flight[target.key] = self._in_flight.pop(target.key)
             return
         model = load_checkpoint(target.directory, target.base_directory, target.tuning, self._device)
-        self._add_weights(target, snapshot(model, dtype=self._sampling_dtype))
+        self._add_weights(target, snapshot(model))
+
+    def _after_training(self, before: Target, after: Target, policy: Policy) -> None:
+        """Have the trained weights sampled: on a GPU in place of those before, if nobody samples from these now."""
+        weights = self.sampler.weights(before.key)
+        idle = self._in_flight.get(before.key) == 0
+        if self._device.type == "cuda" and idle and isinstance(weights, FusedWeights):
+            weights.update(policy.base)
+            self.sampler.rename(before.key, after.key)
+            self._in_flight[after.key] = self._in_flight.pop(before.key)
+        else:
+            self._add_weights(after, snapshot(policy.model))
+
+    def _make_room(self) -> None:
+        """Training needs the memory that idle conversations hold, if little else is free."""
+        if self._device.type == "cuda":
+            total = torch.cuda.mem_get_info(self._device)[1]
+            if free_bytes(self._device) < TRAINING_SHARE * total:
+                self.sampler.release_idle()
 
     def _add_weights(self, target: Target, weights: Weights) -> None:
         idle = [key for key, requests in self._in_flight.items() if requests == 0]
@@ -162,10 +181,6 @@ class Engine:
     def _drop_weights(self, key: str) -> None:
         self._in_flight.pop(key, None)
         self.sampler.drop_weights(key)
-
-    @property
-    def _sampling_dtype(self) -> torch.dtype | None:
-        return torch.bfloat16 if self._device.type == "cuda" else None
 
     # Training
 
@@ -227,6 +242,7 @@ class Engine:
             raise StepConflict(expected_step, parent.step)
         target = self.registry.resolve(f"{record.full_name}@{parent.step}")
         policy = self._policy(target)
+        self._make_room()
         committed = False
         try:
             metrics = yield from work(policy, self.tokenizer(target))
@@ -235,7 +251,7 @@ class Engine:
         except NothingToTrain:
             return TrainResult(parent.step, False, {})
         except (MemoryError, RuntimeError) as error:
-            if isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error):
+            if is_out_of_memory(error):
                 raise TrainingOutOfMemory("the training step does not fit into memory") from error
             raise
         finally:
@@ -244,7 +260,7 @@ class Engine:
                 self._policies.pop(model_id, None)
         self._policies[model_id] = (written.step, policy)
         after = self.registry.resolve(f"{record.full_name}@{written.step}")
-        self._add_weights(after, snapshot(policy.model, dtype=self._sampling_dtype))
+        self._after_training(target, after, policy)
         log.info("model trained", model=record.full_name, step=written.step)
         return TrainResult(written.step, True, metrics)
 

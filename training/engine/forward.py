@@ -1,31 +1,67 @@
-"""Log-probabilities of chosen positions of token sequences, with gradient, from any Hugging Face causal LM."""
+"""Log-probabilities of chosen positions of padded token sequences, with gradient, from any Hugging Face causal LM."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 
-@dataclass(frozen=True, slots=True)
-class MicroBatch:
-    """Sequences padded on the right. `members` are their numbers in the list that was cut up.
+class Batch(Protocol):
+    """Some of a step's sequences, for one forward and backward pass.
 
-    `tokens` is [B, T]. For each of the N chosen tokens, members in order: `row` [N] and `position` [N] (> 0) say where
-    it stands, `sequence` [N] = row.
+    `members` are their numbers in the list that was cut up; `sequence` [N] says of each chosen token, members in order,
+    which of them it belongs to.
     """
+
+    @property
+    def members(self) -> tuple[int, ...]: ...
+    @property
+    def sequence(self) -> Tensor: ...
+    def logprobs(self, model: Any) -> tuple[Tensor, Tensor]:
+        """Log-probability [N] of each chosen token given those before it, and the entropy [N] (detached) of its
+        distribution; fp32, natural logarithms, at temperature 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedBatch:
+    """Sequences padded on the right: `tokens` is [B, T]. `position` [N] (> 0) says where each chosen token stands."""
 
     members: tuple[int, ...]
     tokens: Tensor
-    row: Tensor
+    sequence: Tensor
     position: Tensor
 
+    def logprobs(self, model: PreTrainedModel) -> tuple[Tensor, Tensor]:
+        """Padding is on the right of causal attention, so no mask is needed. Only hidden states that predict chosen
+        tokens reach the output head, which for large vocabularies is most of the memory."""
+        head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+        if head is None:
+            raise TypeError(f"{type(model).__name__} has no output head, so it is not a causal language model")
 
-def micro_batches(
+        def select(_: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[Tensor]:
+            return (inputs[0][self.sequence, self.position - 1][None],)
+
+        hook = head.register_forward_pre_hook(select)
+        try:
+            with torch.autocast(self.tokens.device.type, torch.bfloat16, enabled=self.tokens.device.type == "cuda"):
+                logits = model(input_ids=self.tokens, use_cache=False).logits[0].float()
+        finally:
+            hook.remove()
+        normaliser = torch.logsumexp(logits, dim=-1)
+        targets = self.tokens[self.sequence, self.position]
+        logprobs = logits.gather(-1, targets[:, None])[:, 0] - normaliser
+        with torch.no_grad():
+            probabilities = torch.exp(logits - normaliser[:, None])
+            entropy = normaliser - (probabilities * logits).sum(-1)
+        return logprobs, entropy
+
+
+def padded_batches(
     ids: Sequence[Sequence[int]], chosen: Sequence[Sequence[int]], max_tokens: int, device: torch.device
-) -> Iterator[MicroBatch]:
+) -> Iterator[PaddedBatch]:
     """Cut sequences into batches of at most `max_tokens` tokens, padding counted (one sequence may be longer).
 
     They are sorted by length, so that little is padded; the cut depends on the lengths and their order only.
@@ -34,47 +70,18 @@ def micro_batches(
     members: list[int] = []
     for number in order:
         if members and len(ids[number]) * (len(members) + 1) > max_tokens:
-            yield _micro_batch(members, ids, chosen, device)
+            yield _padded(members, ids, chosen, device)
             members = []
         members.append(number)
     if members:
-        yield _micro_batch(members, ids, chosen, device)
+        yield _padded(members, ids, chosen, device)
 
 
-def _micro_batch(
+def _padded(
     members: list[int], ids: Sequence[Sequence[int]], chosen: Sequence[Sequence[int]], device: torch.device
-) -> MicroBatch:
+) -> PaddedBatch:
     width = max(len(ids[number]) for number in members)
     tokens = torch.tensor([[*ids[number], *[0] * (width - len(ids[number]))] for number in members])
-    row = torch.tensor([row for row, number in enumerate(members) for _ in chosen[number]], dtype=torch.long)
+    sequence = torch.tensor([row for row, number in enumerate(members) for _ in chosen[number]], dtype=torch.long)
     position = torch.tensor([position for number in members for position in chosen[number]], dtype=torch.long)
-    return MicroBatch(tuple(members), tokens.to(device), row.to(device), position.to(device))
-
-
-def token_logprobs(model: PreTrainedModel, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-    """Log-probability [N] of each chosen token given those before it, and the entropy [N] (detached) of its
-    distribution; fp32, natural logarithms, at temperature 1.
-
-    Padding is on the right of causal attention, so no mask is needed. Only hidden states that predict chosen tokens
-    reach the output head, which for large vocabularies is most of the memory.
-    """
-    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    if head is None:
-        raise TypeError(f"{type(model).__name__} has no output head, so it is not a causal language model")
-
-    def select(_: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[Tensor]:
-        return (inputs[0][batch.row, batch.position - 1][None],)
-
-    hook = head.register_forward_pre_hook(select)
-    try:
-        with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=batch.tokens.device.type == "cuda"):
-            logits = model(input_ids=batch.tokens, use_cache=False).logits[0].float()
-    finally:
-        hook.remove()
-    normaliser = torch.logsumexp(logits, dim=-1)
-    targets = batch.tokens[batch.row, batch.position]
-    logprobs = logits.gather(-1, targets[:, None])[:, 0] - normaliser
-    with torch.no_grad():
-        probabilities = torch.exp(logits - normaliser[:, None])
-        entropy = normaliser - (probabilities * logits).sum(-1)
-    return logprobs, entropy
+    return PaddedBatch(tuple(members), tokens.to(device), sequence.to(device), position.to(device))

@@ -1,21 +1,37 @@
 """A fast forward pass for models of Llama's shape: few large matrix products and no module calls."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from peft.tuners.lora import Linear as LoraLinear
+from peft.tuners.lora import LoraLayer
 from transformers import PreTrainedModel
 
 from training.engine.attention import KEY_MULTIPLE, MIN_ROWS, attend, causal_mask, round_up
-from training.engine.kv_cache import KVCache, KVShape
+from training.engine.kv_cache import KVCache, KVShape, Piece
 
 FAMILIES = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
 ROPE_TYPES = frozenset({"default", "linear", "llama3", "yarn"})
 """Rotary embeddings whose frequencies do not change with the length of the sequence."""
 ROPE_BLOCK = 1024
 """Positions computed at a time: one fixed shape, so that an angle never depends on how far the table reaches."""
+
+
+def effective_weight(linear: Any) -> torch.Tensor:
+    """[out, in]: a linear layer's weight, with peft's LoRA adapters on it added as peft merges them."""
+    weight: torch.Tensor = linear.weight
+    if isinstance(linear, LoraLinear):
+        for name in linear.active_adapters:
+            weight = weight + linear.get_delta_weight(name)
+    return weight
+
+
+def _times(weight: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
+    """Float32 `weight` [..., n] with the `gain` [n] of the norm before it, so that bfloat16 is rounded to only once."""
+    return weight.float() * gain.float()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +53,23 @@ class _Layer:
 
 
 class FusedWeights:
-    """A frozen copy of a model's weights, laid out for sampling.
+    """A frozen copy of a model's weights, LoRA adapters merged in, laid out for sampling.
 
     The gains of the norms and the scale of the attention are multiplied into the weights. Queries and keys have the
     two halves of each head interleaved, so that the rotary embedding is one complex product; attention does not
     notice, because both are permuted alike.
     """
 
+    packs = False
+    row_multiple = MIN_ROWS
+
     @staticmethod
     def supports(model: PreTrainedModel) -> bool:
         """Whether the model is of a family and a configuration that this forward pass knows."""
         config = model.config
         if type(model).__name__ not in FAMILIES or config.hidden_act != "silu":
+            return False
+        if isinstance(model.model.embed_tokens, LoraLayer) or isinstance(model.lm_head, LoraLayer):
             return False
         layer_types = getattr(config, "layer_types", None)
         windowed = (
@@ -69,18 +90,29 @@ class FusedWeights:
         self.vocab_size: int = model.lm_head.weight.shape[0]
         self.parameters: int = model.num_parameters()
 
-        def copy(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor.detach().to(device, dtype, copy=True)
-
-        self._embedding = copy(body.embed_tokens.weight)
-        self._head = copy(model.lm_head.weight).mul_(copy(body.norm.weight))
-        self._layers = [self._layer(layer, copy) for layer in body.layers]
+        self._embedding = self._copy(body.embed_tokens.weight)
+        self._head = self._copy(_times(model.lm_head.weight, body.norm.weight))
+        self._layers = [self._layer(layer) for layer in body.layers]
         self._inverse_frequencies = body.rotary_emb.inv_freq.detach().to(device, torch.float32, copy=True)
         self._rope_scale = float(body.rotary_emb.attention_scaling)
         self._rope = torch.empty((0, 1, first.head_dim // 2), dtype=torch.complex64, device=device)
 
-    def _layer(self, layer: Any, copy: Callable[[torch.Tensor], torch.Tensor]) -> _Layer:
-        attention, mlp = layer.self_attn, layer.mlp
+    def update(self, model: PreTrainedModel) -> None:
+        """Take over the weights of a model of the same shape, in place."""
+        with torch.no_grad():
+            self._embedding.copy_(model.model.embed_tokens.weight)
+            self._head.copy_(_times(model.lm_head.weight, model.model.norm.weight))
+            for mine, layer in zip(self._layers, model.model.layers, strict=True):
+                theirs = self._layer(layer)
+                for field in fields(_Layer):
+                    if (target := getattr(mine, field.name)) is not None:
+                        target.copy_(getattr(theirs, field.name))
+
+    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach().to(self.kv.device, self.kv.dtype, copy=True)
+
+    def _layer(self, layer: Any) -> _Layer:
+        attention, mlp, copy = layer.self_attn, layer.mlp, self._copy
         heads, kv_heads = self._heads, self.kv.kv_heads
         interleave = torch.arange(self.kv.head_dim).view(2, -1).t().reshape(-1)
 
@@ -91,7 +123,7 @@ class FusedWeights:
             return copy(torch.cat(parts))
 
         projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-        query, key, value = (projection.weight for projection in projections)
+        query, key, value = (effective_weight(projection) for projection in projections)
         biases = [projection.bias for projection in projections]
         norm, scale = None, self._scale
         if hasattr(attention, "q_norm"):
@@ -99,25 +131,30 @@ class FusedWeights:
             norm = join([query_norm.expand(heads, -1), key_norm.expand(kv_heads, -1)])
             norm[:heads] *= scale
             scale = 1.0  # the norm would undo it in the projection
+        qkv = torch.cat([permuted(query, heads).float() * scale, permuted(key, kv_heads), value])
+        gate_up = torch.cat([effective_weight(mlp.gate_proj), effective_weight(mlp.up_proj)])
         return _Layer(
-            qkv=join([permuted(query, heads) * scale, permuted(key, kv_heads), value]).mul_(
-                copy(layer.input_layernorm.weight)
-            ),
+            qkv=copy(_times(qkv, layer.input_layernorm.weight)),
             qkv_bias=None
             if biases[0] is None
             else join([permuted(biases[0], heads) * scale, permuted(biases[1], kv_heads), biases[2]]),
             head_norm=norm,
-            out=copy(attention.o_proj.weight).t(),
+            out=copy(effective_weight(attention.o_proj)).t(),
             out_bias=None if attention.o_proj.bias is None else copy(attention.o_proj.bias),
-            gate_up=join([mlp.gate_proj.weight, mlp.up_proj.weight]).mul_(copy(layer.post_attention_layernorm.weight)),
+            gate_up=copy(_times(gate_up, layer.post_attention_layernorm.weight)),
             gate_up_bias=None if mlp.gate_proj.bias is None else join([mlp.gate_proj.bias, mlp.up_proj.bias]),
-            down=copy(mlp.down_proj.weight).t(),
+            down=copy(effective_weight(mlp.down_proj)).t(),
             down_bias=None if mlp.down_proj.bias is None else copy(mlp.down_proj.bias),
         )
 
+    def prefill(self, cache: KVCache, pieces: Sequence[Piece]) -> None:
+        """Write the keys and values of each piece into its row."""
+        for piece in pieces:
+            self._prefill(cache, piece.row, piece.start, torch.from_numpy(piece.ids).to(self.kv.device))
+
     @torch.inference_mode()
-    def prefill(self, cache: KVCache, row: int, start: int, ids: torch.Tensor) -> None:
-        """Write keys and values of `ids` ([n], int64) from position `start` on, in a row that holds `start` tokens.
+    def _prefill(self, cache: KVCache, row: int, start: int, ids: torch.Tensor) -> None:
+        """Keys and values of `ids` ([n], int64) from position `start` on.
 
         Needs memory for the scores [heads, n, start + n]: give long prompts in pieces. They give the same bits.
         """

@@ -1,6 +1,7 @@
 """The forward pass of any other Hugging Face causal language model, through its own modules, over our cache rows."""
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from transformers import AttentionInterface, DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache
 
 from training.engine.attention import KEY_MULTIPLE, MIN_ROWS, attend, causal_mask, round_up
-from training.engine.kv_cache import KVCache, KVShape
+from training.engine.kv_cache import KVCache, KVShape, Piece
 
 ATTENTION = "learnloop_rows"
 
@@ -23,6 +24,9 @@ class ModuleWeights:
     Attention is ours where the model lets itself be given one and uses no extras (soft caps, sinks), so that samples
     do not depend on their neighbours; else the model's own "eager" one, of which that cannot be promised.
     """
+
+    packs = False
+    row_multiple = MIN_ROWS
 
     def __init__(self, model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> None:
         self._model: Any
@@ -62,9 +66,13 @@ class ModuleWeights:
             raise UnsupportedModel("only models whose layers all keep keys and values of one shape can be sampled")
         return KVShape(len(cache.layers), shape[1], shape[3], dtype, device)
 
+    def prefill(self, cache: KVCache, pieces: Sequence[Piece]) -> None:
+        """Write the keys and values of each piece into its row."""
+        for piece in pieces:
+            self._prefill(cache, piece.row, piece.start, torch.from_numpy(piece.ids).to(self.kv.device))
+
     @torch.inference_mode()
-    def prefill(self, cache: KVCache, row: int, start: int, ids: torch.Tensor) -> None:
-        """Write keys and values of `ids` ([n], int64) from position `start` on, in a row that holds `start` tokens."""
+    def _prefill(self, cache: KVCache, row: int, start: int, ids: torch.Tensor) -> None:
         padded = max(len(ids), MIN_ROWS)
         span = min(round_up(start + padded, KEY_MULTIPLE), cache.length)
         # Padding tokens stand at the last real position: models with a position table have no row beyond the context.
@@ -123,8 +131,7 @@ class _Window(Cache):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        keys, values = (part[self._rows] for part in self._cache.layers[layer_idx])
-        keys = keys.transpose(-1, -2)
+        keys, values = (part[self._rows] for part in self._cache.by_head[layer_idx])
         for part, new in ((keys, key_states), (values, value_states)):
             if self._positions is None:
                 part[0, :, self._start : self._start + self._count] = new[0, :, : self._count]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from training.engine.forward import MicroBatch, micro_batches, token_logprobs
+from training.engine.forward import Batch
 from training.engine.grpo import TrainedTokens, TrainOptions, policy_loss
 from training.engine.optimizer import NonFiniteGradient
 from training.engine.policy import Policy
@@ -27,7 +27,7 @@ class Progress:
 
 
 def grpo_step(
-    policy: Policy, items: Sequence[TrainSequence], options: TrainOptions, *, micro_batch_tokens: int
+    policy: Policy, items: Sequence[TrainSequence], options: TrainOptions, *, micro_batch_tokens: int | None
 ) -> Generator[Progress, None, dict[str, float]]:
     """Change the policy's weights by one step and return metrics; yields after every micro-batch.
 
@@ -39,20 +39,13 @@ def grpo_step(
         advantage_balance=options.advantage_balance,
         by_trajectory=options.token_weighting == "trajectory",
     )
-    batches = list(
-        micro_batches([item.ids for item in items], [item.trained for item in items], micro_batch_tokens, policy.device)
-    )
-    step = _Step(policy, items, scaled, options, batches)
-    total = len(batches) * (2 if step.needs_first_pass else 1)
-    done = 0
     try:
-        if step.needs_first_pass:
-            for _ in step.first_pass():
-                done += 1
-                yield Progress(done, total)
-        for _ in step.backward():
-            done += 1
-            yield Progress(done, total)
+        step = yield from policy.in_batches(
+            [item.ids for item in items],
+            [item.trained for item in items],
+            micro_batch_tokens,
+            lambda batches: _passes(_Step(policy, items, scaled, options, batches)),
+        )
         metrics = step.metrics()
         metrics["grad_norm"] = policy.optimizer.step(
             learning_rate=options.learning_rate, max_grad_norm=options.max_grad_norm
@@ -60,6 +53,16 @@ def grpo_step(
     finally:
         policy.optimizer.discard()
     return {**metrics, "learning_rate": options.learning_rate, "seconds": time.perf_counter() - started}
+
+
+def _passes(step: "_Step") -> Generator[Progress, None, "_Step"]:
+    total = len(step.batches) * (2 if step.needs_first_pass else 1)
+    done = 0
+    for part in (step.first_pass(), step.backward()) if step.needs_first_pass else (step.backward(),):
+        for _ in part:
+            done += 1
+            yield Progress(done, total)
+    return step
 
 
 class _Step:
@@ -71,12 +74,12 @@ class _Step:
         items: Sequence[TrainSequence],
         scaled: Sequence[tuple[float, float]],
         options: TrainOptions,
-        batches: list[MicroBatch],
+        batches: Sequence[Batch],
     ) -> None:
         self.needs_first_pass = options.precalculate_logprobs or options.kl_penalty_coef > 0
         self._policy = policy
         self._options = options
-        self._batches = batches
+        self.batches = batches
         self._tokens = [_trained_tokens(batch, items, scaled) for batch in batches]
         self._references: list[Tensor | None] = [None] * len(batches)
         self._mean_kl: float | None = None
@@ -93,12 +96,12 @@ class _Step:
         independent of how the step is cut into micro-batches.
         """
         options, kl = self._options, 0.0
-        for number, batch in enumerate(self._batches):
+        for number, batch in enumerate(self.batches):
             with torch.no_grad():
-                now, _ = token_logprobs(self._policy.model, batch)
+                now, _ = batch.logprobs(self._policy.model)
                 if options.kl_penalty_coef > 0:
                     with self._policy.reference() as reference:
-                        base, _ = token_logprobs(reference, batch)
+                        base, _ = batch.logprobs(reference)
                     self._references[number] = base
                     kl += float((now - base).sum())
             if options.precalculate_logprobs:
@@ -112,9 +115,9 @@ class _Step:
 
     def backward(self) -> Iterator[None]:
         """Accumulate the gradient of the mean loss over all trained tokens of the step."""
-        for number, batch in enumerate(self._batches):
+        for number, batch in enumerate(self.batches):
             tokens = self._tokens[number]
-            new_logprobs, entropy = token_logprobs(self._policy.model, batch)
+            new_logprobs, entropy = batch.logprobs(self._policy.model)
             loss = policy_loss(
                 tokens, new_logprobs, self._options, ref_logprobs=self._references[number], mean_kl=self._mean_kl
             )
@@ -151,15 +154,15 @@ class _Step:
 
 
 def _trained_tokens(
-    batch: MicroBatch, items: Sequence[TrainSequence], scaled: Sequence[tuple[float, float]]
+    batch: Batch, items: Sequence[TrainSequence], scaled: Sequence[tuple[float, float]]
 ) -> TrainedTokens:
     def spread(values: list[float]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=batch.tokens.device)[batch.row]
+        return torch.tensor(values, dtype=torch.float32, device=batch.sequence.device)[batch.sequence]
 
     logprobs = [value for number in batch.members for value in items[number].logprobs]
     return TrainedTokens(
-        old_logprobs=torch.tensor(logprobs, dtype=torch.float32, device=batch.tokens.device),
+        old_logprobs=torch.tensor(logprobs, dtype=torch.float32, device=batch.sequence.device),
         advantages=spread([scaled[number][0] for number in batch.members]),
         weights=spread([scaled[number][1] for number in batch.members]),
-        sequence=batch.row,
+        sequence=batch.sequence,
     )

@@ -3,8 +3,10 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 
@@ -23,10 +25,21 @@ class KVShape:
         return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
 
 
-class KVCache:
-    """Per layer keys [rows, kv_heads, head_dim, length] and values [rows, kv_heads, length, head_dim].
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Tokens `ids` ([n], int64) that follow the `start` tokens that a row of the cache holds."""
 
-    Keys lie across, so that the product with a query reads them in order (a fifth less time than the other way).
+    row: int
+    start: int
+    ids: npt.NDArray[np.int64]
+
+
+class KVCache:
+    """Per layer keys and values of `rows` conversations of up to `length` tokens.
+
+    On a CPU keys are [rows, kv_heads, head_dim, length] and values [rows, kv_heads, length, head_dim]: keys lie across,
+    so that the product with a query reads them in order (a fifth less time than the other way). On a GPU both are
+    [rows, length, kv_heads, head_dim], so that tokens of many rows can be gathered for one attention call.
     Positions that hold no token are finite: attention gives them the weight 0, and 0 x NaN would not be 0.
     """
 
@@ -35,11 +48,25 @@ class KVCache:
         self.shape = shape
         self.rows = rows
         self.length = length
-        self._keys = _zeros(shape, (shape.layers, rows, shape.kv_heads, shape.head_dim, length))
-        self._values = _zeros(shape, (shape.layers, rows, shape.kv_heads, length, shape.head_dim))
-        self.layers = tuple(zip(self._keys.unbind(), self._values.unbind(), strict=True))
-        self.pairs = tuple((keys.flatten(0, 1), values.flatten(0, 1)) for keys, values in self.layers)
-        """The same with rows and heads as one dimension: [rows * kv_heads, ...]."""
+        layers, heads, dim = shape.layers, shape.kv_heads, shape.head_dim
+        on_cpu = shape.device.type == "cpu"
+        by_token = (layers, rows, length, heads, dim)
+        keys = _zeros(shape, (layers, rows, heads, dim, length) if on_cpu else by_token)
+        values = _zeros(shape, (layers, rows, heads, length, dim) if on_cpu else by_token)
+        # Both as [layers, length, rows, kv_heads, head_dim], wherever they lie: what copies rows needs no more.
+        self._rows = [keys.movedim(4 if on_cpu else 2, 1), values.movedim(3 if on_cpu else 2, 1)]
+        self.layers = tuple(zip(keys.unbind(), values.unbind(), strict=True))
+
+    @cached_property
+    def pairs(self) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
+        """The layers with rows and heads as one dimension, as they lie on a CPU: [rows * kv_heads, ...]."""
+        return tuple((keys.flatten(0, 1), values.flatten(0, 1)) for keys, values in self.layers)
+
+    @cached_property
+    def by_head(self) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
+        """The layers as transformers has them: keys and values [rows, kv_heads, length, head_dim]."""
+        keys, values = (part.permute(0, 2, 3, 1, 4) for part in self._rows)
+        return tuple(zip(keys.unbind(), values.unbind(), strict=True))
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Give row `target` the first `length` tokens of row `source`."""
@@ -47,15 +74,15 @@ class KVCache:
 
     def swap(self, one: int, other: int, length: int) -> None:
         """Exchange the first `length` tokens of two rows."""
-        keys, values = self._keys[:, one, :, :, :length].clone(), self._values[:, one, :, :length].clone()
+        kept = [part[:, :length, one].clone() for part in self._rows]
         self.copy(other, one, length)
-        self._keys[:, other, :, :, :length] = keys
-        self._values[:, other, :, :length] = values
+        for part, tokens in zip(self._rows, kept, strict=True):
+            part[:, :length, other] = tokens
 
     def clear(self, row: int) -> None:
         """Make a row finite again after a computation that was not."""
-        self._keys[:, row] = 0
-        self._values[:, row] = 0
+        for part in self._rows:
+            part[:, :, row] = 0
 
     def resized(self, rows: int, length: int, keep: Sequence[tuple[int, int]]) -> "KVCache":
         """A new cache whose row i holds the first n tokens of this one's row r, for the i-th pair (r, n) of `keep`."""
@@ -65,8 +92,8 @@ class KVCache:
         return new
 
     def _take(self, other: "KVCache", source: int, target: int, length: int) -> None:
-        self._keys[:, target, :, :, :length] = other._keys[:, source, :, :, :length]
-        self._values[:, target, :, :length] = other._values[:, source, :, :length]
+        for mine, theirs in zip(self._rows, other._rows, strict=True):
+            mine[:, :length, target] = theirs[:, :length, source]
 
 
 def _zeros(shape: KVShape, size: tuple[int, ...]) -> torch.Tensor:

@@ -11,34 +11,49 @@ from training.engine.attention import KEY_MULTIPLE, MIN_ROWS, round_up
 from training.engine.batch import Columns, Ticket
 from training.engine.choice import choose, uniforms
 from training.engine.decoder import Weights
-from training.engine.kv_cache import KVCache
-from training.engine.rows import Rows
+from training.engine.kv_cache import KVCache, Piece
+from training.engine.memory import free_bytes, is_out_of_memory
+from training.engine.rows import Rows, common_prefix
 from training.engine.sample import NonFiniteLogits, OutOfMemory, Sample, SampleRequest
 
 PREFILL_CHUNK = 256
-"""Prompt tokens in one forward pass."""
+"""Prompt tokens in one forward pass on a CPU."""
 PREFILL_FLOPS = 2e10
 """About how much prefill one step does before the batch goes on: a fraction of a second on one core."""
+PACKED_PREFILL = 8192
+"""Prompt tokens in one forward pass where rows are packed: enough to fill a GPU."""
 FIRST_LENGTH = 256
+CACHE_BYTES = 1 << 29
+PACKED_LENGTH = 8192
+"""Tokens of a row on a GPU, where memory allows; longer ones are made when a conversation needs them."""
+PACKED_REPLY = 2048
+"""Tokens of a reply that a row on a GPU is made for from the start."""
+SHARED = 32
+"""Tokens that a prompt must have in common with another, to wait for them instead of computing them too."""
 
 
 class Lane:
     """Driven by `step`. A conversation keeps its row when its reply is done, until the row is needed."""
 
     def __init__(
-        self, weights: Weights, slots: int, cache_bytes: int, decode: Callable[[Sequence[int]], str] | None
+        self, weights: Weights, slots: int, cache_bytes: int | None, decode: Callable[[Sequence[int]], str] | None
     ) -> None:
+        """`cache_bytes` bounds the cache (None: CACHE_BYTES, or on a GPU half of the memory that is free when it is
+        made)."""
         self.weights = weights
         self._slots = slots
         self._cache_bytes = cache_bytes
         self._decode_text = decode
         self._waiting: deque[Ticket] = deque()
-        self._filling: Ticket | None = None
+        self._filling: list[Ticket] = []
         self._active: dict[int, Ticket] = {}
         self._cache: KVCache | None = None
         self._rows = Rows(0, 0, 0)
         self._state = Columns(0, 0)
+        self._chunk, self._together = PREFILL_CHUNK, 1
         self._prefill_tokens = int(min(max(PREFILL_FLOPS / (2 * weights.parameters), PREFILL_CHUNK), 4096))
+        if weights.packs:
+            self._chunk, self._together, self._prefill_tokens = PACKED_PREFILL, slots, PACKED_PREFILL
 
     @property
     def busy(self) -> bool:
@@ -72,8 +87,12 @@ class Lane:
             self._fail(ticket, reason)
         self.release()
 
+    def forget(self) -> None:
+        """Forget all conversations, and keep the cache's memory. The lane must be idle."""
+        self._rows = Rows(len(self._rows.lengths), self._rows.decoding, self._rows.tokens.shape[1])
+
     def release(self) -> None:
-        """Forget all conversations. The lane must be idle."""
+        """Forget all conversations and give back the cache's memory. The lane must be idle."""
         self._cache = None
         self._rows = Rows(0, 0, 0)
         self._state = Columns(0, 0)
@@ -85,7 +104,7 @@ class Lane:
             try:
                 self._decode()
             except Exception as error:
-                if not _is_out_of_memory(error) or not self._shed():
+                if not is_out_of_memory(error) or not self._shed():
                     for ticket in list(self._active.values()):
                         self._fail(ticket, _named(error))
         self._compact()
@@ -94,28 +113,57 @@ class Lane:
 
     def _prefill(self) -> None:
         budget = self._prefill_tokens
-        while budget > 0:
-            if self._filling is None and (not self._waiting or len(self._active) >= self._slots):
-                return
-            ticket = self._filling or self._waiting.popleft()
+        while budget > 0 and self._admit():
+            batch = list(self._filling)
             try:
-                if self._filling is None and not self._place(ticket):
-                    self._waiting.appendleft(ticket)
-                    return
-                self._filling = ticket
-                budget -= self._fill(ticket)
+                budget -= self._fill(budget)
             except Exception as error:
-                self._filling = None
-                self._unplace(ticket)
-                if _is_out_of_memory(error) and self._shed():
-                    self._waiting.appendleft(ticket)
-                    return
+                self._give_up(batch, error)
+                return
+
+    def _admit(self) -> bool:
+        """Give rows to waiting requests, as many as are prefilled together; whether there is anything to prefill."""
+        for ticket in list(self._waiting):
+            if len(self._filling) >= self._together or len(self._filling) + len(self._active) >= self._slots:
+                break
+            if self._is_being_filled(ticket):
+                continue
+            try:
+                if not self._place(ticket):
+                    break
+            except Exception as error:
+                self._give_up([ticket], error)
+                return bool(self._filling)
+            self._waiting.remove(ticket)
+            self._filling.append(ticket)
+        return bool(self._filling)
+
+    def _is_being_filled(self, ticket: Ticket) -> bool:
+        """Whether more of its prompt is about to be computed for another request than there is already."""
+        if not self._filling:
+            return False
+        known = ticket.known()[:-1]
+        there = self._rows.match(known).tokens
+        return any(common_prefix(known, other.known()[:-1]) > there + SHARED for other in self._filling)
+
+    def _give_up(self, batch: Sequence[Ticket], error: Exception) -> None:
+        """End what could not be prefilled, or let it wait for the memory of others."""
+        for ticket in batch:
+            if ticket in self._filling:
+                self._filling.remove(ticket)
+            self._unplace(ticket)
+        waits = is_out_of_memory(error) and self._shed()
+        for ticket in reversed(batch):
+            if not waits:
                 self._fail(ticket, _named(error))
+            elif ticket not in self._waiting:
+                self._waiting.appendleft(ticket)
 
     def _place(self, ticket: Ticket) -> bool:
         """Give the request a row that holds as much of its prompt as any row does; False if all are busy."""
         known = ticket.known()
-        self._reserve(len(known))
+        reply = min(ticket.max_tokens - len(ticket.ids), PACKED_REPLY) if self.weights.packs else 0
+        self._reserve(len(known) + reply)
         assert self._cache is not None
         rows, cache = self._rows, self._cache
         match = rows.match(known[:-1])
@@ -152,26 +200,36 @@ class Lane:
             self._cache.copy(row, target, length)
             self._rows.move(row, target, length)
 
-    def _fill(self, ticket: Ticket) -> int:
-        """Prefill one piece; the number of tokens it took."""
+    def _fill(self, budget: int) -> int:
+        """Prefill one piece of each placed request; the number of tokens that it took, at least 1."""
         assert self._cache is not None
-        known, row = ticket.known(), ticket.row
-        start = int(self._rows.lengths[row])
-        stop = min(len(known) - 1, start + PREFILL_CHUNK)
-        if stop > start:
-            ids = torch.from_numpy(known[start:stop]).to(self.weights.kv.device)
-            self.weights.prefill(self._cache, row, start, ids)
-            self._rows.tokens[row, start:stop] = known[start:stop]
-            self._rows.lengths[row] = stop
-        if stop == len(known) - 1:
-            self._filling = None
-            self._active[row] = ticket
-            self._state.start(row, ticket, int(known[-1]))
-        return max(stop - start, 1)
+        pieces: list[Piece] = []
+        left = min(self._chunk, budget) if self.weights.packs else self._chunk
+        for ticket in self._filling:
+            start = int(self._rows.lengths[ticket.row])
+            ids = ticket.known()[start:-1][:left]
+            if len(ids):
+                pieces.append(Piece(ticket.row, start, ids))
+                left -= len(ids)
+        if pieces:
+            self.weights.prefill(self._cache, pieces)
+        for piece in pieces:
+            stop = piece.start + len(piece.ids)
+            self._rows.tokens[piece.row, piece.start : stop] = piece.ids
+            self._rows.lengths[piece.row] = stop
+        for ticket in list(self._filling):
+            known = ticket.known()
+            if self._rows.lengths[ticket.row] == len(known) - 1:
+                self._filling.remove(ticket)
+                self._active[ticket.row] = ticket
+                self._state.start(ticket.row, ticket, int(known[-1]))
+        return max(sum(len(piece.ids) for piece in pieces), 1)
 
     # Decode
 
     def _decode(self) -> None:
+        if not self._active:  # making a longer cache sent them back to the queue
+            return None
         rows, state = self._rows, self._state
         active = np.fromiter(self._active, dtype=np.int64, count=len(self._active))
         active.sort()
@@ -180,7 +238,7 @@ class Lane:
         if rows is not self._rows:  # the cache was made anew
             return self._decode()
         assert self._cache is not None
-        count = round_up(int(active[-1]) + 1, MIN_ROWS)
+        count = min(round_up(int(active[-1]) + 1, self.weights.row_multiple), len(rows.lengths))
         span = round_up(longest, KEY_MULTIPLE)
         device = self.weights.kv.device
         feed, positions = torch.from_numpy(state.feed[:count]), torch.from_numpy(rows.lengths[:count])
@@ -257,16 +315,31 @@ class Lane:
         if cache is not None and tokens < cache.length:
             return
         most = round_up(self.weights.context + 1, KEY_MULTIPLE)
+        if self.weights.packs:
+            return self._reserve_at_once(min(round_up(tokens + 1, FIRST_LENGTH), most), most)
         length = min(most, max(FIRST_LENGTH, round_up(tokens + 1, FIRST_LENGTH), 2 * cache.length if cache else 0))
-        affordable = self._cache_bytes // (length * self.weights.kv.bytes_per_token)
+        affordable = (self._cache_bytes or CACHE_BYTES) // (length * self.weights.kv.bytes_per_token)
         busy = round_up(max(int(self._rows.busy.sum()), 1), MIN_ROWS)
         rows = max(min(2 * round_up(self._slots, MIN_ROWS), affordable // MIN_ROWS * MIN_ROWS), busy)
         try:
             self._remake(rows, length)
         except Exception as error:
-            if not _is_out_of_memory(error) or rows == busy:
+            if not is_out_of_memory(error) or rows == busy:
                 raise
             self._remake(busy, length)
+
+    def _reserve_at_once(self, length: int, most: int) -> None:
+        """On a GPU the cache takes its share at once: growing would need twice the memory and all graphs anew."""
+        self._send_back(list(self._active.values()))
+        self._send_back(list(self._filling))
+        self.release()
+        each, multiple = self.weights.kv.bytes_per_token, self.weights.row_multiple
+        budget = self._cache_bytes or free_bytes(self.weights.kv.device) // 2
+        rows = round_up(self._slots, multiple)
+        length = max(length, min(most, PACKED_LENGTH, budget // (rows * each) // KEY_MULTIPLE * KEY_MULTIPLE))
+        rows = max(min(rows, budget // (length * each) // multiple * multiple), multiple)
+        self._cache = KVCache(self.weights.kv, rows, length)
+        self._rows, self._state = Rows(rows, rows, length), Columns(rows, length)
 
     def _remake(self, count: int, length: int) -> None:
         old = self._rows
@@ -281,7 +354,7 @@ class Lane:
         moved = {int(row): target for target, row in enumerate(keep)}
         self._rows, self._state = rows, state
         self._active = {moved[row]: ticket for row, ticket in self._active.items()}
-        for ticket in (*self._active.values(), *([self._filling] if self._filling else [])):
+        for ticket in (*self._active.values(), *self._filling):
             ticket.row = moved[ticket.row]
 
     def _shed(self) -> bool:
@@ -290,15 +363,22 @@ class Lane:
         if len(batch) < 2:
             return False
         self._slots = len(batch) // 2
-        for ticket in reversed(batch[self._slots :]):
-            produced = int(self._state.produced[ticket.row])
-            ticket.ids = self._state.ids[ticket.row, :produced].tolist()
-            ticket.logprobs = self._state.logprobs[ticket.row, :produced].tolist()
-            self._unplace(ticket)
-            self._waiting.appendleft(ticket)
+        self._send_back(batch[self._slots :])
         self._rows.decoding = min(len(self._rows.lengths), round_up(self._slots, MIN_ROWS))
         self._compact()
         return True
+
+    def _send_back(self, tickets: Sequence[Ticket]) -> None:
+        """Let requests under way wait again, with what they have, before all others."""
+        for ticket in reversed(tickets):
+            if ticket in self._filling:
+                self._filling.remove(ticket)
+            else:
+                produced = int(self._state.produced[ticket.row])
+                ticket.ids = self._state.ids[ticket.row, :produced].tolist()
+                ticket.logprobs = self._state.logprobs[ticket.row, :produced].tolist()
+            self._unplace(ticket)
+            self._waiting.appendleft(ticket)
 
     def _compact(self) -> None:
         """Bring the last busy rows forward while that makes the batch smaller by a whole MIN_ROWS."""
@@ -313,13 +393,12 @@ class Lane:
             if ticket is not None:
                 self._active[hole] = ticket
             else:
-                ticket = self._filling
-            assert ticket is not None
+                ticket = next(ticket for ticket in self._filling if ticket.row == last)
             ticket.row = hole
             busy = np.flatnonzero(self._rows.busy)
 
     def _tickets(self) -> list[Ticket]:
-        return [*self._active.values(), *([self._filling] if self._filling else []), *self._waiting]
+        return [*self._active.values(), *self._filling, *self._waiting]
 
     def _unplace(self, ticket: Ticket) -> None:
         """Take the request off its row; the row keeps the conversation."""
@@ -332,17 +411,12 @@ class Lane:
 
     def _fail(self, ticket: Ticket, reason: Exception) -> None:
         self._unplace(ticket)
-        if ticket is self._filling:
-            self._filling = None
+        if ticket in self._filling:
+            self._filling.remove(ticket)
         elif ticket in self._waiting:
             self._waiting.remove(ticket)
         ticket.done(reason)
 
 
-def _is_out_of_memory(error: Exception) -> bool:
-    """PyTorch's CPU allocator raises a plain RuntimeError."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "not enough memory" in str(error)
-
-
 def _named(error: Exception) -> Exception:
-    return OutOfMemory(f"out of memory: {error}") if _is_out_of_memory(error) else error
+    return OutOfMemory(f"out of memory: {error}") if is_out_of_memory(error) else error

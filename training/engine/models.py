@@ -1,100 +1,37 @@
-"""The registry of models on disk: base models by name, trainable models with their checkpoints, and what names mean.
+"""The registry of models: base models by name, trainable models with their checkpoints, and what names mean.
 
-`<data>/models/<project>/<name>/` holds `model.json` and `checkpoints/`. Reading is safe from any thread; creating,
-committing and deleting belong to one thread, so that files are written without holding the lock that readers take.
+Reading is safe from any thread; creating, committing and deleting belong to one thread, so that files are written
+without holding the lock that readers take.
 """
 
-import json
-import re
 import secrets
 import shutil
-import struct
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import structlog
 
-from training.engine import checkpoints
-from training.engine.checkpoints import MANIFEST_FILE, OPTIMIZER_FILE, Checkpoint, Manifest, TornCheckpoint
+from training.engine import checkpoints, model_files
+from training.engine.bases import Bases, usual_tuning
+from training.engine.checkpoints import OPTIMIZER_FILE, Checkpoint, Manifest, TornCheckpoint
+from training.engine.model_record import (
+    INFERENCE_NAME,
+    NAME,
+    BadModelName,
+    CheckpointInUse,
+    ModelExists,
+    ModelRecord,
+    Target,
+    UnknownModel,
+)
 from training.engine.tuning import Tuning
 
 log = structlog.get_logger(__name__)
 
 DEFAULT_ENTITY = "local"
 DEFAULT_PROJECT = "default"
-FULL_TUNING_BELOW = 1_000_000_000
-"""Models with fewer parameters are trained whole unless a LoRA is asked for."""
-
-_MODEL_FILE = "model.json"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_INFERENCE_NAME = re.compile(
-    r"(?:wandb-artifact:///(?P<entity>[^/]+)/(?=[^/]+/))?"
-    r"(?:(?P<project>[^/@:]+)/)?(?P<name>[^/@:]+?)(?:(?:@|:step)(?P<step>\d{1,9}))?"
-)
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "tokenizer.model",
-)
-_MODEL_FILES = (*_TOKENIZER_FILES, "config.json", "generation_config.json", "model.safetensors.index.json")
-
-
-class UnknownModel(Exception):
-    """No model, checkpoint or base model of that name."""
-
-
-class ModelExists(Exception):
-    """The name is taken by a model that was not asked for."""
-
-
-class BadModelName(ValueError):
-    """The name cannot be a directory's, or means nothing."""
-
-
-class CheckpointInUse(Exception):
-    """The newest checkpoint is the model's state and cannot be deleted."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelRecord:
-    """A trainable model, made from `origin`: a base model's name, or another model's checkpoint `project/name@step`."""
-
-    id: str
-    entity: str
-    project: str
-    name: str
-    base_model: str
-    origin: str
-    tuning: Tuning
-    created: str
-    directory: Path
-
-    @property
-    def full_name(self) -> str:
-        """`project/name`."""
-        return f"{self.project}/{self.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Weights that can be sampled: a checkpoint, or a base model (whose `model` is None). `key` names them exactly."""
-
-    key: str
-    directory: Path
-    base_directory: Path
-    tuning: Tuning
-    model: ModelRecord | None = None
-    step: int = 0
 
 
 class _Entry:
@@ -112,31 +49,21 @@ class Registry:
     def __init__(self, data_dir: Path, bases: Mapping[str, Path], allowed_roots: Sequence[Path] = ()) -> None:
         """`bases` are model directories by name; below `allowed_roots`, absolute directories are base models too."""
         self._root = data_dir / "models"
-        self._bases = dict(bases)
-        self._allowed_roots = tuple(root.resolve() for root in allowed_roots)
+        self._bases = Bases(bases, allowed_roots)
         self._lock = threading.RLock()
-        self._entries: dict[str, _Entry] = {}
         self._root.mkdir(parents=True, exist_ok=True)
-        for path in sorted(self._root.glob(f"*/*/{_MODEL_FILE}")):
-            self._load(path)
+        self._entries = {record.id: _Entry(record, found) for record, found in model_files.load(self._root)}
 
     # Base models
 
     @property
     def base_models(self) -> list[str]:
         """Names of the base models."""
-        return list(self._bases)
+        return self._bases.names
 
     def base_directory(self, name: str) -> Path:
         """Where a base model's files are. Raises UnknownModel."""
-        if name in self._bases:
-            return self._bases[name]
-        path = Path(name)
-        if path.is_absolute() and (path / "config.json").is_file():
-            resolved = path.resolve()
-            if any(resolved.is_relative_to(root) for root in self._allowed_roots):
-                return resolved
-        raise UnknownModel(f"no base model {name!r}; there are {', '.join(self._bases) or 'none'}")
+        return self._bases.directory(name)
 
     # Trainable models
 
@@ -157,7 +84,7 @@ class Registry:
         """
         project, name = project or DEFAULT_PROJECT, name or f"model-{secrets.token_hex(4)}"
         for part in (project, name, entity or DEFAULT_ENTITY):
-            if not _NAME.fullmatch(part):
+            if not NAME.fullmatch(part):
                 raise BadModelName(f"{part!r} is no name: letters, digits and ._- after a first letter or digit")
         with self._lock:
             if existing := self._named(project, name):
@@ -176,7 +103,9 @@ class Registry:
             datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             self._root / project / name,
         )
-        self._make(record, source)
+        entry = _Entry(record, model_files.make(record, source))
+        with self._lock:
+            self._entries[record.id] = entry
         log.info("model created", model=record.full_name, origin=record.origin, tuning=record.tuning.mode)
         return record
 
@@ -194,8 +123,7 @@ class Registry:
         with self._lock:
             record = self._entry(model_id).record
             del self._entries[model_id]
-            grave = record.directory.with_name(f".deleted-{record.name}-{secrets.token_hex(4)}")
-            record.directory.rename(grave)
+            grave = model_files.bury(record)
         shutil.rmtree(grave, ignore_errors=True)
         log.info("model deleted", model=record.full_name)
         return record
@@ -228,6 +156,15 @@ class Registry:
                 raise UnknownModel(f"{entry.record.full_name} has no checkpoint {step}")
             return self._verified(entry, step)
 
+    def recheck(self, model_id: str, step: int) -> None:
+        """Compare a checkpoint with its hashes though that was done before; a torn one is set aside.
+
+        Raises UnknownModel, TornCheckpoint.
+        """
+        with self._lock:
+            self._entry(model_id).verified.discard(step)
+            self.checkpoint(model_id, step)
+
     def commit(
         self, model_id: str, parent: Checkpoint, metrics: Mapping[str, float], save: Callable[[Path], None]
     ) -> Checkpoint:
@@ -239,13 +176,13 @@ class Registry:
         record = entry.record
 
         def fill(directory: Path) -> None:
-            _copy_files(parent.directory, directory, _TOKENIZER_FILES)
+            model_files.copy_tokenizer(parent.directory, directory)
             save(directory)
 
         manifest = Manifest(
             parent.step + 1, record.full_name, record.base_model, f"{record.full_name}@{parent.step}", dict(metrics)
         )
-        written = checkpoints.write(record.directory / "checkpoints", manifest, fill)
+        written = checkpoints.write(record.directory / model_files.CHECKPOINTS, manifest, fill)
         with self._lock:
             entry.checkpoints[written.step] = written
             entry.verified.add(written.step)
@@ -278,7 +215,7 @@ class Registry:
         Raises UnknownModel, BadModelName (two projects have the name), TornCheckpoint.
         """
         if name in self._bases:
-            directory = self._bases[name]
+            directory = self._bases.directory(name)
             return Target(name, directory, directory, Tuning())
         with self._lock:
             entry, step = self._parsed(name)
@@ -294,7 +231,7 @@ class Registry:
             )
 
     def _parsed(self, name: str) -> tuple[_Entry, int | None]:
-        match = _INFERENCE_NAME.fullmatch(name)
+        match = INFERENCE_NAME.fullmatch(name)
         if match is None:
             raise UnknownModel(f"no model {name!r}")
         entity, project, model, step = match.group("entity", "project", "name", "step")
@@ -333,7 +270,7 @@ class Registry:
         try:
             directory = self.base_directory(base_model)
         except UnknownModel:
-            if not _INFERENCE_NAME.fullmatch(base_model):
+            if not INFERENCE_NAME.fullmatch(base_model):
                 raise
             try:
                 source = self.resolve(base_model)
@@ -342,51 +279,7 @@ class Registry:
             if tuning not in (None, source.tuning):
                 raise BadModelName(f"{source.key} is tuned by {source.tuning.mode}; a fork keeps that") from None
             return source
-        if tuning is None:
-            small = parameter_count(directory) < FULL_TUNING_BELOW
-            tuning = Tuning("full" if small else "lora")
-        return Target(base_model, directory, directory, tuning)
-
-    def _make(self, record: ModelRecord, source: Target) -> None:
-        """Write the model's directory with checkpoint 0, whole or not at all."""
-        unfinished = record.directory.with_name(f".unfinished-{record.name}-{secrets.token_hex(4)}")
-        names: tuple[str, ...] = _TOKENIZER_FILES
-        if source.model is not None:
-            names = tuple(p.name for p in source.directory.iterdir() if p.name not in (MANIFEST_FILE, OPTIMIZER_FILE))
-        elif record.tuning.mode == "full":
-            names = (*_MODEL_FILES, *(path.name for path in source.directory.glob("*.safetensors")))
-        manifest = Manifest(0, record.full_name, record.base_model, source.key if source.model else None)
-        try:
-            checkpoints.write(
-                unfinished / "checkpoints", manifest, lambda place: _copy_files(source.directory, place, names)
-            )
-            fields = {key: value for key, value in asdict(record).items() if key != "directory"}
-            (unfinished / _MODEL_FILE).write_text(json.dumps(fields, indent=2))
-            unfinished.rename(record.directory)
-        except OSError as error:
-            raise checkpoints.CheckpointNotWritten(f"{record.full_name}: {error.strerror}") from error
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
-        found, _ = checkpoints.scan(record.directory / "checkpoints")
-        with self._lock:
-            self._entries[record.id] = _Entry(record, found)
-
-    def _load(self, path: Path) -> None:
-        if path.parent.name.startswith("."):
-            shutil.rmtree(path.parent, ignore_errors=True)  # a creation or deletion that was cut short
-            return
-        try:
-            fields: dict[str, Any] = json.loads(path.read_text())
-            targets = tuple(fields["tuning"].pop("target_modules"))
-            tuning = Tuning(**fields.pop("tuning"), target_modules=targets)
-            record = ModelRecord(**fields, tuning=tuning, directory=path.parent)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            log.error("model skipped: its file cannot be read", path=str(path), error=str(error))
-            return
-        found, torn = checkpoints.scan(path.parent / "checkpoints")
-        for place in torn:
-            log.warning("torn checkpoint set aside", model=record.full_name, path=place.name)
-        self._entries[record.id] = _Entry(record, found)
+        return Target(base_model, directory, directory, tuning or usual_tuning(directory))
 
     def _verified(self, entry: _Entry, step: int) -> Checkpoint:
         checkpoint = entry.checkpoints[step]
@@ -402,28 +295,3 @@ class Registry:
                 raise
             entry.verified.add(step)
         return checkpoint
-
-
-def parameter_count(directory: Path) -> int:
-    """Parameters of a model directory, from the headers of its safetensors files. Raises UnknownModel without any."""
-    files = sorted(directory.glob("*.safetensors"))
-    if not files:
-        raise UnknownModel(f"{directory.name} holds no safetensors weights")
-    total = 0
-    for path in files:
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(length))
-        for name, tensor in header.items():
-            if name != "__metadata__":
-                size = 1
-                for extent in tensor["shape"]:
-                    size *= extent
-                total += size
-    return total
-
-
-def _copy_files(source: Path, target: Path, names: Iterable[str]) -> None:
-    for name in names:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, target / name)

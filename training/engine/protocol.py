@@ -13,7 +13,7 @@ from training.engine.compute import EngineStopped, ModelDeleted
 from training.engine.engine import StepConflict
 from training.engine.grpo import BadOptions
 from training.engine.jobs import UnknownEvent, UnknownJob
-from training.engine.models import BadModelName, CheckpointInUse, ModelExists, UnknownModel
+from training.engine.model_record import BadModelName, CheckpointInUse, ModelExists, UnknownModel
 from training.engine.policy import BadModelDirectory
 from training.engine.sample import ContextTooLong, NonFiniteLogits, OutOfMemory, SampleCancelled, UnknownWeights
 from training.engine.tokens import BadConversation
@@ -92,10 +92,18 @@ async def read_body(request: Request, schema: type[M], max_bytes: int) -> M:
     try:
         return schema.model_validate(value)
     except ValidationError as error:
-        fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(str(part) for part in fault["loc"]) or None
-        message = fault["msg"].removeprefix("Value error, ")
-        raise ApiError(400, f"{place}: {message}" if place else message, code="invalid_value", param=place) from None
+        raise _invalid(error) from None
+
+
+def _invalid(error: ValidationError) -> ApiError:
+    """The first fault; one of the whole request says in its context which parameter it is about."""
+    fault = error.errors(include_url=False, include_input=False)[0]
+    about = fault.get("ctx", {}).get("parameter")
+    if about is not None:
+        return ApiError(400, fault["msg"], code=fault["type"], param=about)
+    place = ".".join(str(part) for part in fault["loc"]) or None
+    message = fault["msg"].removeprefix("Value error, ")
+    return ApiError(400, f"{place}: {message}" if place else message, code="invalid_value", param=place)
 
 
 async def _read_bytes(request: Request, max_bytes: int) -> bytes:

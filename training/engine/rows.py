@@ -73,3 +73,10 @@ class Rows:
         for name in ("lengths", "busy", "_used"):
             getattr(self, name)[: len(keep)] = getattr(old, name)[keep]
         self._clock = old._clock
+
+
+def common_prefix(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> int:
+    """How many tokens two sequences begin with alike."""
+    width = min(len(one), len(other))
+    differ = np.flatnonzero(one[:width] != other[:width])
+    return int(differ[0]) if len(differ) else width

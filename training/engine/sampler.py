@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from training.engine.batch import Ticket
 from training.engine.decoder import Weights
-from training.engine.lane import Lane
+from training.engine.lane import CACHE_BYTES, Lane
 from training.engine.sample import (
     ContextTooLong,
     Done,
@@ -43,8 +43,9 @@ class Sampler:
     whatever order, and whatever the cache holds (with one thread on a CPU; see attention.py).
     """
 
-    def __init__(self, slots: int = 64, cache_bytes: int = 1 << 29) -> None:
-        """`slots` conversations are decoded at once for each set of weights; each in use may fill `cache_bytes`."""
+    def __init__(self, slots: int = 64, cache_bytes: int | None = None) -> None:
+        """`slots` conversations are decoded at once for each set of weights; each in use may fill `cache_bytes` (None:
+        what suits the device; see Lane)."""
         if slots < 1:
             raise ValueError(f"slots must be at least 1, not {slots}")
         self._slots = slots
@@ -70,6 +71,23 @@ class Sampler:
         lane = self._lanes.pop(key, None)
         if lane is not None:
             lane.close(UnknownWeights(key))
+
+    def weights(self, key: str) -> Weights | None:
+        """What the key stands for."""
+        lane = self._lanes.get(key)
+        return lane.weights if lane else None
+
+    def rename(self, key: str, new: str) -> None:
+        """Let an idle key's weights, which were changed in place, stand for another key, with an empty cache."""
+        lane = self._lanes.pop(key)
+        lane.forget()
+        self._lanes[new] = lane
+
+    def release_idle(self) -> None:
+        """Give back the caches that nobody uses now."""
+        for lane in self._lanes.values():
+            if not lane.busy:
+                lane.release()
 
     def submit(self, request: SampleRequest, on_token: OnToken | None, done: Done) -> int:
         """Queue a request; the number is its ticket.
@@ -107,12 +125,20 @@ class Sampler:
                 lane.step()
 
     def _make_room(self, lane: Lane) -> None:
-        """Release idle caches, the longest unused first, while all together exceed the budget."""
+        """Release idle caches, the longest unused first, while all together exceed the budget.
+
+        Without one a lane takes what is free: then no other keeps more than it needs.
+        """
         for other in list(self._lanes.values()):
-            if sum(each.cache_bytes for each in self._lanes.values()) <= self._cache_bytes:
+            if sum(each.cache_bytes for each in self._lanes.values()) <= self._budget(lane):
                 return
             if other is not lane and not other.busy:
                 other.release()
+
+    def _budget(self, lane: Lane) -> int:
+        if self._cache_bytes is None and lane.weights.packs:
+            return 0
+        return self._cache_bytes or CACHE_BYTES
 
 
 def _check(request: SampleRequest, lane: Lane) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime
@@ -22,9 +22,11 @@ from training.engine.chat_request import ChatRequest
 from training.engine.compute import Compute
 from training.engine.engine import Engine
 from training.engine.jobs import Jobs
-from training.engine.models import Registry, UnknownModel
+from training.engine.model_record import UnknownModel
+from training.engine.models import Registry
 from training.engine.protocol import FORESEEN, ApiError, api_error, read_body
 from training.engine.training_api import TrainingApi
+from training.engine.training_data import TrainingData
 
 log = structlog.get_logger(__name__)
 
@@ -40,12 +42,17 @@ def create_app(
     train_threads: int | None = None,
     api_key: str | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
+    training_data_hosts: Collection[str] = (),
 ) -> ASGIApp:
-    """The application. Its lifespan runs the compute thread, which owns `engine` from then on."""
+    """The application. Its lifespan runs the compute thread, which owns `engine` from then on.
+
+    Supervised jobs may fetch their data from `training_data_hosts`; see TrainingData.
+    """
     compute = Compute(engine, threads=threads, train_threads=train_threads)
     registry = engine.registry
     chat = Chat(registry, compute, engine.tokenizer)
-    training = TrainingApi(registry, compute, Jobs(compute), data_dir, max_body_bytes)
+    data = TrainingData(data_dir, max_body_bytes, frozenset(host.lower() for host in training_data_hosts))
+    training = TrainingApi(registry, compute, Jobs(compute), data, max_body_bytes)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

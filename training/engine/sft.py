@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from training.engine.forward import micro_batches, token_logprobs
+from training.engine.forward import Batch
 from training.engine.grpo import BadOptions
 from training.engine.grpo_step import Progress
 from training.engine.optimizer import NonFiniteGradient
@@ -87,7 +87,7 @@ def supervised_sequences(
 
 
 def sft_step(
-    policy: Policy, items: Sequence[SupervisedSequence], options: SftOptions, *, micro_batch_tokens: int
+    policy: Policy, items: Sequence[SupervisedSequence], options: SftOptions, *, micro_batch_tokens: int | None
 ) -> Generator[Progress, None, dict[str, float]]:
     """Train on all items, one optimizer step a batch; yields after every micro-batch and returns metrics.
 
@@ -120,23 +120,29 @@ def sft_step(
 
 
 def _accumulate(
-    policy: Policy, items: Sequence[SupervisedSequence], micro_batch_tokens: int, progress: Progress
+    policy: Policy, items: Sequence[SupervisedSequence], micro_batch_tokens: int | None, progress: Progress
 ) -> Generator[Progress, None, float]:
     """Backward through one batch; returns its weighted mean cross-entropy."""
     for item in items:
         if len(item.ids) > policy.context:
             raise BadTrajectory(f"a conversation has {len(item.ids)} tokens; the model's context is {policy.context}")
     total = sum(weight for item in items for weight in item.weights)
-    loss = 0.0
-    for batch in micro_batches(
-        [item.ids for item in items], [item.learnt for item in items], micro_batch_tokens, policy.device
-    ):
-        weights = torch.tensor([w for number in batch.members for w in items[number].weights], device=policy.device)
-        logprobs, _ = token_logprobs(policy.model, batch)
-        mean = -(logprobs * weights).sum() / total
-        if not torch.isfinite(mean):
-            raise NonFiniteGradient(f"the loss is {mean.item()}")
-        mean.backward()  # type: ignore[no-untyped-call]
-        loss += mean.item()
-        yield progress
-    return loss
+
+    def passes(batches: Sequence[Batch]) -> Generator[Progress, None, float]:
+        loss = 0.0
+        for batch in batches:
+            weights = torch.tensor([w for number in batch.members for w in items[number].weights], device=policy.device)
+            logprobs, _ = batch.logprobs(policy.model)
+            mean = -(logprobs * weights).sum() / total
+            if not torch.isfinite(mean):
+                raise NonFiniteGradient(f"the loss is {mean.item()}")
+            mean.backward()  # type: ignore[no-untyped-call]
+            loss += mean.item()
+            yield progress
+        return loss
+
+    return (
+        yield from policy.in_batches(
+            [item.ids for item in items], [item.learnt for item in items], micro_batch_tokens, passes
+        )
+    )

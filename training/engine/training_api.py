@@ -7,21 +7,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from training.engine.checkpoints import Checkpoint
+from training.engine.checkpoints import Checkpoint, TornCheckpoint
 from training.engine.compute import Compute
 from training.engine.engine import Engine, StepConflict, Training
+from training.engine.export import export
 from training.engine.grpo import TrainOptions
 from training.engine.jobs import Job, JobEvent, Jobs, new_job
-from training.engine.models import ModelRecord, Registry
+from training.engine.model_record import ModelRecord
+from training.engine.models import Registry
 from training.engine.protocol import ApiError, read_body
 from training.engine.sft import SftOptions, read_examples
+from training.engine.training_data import TrainingData
 from training.engine.trajectories import read_groups
 from training.engine.tuning import Tuning
 
@@ -91,7 +93,7 @@ class TrainingApi:
     registry: Registry
     compute: Compute
     jobs: Jobs
-    data_dir: Path
+    data: TrainingData
     max_body_bytes: int
 
     def routes(self) -> list[Route]:
@@ -104,6 +106,7 @@ class TrainingApi:
             Route("/models/{model_id}/log", self.log_trajectories, methods=["POST"]),
             Route("/models/{model_id}/checkpoints", self.list_checkpoints, methods=["GET"]),
             Route("/models/{model_id}/checkpoints", self.delete_checkpoints, methods=["DELETE"]),
+            Route("/models/{model_id}/checkpoints/{step:int}/export", self.export_checkpoint, methods=["GET"]),
             Route("/training-jobs", self.create_training_job, methods=["POST"]),
             Route("/sft-training-jobs", self.create_sft_job, methods=["POST"]),
             Route("/training-jobs/{job_id}", self.get_job, methods=["GET"]),
@@ -169,6 +172,22 @@ class TrainingApi:
         deleted, missing = await self.compute.call(lambda engine: engine.delete_checkpoints(model_id, body.steps))
         return JSONResponse({"deleted_count": len(deleted), "not_found_steps": missing})
 
+    async def export_checkpoint(self, request: Request) -> Response:
+        """A checkpoint as a tar, once its files have matched their hashes again."""
+        record = self.registry.get(request.path_params["model_id"])
+        checkpoint = self.registry.checkpoint(record.id, request.path_params["step"])
+        folder = f"{record.name}-step{checkpoint.step}"
+        try:
+            made = await asyncio.to_thread(export, checkpoint, folder)
+        except TornCheckpoint:
+            await asyncio.to_thread(self.registry.recheck, record.id, checkpoint.step)
+            raise
+        headers = {
+            "Content-Length": str(made.size),
+            "Content-Disposition": f'attachment; filename="{folder}.tar"',
+        }
+        return StreamingResponse(made.pieces(), media_type="application/x-tar", headers=headers)
+
     async def create_training_job(self, request: Request) -> Response:
         """Queue one GRPO step on groups of trajectories."""
         body = await read_body(request, _CreateTrainingJob, self.max_body_bytes)
@@ -182,12 +201,12 @@ class TrainingApi:
         )
 
     async def create_sft_job(self, request: Request) -> Response:
-        """Queue supervised steps on conversations, given inline or as a JSONL file below the data directory."""
+        """Queue supervised steps on conversations, given inline or as a JSONL file that TrainingData may read."""
         body = await read_body(request, _CreateSftJob, self.max_body_bytes)
         options = SftOptions.from_config(body.config)
         if (body.training_data is None) == (body.training_data_url is None):
             raise ApiError(400, "give either training_data or training_data_url", code="invalid_value")
-        data = body.training_data if body.training_data_url is None else self._training_data(body.training_data_url)
+        data = body.training_data if body.training_data_url is None else await self.data.read(body.training_data_url)
         examples = read_examples(data)
         return await self._submit(
             body.model_id,
@@ -221,31 +240,6 @@ class TrainingApi:
         job = new_job(model_id, steps, expected_step)
         self.jobs.submit(job, start)
         return JSONResponse({"id": job.id})
-
-    def _training_data(self, url: str) -> list[Json]:
-        """Conversations of a file:// URL below the data directory; nothing else is ever fetched."""
-        parts = urlsplit(url)
-        path = Path(unquote(parts.path)).resolve()
-        if parts.scheme != "file" or parts.netloc or not path.is_relative_to(self.data_dir.resolve()):
-            raise ApiError(
-                400,
-                "training_data_url must be a file:// URL below the engine's data directory; "
-                "send the conversations as training_data instead",
-                code="invalid_value",
-                param="training_data_url",
-            )
-        try:
-            with path.open("rb") as file:
-                raw = file.read(self.max_body_bytes + 1)
-            if len(raw) > self.max_body_bytes:
-                raise ApiError(413, f"the file is larger than {self.max_body_bytes} bytes", code="body_too_large")
-            return [json.loads(line) for line in raw.splitlines() if line.strip()]
-        except OSError as error:
-            raise ApiError(
-                400, f"the training data cannot be read: {error.strerror}", param="training_data_url"
-            ) from None
-        except (ValueError, RecursionError) as error:
-            raise ApiError(400, f"the training data is not JSONL: {error}", param="training_data_url") from None
 
 
 def _write_log(place: Path, step: int, groups: Json) -> None:

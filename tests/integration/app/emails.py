@@ -27,7 +27,7 @@ async def make_run(
     run = Run(
         id=run_id,
         status="completed",
-        request={"environment": {"name": environment, "config": config}},
+        request={"environment": {"name": environment, "config": config}, "model": {"project": project}},
         environment=environment,
         judge="reference",
         backend="embedded",

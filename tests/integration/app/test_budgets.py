@@ -1,7 +1,10 @@
 """Budgets of runs over the real learn loop: reserved before a call, settled after, kept in the ledger."""
 
+import json
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +14,7 @@ import pytest
 from app.runs.budget import Budget, Meter, Past, RunBudgetReached
 from environment.email_search.environment import SyntheticEmailSearch
 from environment.email_search.synthetic import make_world, parse_address
+from judges.litellm_loop import import_litellm
 from judges.reference import ReferenceJudge
 from tests.fakes.scripted_chat import Reply, ScriptedChat, scripted_chat
 from tests.fakes.scripted_chat import call as tool_call
@@ -19,7 +23,7 @@ from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.training.test_learn_loop import address_of
 from training.backends.art_import import import_art
-from training.backends.base import ModelSpec
+from training.backends.base import ModelSpec, Policy
 from training.learn_loop import learn_loop
 from training.types import EvaluationConfig, RunConfig
 
@@ -40,8 +44,9 @@ RUN = {
 
 @pytest.fixture(scope="module", autouse=True)
 def art() -> None:
-    """Imported before the clocks of the tests run: it takes seconds."""
+    """Imported, and litellm, before the clocks of the tests run: it takes seconds."""
     import_art()
+    import_litellm()
 
 
 async def talker(request: Mapping[str, Any]) -> Reply:
@@ -70,6 +75,16 @@ async def talker(request: Mapping[str, Any]) -> Reply:
             "usage": {"prompt_tokens": PROMPT, "completion_tokens": REPLY, "total_tokens": PROMPT + REPLY},
         }
     )
+
+
+class Remembering(ScriptedBackend):
+    """As an engine of ours, whose conversations begin again after it was away."""
+
+    async def register(self, model: ModelSpec) -> Policy:
+        policy = await super().register(model)
+        endpoint = policy.endpoint
+        policy.endpoint = lambda step=None: replace(endpoint(step), remembers=True)  # type: ignore[method-assign]
+        return policy
 
 
 @asynccontextmanager
@@ -194,6 +209,57 @@ async def test_what_nobody_wants_limited_is_not_held_up() -> None:
         await drive(model, meter)
     assert model.most > 1
     assert meter.spent.tokens == len(model.requests) * (PROMPT + REPLY)
+
+
+async def grower(request: Mapping[str, Any]) -> Reply:
+    """As `talker`, but each prompt has as many tokens as its messages and tools have bytes: it grows with each turn."""
+    reply = await talker(request)
+    prompt = len(json.dumps([*request["messages"], {"tools": request["tools"]}], ensure_ascii=False).encode())
+    reply.body["usage"] |= {"prompt_tokens": prompt, "total_tokens": prompt + REPLY}
+    return reply
+
+
+def asked_for(model: ScriptedChat) -> int:
+    """The tokens of all requests to `grower`."""
+    sizes = (
+        len(json.dumps([*request["messages"], {"tools": request["tools"]}], ensure_ascii=False).encode())
+        for request in model.requests
+    )
+    return sum(size + REPLY for size in sizes)
+
+
+@pytest.mark.parametrize("most", [12_000, 30_000, 50_000])
+async def test_prompts_that_grow_do_not_take_a_run_beyond_its_budget(most: int) -> None:
+    async with scripted_chat(grower) as model:
+        meter = Meter(Budget(max_tokens=most), Past(prompt_per_turn=100.0))  # far too low
+        with pytest.raises(RunBudgetReached) as reached:
+            await drive(model, meter)
+    assert 0 < meter.spent.tokens == asked_for(model) <= most < reached.value.shortage.needs
+
+
+async def test_what_a_rollout_took_before_it_began_again_is_wasted(data_dir: Path, database_url: str) -> None:
+    """Its endpoint went away between two turns: the first turn's tokens are counted, and named as wasted."""
+    cut, answered = Counter[str](), Counter[str]()
+
+    async def away_once(request: Mapping[str, Any]) -> Reply:
+        if any(message["role"] == "tool" for message in request["messages"]) and cut.total() < 3:
+            cut["first"] += 1
+            return Reply(status=503)
+        answered["all"] += 1
+        return await talker(request)
+
+    settings = settings_for(data_dir, database_url)
+    async with (
+        scripted_chat(away_once) as model,
+        served(settings, cast(Any, learn_loop), Remembering(model.url)) as client,
+    ):
+        run = await ended(client, await start(client, iterations=1))
+        assert run["status"] == "completed", run["error"]
+        ledger = await ledger_of(client, run["run_id"])
+    whole = answered.total() * (PROMPT + REPLY)
+    assert ledger["totals"]["prompt_tokens"] + ledger["totals"]["completion_tokens"] == whole
+    assert ledger["totals"]["wasted_tokens"] == 3 * (PROMPT + REPLY)
+    assert sum(row["prompt_tokens"] for row in ledger["items"] if row["wasted"]) == 3 * PROMPT
 
 
 async def drive(model: ScriptedChat, meter: Meter) -> None:

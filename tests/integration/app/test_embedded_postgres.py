@@ -5,7 +5,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -16,7 +17,7 @@ from app.embedded_postgres import EmbeddedPostgres, EmbeddedPostgresError
 from tests.conditions import until
 
 _START = """
-import asyncio, sys
+import asyncio, concurrent.futures.thread, os, sys
 from pathlib import Path
 from app.embedded_postgres import EmbeddedPostgres
 
@@ -24,8 +25,13 @@ async def main():
     await EmbeddedPostgres(Path(sys.argv[1])).start()
     await asyncio.Event().wait()
 
+if len(sys.argv) > 2:  # as another user
+    os.setgroups([])
+    os.setgid(int(sys.argv[2]))
+    os.setuid(int(sys.argv[2]))
 asyncio.run(main())
 """
+_NOBODY = 65_534
 
 
 async def _answer(server: EmbeddedPostgres) -> object:
@@ -33,6 +39,32 @@ async def _answer(server: EmbeddedPostgres) -> object:
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         row = await (await connection.execute("SELECT 41 + 1")).fetchone()
         return row and row[0]
+
+
+def _pid(data_dir: Path) -> int:
+    """The server's, once it is ready; 0 before."""
+    pid_file = data_dir / "postgres" / "postmaster.pid"
+    lines = pid_file.read_text().splitlines() if pid_file.exists() else []
+    return int(lines[0]) if len(lines) > 7 and lines[7].strip() == "ready" else 0
+
+
+def _kill_everything(starting: asyncio.subprocess.Process) -> None:
+    """SIGKILL the starting service and all that it has started, which lives in sessions of its own."""
+    for each in [*psutil.Process(starting.pid).children(recursive=True), psutil.Process(starting.pid)]:
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
+
+
+@asynccontextmanager
+async def _starting(*arguments: object) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process that starts the server; it is killed at the end if it is still there."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", _START, *map(str, arguments))
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
 
 
 async def _starts(data_dir: Path) -> None:
@@ -55,12 +87,11 @@ async def _starts(data_dir: Path) -> None:
     ],
 )
 async def test_a_killed_first_start_leaves_nothing_in_the_way(data_dir: Path, reached: Callable[[Path], bool]) -> None:
-    starting = await asyncio.create_subprocess_exec(sys.executable, "-c", _START, str(data_dir), start_new_session=True)
-    deadline = time.monotonic() + 30
-    while not reached(data_dir):  # spinning, to hit the moment
-        assert time.monotonic() < deadline
-    os.killpg(starting.pid, signal.SIGKILL)
-    await starting.wait()
+    async with _starting(data_dir) as service:
+        deadline = time.monotonic() + 60
+        while not reached(data_dir):  # spinning, to hit the moment
+            assert time.monotonic() < deadline
+        _kill_everything(service)
     await _starts(data_dir)
     assert not list(data_dir.glob("postgres.unfinished-*"))
 
@@ -80,10 +111,25 @@ async def test_the_server_ends_with_its_owner_and_the_data_stay(data_dir: Path) 
     await server.stop()
 
 
+async def test_only_its_own_user_can_reach_it_and_nobody_by_network(data_dir: Path) -> None:
+    server = EmbeddedPostgres(data_dir)
+    await server.start()
+    try:
+        processes = [psutil.Process(_pid(data_dir)), *psutil.Process(_pid(data_dir)).children()]
+        assert [each.net_connections(kind="inet") for each in processes] == [[]] * len(processes)
+        place = Path(str(server.url.query["host"]))
+        for path in (place, place / ".s.PGSQL.5432"):
+            assert path.stat().st_mode & 0o077 == 0
+            assert path.stat().st_uid == processes[0].uids().real
+    finally:
+        await server.stop()
+
+
 async def test_a_pid_file_of_another_process_is_not_believed(data_dir: Path) -> None:
     await _starts(data_dir)
     pid_file = data_dir / "postgres" / "postmaster.pid"
     pid_file.write_text(f"{os.getpid()}\n{data_dir / 'postgres'}\n1700000000\n5432\n\n\n1 1\nready\n")
+    (data_dir / "postgres" / ".s.PGSQL.5432.lock").write_text(pid_file.read_text())
     await _starts(data_dir)
     pid_file.write_text("torn")
     await _starts(data_dir)
@@ -103,6 +149,61 @@ async def test_a_killed_server_is_started_again(data_dir: Path) -> None:
 
         await until(replaced)
         assert await _answer(server) == 42
+    finally:
+        await server.stop()
+
+
+async def test_the_server_of_a_killed_owner_ends_and_the_next_owners_is_stopped_again(data_dir: Path) -> None:
+    async with _starting(data_dir) as service:
+        await until(lambda: _pid(data_dir), timeout_s=60)
+        orphan = _pid(data_dir)
+        service.kill()
+        await until(lambda: not psutil.pid_exists(orphan))
+    server = EmbeddedPostgres(data_dir)
+    await server.start()
+    pid = _pid(data_dir)
+    await server.stop()
+    assert pid not in (0, orphan)
+    assert not psutil.pid_exists(pid)
+
+
+async def test_a_killed_server_that_nobody_has_reaped_is_in_nobodys_way(data_dir: Path) -> None:
+    """As in a container without an init: its pid is there for ever."""
+    async with _starting(data_dir) as service:
+        await until(lambda: _pid(data_dir), timeout_s=60)
+        server = psutil.Process(_pid(data_dir))
+        service.send_signal(signal.SIGSTOP)  # it reaps no more
+        await until(lambda: psutil.Process(service.pid).status() == psutil.STATUS_STOPPED)
+        server.kill()
+        await until(lambda: server.status() == psutil.STATUS_ZOMBIE)
+        await _starts(data_dir)
+        assert server.status() == psutil.STATUS_ZOMBIE
+
+
+async def test_torn_notes_of_the_packages_own_python_side_are_not_read(data_dir: Path) -> None:
+    await _starts(data_dir)
+    for place in (data_dir, data_dir / "postgres"):
+        (place / ".handle_pids.json").write_text('{"pids": [1')
+    await _starts(data_dir)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+async def test_servers_of_two_users_of_the_machine_are_in_nobodys_way(data_dir: Path) -> None:
+    """Both have to put their sockets into the directory for temporary files, which they share."""
+    ours, theirs = (data_dir / name / ("d" * 120) for name in ("ours", "theirs"))
+    for path in (ours, theirs):
+        path.mkdir(parents=True)
+    data_dir.chmod(0o755)
+    os.chown(theirs, _NOBODY, _NOBODY)
+    server = EmbeddedPostgres(ours)
+    await server.start()
+    try:
+        async with _starting(theirs, _NOBODY):
+            await until(lambda: _pid(theirs), timeout_s=60)
+            assert psutil.Process(_pid(theirs)).uids().real == _NOBODY
+            assert await _answer(server) == 42
+            orphan = _pid(theirs)
+        await until(lambda: not psutil.pid_exists(orphan))
     finally:
         await server.stop()
 

@@ -2,8 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -12,8 +12,11 @@ import pytest
 from app.db import Sessions, make_engine, make_sessions, parse_url
 from app.events import EventType, append
 from app.runs.store import RunStore
+from app.stream_places import STREAMS_PER_KEY
 from benchmarks.chaos_faults import cut_connections
+from tests.conditions import answered
 from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.keyed import keyed
 from tests.integration.app.served import served, settings_for
 
 _SUBSCRIBERS = 40
@@ -108,3 +111,40 @@ async def test_a_stream_of_a_run_that_ended_ends_and_asks_nobody_back(data_dir: 
         assert "id: 2\n" in rest.text
         assert (await client.get(path, headers=headers | {"last-event-id": "2"})).status_code == 204
         assert (await client.get(path, headers=headers | {"last-event-id": "x"})).status_code == 422
+
+
+@asynccontextmanager
+async def _open(client: httpx.AsyncClient, path: str, key: dict[str, str]) -> AsyncIterator[httpx.Response]:
+    """A stream whose first line was read."""
+    async with client.stream("GET", path, headers=key | {"accept": "text/event-stream"}) as response:
+        lines = response.aiter_lines()  # with its end the stream would end
+        if response.status_code == 200:
+            await anext(lines)
+        yield response
+
+
+async def test_a_key_has_so_many_streams_and_no_more(data_dir: Path, database_url: str) -> None:
+    """S5 for streams: what is over the bound is refused at once, and takes nothing from other keys."""
+    async with keyed(data_dir, database_url, max_concurrent_runs=0, rate_per_s=0) as service:
+        greedy, modest = await service.headers(), await service.headers()
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        run_id = (await service.client.post("/learn-loop", json={}, headers=greedy)).json()["run_id"]
+        path = f"/runs/{run_id}/events"
+        base_url = service.client.base_url
+        async with httpx.AsyncClient(base_url=base_url, limits=limits, timeout=60, trust_env=False) as client:
+            async with AsyncExitStack() as held:
+                for _ in range(STREAMS_PER_KEY):
+                    stream = await held.enter_async_context(_open(client, path, greedy))
+                    assert stream.status_code == 200
+                for _ in range(20):
+                    async with _open(client, path, greedy) as refused:
+                        assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
+                assert (await client.get(path, headers=greedy)).status_code == 200  # pages are no streams
+                async with _open(client, path, modest) as stream:
+                    assert stream.status_code == 200
+
+            async def status() -> int:
+                async with _open(client, path, greedy) as stream:
+                    return stream.status_code
+
+            await answered(status, lambda found: found == 200)  # those that hung up have left their places

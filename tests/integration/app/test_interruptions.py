@@ -6,12 +6,13 @@ import signal
 import threading
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import text
 
 from app.db import make_engine, parse_url
+from app.runs.journal_store import StoredJournal
 from tests.conditions import until
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
@@ -91,6 +92,34 @@ async def test_a_paused_run_holds_its_model_and_goes_on_when_resumed(data_dir: P
         "run.paused",
         "run.resumed",
     ]
+
+
+async def test_a_planned_end_loses_no_finished_rollout(
+    data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What still waits to be written with others is written when the run is paused, and when its service stops."""
+    monkeypatch.setattr("app.runs.journal_store._GROUP_S", 3600)
+    found: list[set[str]] = []
+
+    async def learn(*_: Any, journal: StoredJournal, **__: Any) -> AsyncGenerator[IterationResult, None]:
+        kept = set(await journal.kept(0))
+        journal.keep_soon(0, f"rollout/train/{len(kept)}", "{}")
+        found.append(kept)
+        await asyncio.Event().wait()
+        raise AssertionError("it is stopped before")
+        yield
+
+    settings, backend = settings_for(data_dir, database_url), ScriptedBackend()
+    async with served(settings, cast(Any, learn), backend) as client:
+        run_id = (await client.post("/learn-loop", json={})).json()["run_id"]
+        await until(lambda: len(found) == 1)
+        await client.post(f"/runs/{run_id}/pause")
+        await run_with(client, run_id, "paused")
+        await client.post(f"/runs/{run_id}/resume")
+        await until(lambda: len(found) == 2)
+    async with served(settings, cast(Any, learn), backend):
+        await until(lambda: len(found) == 3)
+    assert found[1:] == [{"rollout/train/0"}, {"rollout/train/0", "rollout/train/1"}]
 
 
 async def test_a_queued_run_is_paused_and_cancelled_at_once(data_dir: Path, database_url: str) -> None:

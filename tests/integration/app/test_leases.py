@@ -2,11 +2,14 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select, text, update
+from sqlalchemy import event, func, select, text, update
 from ulid import ULID
 
 from app.db import Sessions, make_engine, make_sessions, migrate, parse_url
@@ -17,6 +20,7 @@ from app.runs.leases import MAX_ATTEMPTS, Lease, LeaseLost, Leases, Limits
 from app.runs.record import iteration_rows, save_iteration
 from app.runs.state import RunStatus
 from app.runs.store import RunStore
+from tests.conditions import answered
 from tests.fakes.scripted_learning import ScriptedPolicy, scripted_result
 from training.backends.base import ModelSpec
 
@@ -194,6 +198,43 @@ async def test_a_stop_in_good_order_hands_over_at_once_and_counts_for_nothing(se
     assert await status_of(sessions, run_id) == "queued"
 
 
+async def test_a_run_that_somebody_else_moves_is_not_claimed_meanwhile(sessions: Sessions) -> None:
+    cancelled, free = await queued(sessions), await queued(sessions)
+    async with sessions.begin() as session:
+        run = await session.get_one(Run, cancelled, with_for_update={"key_share": True})
+        run.status = RunStatus.CANCELLED
+        await session.flush()
+        async with asyncio.timeout(10):
+            assert (await claimed(worker(sessions, "w"))).run_id == free
+            assert await worker(sessions, "w").claim() is None
+    assert await worker(sessions, "w").claim() is None
+
+
+async def test_no_worker_tells_the_database_its_own_time(sessions: Sessions) -> None:
+    """So that a clock that is wrong, or jumps, changes neither leases nor their order."""
+    sent: list[Any] = []
+
+    def note(_connection: Any, _cursor: Any, _statement: str, parameters: Any, *_: Any) -> None:
+        sent.extend(parameters.values() if isinstance(parameters, dict) else parameters)
+
+    await queued(sessions)
+    event.listen(sessions.kw["bind"].sync_engine, "before_cursor_execute", note)
+    leases, store = worker(sessions, "w"), RunStore(sessions)
+    lease = await claimed(leases)
+    await store.beat(lease, None)
+    await StoredJournal(sessions, lease, asyncio.get_running_loop(), lambda: None).keep(0, "judge/train", "[]")
+    policy = ScriptedPolicy(ModelSpec("p", "m", "learnloop/tiny"), "http://127.0.0.1:9")
+    result = replace(scripted_result(policy, 0, 0, 3, "so"), evaluations=())  # a rollout tells when it began
+    await save_iteration(sessions, lease, iteration_rows(await store.get(lease.run_id), result, ()))
+    await leases.release(lease)
+    lease = await claimed(leases)
+    await store.finish(lease, RunStatus.COMPLETED)
+    assert lease.run_id in sent
+    now = time.time()
+    times = [each for each in sent if isinstance(each, datetime) or (isinstance(each, float) and abs(each) > now / 2)]
+    assert times == []
+
+
 async def test_limits_hold_over_all_workers(sessions: Sessions) -> None:
     for project in ("p", "p", "p", "q"):
         await queued(sessions, model_project=project)
@@ -254,3 +295,28 @@ async def test_without_the_database_the_work_stops_before_another_may_begin() ->
     assert await asyncio.to_thread(told.wait, 20)
     heartbeat.close()
     assert set(lost) == {lease}
+
+
+async def test_an_error_that_nobody_foresaw_does_not_end_the_heartbeat(sessions: Sessions, database_url: str) -> None:
+    await queued(sessions)
+    leases = worker(sessions, "w")
+    lease = await claimed(leases)
+    await lapse(sessions, lease.run_id)
+    told = threading.Event()
+    heartbeat = Heartbeat(parse_url(database_url), 0.6, lambda: [lease], lambda _: told.set())
+    await _rename(sessions, "run", "away")
+    heartbeat.start()
+    assert await asyncio.to_thread(told.wait, 20)  # it is not renewed, and the work stops in time
+    await _rename(sessions, "away", "run")
+
+    async def renewed() -> Any:
+        async with sessions() as session:
+            return await session.scalar(select(Run.id).where(Run.lease_until > func.clock_timestamp()))
+
+    assert await answered(renewed, bool) == lease.run_id
+    heartbeat.close()
+
+
+async def _rename(sessions: Sessions, old: str, new: str) -> None:
+    async with sessions.begin() as session:
+        await session.execute(text(f"ALTER TABLE {old} RENAME TO {new}"))

@@ -178,7 +178,7 @@ async def test_a_queued_run_says_why_it_waits(data_dir: Path, database_url: str)
         shown = [(await client.get(f"/runs/{run_id}")).json() for run_id in ids]
         assert [run["queue"] for run in shown] == [
             None,
-            {"position": 0, "reason": "no worker is free"},
+            {"position": 0, "reason": "it is next: a free worker takes it within a moment"},
             {"position": 1, "reason": "1 run is before it"},
             {"position": 2, "reason": "2 runs are before it"},
         ]

@@ -1,6 +1,8 @@
 """Two tenants on one service: neither sees that the other's things exist. The operations come from the OpenAPI file."""
 
+import json
 import re
+import secrets
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +18,21 @@ from app.auth.scopes import Scope
 from app.auth.tenancy import require_model
 from app.errors import NotFound
 from app.main import create_app
-from app.models import Trajectory, WebhookDelivery, WebhookEndpoint
+from app.models import Promotion, Trajectory, WebhookDelivery, WebhookEndpoint
+from tests.fakes.sales_agent import GRAPH
 from tests.integration.app.emails import email, make_run, make_trajectory
 from tests.integration.app.keyed import OPERATOR_KEY, Keyed, bearer, keyed
 from tests.integration.app.served import run_with, settings_for
 
-_BY_CONTENT = {"/graphs/{sha256}", "/scenarios/{sha256}"}
-"""Who knows the hash of a document has it: documents belong to nobody."""
-_OTHERS = {"name": "run.json"}
-"""Parameters below a run that are no ids."""
+_HASHES = {"/graphs/{sha256}", "/scenarios/{sha256}"}
+"""Paths whose id is the hash of a content."""
+SCENARIOS = {
+    "environment": "sales_email",
+    "scenarios": [{"prospect": f"Person {n}", "company": "Zolem Works", "start": "job-quotes"} for n in range(5)],
+    "graph": GRAPH,
+}
+_OTHERS = {"name": "run.json", "step": "1"}
+"""Parameters below a run or a model that are no ids."""
 
 
 @dataclass(frozen=True)
@@ -52,41 +60,66 @@ async def tenants(data_dir: Path, database_url: str) -> AsyncIterator[Tenants]:
             "/webhooks/{id}": str(ULID()),
             "/webhooks/deliveries/{id}": str(ULID()),
             "/keys/{key_id}": (await service.new("mail")).row.id,
+            "/models/{project}/{name}": "mail",
+            "/promotions/{project}/{name}": "mail",
+            "/graphs/{sha256}": await _stored(service, key.key, "/graphs", {"graph": GRAPH}),
+            "/scenarios/{sha256}": await _stored(service, key.key, "/scenarios", SCENARIOS),
         }
         hook = {"id": ids["/webhooks/{id}"], "project": "mail", "url": "https://mail.example/hook", "events": []}
         delivery = {"run_id": run_id, "endpoint_id": hook["id"], "url": hook["url"], "body": "{}", "state": "delivered"}
         async with service.sessions.begin() as session:
             await session.execute(insert(WebhookEndpoint).values(hook))
+            named = {
+                "project": "mail",
+                "name": "mail",
+                "backend": "embedded",
+                "model_name": "a",
+                "step": 1,
+                "actor": "a",
+            }
+            await session.execute(insert(Promotion).values(named))
             await session.execute(insert(WebhookDelivery).values(delivery | {"id": ids["/webhooks/deliveries/{id}"]}))
         yield Tenants(service, bearer(key.key), await service.headers("sales", Scope), ids)
+
+
+async def _stored(service: Keyed, key: str, path: str, body: Mapping[str, Any]) -> str:
+    reply = await service.client.post(path, headers=bearer(key), json=body)
+    assert reply.status_code == 201, reply.text
+    return str(reply.json()["sha256"])
 
 
 def _operations(data_dir: Path, database_url: str) -> list[tuple[str, str]]:
     """Method and path template of every operation with a parameter in its path."""
     paths = create_app(settings_for(data_dir, database_url)).openapi()["paths"]
     found = [(method.upper(), path) for path, methods in paths.items() for method in methods if "{" in path]
-    assert len(found) > 10
-    return [each for each in found if each[1] not in _BY_CONTENT]
+    found = [each for each in found if "{project}" not in each[1]]  # see test_models.py
+    assert len(found) > 30
+    return found
 
 
 def _filled(template: str, ids: Mapping[str, str], id: str | None = None) -> str:
     """The path with the id of what is mail's, or with another id. KeyError if the template is of an unknown kind."""
-    begin = max((begin for begin in ids if template.startswith(begin)), key=len, default=template)
+    begin = _begin(template, ids)
     path = template.replace(begin, re.sub(r"\{\w+\}", id or ids[begin], begin))
     return re.sub(r"\{(\w+)\}", lambda match: _OTHERS[match[1]], path)
+
+
+def _begin(template: str, ids: Mapping[str, str]) -> str:
+    return max((begin for begin in ids if template.startswith(begin)), key=len, default=template)
 
 
 async def test_every_operation_with_an_id_says_that_it_does_not_exist(
     tenants: Tenants, data_dir: Path, database_url: str
 ) -> None:
     for method, template in _operations(data_dir, database_url):
-        missing = str(ULID())
+        missing = secrets.token_hex(32) if template in _HASHES else str(ULID())
         theirs = _filled(template, tenants.ids)
         not_there = _filled(template, tenants.ids, missing)
-        id = next(part for part in theirs.split("/") if re.fullmatch(r"[0-9A-Z]{26}", part))
-        for query in ("", "?cursor=nonsense&limit=0"):
-            foreign = await tenants.sales_asks(method, theirs + query, json={})
-            absent = await tenants.sales_asks(method, not_there + query, json={})
+        id = tenants.ids[_begin(template, tenants.ids)]
+        for query, accept in (("", "*/*"), ("?cursor=nonsense&limit=0", "*/*"), ("", "text/event-stream")):
+            more: dict[str, Any] = {"json": {}, "headers": {**tenants.sales, "accept": accept}}
+            foreign = await tenants.service.client.request(method, theirs + query, **more)
+            absent = await tenants.service.client.request(method, not_there + query, **more)
             assert foreign.content.replace(id.encode(), b"ID") == absent.content.replace(missing.encode(), b"ID")
             assert foreign.status_code == absent.status_code, (method, template)
             if not query:
@@ -104,7 +137,9 @@ async def test_their_owner_reads_all_of_it(tenants: Tenants, data_dir: Path, dat
             answered |= {begin for begin in tenants.ids if template.startswith(begin)}
         else:
             assert "there is no run" not in reply.text
-    assert answered >= {"/runs/{run_id}", "/trajectories/{trajectory_id}"}
+    templates = [template for _, template in _operations(data_dir, database_url)]
+    there = {_begin(template, tenants.ids) for template in templates}
+    assert answered == there - {"/keys/{key_id}", "/models/{project}/{name}"}  # models need the engine
     revoke = f"/keys/{tenants.ids['/keys/{key_id}']}"
     assert (await tenants.service.client.delete(revoke, headers=dict(tenants.mail))).status_code == 200
 
@@ -112,15 +147,15 @@ async def test_their_owner_reads_all_of_it(tenants: Tenants, data_dir: Path, dat
 async def test_lists_have_ones_own_only(tenants: Tenants, data_dir: Path, database_url: str) -> None:
     """Every list without an id in its path: nothing of mail's is in sales' answers."""
     paths = create_app(settings_for(data_dir, database_url)).openapi()["paths"]
-    secrets = set(tenants.ids.values())
+    ids = set(tenants.ids.values()) - {"mail"}
     own = 0
     for path, methods in paths.items():
         if "get" not in methods or "{" in path:
             continue
         text = (await tenants.sales_asks("GET", path)).text
-        assert not [id for id in secrets if id in text], path
+        assert not [id for id in ids if id in text], path
         whole = (await tenants.service.client.get(path, headers=dict(tenants.mail))).text
-        own += any(id in whole for id in secrets)
+        own += any(id in whole for id in ids)
     assert own >= 2  # runs and keys at least
     assert (await tenants.sales_asks("GET", "/runs", params={"status": "completed"})).json()["items"] == []
     everything = await tenants.service.client.get("/runs", headers=bearer(OPERATOR_KEY))
@@ -138,6 +173,58 @@ async def test_a_learn_loop_is_the_keys_projects(tenants: Tenants) -> None:
         refused = await tenants.sales_asks("POST", "/learn-loop", json={"model": {"project": project}})
         assert refused.status_code == 403
         assert "sales" in refused.json()["detail"]
+
+
+async def test_no_body_can_name_what_is_foreign(tenants: Tenants) -> None:
+    """A reference to a foreign thing is answered as one to nothing."""
+    run_id, graph = tenants.ids["/runs/{run_id}"], {"sha256": tenants.ids["/graphs/{sha256}"]}
+    url = "https://sales.example/hook"
+    own = str(ULID())
+    async with tenants.service.sessions.begin() as session:
+        hook = {"id": own, "project": "sales", "url": url, "events": []}
+        await session.execute(insert(WebhookEndpoint).values(hook))
+    prospects = SCENARIOS["scenarios"]
+    bodies: list[tuple[str, dict[str, Any], str]] = [
+        ("/webhooks", {"url": url, "run_id": run_id}, run_id),
+        (f"/webhooks/{own}/replay", {"run_id": run_id}, run_id),
+        ("/learn-loop", {"graph": graph}, graph["sha256"]),
+        ("/scenarios", {"environment": "sales_email", "scenarios": prospects, "graph": graph}, graph["sha256"]),
+        ("/learn-loop", {"model": {"base_model": f"mail/{run_id}@1"}}, run_id),
+    ]
+    for path, body, id in bodies:
+        missing = secrets.token_hex(32) if len(id) == 64 else str(ULID())
+        foreign = await tenants.sales_asks("POST", path, json=body)
+        absent = await tenants.sales_asks("POST", path, json=json.loads(json.dumps(body).replace(id, missing)))
+        assert foreign.status_code in (404, 422), (path, foreign.text)
+        assert foreign.text.replace(id, "ID") == absent.text.replace(missing, "ID")
+    listed = await tenants.sales_asks("GET", "/webhooks", params={"run_id": run_id})
+    assert listed.json()["items"] == []
+
+
+async def test_what_all_projects_may_use_is_found_by_each(tenants: Tenants) -> None:
+    operator = bearer(OPERATOR_KEY)
+    graph = [*GRAPH, {"id": "more", "content": "Customer Job: more"}]
+    hash = (await tenants.service.client.post("/graphs", headers=operator, json={"graph": graph})).json()["sha256"]
+    for headers in (tenants.mail, tenants.sales, operator):
+        reply = await tenants.service.client.get(f"/graphs/{hash}", headers=dict(headers))
+        assert reply.json() == {"graph": graph}
+    theirs = f"/graphs/{tenants.ids['/graphs/{sha256}']}"
+    assert (await tenants.service.client.get(theirs, headers=operator)).json() == {"graph": GRAPH}
+    # The same content of another project is its own.
+    assert (await tenants.sales_asks("GET", theirs)).status_code == 404
+    await tenants.sales_asks("POST", "/graphs", json={"graph": GRAPH})
+    assert (await tenants.sales_asks("GET", theirs)).json() == {"graph": GRAPH}
+
+
+async def test_a_run_goes_on_with_its_own_projects_documents(tenants: Tenants) -> None:
+    body = {"graph": {"sha256": tenants.ids["/graphs/{sha256}"]}, "iterations": 1}
+    made = await tenants.service.client.post("/learn-loop", headers=dict(tenants.mail), json=body)
+    assert made.status_code == 202, made.text
+    tenants.service.client.headers.update(tenants.mail)
+    run = await run_with(tenants.service.client, made.json()["run_id"], "completed", "failed")
+    assert run["status"] == "completed", run
+    graph = await tenants.service.client.get(f"/runs/{run['run_id']}/graph")
+    assert graph.json() == {"graph": GRAPH}
 
 
 async def test_nothing_foreign_can_be_asked(tenants: Tenants) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.tiny_model import make_tiny_model
+from tests.integration.engine.training_client import taught_caller
 
 
 @pytest.fixture(scope="session")
@@ -36,3 +37,9 @@ async def client(engine: EngineProcess) -> AsyncIterator[openai.AsyncOpenAI]:
     """OpenAI's own client."""
     async with openai.AsyncOpenAI(base_url=engine.base_url, api_key="none", max_retries=0) as client:
         yield client
+
+
+@pytest.fixture
+async def caller(http: httpx.AsyncClient) -> str:
+    """The name, in project `test`, of a model that was taught to call the tool."""
+    return (await taught_caller(http, "caller")).removeprefix("test/")

@@ -4,29 +4,11 @@ import asyncio
 import json
 from typing import Any, cast
 
-import httpx
 import openai
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 
-from tests.integration.engine.training_client import create_model, events
-
-MESSAGES: list[ChatCompletionMessageParam] = [
-    {"role": "system", "content": "Answer."},
-    {"role": "user", "content": "When is the kickoff?"},
-]
-SEARCH: Any = {
-    "type": "function",
-    "function": {
-        "name": "search_inbox",
-        "description": "Find mail",
-        "parameters": {
-            "type": "object",
-            "properties": {"keywords": {"type": "array", "items": {"type": "string"}}},
-            "required": ["keywords"],
-        },
-    },
-}
+from tests.openai_clients import MESSAGES, SEARCH
 
 
 def _ids(completion: ChatCompletion, choice: int = 0) -> list[int]:
@@ -158,34 +140,6 @@ async def test_the_next_turn_reuses_what_was_computed_for_the_last(client: opena
     cached = second.usage.prompt_tokens_details.cached_tokens or 0
     # All of the first prompt and of the reply as it was sampled, but for its last token, which was never fed back.
     assert cached >= first.usage.prompt_tokens + first.usage.completion_tokens - 1
-
-
-@pytest.fixture
-async def caller(http: httpx.AsyncClient) -> str:
-    """A model that was taught to call the tool."""
-    name = "caller"
-    if name in {model["name"] for model in (await http.get("/preview/models")).json()["data"]}:
-        return name
-    model = await create_model(http, name)
-    call = {
-        "id": "c1",
-        "type": "function",
-        "function": {"name": "search_inbox", "arguments": '{"keywords": ["kickoff"]}'},
-    }
-    example = {"messages": [*MESSAGES, {"role": "assistant", "content": "", "tool_calls": [call]}], "tools": [SEARCH]}
-    job = await http.post(
-        "/preview/sft-training-jobs",
-        json={
-            "model_id": model["id"],
-            "training_data": [example] * 60,
-            "config": {"batch_size": 2, "learning_rate": 2e-2},
-        },
-    )
-    seen = await events(http, job.json()["id"])
-    assert seen[-1]["type"] == "training_ended"
-    assert len([event for event in seen if event["type"] == "gradient_step"]) == 30
-    assert seen[0]["data"] == {"num_sequences": 30}
-    return name
 
 
 async def test_tool_calls(client: openai.AsyncOpenAI, caller: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,35 @@ async def test_the_hosted_client_sees_pages_events_and_deletions(
         await client.models.delete(model_id=model.id)
         with pytest.raises(openai.NotFoundError):
             await client.models.delete(model_id=model.id)
+
+
+async def test_supervised_jobs_of_the_hosted_client(engine: EngineProcess, http: httpx.AsyncClient) -> None:
+    """What `train_sft` does once its data lies somewhere: the client's own request and event types."""
+    from art.serverless.client import Client
+
+    conversation = [{"role": "user", "content": "When?"}, {"role": "assistant", "content": "On Monday."}]
+    place = engine.data_dir / "supervised.jsonl"
+    place.write_text("".join(json.dumps({"messages": conversation}) + "\n" for _ in range(6)))
+    async with Client(api_key="none", base_url=engine.base_url) as client:
+        model = await client.models.create(project="test", name="supervised", base_model="tiny")
+        job = await client.sft_training_jobs.create(
+            model_id=model.id,
+            training_data_url=place.as_uri(),
+            config={"batch_size": 2, "learning_rate": [1e-2, 1e-2, 1e-3]},
+        )
+        await events(http, job.id)
+        seen = [event async for event in client.sft_training_jobs.events.list(training_job_id=job.id, limit=2)]
+        kinds = [event.type for event in seen if str(event.type) != "progress"]
+        assert kinds == ["training_started", *["gradient_step"] * 3, "training_ended"]
+        losses = [event.data["loss"] for event in seen if event.type == "gradient_step"]
+        assert losses == sorted(losses, reverse=True)
+        newest = [checkpoint async for checkpoint in client.models.checkpoints.list(model_id=model.id)][-1]
+        assert newest.step == 1
+        # What the client itself would send: data that only W&B has.
+        with pytest.raises(openai.BadRequestError, match="training_data"):
+            await client.sft_training_jobs.create(
+                model_id=model.id, training_data_url="wandb-artifact:///me/project/agent-sft-data:v0"
+            )
 
 
 async def test_events_of_a_job(http: httpx.AsyncClient) -> None:

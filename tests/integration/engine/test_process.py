@@ -4,11 +4,13 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from tests.fakes.engine_process import ROOT, EngineProcess
@@ -45,6 +47,27 @@ async def test_what_was_committed_survives_a_kill(base: Path, tmp_path: Path) ->
     assert names == {f"{number:06d}" for number in range(step + 2)}
 
 
+_DOORS = [
+    *(
+        ("GET", path)
+        for path in ("/", "/nowhere", "/health/", "//health", "/health/x", "/v1/models", "/v1/models/tiny")
+    ),
+    *(
+        ("GET", f"/v1/preview/{path}")
+        for path in ("models", "models/m", "models/m/checkpoints", "training-jobs/j/events")
+    ),
+    *(("POST", f"/v1/{path}") for path in ("chat/completions", "preview/models", "preview/training-jobs")),
+    ("POST", "/v1/preview/models/m/log"),
+    ("DELETE", "/v1/preview/models/m"),
+]
+
+
+def _from_outside() -> set[str]:
+    """Addresses of this machine at which a server on 127.0.0.1 must not be found."""
+    own = {each.address for card in psutil.net_if_addrs().values() for each in card if each.family == socket.AF_INET}
+    return {"127.0.0.2", *own} - {"127.0.0.1"}
+
+
 async def test_only_who_has_the_key_gets_in(base: Path, tmp_path: Path) -> None:
     arguments = ("--base-model", f"tiny={base}", "--api-key-env", "ENGINE_KEY", "--max-body-mb", "1")
     with EngineProcess(tmp_path, *arguments, environment={"ENGINE_KEY": "canary-key"}) as engine:
@@ -54,6 +77,12 @@ async def test_only_who_has_the_key_gets_in(base: Path, tmp_path: Path) -> None:
                 assert refused.status_code == 401
                 assert refused.headers["WWW-Authenticate"] == "Bearer"
                 assert refused.json()["error"]["code"] == "invalid_api_key"
+            for method, path in _DOORS:
+                refused = await http.request(method, engine.base_url.removesuffix("/v1") + path, json={})
+                assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key"), path
+            for address in _from_outside():
+                with pytest.raises(httpx.ConnectError):
+                    await http.get(engine.base_url.replace("127.0.0.1", address) + "/models")
             key = {"Authorization": "Bearer canary-key"}
             assert (await http.get("/models", headers=key)).status_code == 200
             health = await http.get(engine.base_url.replace("/v1", "/health"))
@@ -104,6 +133,7 @@ def test_it_ends_when_its_parent_does(base: Path, tmp_path: Path) -> None:
         (["--data-dir", "x", "--base-model", "tiny"], "NAME=DIR"),
         (["--data-dir", "x", "--base-model", "tiny=/nowhere"], "NAME=DIR"),
         (["--data-dir", "x", "--api-key-env", "NOT_SET_ANYWHERE"], "NOT_SET_ANYWHERE"),
+        (["--data-dir", "x", "--host", "0.0.0.0"], "give it a key"),
     ],
 )
 def test_bad_flags_are_told_before_anything_is_loaded(arguments: list[str], text: str) -> None:

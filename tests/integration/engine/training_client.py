@@ -1,8 +1,11 @@
 """Short forms of what training tests do over HTTP."""
 
+import json
 from typing import Any
 
 import httpx
+
+from tests.openai_clients import ARGUMENTS, MESSAGES, SEARCH
 
 Json = Any
 
@@ -71,3 +74,25 @@ async def train(http: httpx.AsyncClient, model_id: str, groups: list[Json], **fi
     assert last["type"] == "training_ended", last
     data: dict[str, Json] = last["data"]
     return data
+
+
+async def taught_caller(http: httpx.AsyncClient, name: str, project: str = "test") -> str:
+    """A model that calls SEARCH with ARGUMENTS whenever it is offered, at step 1; its full name."""
+    full_name = f"{project}/{name}"
+    if full_name in {model["id"] for model in (await http.get("/models")).raise_for_status().json()["data"]}:
+        return full_name
+    model = await create_model(http, name, project=project)
+    function = {"name": "search_inbox", "arguments": json.dumps(ARGUMENTS)}
+    call = {"id": "c1", "type": "function", "function": function}
+    example = {"messages": [*MESSAGES, {"role": "assistant", "content": "", "tool_calls": [call]}], "tools": [SEARCH]}
+    body = {
+        "model_id": model["id"],
+        "training_data": [example] * 60,
+        "config": {"batch_size": 2, "learning_rate": 2e-2},
+    }
+    job = (await http.post("/preview/sft-training-jobs", json=body)).raise_for_status().json()
+    seen = await events(http, job["id"])
+    assert seen[-1]["type"] == "training_ended", seen[-1]
+    assert len([event for event in seen if event["type"] == "gradient_step"]) == 30
+    assert seen[0]["data"] == {"num_sequences": 30}
+    return full_name

@@ -1,17 +1,22 @@
 """One train step an iteration, wherever the work breaks off."""
 
 import asyncio
+import hashlib
 import json
+import signal
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from environment.base import Scenario
+from environment.email_search.environment import SyntheticEmailSearch
 from judges.base import Score
+from judges.reference import ReferenceJudge
 from tests.conditions import answered
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.faulty_policy import Fault, FaultyPolicy
@@ -19,9 +24,10 @@ from tests.fakes.lossy_proxy import LossyProxy, Moment, lossy_proxy, nothing
 from training.backends.art_import import import_art
 from training.backends.base import BackendUnavailable, ModelSpec, Policy, StepConflict, TrainingFailed, TrainOutcome
 from training.backends.embedded import EmbeddedBackend, EmbeddedPolicy, connect
+from training.learn_loop import CheckpointLost, learn_loop
 from training.rollouts import open_chat
-from training.train_step import TrainStep
-from training.types import Group, Rollout, RunConfig, ScoredRollout
+from training.train_step import TrainStep, _trajectories
+from training.types import Group, Resume, Rollout, RunConfig, ScoredRollout
 
 JOBS = "POST /v1/preview/training-jobs"
 SCENARIO = Scenario("train.0", "train", {})
@@ -133,6 +139,39 @@ async def test_a_foreign_writer_is_told_of(words: list[Group], intent: bool) -> 
         await take(policy, journal, words)
     assert policy.trained == [0, 1]
     assert "train" not in journal.saved[1]
+
+
+async def test_a_step_whose_checkpoint_was_torn_after_it_was_kept_is_trained_again(tmp_path: Path) -> None:
+    """From what the journal has, to the same weights; its file was cut short while the engine was away."""
+    journal, spec, hashes = Entries(), ModelSpec("once", "torn", "learnloop/tiny"), []
+    newest = tmp_path / "models" / "once" / "torn" / "checkpoints" / "000002" / "model.safetensors"
+    for torn in (False, True, True):
+        with EngineProcess(tmp_path) as engine:
+            backend = await connect(engine.base_url, "none")
+            policy = await backend.register(spec)
+            if not torn:
+                groups = await sampled(policy)
+                await policy.train(
+                    _trajectories(groups), learning_rate=1e-3, expected_step=0, options={}
+                )  # so that the optimizer has a state
+            outcome = await take(policy, journal, groups, step=1)
+            again = await take(policy, journal, groups, step=1)
+            await backend.close()
+            engine.stop(signal.SIGKILL)
+        assert outcome.step == again.step == 2
+        whole = newest.read_bytes()
+        hashes.append(hashlib.sha256(whole).hexdigest())
+        newest.write_bytes(whole[: len(whole) // 2])
+    assert len(set(hashes)) == 1
+    assert {path.name for path in newest.parent.parent.iterdir()} > {"000001", "000002", "000002.torn"}
+
+
+async def test_a_run_whose_saved_checkpoint_is_gone_says_so(tmp_path: Path) -> None:
+    policy = FaultyPolicy()
+    resume = Resume(3, 2, best_step=1, best_success=0.1, best_reward=0.1, environment_state=None)
+    loop = learn_loop(RunConfig(iterations=3), SyntheticEmailSearch(), ReferenceJudge(), policy, resume=resume)
+    with pytest.raises(CheckpointLost, match="checkpoint 2, which iteration 2 led to, is lost"):
+        await anext(loop)
 
 
 class Faults:

@@ -13,7 +13,7 @@ from training.engine.compute import Compute, EngineStopped, ModelDeleted, Traini
 from training.engine.engine import Engine, TrainResult
 from training.engine.grpo import TrainOptions
 from training.engine.grpo_step import Progress
-from training.engine.models import UnknownModel
+from training.engine.model_record import UnknownModel
 from training.engine.sample import SampleCancelled, SampleRequest
 from training.engine.server import create_app
 from training.engine.trajectories import Group

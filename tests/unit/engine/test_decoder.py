@@ -13,7 +13,7 @@ from training.engine.attention import KEY_MULTIPLE, round_up
 from training.engine.decoder import Weights, snapshot
 from training.engine.fused import FusedWeights
 from training.engine.generic import ModuleWeights, UnsupportedModel
-from training.engine.kv_cache import KVCache
+from training.engine.kv_cache import KVCache, Piece
 
 LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -67,7 +67,7 @@ def last_logits(
         keys.normal_(generator=torch.Generator().manual_seed(7))
         values.normal_(generator=torch.Generator().manual_seed(8))
     for start in range(0, prefilled, piece):
-        weights.prefill(cache, row, start, ids[start : min(start + piece, prefilled)])
+        weights.prefill(cache, [Piece(row, start, ids[start : min(start + piece, prefilled)].numpy())])
     logits = torch.empty(0)
     for position in range(prefilled, len(ids)):
         feed = tokens(rows, seed=position)
@@ -156,8 +156,7 @@ def test_rows_are_copied_swapped_and_kept_when_the_cache_grows(tmp_path: Path) -
     weights = snapshot(load(tmp_path, "qwen3"))
     first, second = tokens(20, seed=1), tokens(30, seed=2)
     cache = KVCache(weights.kv, 8, 48)
-    weights.prefill(cache, 0, 0, first)
-    weights.prefill(cache, 5, 0, second)
+    weights.prefill(cache, [Piece(0, 0, first.numpy()), Piece(5, 0, second.numpy())])
 
     def row(cache: KVCache, row: int, length: int) -> list[torch.Tensor]:
         return [

@@ -6,16 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.tiny_model import make_tiny_model
+from training.engine.bases import parameter_count
 from training.engine.checkpoints import TornCheckpoint
-from training.engine.models import (
-    BadModelName,
-    CheckpointInUse,
-    ModelExists,
-    ModelRecord,
-    Registry,
-    UnknownModel,
-    parameter_count,
-)
+from training.engine.model_record import BadModelName, CheckpointInUse, ModelExists, ModelRecord, UnknownModel
+from training.engine.models import Registry
 from training.engine.tuning import Tuning
 
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tests.fakes.tiny_model import make_tiny_model
 from training.engine.decoder import Weights, snapshot
-from training.engine.kv_cache import KVCache
+from training.engine.kv_cache import KVCache, Piece
 from training.engine.sampler import (
     ContextTooLong,
     NonFiniteLogits,
@@ -363,12 +363,13 @@ class Cramped:
     def __init__(self, weights: Weights, *, rows: int = 1 << 30, tokens: int = 1 << 30) -> None:
         self.kv, self.context = weights.kv, weights.context
         self.vocab_size, self.parameters = weights.vocab_size, weights.parameters
+        self.packs, self.row_multiple = weights.packs, weights.row_multiple
         self._weights, self._rows, self._tokens = weights, rows, tokens
 
-    def prefill(self, cache: KVCache, row: int, start: int, ids: torch.Tensor) -> None:
-        if start + len(ids) > self._tokens:
+    def prefill(self, cache: KVCache, pieces: Sequence[Piece]) -> None:
+        if any(piece.start + len(piece.ids) > self._tokens for piece in pieces):
             raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes")
-        self._weights.prefill(cache, row, start, ids)
+        self._weights.prefill(cache, pieces)
 
     def decode(self, cache: KVCache, ids: torch.Tensor, positions: torch.Tensor, span: int) -> torch.Tensor:
         if len(ids) > self._rows:

@@ -12,9 +12,9 @@ from tests.fakes.engine import make_engine, odd_share, sampled_group
 from training.engine import engine as engine_module
 from training.engine.checkpoints import CheckpointNotWritten
 from training.engine.engine import Engine, StepConflict, TrainingOutOfMemory, finish
-from training.engine.forward import micro_batches, token_logprobs
+from training.engine.forward import padded_batches
 from training.engine.grpo import TrainOptions
-from training.engine.models import UnknownModel
+from training.engine.model_record import UnknownModel
 from training.engine.optimizer import NonFiniteGradient
 from training.engine.policy import load_checkpoint
 from training.engine.sft import Example, SftOptions
@@ -114,8 +114,8 @@ def test_log_probabilities_of_training_are_those_of_sampling(tmp_path: Path, fam
     conversations = [trajectory.conversations[0] for trajectory in group]
     ids, owners = zip(*(tokenizer.training_sequence(c.messages, None, c.exact) for c in conversations), strict=True)
     chosen = [[position for position, owner in enumerate(each) if owner is not None] for each in owners]
-    for batch in micro_batches(ids, chosen, 64, torch.device("cpu")):
-        logprobs, _ = token_logprobs(model, batch)
+    for batch in padded_batches(ids, chosen, 64, torch.device("cpu")):
+        logprobs, _ = batch.logprobs(model)
         sampled = torch.tensor([value for number in batch.members for value in conversations[number].logprobs[1]])
         assert torch.allclose(logprobs, sampled, atol=1e-4)
 

@@ -34,3 +34,32 @@ def test_what_the_service_imports_brings_none_of_it() -> None:
         "environment.email_search.environment, environment.sales_email.environment, judges.reference"
     )
     assert python(f"import sys, {modules}; print([name for name in {_HEAVY} if name in sys.modules])") == "[]"
+
+
+def test_art_comes_without_litellm_and_knows_its_choices_when_they_come() -> None:
+    code = (
+        "import sys\n"
+        "from training.backends.art_import import import_art\n"
+        "import_art('art.serverless.client')\n"
+        "early = [name for name in sys.modules if name.split('.')[0] == 'litellm']\n"
+        "logging = sys.modules['art.utils.trajectory_logging']\n"
+        "assert not isinstance(object(), logging.Choices)\n"
+        "from judges.litellm_loop import import_litellm\n"
+        "litellm = import_litellm()\n"
+        "from litellm.types.utils import Choices\n"
+        "assert isinstance(Choices(), logging.Choices)\n"
+        "assert litellm.acompletion and import_art('art.rewards.ruler').acompletion is litellm.acompletion\n"
+        "print(early)\n"
+    )
+    assert python(code) == "[]"
+
+
+def test_an_art_that_needs_more_of_litellm_gets_it() -> None:
+    code = (
+        "import sys\n"
+        "from training.backends import art_import\n"
+        "art_import._choices_only = lambda: dict.fromkeys(('litellm', 'litellm.types'))\n"
+        "assert art_import.import_art().Trajectory\n"
+        "print(sys.modules['art.utils.trajectory_logging'].Choices.__module__)\n"
+    )
+    assert python(code) == "litellm.types.utils"

@@ -1,41 +1,59 @@
-"""Leases, commits and verbs in any order: the real store on a real Postgres against a model of a dozen lines."""
+"""Leases, commits, deliveries, verbs and crashes in any order: the real store on a real Postgres against a small model.
+
+LEARNLOOP_SEQUENCES is how many orders are tried; by default as many as a quick test can. With LEARNLOOP_SHRINK=0 the
+first one that fails is not made shorter, which takes minutes.
+"""
 
 import asyncio
-from collections.abc import Coroutine
+import os
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import psycopg
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from sqlalchemy import URL, delete, func, select, text, update
+from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
 from app.db import Sessions, make_engine, make_sessions, migrate
 from app.errors import NotAllowed
-from app.models import Event, Iteration, Run
+from app.models import Event, Iteration, Run, WebhookDelivery, WebhookEndpoint
 from app.runs.journal_store import StoredJournal
 from app.runs.leases import MAX_ATTEMPTS, Lease, LeaseLost, Leases, Limits
 from app.runs.record import iteration_rows, save_iteration
 from app.runs.state import TERMINAL, RunStatus, Verb, allowed, moves
 from app.runs.store import RunStore
+from app.webhooks.queue import note, take
+from app.webhooks.sender import Reply
+from tests.fakes.crashes import Crashes, Died
 from tests.fakes.scripted_learning import ScriptedPolicy, scripted_result
 from training.backends.base import ModelSpec
 
 Result = TypeVar("Result")
+_SEQUENCES = int(os.environ.get("LEARNLOOP_SEQUENCES", "40"))
+_PHASES = (Phase.generate,) if os.environ.get("LEARNLOOP_SHRINK") == "0" else tuple(Phase)
 _ITERATIONS = 50
 _ENDS = {f"run.{status}" for status in TERMINAL}
 _LEASES = st.sampled_from([0, 0, 0, 0, 0, 1, 2])
 """Of the leases that were ever given, how many came after it: mostly the newest, else hardly anything is committed."""
+_CRASH = st.sampled_from([*[None] * 48, *range(16)])
+"""How many statements the worker still sends; mostly it lives on, else hardly anything is done."""
+_AHEAD = st.sampled_from([0, 0, 0, 0, 1, -1])
+"""Of the iteration that is due."""
 
 
 class LeaseMachine(RuleBasedStateMachine):
-    """One run, two workers, an impatient owner. What is expected is said in the rules; the rest in the invariants."""
+    """One run, two workers that die, an impatient owner and a receiver. What is expected is said in the rules; the
+    rest in the invariants."""
 
-    def __init__(self, runner: asyncio.Runner, sessions: Sessions) -> None:
+    def __init__(self, runner: asyncio.Runner, sessions: Sessions, crashes: Crashes) -> None:
         super().__init__()
         self._runner = runner
         self._sessions = sessions
+        self._crashes = crashes
         self._store = RunStore(sessions)
         self._workers = [
             Leases(sessions, name, ttl_s=60, limits=Limits(), backends=["embedded"], engine="here") for name in "ab"
@@ -48,9 +66,16 @@ class LeaseMachine(RuleBasedStateMachine):
         self._entries = 0
         self._cancel = self._pause = False
         self._seen: tuple[int, int] = (0, 0)
+        self._delivered: list[int | None] = []
 
     def _do(self, act: Coroutine[Any, Any, Result]) -> Result:
         return self._runner.run(act)
+
+    @contextmanager
+    def _dying(self, crash: int | None) -> Iterator[None]:
+        """The worker may die within the block: then nothing of what it did has happened."""
+        with suppress(Died), self._crashes.after(crash):
+            yield
 
     @initialize()
     def accept(self) -> None:
@@ -66,7 +91,11 @@ class LeaseMachine(RuleBasedStateMachine):
             base_model="tiny",
             iterations_total=_ITERATIONS,
         )
-        self._do(self._store.create(run))
+        self._do(self._store.create(run, beside=self._listen))
+
+    async def _listen(self, session: AsyncSession) -> None:
+        session.add(WebhookEndpoint(id=self._id, run_id=self._id, url="http://receiver.example", events=[]))
+        await session.flush()
 
     def teardown(self) -> None:
         self._do(self._forget())
@@ -87,29 +116,32 @@ class LeaseMachine(RuleBasedStateMachine):
         if status is not RunStatus.RUNNING:
             self._lapsed = False
 
-    @rule(worker=st.integers(0, 1))
-    def claim(self, worker: int) -> None:
+    @rule(worker=st.integers(0, 1), crash=_CRASH)
+    def claim(self, worker: int, crash: int | None) -> None:
         free = self._status is RunStatus.QUEUED or (self._status is RunStatus.RUNNING and self._lapsed)
-        claimed = self._do(self._workers[worker].claim())
-        assert (claimed is not None) == (free and self._attempts < MAX_ATTEMPTS)
-        if claimed is not None:
-            assert claimed[1].epoch == len(self._given) + 1
-            self._given.append(claimed[1])
-            self._attempts += 1
-            self._status, self._lapsed = RunStatus.RUNNING, False
-        elif free:
-            self._move(RunStatus.FAILED)
+        with self._dying(crash):
+            claimed = self._do(self._workers[worker].claim())
+            assert (claimed is not None) == (free and self._attempts < MAX_ATTEMPTS)
+            if claimed is not None:
+                assert claimed[1].epoch == len(self._given) + 1
+                self._given.append(claimed[1])
+                self._attempts += 1
+                self._status, self._lapsed = RunStatus.RUNNING, False
+            elif free:
+                self._move(RunStatus.FAILED)
 
-    @rule()
-    def time_passes(self) -> None:
+    @rule(forward=st.sampled_from([True, True, True, False]))
+    def time_passes(self, forward: bool) -> None:
+        """Or the database's clock is set back."""
         if self._status is RunStatus.RUNNING:
-            self._do(self._lapse())
-            self._lapsed = True
+            self._do(self._leave(seconds=-1 if forward else 3600))
+            self._lapsed = forward
 
-    async def _lapse(self) -> None:
-        past = func.clock_timestamp() - text("interval '1 second'")
+    async def _leave(self, seconds: int) -> None:
+        """The lease so much time from now."""
+        end = func.clock_timestamp() + text(f"interval '{seconds} second'")
         async with self._sessions.begin() as session:
-            await session.execute(update(Run).where(Run.id == self._id).values(lease_until=past))
+            await session.execute(update(Run).where(Run.id == self._id).values(lease_until=end))
 
     @rule(back=_LEASES)
     def beat(self, back: int) -> None:
@@ -123,37 +155,42 @@ class LeaseMachine(RuleBasedStateMachine):
             assert self._holds(lease)
             assert (wishes.cancel, wishes.pause) == (self._cancel, self._pause)
 
-    @rule(back=_LEASES)
-    def keep(self, back: int) -> None:
+    @rule(back=_LEASES, crash=_CRASH)
+    def keep(self, back: int, crash: int | None) -> None:
         if (lease := self._lease(back)) is None:
             return
-        try:
-            self._do(self._keep(lease))
-        except LeaseLost:
-            assert not self._holds(lease)
-        else:
-            assert self._holds(lease)
-            self._entries += 1
-            self._attempts = 0
+        with self._dying(crash):
+            try:
+                self._do(self._keep(lease))
+            except LeaseLost:
+                assert not self._holds(lease)
+            else:
+                assert self._holds(lease)
+                self._entries += 1
+                self._attempts = 0
 
     async def _keep(self, lease: Lease) -> None:
         journal = StoredJournal(self._sessions, lease, asyncio.get_running_loop(), lambda: None)
         await journal.keep(self._done, f"rollout/train/{self._entries}", "{}")
 
-    @rule(back=_LEASES, again=st.booleans())
-    def commit(self, back: int, again: bool) -> None:
+    @rule(back=_LEASES, ahead=_AHEAD, again=st.booleans(), crash=_CRASH)
+    def commit(self, back: int, ahead: int, again: bool, crash: int | None) -> None:
         """`again`: the reply was lost, and it is saved once more."""
-        if (lease := self._lease(back)) is None:
+        if (lease := self._lease(back)) is None or (iteration := self._done + ahead) < 0:
             return
-        try:
-            for _ in range(1 + again):
-                self._do(self._save(lease, self._done))
-        except LeaseLost:
-            assert not self._holds(lease)
-        else:
-            assert self._holds(lease)
-            self._done += 1
-            self._attempts = 0
+        with self._dying(crash):
+            try:
+                self._do(self._save(lease, iteration))
+            except LeaseLost:
+                assert not self._holds(lease) or ahead > 0
+            else:
+                assert self._holds(lease)
+                assert ahead <= 0
+                if ahead == 0:
+                    self._done += 1
+                    self._attempts = 0
+                if again:
+                    self._do(self._save(lease, iteration))
 
     async def _save(self, lease: Lease, iteration: int) -> None:
         run = await self._store.get(self._id)
@@ -161,31 +198,36 @@ class LeaseMachine(RuleBasedStateMachine):
         rows = iteration_rows(run, scripted_result(policy, iteration, iteration, _ITERATIONS, "so"), ())
         await save_iteration(self._sessions, lease, rows)
 
-    @rule(back=_LEASES)
-    def release(self, back: int) -> None:
+    @rule(back=_LEASES, crash=_CRASH)
+    def release(self, back: int, crash: int | None) -> None:
         if (lease := self._lease(back)) is None:
             return
-        self._do(next(w for w in self._workers if w.worker == lease.worker).release(lease))
-        if self._holds(lease):
-            self._move(RunStatus.QUEUED)
-            self._attempts = max(self._attempts - 1, 0)
+        holder = next(worker for worker in self._workers if worker.worker == lease.worker)
+        with self._dying(crash):
+            self._do(holder.release(lease))
+            if self._holds(lease):
+                self._move(RunStatus.QUEUED)
+                self._attempts = max(self._attempts - 1, 0)
 
-    @rule(back=_LEASES, how=st.sampled_from(sorted(TERMINAL)))
-    def finish(self, back: int, how: RunStatus) -> None:
+    @rule(back=_LEASES, how=st.sampled_from(sorted(TERMINAL)), crash=_CRASH)
+    def finish(self, back: int, how: RunStatus, crash: int | None) -> None:
         if (lease := self._lease(back)) is None:
             return
-        self._do(self._store.finish(lease, how, error="so" if how is RunStatus.FAILED else None))
-        if self._holds(lease):
-            self._move(how)
+        error = "so" if how is RunStatus.FAILED else None
+        with self._dying(crash):
+            self._do(self._store.finish(lease, how, error=error))
+            if self._holds(lease):
+                self._move(how)
 
-    @rule(back=_LEASES)
-    def stop_for_a_pause(self, back: int) -> None:
+    @rule(back=_LEASES, crash=_CRASH)
+    def stop_for_a_pause(self, back: int, crash: int | None) -> None:
         if (lease := self._lease(back)) is None:
             return
-        self._do(self._store.paused(lease, "asked for"))
-        if self._holds(lease):
-            self._move(RunStatus.PAUSED)
-            self._pause = False
+        with self._dying(crash):
+            self._do(self._store.paused(lease, "asked for"))
+            if self._holds(lease):
+                self._move(RunStatus.PAUSED)
+                self._pause = False
 
     @rule(verb=st.sampled_from([Verb.CANCEL, Verb.PAUSE, Verb.RESUME, Verb.RETRY]))
     def ask(self, verb: Verb) -> None:
@@ -206,6 +248,19 @@ class LeaseMachine(RuleBasedStateMachine):
             self._move(RunStatus.CANCELLED if verb is Verb.CANCEL else RunStatus.PAUSED)
         assert status is self._status
 
+    @rule(crash=st.booleans())
+    def deliver(self, crash: bool) -> None:
+        """The oldest event that the receiver has not taken; `crash`: it is sent, and nobody notes that."""
+        self._do(self._deliver(crash))
+
+    async def _deliver(self, crash: bool) -> None:
+        for taken in await take(self._sessions, 1, {}, hide_s=0, last_attempt=1000):
+            if not crash:
+                await note(self._sessions, taken, Reply(0.0, 200, None), None)
+                async with self._sessions() as session:
+                    delivered = select(WebhookDelivery.event_seq).where(WebhookDelivery.id == taken.id)
+                    self._delivered.append(await session.scalar(delivered))
+
     @invariant()
     def rows_agree(self) -> None:
         if hasattr(self, "_id"):
@@ -216,12 +271,15 @@ class LeaseMachine(RuleBasedStateMachine):
             run = await session.get_one(Run, self._id)
             events = (await session.execute(select(Event).order_by(Event.seq))).scalars().all()
             iterations = list(await session.scalars(select(Iteration.iteration).order_by(Iteration.iteration)))
+            told = list(await session.scalars(select(WebhookDelivery.event_seq).order_by(WebhookDelivery.seq)))
         assert (run.status, run.epoch, run.attempts) == (self._status, len(self._given), self._attempts)
         assert run.owner == (self._given[-1].worker if self._status is RunStatus.RUNNING else None) or (
             self._status not in (RunStatus.RUNNING, *TERMINAL) and run.owner is None
         )
         assert iterations == [*range(self._done)] == [*range(run.next_iteration)]
         assert [event.seq for event in events] == [*range(1, run.event_seq + 1)]
+        assert told == [event.seq for event in events]
+        assert self._delivered == told[: len(self._delivered)]
         assert (run.epoch, run.event_seq) >= self._seen
         self._seen = (run.epoch, run.event_seq)
         ends = sum(event.type in _ENDS for event in events)
@@ -239,14 +297,16 @@ def test_whatever_the_order_one_worker_holds_a_run_and_its_log_is_whole(postgres
             runner.run(migrate(engine))
             sessions = make_sessions(engine)
             checks = settings(
-                max_examples=40,
-                stateful_step_count=20,
+                max_examples=_SEQUENCES,
+                stateful_step_count=25,
                 deadline=None,
                 database=None,
                 derandomize=True,
+                phases=_PHASES,
                 suppress_health_check=list(HealthCheck),
             )
-            machine: Any = lambda: LeaseMachine(runner, sessions)  # noqa: E731 - hypothesis asks for a class
+            crashes = Crashes(engine)
+            machine: Any = lambda: LeaseMachine(runner, sessions, crashes)  # noqa: E731 - hypothesis asks for a class
             run_state_machine_as_test(machine, settings=checks)
         finally:
             runner.run(engine.dispose())

@@ -1,0 +1,22 @@
+"""How handlers reach models: to sample from them, and to see what there is of them."""
+
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from app.api.dependencies import CurrentService
+from app.engine_client import EngineClient
+from app.relay import Relay
+
+
+async def _relay(request: Request) -> Relay:
+    relay: Relay = request.app.state.relay
+    return relay
+
+
+async def _engine(request: Request, service: CurrentService) -> EngineClient:
+    return EngineClient(service.engine, request.app.state.relay.http)
+
+
+CurrentRelay = Annotated[Relay, Depends(_relay)]
+CurrentEngine = Annotated[EngineClient, Depends(_engine)]

@@ -1,0 +1,191 @@
+"""Models: their checkpoints, and the names these are promoted to."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from datetime import datetime
+from typing import Annotated, Any
+
+import httpx
+from fastapi import APIRouter, Depends, Path, Query
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.api.dependencies import CurrentCaller, CurrentService, Limit
+from app.api.engine import CurrentEngine
+from app.checkpoints import Checkpoints
+from app.errors import NotFound
+from app.model_list import listed
+from app.model_names import UnknownModelName
+from app.models import Promotion
+from app.promotions import Promotions
+from app.schemas import Name
+
+router = APIRouter(tags=["models"])
+
+Step = Annotated[int, Field(ge=0, lt=2**31)]
+ProjectPart = Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
+ModelPart = Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
+
+
+class ModelBrief(BaseModel):
+    """A model that can be sampled. `step` is its newest checkpoint's; None: a base model."""
+
+    model: str
+    backend: str
+    base_model: str | None
+    step: int | None
+    promoted_as: list[str]
+
+
+class ModelsOut(BaseModel):
+    """All of them; there are never so many that they need pages."""
+
+    items: list[ModelBrief]
+    next_cursor: None = None
+
+
+class ModelCheckpoint(BaseModel):
+    """A step of a model. What a run found out about it is None where no run made it."""
+
+    step: int
+    created_at: datetime | None
+    metrics: dict[str, float]
+    """Of its training, where the backend keeps them."""
+    run_id: str | None
+    iteration: int | None
+    success: float | None
+    is_best: bool
+    """Of that run."""
+    promoted_as: list[str]
+
+
+class ModelWhole(BaseModel):
+    """A model with all its checkpoints, in the order of their steps."""
+
+    model: str
+    backend: str
+    checkpoints: list[ModelCheckpoint]
+
+
+class PromoteRequest(BaseModel):
+    """Which checkpoint, and the name that means it from now on, in the model's project."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    step: Step
+    name: Name = Field(alias="as")
+
+
+class PromotionOut(BaseModel):
+    """A checkpoint under a name that its users know."""
+
+    name: str
+    """What requests call it: PROJECT/NAME."""
+    model: str
+    step: int
+    backend: str
+    actor: str
+    created_at: datetime
+
+
+class PromotionsOut(BaseModel):
+    items: list[PromotionOut]
+    next_cursor: None = None
+
+
+async def _checkpoints(
+    service: CurrentService, caller: CurrentCaller, engine: CurrentEngine, project: ProjectPart, name: ModelPart
+) -> Checkpoints:
+    if not caller.sees(project):
+        raise UnknownModelName(f"{project}/{name}")
+    return Checkpoints(service, engine, project, name)
+
+
+OfModel = Annotated[Checkpoints, Depends(_checkpoints)]
+"""Of the model in the path; to a caller of another project it does not exist."""
+
+
+@router.get("/models")
+async def list_models(service: CurrentService, caller: CurrentCaller, engine: CurrentEngine) -> ModelsOut:
+    """Base models, and the caller's own ones."""
+    promoted: dict[str, list[str]] = {}
+    for each in await Promotions(service.sessions).all(caller.project):
+        promoted.setdefault(f"{each.project}/{each.model_name}", []).append(each.name)
+    return ModelsOut(
+        items=[
+            ModelBrief(
+                model=each["id"],
+                backend=each["backend"],
+                base_model=each.get("base_model"),
+                step=each.get("step"),
+                promoted_as=promoted.get(each["id"], []),
+            )
+            for each in await listed(service, engine, caller)
+            if "promoted" not in each
+        ]
+    )
+
+
+@router.get("/models/{project}/{name}")
+async def get_model(checkpoints: OfModel) -> ModelWhole:
+    """Its checkpoints, with what is known of each."""
+    found = [ModelCheckpoint.model_validate(each) for each in await checkpoints.listed()]
+    return ModelWhole(model=checkpoints.model, backend=await checkpoints.backend(), checkpoints=found)
+
+
+@router.post("/models/{project}/{name}/promote", status_code=201)
+async def promote_model(checkpoints: OfModel, caller: CurrentCaller, request: PromoteRequest) -> PromotionOut:
+    """Let a name mean this checkpoint from now on. To roll back, promote an older one again."""
+    return _promotion(await checkpoints.promote(request.name, request.step, caller))
+
+
+@router.get("/promotions")
+async def list_promotions(service: CurrentService, caller: CurrentCaller) -> PromotionsOut:
+    """What each name means now."""
+    return PromotionsOut(items=[_promotion(each) for each in await Promotions(service.sessions).all(caller.project)])
+
+
+@router.get("/promotions/{project}/{name}")
+async def get_promotion(
+    service: CurrentService, caller: CurrentCaller, project: ProjectPart, name: ModelPart, limit: Limit = 50
+) -> PromotionsOut:
+    """All that a name meant, the newest first: the first one is what it means now."""
+    found = await Promotions(service.sessions).history(project, name, limit=limit) if caller.sees(project) else []
+    if not found:
+        raise NotFound(f"nothing is promoted as '{project}/{name}'")
+    return PromotionsOut(items=[_promotion(each) for each in found])
+
+
+@router.get(
+    "/models/{project}/{name}/export",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"application/x-tar": {}}}},
+)
+async def export_checkpoint(
+    checkpoints: OfModel, step: Annotated[int | None, Query(ge=0, lt=2**31)] = None
+) -> StreamingResponse:
+    """A checkpoint (by default the newest) as a tar: weights or adapter in safetensors, in the layout of Hugging Face
+    or peft, with tokenizer and a manifest of SHA-256 hashes. One that is torn is refused, not sent."""
+    path = await checkpoints.export_path(step)
+    stack = AsyncExitStack()
+    reply = await stack.enter_async_context(checkpoints.engine.stream(path))
+    headers = {name: reply.headers[name] for name in ("content-length", "content-disposition")}
+    return StreamingResponse(_closing(stack, reply), media_type="application/x-tar", headers=headers)
+
+
+@router.delete("/models/{project}/{name}/checkpoints/{step}")
+async def delete_checkpoint(checkpoints: OfModel, step: Annotated[int, Path(ge=0, lt=2**31)]) -> ModelWhole:
+    """Delete one for good; what is left is answered. Not the newest, nor a run's best, nor one that is promoted."""
+    await checkpoints.delete([step])
+    return await get_model(checkpoints)
+
+
+async def _closing(stack: AsyncExitStack, reply: httpx.Response) -> AsyncIterator[bytes]:
+    async with stack:
+        async for piece in reply.aiter_raw():
+            yield piece
+
+
+def _promotion(row: Promotion) -> PromotionOut:
+    same: dict[str, Any] = {name: getattr(row, name) for name in ("step", "backend", "actor", "created_at")}
+    return PromotionOut(name=f"{row.project}/{row.name}", model=f"{row.project}/{row.model_name}", **same)

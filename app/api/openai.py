@@ -1,0 +1,60 @@
+"""`/v1`: the models of this service for any OpenAI client. docs/openai.md tells which names there are."""
+
+import json
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from app.api.dependencies import CurrentCaller, CurrentService
+from app.api.engine import CurrentEngine, CurrentRelay
+from app.errors import InvalidRequest
+from app.model_list import listed, one
+from app.model_names import resolve
+
+router = APIRouter(prefix="/v1", include_in_schema=False)
+"""Not in our OpenAPI file: the protocol is OpenAI's, and so are its errors."""
+
+Json = Any
+
+
+class BadBody(InvalidRequest):
+    """What OpenAI answers with 400."""
+
+    status = 400
+
+
+@router.post("/chat/completions")
+async def chat_completions(
+    service: CurrentService, caller: CurrentCaller, relay: CurrentRelay, request: Request
+) -> Response:
+    """A chat completion, whole or streamed; what it may hold is for the model's server to say."""
+    body = _object(await request.body())
+    model = body.get("model")
+    if not isinstance(model, str):
+        raise BadBody(("body", "model"), "model must be the name of a model")
+    named = await resolve(service, caller, model)
+    return await relay.chat(request, named.endpoint, body)
+
+
+@router.get("/models")
+async def list_models(service: CurrentService, caller: CurrentCaller, engine: CurrentEngine) -> dict[str, Json]:
+    """Base models, and what the caller's projects have: models and promoted names."""
+    return {"object": "list", "data": await listed(service, engine, caller)}
+
+
+@router.get("/models/{name:path}")
+async def retrieve_model(
+    service: CurrentService, caller: CurrentCaller, engine: CurrentEngine, name: str
+) -> dict[str, Json]:
+    """One of them; `@STEP` names a checkpoint."""
+    return await one(service, engine, caller, name)
+
+
+def _object(raw: bytes) -> dict[str, Json]:
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise BadBody(("body",), f"the body is not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise BadBody(("body",), "the body must be a JSON object")
+    return body

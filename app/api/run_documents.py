@@ -1,0 +1,46 @@
+"""What `GET /runs/{id}` answers. Many ask for the same run again and again, so those who ask together share one."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from app.api.presentation import run_whole
+from app.errors import NotFound
+from app.runs.leases import Limits
+from app.runs.queries import RunFigures
+from app.runs.waiting import place_of
+from app.service import Service
+from app.shared_reads import SharedReads
+
+
+class RunDocuments:
+    """The runs of a service as JSON text."""
+
+    def __init__(self, service: Service) -> None:
+        settings = service.settings
+        self._service = service
+        self._limits = Limits(settings.max_runs_per_project, settings.max_runs_per_backend)
+        self.reads = SharedReads(self._read)
+
+    async def get(self, run_id: str) -> bytes:
+        """A run as it is now. Raises NotFound."""
+        if (document := await self.reads.get(run_id)) is None:
+            raise NotFound(f"there is no run {run_id!r}")
+        return document
+
+    async def _read(self, run_ids: Sequence[str]) -> dict[str, bytes]:
+        found = await self._service.queries.figures(run_ids)
+        return {run_id: await self._document(figures) for run_id, figures in found.items()}
+
+    async def _document(self, figures: RunFigures) -> bytes:
+        place = await place_of(self._service.sessions, figures.run, self._limits)
+        return run_whole(figures, place).model_dump_json().encode()
+
+
+@asynccontextmanager
+async def open_run_documents(service: Service) -> AsyncIterator[RunDocuments]:
+    """The documents of a running service."""
+    documents = RunDocuments(service)
+    try:
+        yield documents
+    finally:
+        await documents.reads.close()

@@ -1,0 +1,100 @@
+"""The backends as the settings have them: which of them can be used here, and connections to them."""
+
+import asyncio
+import json
+import sys
+from dataclasses import dataclass
+
+from app.engine_process import Engine, EngineProcess, EngineState
+from app.runs.own_thread import on_loop
+from app.settings import TINY_BASE, Settings
+from training.backends import embedded, local, serverless
+from training.backends.base import Backend, BackendUnavailable
+from training.backends.local import missing, model_config
+from training.backends.serverless import KEY_SETTING, ServerlessAccess
+
+NAMES = (embedded.NAME, serverless.NAME, local.NAME)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A backend, and why it cannot be used here; None: it can."""
+
+    name: str
+    refusal: str | None
+
+
+def choices(settings: Settings) -> list[Choice]:
+    """All there are."""
+    return [Choice(name, refusal(settings, name)) for name in NAMES]
+
+
+def usable(settings: Settings) -> list[str]:
+    """Those that runs can be driven on here."""
+    return [choice.name for choice in choices(settings) if choice.refusal is None]
+
+
+def refusal(settings: Settings, name: str, base_model: str | None = None) -> str | None:
+    """Why a run cannot have that backend, with that base model, and what to do about it; None: it can."""
+    if name not in NAMES:
+        return f"no backend named {name!r}; there are: {', '.join(NAMES)}"
+    if name == serverless.NAME and settings.wandb_api_key is None:
+        return f"serverless trains at Weights & Biases and needs the setting {KEY_SETTING}"
+    if name == local.NAME and (lacks := missing()) is not None:
+        return f"local is not available here: {lacks}"
+    if name != embedded.NAME and base_model == TINY_BASE:
+        return f"{name} has no base model {TINY_BASE}: name another one in model.base_model or ART_BASE_MODEL"
+    return None
+
+
+class Backends:
+    """Connects to backends. The process of ART's local one is started when it is first asked for."""
+
+    def __init__(self, settings: Settings, engine: Engine) -> None:
+        """Call on the event loop that the engine and the local process belong to."""
+        self._settings = settings
+        self._engine = engine
+        self._home = asyncio.get_running_loop()
+        self._local = local_process(settings)
+
+    async def connect(self, name: str) -> Backend:
+        """The backend of that name, for the caller's event loop. From any thread.
+
+        Raises EngineUnavailable, or BackendUnavailable, also if it cannot be used here.
+        """
+        if (refused := refusal(self._settings, name)) is not None:
+            raise BackendUnavailable(refused)
+        if name == serverless.NAME:
+            return await serverless.connect(access(self._settings))
+        if name == local.NAME:
+            await on_loop(self._home, self._start_local())
+            address = await on_loop(self._home, self._local.address())
+            return await local.connect(f"{address.url}/v1", address.key)
+        address = await on_loop(self._home, self._engine.address())
+        return await embedded.connect(f"{address.url}/v1", address.key)
+
+    async def stop(self) -> None:
+        """End the local process, if there is one."""
+        await self._local.stop()
+
+    async def _start_local(self) -> None:
+        if self._local.state is EngineState.STOPPED:
+            await self._local.start()
+
+
+def access(settings: Settings) -> ServerlessAccess:
+    """W&B's service as the settings have it; WANDB_API_KEY is set."""
+    assert settings.wandb_api_key is not None
+    return ServerlessAccess(
+        settings.wandb_api_key.get_secret_value(),
+        str(settings.serverless_url).rstrip("/"),
+        quiet_s=settings.serverless_quiet_s,
+        silence_s=settings.serverless_silence_s,
+    )
+
+
+def local_process(settings: Settings) -> EngineProcess:
+    """ART's local backend under the engine's supervision, in a directory of its own."""
+    config = model_config(settings.local_trainer_gpus, settings.local_inference_gpus, settings.local_arguments)
+    command = (sys.executable, "-m", "training.backends.local_server", "--model-config", json.dumps(config))
+    return EngineProcess(settings.model_copy(update={"data_dir": settings.data_dir / local.NAME}), command)

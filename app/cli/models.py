@@ -1,0 +1,184 @@
+"""`learnloop models`: what was trained, under which names it is used, and how it leaves."""
+
+from pathlib import Path
+from typing import Annotated, Any, Self
+from urllib.parse import quote
+
+import httpx
+import typer
+from rich.table import Table
+
+from app.cli.charts import percent
+from app.cli.client import Service, ServiceRefused, ServiceUnreachable
+from app.cli.options import DEFAULT_URL, AsJson, Url
+from app.cli.terminal import Failure, print_json, results
+
+app = typer.Typer(no_args_is_help=True, help="List, promote, export and delete checkpoints of models.")
+
+Json = Any
+Model = Annotated[str, typer.Argument(metavar="PROJECT/NAME")]
+_EXPORT_TIMEOUT_S = 600.0
+
+
+class ModelService(Service):
+    """The part of the API that is about models."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def models(self) -> list[Json]:
+        """All that the caller may use."""
+        items: list[Json] = self._call("GET", "/models")["items"]
+        return items
+
+    def model(self, name: str) -> Json:
+        """One with its checkpoints."""
+        return self._call("GET", _path(name))
+
+    def promote(self, name: str, step: int, to: str) -> Json:
+        """Let a name mean that checkpoint."""
+        return self._call("POST", f"{_path(name)}/promote", json={"step": step, "as": to})
+
+    def promotions(self, name: str) -> list[Json]:
+        """All that a promoted name meant."""
+        project, own = _parts(name)
+        items: list[Json] = self._call("GET", f"/promotions/{project}/{own}")["items"]
+        return items
+
+    def delete_checkpoint(self, name: str, step: int) -> Json:
+        """Delete one for good."""
+        return self._call("DELETE", f"{_path(name)}/checkpoints/{step}")
+
+    def export(self, name: str, step: int | None, to: Path) -> int:
+        """Write a checkpoint as a tar; its size in bytes. A file that is not whole does not get that name."""
+        unfinished = to.with_name(f".{to.name}.unfinished")
+        path = f"{_path(name)}/export"
+        params = {} if step is None else {"step": step}
+        try:
+            with self._http.stream("GET", path, params=params) as reply, unfinished.open("wb") as file:
+                if not reply.is_success:
+                    reply.read()
+                    raise ServiceRefused(reply.status_code, f"GET {path} was refused: {reply.text}")
+                for piece in reply.iter_bytes():
+                    file.write(piece)
+            unfinished.rename(to)
+        except httpx.TransportError as error:
+            raise ServiceUnreachable(f"the export of {name} broke off ({error})") from error
+        except OSError as error:
+            raise Failure(f"{to} cannot be written: {error.strerror}") from error
+        finally:
+            unfinished.unlink(missing_ok=True)
+        return to.stat().st_size
+
+
+@app.command("list")
+def list_(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """List base models and trained ones."""
+    with ModelService(url) as service:
+        found = service.models()
+    print_json(found) if as_json else results.print(_models_table(found) if found else "no models")
+
+
+@app.command()
+def show(model: Model, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show a model's checkpoints."""
+    with ModelService(url) as service:
+        found = service.model(model)
+    print_json(found) if as_json else results.print(_checkpoints_table(found["checkpoints"]))
+
+
+@app.command()
+def promote(
+    model: Model,
+    step: Annotated[int, typer.Option(min=0, help="Which checkpoint.")],
+    to: Annotated[str, typer.Option("--as", metavar="NAME", help="The name that means it from now on.")],
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Let a name of the project mean a checkpoint. To roll back, promote an older one again."""
+    with ModelService(url) as service:
+        made = service.promote(model, step, to)
+    print_json(made) if as_json else results.print(f"{made['name']} is {made['model']}@{made['step']}", soft_wrap=True)
+
+
+@app.command()
+def history(
+    name: Annotated[str, typer.Argument(metavar="PROJECT/NAME")], url: Url = DEFAULT_URL, as_json: AsJson = False
+) -> None:
+    """Show all that a promoted name meant, the newest first."""
+    with ModelService(url) as service:
+        found = service.promotions(name)
+    if as_json:
+        print_json(found)
+        return
+    for each in found:
+        line = f"{each['created_at'][:19]}  {each['model']}@{each['step']}  by {each['actor']}"
+        results.print(line, soft_wrap=True)
+
+
+@app.command()
+def export(
+    model: Model,
+    to: Annotated[Path, typer.Argument(metavar="FILE", dir_okay=False, help="The tar to write.")],
+    step: Annotated[int | None, typer.Option(min=0, help="Which checkpoint. \\[default: the newest]")] = None,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Write a checkpoint as a tar: safetensors in the layout of Hugging Face or peft, with a manifest of hashes."""
+    with ModelService(url, timeout_s=_EXPORT_TIMEOUT_S) as service:
+        size = service.export(model, step, to)
+    results.print(f"{to}: {size} bytes", soft_wrap=True)
+
+
+@app.command()
+def delete(
+    model: Model,
+    step: Annotated[int, typer.Option(min=0, help="Which checkpoint.")],
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a checkpoint for good: not the newest, nor a run's best, nor one that is promoted."""
+    with ModelService(url) as service:
+        left = service.delete_checkpoint(model, step)
+    if as_json:
+        print_json(left)
+        return
+    steps = ", ".join(str(each["step"]) for each in left["checkpoints"])
+    results.print(f"{model}@{step} is deleted; left: {steps}", soft_wrap=True)
+
+
+def _path(name: str) -> str:
+    project, own = _parts(name)
+    return f"/models/{project}/{own}"
+
+
+def _parts(name: str) -> tuple[str, str]:
+    project, slash, own = name.partition("/")
+    if not slash or not own or "/" in own:
+        raise Failure(f"{name!r} is no model's name; it looks like PROJECT/NAME")
+    return quote(project, safe=""), quote(own, safe="")
+
+
+def _models_table(found: list[Json]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("MODEL", "BACKEND", "STEP", "PROMOTED AS"):
+        table.add_column(heading, no_wrap=True)
+    for each in found:
+        step = "-" if each["step"] is None else str(each["step"])
+        table.add_row(each["model"], each["backend"], step, " ".join(each["promoted_as"]))
+    return table
+
+
+def _checkpoints_table(found: list[Json]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("STEP", "SUCCESS", "BEST", "RUN", "CREATED", "PROMOTED AS"):
+        table.add_column(heading, no_wrap=True)
+    for each in found:
+        table.add_row(
+            str(each["step"]),
+            "-" if each["success"] is None else percent(each["success"]),
+            "best" if each["is_best"] else "",
+            each["run_id"] or "-",
+            (each["created_at"] or "-")[:19],
+            " ".join(each["promoted_as"]),
+        )
+    return table

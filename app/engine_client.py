@@ -1,0 +1,90 @@
+"""What the API asks of the engine's own HTTP API, beside sampling and training: its models and their checkpoints."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from app.engine_process import Engine, EngineUnavailable
+from app.errors import BadGateway, Conflict, NotFound, Unavailable
+
+Json = Any
+_PATIENCE_S = 60.0
+_KINDS = {404: NotFound, 409: Conflict, 410: Conflict}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineClient:
+    """Methods raise Unavailable, NotFound, Conflict or BadGateway, with the engine's own words."""
+
+    engine: Engine
+    http: httpx.AsyncClient
+
+    async def models(self) -> list[dict[str, Json]]:
+        """What can be sampled: base models, and models with their whole checkpoints' steps."""
+        models: list[dict[str, Json]] = (await self._call("GET", "/models"))["data"]
+        return models
+
+    async def model_id(self, project: str, name: str) -> str:
+        """How the training protocol calls a model."""
+        for each in (await self._call("GET", "/preview/models"))["data"]:
+            if (each["project"], each["name"]) == (project, name):
+                return str(each["id"])
+        raise NotFound(f"there is no model '{project}/{name}'")
+
+    async def checkpoints(self, model_id: str) -> list[dict[str, Json]]:
+        """`{step, metrics, created}` of each, oldest first."""
+        found: list[dict[str, Json]] = []
+        while True:
+            after = {"after": found[-1]["id"]} if found else {}
+            page = await self._call("GET", f"/preview/models/{model_id}/checkpoints", params=after)
+            found += page["data"]
+            if not page["has_more"]:
+                return found
+
+    async def delete_checkpoints(self, model_id: str, steps: list[int]) -> Json:
+        """Delete them; the newest one is refused."""
+        return await self._call("DELETE", f"/preview/models/{model_id}/checkpoints", json={"steps": steps})
+
+    @asynccontextmanager
+    async def stream(self, path: str) -> AsyncIterator[httpx.Response]:
+        """A reply that is read as it comes."""
+        request = await self._request("GET", path, {})
+        async with self._answered(request, stream=True) as reply:
+            yield reply
+
+    async def _call(self, method: str, path: str, **more: Json) -> Json:
+        request = await self._request(method, path, more)
+        async with self._answered(request, stream=False) as reply:
+            return reply.json() if reply.content else None
+
+    async def _request(self, method: str, path: str, more: Mapping[str, Json]) -> httpx.Request:
+        try:
+            address = await self.engine.address()
+        except EngineUnavailable as error:
+            raise Unavailable(str(error)) from error
+        headers = {"authorization": f"Bearer {address.key}"}
+        return self.http.build_request(method, f"{address.url}/v1{path}", headers=headers, timeout=_PATIENCE_S, **more)
+
+    @asynccontextmanager
+    async def _answered(self, request: httpx.Request, *, stream: bool) -> AsyncIterator[httpx.Response]:
+        try:
+            reply = await self.http.send(request, stream=stream)
+        except httpx.TransportError as error:
+            raise Unavailable(f"the engine does not answer: {type(error).__name__}") from error
+        try:
+            if not reply.is_success:
+                await reply.aread()
+                raise _KINDS.get(reply.status_code, BadGateway)(_said(reply))
+            yield reply
+        finally:
+            await reply.aclose()
+
+
+def _said(reply: httpx.Response) -> str:
+    try:
+        return str(reply.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"the engine answered {reply.status_code}"

@@ -1,0 +1,88 @@
+"""Errors below `/v1` in OpenAI's form, `{"error": {...}}`: that is what its clients understand."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+from starlette.datastructures import MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.auth.scopes import route_path
+from app.errors import MEDIA_TYPE
+
+Json = Any
+PREFIX = "/v1/"
+_KINDS: Mapping[int, tuple[str, str | None]] = {
+    401: ("invalid_request_error", "invalid_api_key"),
+    403: ("permission_error", "insufficient_permissions"),
+    429: ("rate_limit_error", "rate_limit_exceeded"),
+}
+"""Type and code by status, where they are not what `_kind` says."""
+
+log = structlog.get_logger(__name__)
+
+
+def openai_error(
+    status: int, message: str, *, code: str | None = None, param: str | None = None, headers: Any = None
+) -> JSONResponse:
+    """An error as OpenAI writes it."""
+    kind, usual = _KINDS.get(status, ("invalid_request_error" if status < 500 else "server_error", None))
+    error = {"message": message, "type": kind, "param": param, "code": code or usual}
+    return JSONResponse({"error": error}, status, headers)
+
+
+class OpenAIErrors:
+    """ASGI middleware: what comes from inside as a problem document, or as an exception, goes out in OpenAI's form."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not route_path(scope).startswith(PREFIX):
+            await self._app(scope, receive, send)
+            return
+        reply = _Reply(send)
+        try:
+            await self._app(scope, receive, reply.take)
+        except Exception as error:
+            if reply.begun:
+                raise
+            log.error("unexpected error", path=scope["path"], method=scope["method"], exc_info=error)
+            unexpected = openai_error(500, "an unexpected error; the service's log has it", code="internal_error")
+            await unexpected(scope, receive, send)
+            return
+        if reply.problem is not None:
+            await _translated(reply.problem, bytes(reply.body))(scope, receive, send)
+
+
+class _Reply:
+    """Holds a problem document back; anything else passes as it comes."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.begun = False
+        self.problem: Message | None = None
+        self.body = bytearray()
+
+    async def take(self, message: Message) -> None:
+        if message["type"] == "http.response.start" and MutableHeaders(scope=message).get("content-type") == MEDIA_TYPE:
+            self.problem = message
+        elif self.problem is not None:
+            self.body += message.get("body", b"")
+        else:
+            self.begun = True
+            await self._send(message)
+
+
+def _translated(start: Message, body: bytes) -> JSONResponse:
+    problem: dict[str, Json] = json.loads(body)
+    headers = {
+        name: value
+        for name, value in MutableHeaders(scope=start).items()
+        if name not in ("content-type", "content-length")
+    }
+    wrong = [".".join(map(str, each["loc"][1:])) for each in problem.get("errors", ())]
+    param = problem.get("param") or next(iter(wrong), None) or None
+    return openai_error(start["status"], problem["detail"], code=problem.get("code"), param=param, headers=headers)

@@ -1,0 +1,56 @@
+"""Promoted checkpoints: a name of a project that users know stays, and what is behind it changes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Select, select
+from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy.orm import aliased
+
+from app.db import Sessions
+from app.models import Promotion
+
+
+@dataclass(frozen=True, slots=True)
+class Promotions:
+    """What is promoted. Rows are only added: the newest one of a name counts, the others are its history."""
+
+    sessions: Sessions
+
+    async def promote(self, promotion: Promotion) -> Promotion:
+        """Let the name mean that checkpoint from now on; to roll back is to promote an older one again."""
+        async with self.sessions.begin() as session:
+            session.add(promotion)
+            await session.flush()
+            await session.refresh(promotion)
+        return promotion
+
+    async def current(self, project: str, name: str) -> Promotion | None:
+        """What the name means now."""
+        async with self.sessions() as session:
+            return (await session.execute(_of(project, name).limit(1))).scalar_one_or_none()
+
+    async def history(self, project: str, name: str, *, limit: int) -> Sequence[Promotion]:
+        """All that the name meant, the newest first."""
+        async with self.sessions() as session:
+            return (await session.execute(_of(project, name).limit(limit))).scalars().all()
+
+    async def all(self, project: str | None, *, model: str | None = None) -> Sequence[Promotion]:
+        """What all names of a project (None: of every project) mean now; with `model`, those that mean it."""
+        newest = aliased(
+            Promotion, select(Promotion).ext(distinct_on(*_NAME)).order_by(*_NAME, Promotion.id.desc()).subquery()
+        )
+        query = select(newest).order_by(newest.project, newest.name)
+        if project is not None:
+            query = query.where(newest.project == project)
+        if model is not None:
+            query = query.where(newest.model_name == model)
+        async with self.sessions() as session:
+            return (await session.execute(query)).scalars().all()
+
+
+_NAME = (Promotion.project, Promotion.name)
+
+
+def _of(project: str, name: str) -> Select[Promotion]:
+    return select(Promotion).where(Promotion.project == project, Promotion.name == name).order_by(Promotion.id.desc())

@@ -1,0 +1,138 @@
+"""Passes a chat completion on to the server that samples it, and the reply back as it comes.
+
+Nothing is held: a client that reads slowly slows the server down, one that leaves ends the sampling, and no request
+outlives its deadline.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import structlog
+from fastapi import Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from app.errors import BadGateway, Unavailable
+from app.openai_errors import openai_error
+from training.backends.base import Endpoint
+
+Json = Any
+DEADLINE_S = 600.0
+"""For a whole reply."""
+_LIMITS = httpx.Limits(max_connections=1_000, max_keepalive_connections=50)
+_CONNECT_S = 10.0
+_PASSED = ("content-type", "retry-after")
+_NOT_THE_CALLERS = (401, 403)
+"""The server refuses our key, not the caller's."""
+_GONE = 499
+
+log = structlog.get_logger(__name__)
+
+
+class NoAnswerInTime(BadGateway):
+    """The deadline passed."""
+
+    status = 504
+    title = "No answer in time"
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """One connection pool for all servers."""
+
+    http: httpx.AsyncClient
+    deadline_s: float
+
+    async def chat(self, request: Request, endpoint: Endpoint, body: dict[str, Json]) -> Response:
+        """The reply of the endpoint's model. Raises BadGateway, NoAnswerInTime or Unavailable."""
+        deadline = asyncio.get_running_loop().time() + self.deadline_s
+        sent = self.http.build_request(
+            "POST",
+            f"{endpoint.base_url}/chat/completions",
+            json={**body, "model": endpoint.model},
+            headers={"authorization": f"Bearer {endpoint.api_key}", "accept-encoding": "identity"},
+        )
+        try:
+            async with asyncio.timeout_at(deadline):
+                reply = await _unless_gone(request, self.http.send(sent, stream=True))
+        except TimeoutError:
+            raise NoAnswerInTime(f"{endpoint.model} gave no answer in {self.deadline_s:.0f} s") from None
+        except httpx.TransportError as error:
+            raise Unavailable(f"the model's server does not answer: {type(error).__name__}") from error
+        if reply is None:
+            return Response(status_code=_GONE)
+        if reply.status_code in _NOT_THE_CALLERS:
+            await reply.aclose()
+            log.error("a model's server refuses our key", server=endpoint.base_url, status=reply.status_code)
+            raise BadGateway("the model's server refuses this service")
+        headers = {name: reply.headers[name] for name in _PASSED if name in reply.headers}
+        return _Passing(reply, deadline, headers)
+
+
+@asynccontextmanager
+async def open_relay() -> AsyncIterator[Relay]:
+    """The relay of a running service."""
+    timeout = httpx.Timeout(None, connect=_CONNECT_S)
+    async with httpx.AsyncClient(timeout=timeout, limits=_LIMITS, trust_env=False) as http:
+        yield Relay(http, DEADLINE_S)
+
+
+class _Passing(StreamingResponse):
+    """A reply on its way. At its deadline it ends, also for a client that does not read."""
+
+    def __init__(self, reply: httpx.Response, deadline: float, headers: dict[str, str]) -> None:
+        super().__init__(self._pieces(), reply.status_code, {**headers, "X-Accel-Buffering": "no"})
+        self._reply = reply
+        self._deadline = deadline
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(self._deadline + 1):
+                    await super().__call__(scope, receive, send)
+        finally:
+            await self._reply.aclose()
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        pieces = self._reply.aiter_raw()
+        try:
+            while True:
+                async with asyncio.timeout_at(self._deadline):
+                    piece = await anext(pieces, None)
+                if piece is None:
+                    return
+                yield piece
+        except (TimeoutError, httpx.HTTPError) as error:
+            log.warning("a reply broke off", error=repr(error))
+            if not self._reply.headers.get("content-type", "").startswith("text/event-stream"):
+                raise
+            why = "the reply took too long" if isinstance(error, TimeoutError) else "the model's server broke off"
+            yield _last_event(why)
+
+
+def _last_event(why: str) -> bytes:
+    """How a stream tells of an error; its clients raise it."""
+    return b"data: " + bytes(openai_error(502, why, code="reply_broken_off").body) + b"\n\n"
+
+
+async def _unless_gone(request: Request, work: Any) -> httpx.Response | None:
+    """The work's result; None if the client leaves first: then the work is cancelled."""
+    working = asyncio.ensure_future(work)
+    gone = asyncio.create_task(_left(request))
+    try:
+        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
+        return await working if working.done() else None
+    finally:
+        gone.cancel()
+        if not working.done():
+            working.cancel()
+            await asyncio.wait((working,))
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,44 @@
+"""How far watched runs are between two events: read from their rows, never kept."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Row, select
+
+from app.db import Sessions
+from app.models import Run
+from app.runs.state import RunStatus
+from app.stored_json import dumps
+
+_FIGURES = (Run.phase_iteration, Run.phase, Run.phase_done, Run.phase_total)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """How far a run is inside an iteration; `document` is its JSON text."""
+
+    document: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far a run is: its newest event, and what it does now; None if nobody drives it."""
+
+    event_seq: int
+    moved: Moved | None
+
+
+async def places_of(sessions: Sessions, run_ids: Collection[str]) -> dict[str, Place]:
+    """By run; a run that is not there any more has none."""
+    query = select(Run.id, Run.status, Run.event_seq, *_FIGURES).where(Run.id.in_(run_ids))
+    async with sessions() as session:
+        rows = (await session.execute(query)).all()
+    return {row.id: Place(row.event_seq, _moved(row)) for row in rows}
+
+
+def _moved(row: Row[*tuple[Any, ...]]) -> Moved | None:
+    if row.status != RunStatus.RUNNING or row.phase is None:
+        return None
+    figures = {"iteration": row.phase_iteration, "phase": row.phase, "done": row.phase_done, "total": row.phase_total}
+    return Moved(dumps({"run_id": row.id, **figures}))

@@ -1,0 +1,78 @@
+"""The processes: `serve(settings)` is the API, which drives runs too, `work(settings)` only drives runs.
+
+A restart is as quick as its slowest part: the engine starts first, and imports while we do.
+"""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+import uvloop
+
+from app.engine_process import Engine, held_engine
+from app.logs import configure_logs
+from app.settings import Settings
+
+_SWITCH_INTERVAL_S = 0.001
+"""How long a run's thread may hold Python while a request waits; Python's default is 5 ms, several times a request."""
+
+
+def serve(settings: Settings) -> None:
+    """Serve until SIGINT or SIGTERM. What `open_service` raises is raised here, not logged as a traceback."""
+    _run(settings, _serve)
+
+
+def work(settings: Settings) -> None:
+    """Drive runs until SIGINT or SIGTERM; then hand them over and return. What `open_worker` raises is raised here."""
+    _run(settings, _work)
+
+
+def _run(settings: Settings, body: Callable[[Settings, Engine], Coroutine[Any, Any, None]]) -> None:
+    async def opened() -> None:
+        opening = asyncio.current_task()
+        assert opening is not None
+        _on_stop_signals(opening.cancel)
+        async with held_engine(settings) as engine:
+            await body(settings, engine)
+
+    configure_logs(settings.log_level, settings.log_format)
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    # Stopped while it was starting, it is cancelled.
+    with suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(opened())
+
+
+async def _serve(settings: Settings, engine: Engine) -> None:
+    main = await asyncio.to_thread(import_module, "app.main")
+    import uvicorn
+
+    app = main.create_app(settings, engine=engine)
+    async with app.router.lifespan_context(app):
+        # uvicorn handles the signals itself and raises them once more when it has stopped; closing must go on then.
+        _on_stop_signals(lambda: None)
+        server = uvicorn.Server(main.server_config(app, settings))
+        begin_to_stop = server.shutdown
+
+        async def shutdown(*args: Any) -> None:
+            app.state.service.feed.end()  # a stream has no end of its own, and would use up the time to stop
+            await begin_to_stop(*args)
+
+        server.shutdown = shutdown  # type: ignore[assignment,method-assign]
+        await server.serve()
+
+
+async def _work(settings: Settings, engine: Engine) -> None:
+    stop = asyncio.Event()
+    service = await asyncio.to_thread(import_module, "app.service")
+    async with service.open_worker(settings, engine=engine):
+        _on_stop_signals(stop.set)
+        await stop.wait()
+
+
+def _on_stop_signals(act: Callable[[], object]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, act)

@@ -1,0 +1,17 @@
+"""A copy of the code: processes that run from it do not see what is changed meanwhile."""
+
+import shutil
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+_PACKAGES = ("alembic", "app", "benchmarks", "environment", "judges", "tests", "training")
+
+
+def freeze(directory: Path) -> Path:
+    """Copy the packages to `directory`/code, and return that. `python -m` takes them from there if it is the working
+    directory."""
+    code = directory / "code"
+    for name in _PACKAGES:
+        shutil.copytree(ROOT / name, code / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", code)
+    return code

@@ -1,0 +1,287 @@
+"""`python -m benchmarks.gpu`: seconds of an ART-E iteration on one GPU, beside the physical limit and TRL.
+
+The work is agent_008's shape (openpipe-art, examples/art-e): 12 groups of 4 rollouts, 4 turns, a first prompt of 1,000
+tokens (900 of them the same for all), replies of 60 and tool results of 500 tokens, then one GRPO step on a LoRA
+adapter of rank 8 on all linear layers. Weights and tokens are random and lengths are forced: honest for speed and
+memory, not for anything that is learnt. The engine's sampler, policy and training step are driven directly: no HTTP, no
+tokenizer, no environment. Needs one GPU, and for `--peer` the packages of the extra `bench`.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedConfig, Qwen2Config, Qwen3Config
+
+GROUPS, ROLLOUTS, TURNS = 12, 4, 4
+SHARED_PROMPT, OWN_PROMPT, REPLY, TOOL_RESULT = 900, 100, 60, 500
+PEAK_FLOPS, BANDWIDTH = 790e12, 4.3e12
+"""Measured on one H200: bfloat16 products of 8192 x 8192 x 8192, and bytes read and written by a copy."""
+
+
+def _qwen(kind: Any, **shape: Any) -> PreTrainedConfig:
+    config: PreTrainedConfig = kind(vocab_size=151_936, max_position_embeddings=32_768, **shape)
+    return config
+
+
+MODELS: dict[str, Callable[[], PreTrainedConfig]] = {
+    "0.6B": partial(_qwen, Qwen3Config, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28,
+                    num_attention_heads=16, num_key_value_heads=8, head_dim=128, tie_word_embeddings=True),
+    "1.7B": partial(_qwen, Qwen3Config, hidden_size=2048, intermediate_size=6144, num_hidden_layers=28,
+                    num_attention_heads=16, num_key_value_heads=8, head_dim=128, tie_word_embeddings=True),
+    "8B": partial(_qwen, Qwen3Config, hidden_size=4096, intermediate_size=12_288, num_hidden_layers=36,
+                  num_attention_heads=32, num_key_value_heads=8, head_dim=128, tie_word_embeddings=False),
+    "14B": partial(_qwen, Qwen2Config, hidden_size=5120, intermediate_size=13_824, num_hidden_layers=48,
+                   num_attention_heads=40, num_key_value_heads=8, tie_word_embeddings=False),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a model's work is counted from."""
+
+    body: int
+    """Parameters of the layers."""
+    head: int
+    layers: int
+    query_width: int
+    kv_bytes: int
+    """Of one cached token, bfloat16."""
+
+    @classmethod
+    def of(cls, config: Any) -> "Shape":
+        dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        queries, keys = config.num_attention_heads * dim, config.num_key_value_heads * dim
+        layer = config.hidden_size * (2 * queries + 2 * keys + 3 * config.intermediate_size)
+        return cls(
+            layer * config.num_hidden_layers,
+            config.vocab_size * config.hidden_size,
+            config.num_hidden_layers,
+            queries,
+            4 * keys * config.num_hidden_layers,
+        )
+
+    def limit(self) -> float:
+        """Seconds that the iteration's arithmetic and its bytes take at least, prefixes computed once."""
+        count = GROUPS * ROLLOUTS
+        whole = SHARED_PROMPT + OWN_PROMPT + TURNS * REPLY + (TURNS - 1) * TOOL_RESULT
+        contexts = [SHARED_PROMPT + OWN_PROMPT + t * (REPLY + TOOL_RESULT) + REPLY / 2 for t in range(TURNS)]
+        step = (2 * (self.body + self.head) + count * statistics.mean(contexts) * self.kv_bytes) / BANDWIDTH
+        new = SHARED_PROMPT + GROUPS * OWN_PROMPT + count * (TURNS - 1) * TOOL_RESULT
+        prefill = 2 * self.body * new + self._attention(count * whole**2 / 2) * 2
+        trained = SHARED_PROMPT + GROUPS * OWN_PROMPT + count * (whole - SHARED_PROMPT - OWN_PROMPT)
+        return TURNS * REPLY * step + (prefill + self.training(trained, count * whole**2 / 2)) / PEAK_FLOPS
+
+    def training(self, tokens: int, pairs: float) -> float:
+        """Floating point operations of a LoRA step's forward and backward without recomputation.
+
+        4 a parameter and token, 4 a parameter of the head and reply token, attention 2 + 5 products a pair of tokens.
+        """
+        replies = GROUPS * ROLLOUTS * TURNS * REPLY
+        return 4 * self.body * tokens + 4 * self.head * replies + 7 * self._attention(pairs)
+
+    def _attention(self, pairs: float) -> float:
+        return 2 * self.layers * self.query_width * pairs
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """Seconds of the parts of one iteration, and what was computed."""
+
+    rollout: float
+    train: float
+    merge: float
+    prefilled: int
+    """Tokens computed by prefill."""
+    computed: int
+    """Tokens in the training batches, shared ones once."""
+    batches: int
+
+    @property
+    def seconds(self) -> float:
+        return self.rollout + self.train + self.merge
+
+
+@contextmanager
+def timed() -> Iterator[list[float]]:
+    """One number, once the block is done: its seconds, the GPU's work included."""
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    result: list[float] = []
+    yield result
+    torch.cuda.synchronize()
+    result.append(time.perf_counter() - started)
+
+
+def prompts(seed: int) -> list[list[int]]:
+    """One random prompt a group, 900 tokens of them shared."""
+    draw = np.random.default_rng(seed)
+    shared = draw.integers(0, 1000, SHARED_PROMPT).tolist()
+    return [shared + draw.integers(0, 1000, OWN_PROMPT).tolist() for _ in range(GROUPS)]
+
+
+def tool_result(seed: int, rollout: int, turn: int) -> list[int]:
+    """Random tokens that belong to one rollout's turn."""
+    found: list[int] = np.random.default_rng((seed, rollout, turn)).integers(0, 1000, TOOL_RESULT).tolist()
+    return found
+
+
+class Ours:
+    """The engine's parts on one model."""
+
+    def __init__(self, name: str) -> None:
+        from training.engine.decoder import snapshot
+        from training.engine.policy import Policy, fresh_adapter
+        from training.engine.sampler import Sampler
+        from training.engine.tuning import Tuning
+
+        torch.manual_seed(0)
+        with torch.device("cuda"):
+            base = AutoModelForCausalLM.from_config(MODELS[name](), dtype=torch.bfloat16)  # type: ignore[no-untyped-call]
+        tuning = Tuning("lora")
+        adapted: Any = fresh_adapter(base, tuning).eval()
+        self.policy = Policy(adapted, tuning, Path)
+        self.weights: Any = snapshot(self.policy.model)
+        self.sampler = Sampler()
+        self.sampler.set_weights("policy", self.weights)
+        self.shape = Shape.of(base.config)
+
+    def iteration(self, seed: int) -> Iteration:
+        from training.engine.grpo import TrainOptions
+        from training.engine.grpo_step import grpo_step
+        from training.engine.packed import packed_batches
+
+        with timed() as rollout:
+            items, prefilled = self._rollouts(seed)
+        with timed() as train:
+            self._make_room()
+            for _ in grpo_step(self.policy, items, TrainOptions(learning_rate=1e-5), micro_batch_tokens=None):
+                pass
+        with timed() as merge:
+            self.weights.update(self.policy.base)
+            self.sampler.rename("policy", "policy")
+        limit = self.policy.batch_tokens(None)
+        batches = list(
+            packed_batches([item.ids for item in items], [item.trained for item in items], limit, torch.device("cpu"))
+        )
+        return Iteration(rollout[0], train[0], merge[0], prefilled, sum(len(b.tokens) for b in batches), len(batches))
+
+    def _make_room(self) -> None:
+        from training.engine.engine import TRAINING_SHARE
+        from training.engine.memory import free_bytes
+
+        device = self.policy.device
+        if free_bytes(device) < TRAINING_SHARE * torch.cuda.mem_get_info(device)[1]:
+            self.sampler.release_idle()
+
+    def _rollouts(self, seed: int) -> tuple[list[Any], int]:
+        from training.engine.sample import SampleRequest
+        from training.engine.trajectories import TrainSequence
+
+        items: list[Any] = []
+        prefilled = 0
+
+        def submit(rollout: int, turn: int, ids: list[int], trained: list[int], logprobs: list[float]) -> None:
+            request = SampleRequest(tuple(ids), "policy", REPLY, seed=seed * 1000 + rollout * 10 + turn)
+            self.sampler.submit(request, None, partial(done, rollout, turn, ids, trained, logprobs))
+
+        def done(
+            rollout: int, turn: int, ids: list[int], trained: list[int], logprobs: list[float], sample: Any
+        ) -> None:
+            nonlocal prefilled
+            if isinstance(sample, Exception):
+                raise sample
+            prefilled += sample.prompt_tokens - sample.cached_tokens
+            trained = [*trained, *range(len(ids), len(ids) + REPLY)]
+            ids, logprobs = ids + sample.ids, logprobs + sample.logprobs
+            if turn + 1 < TURNS:
+                return submit(rollout, turn + 1, ids + tool_result(seed, rollout, turn), trained, logprobs)
+            advantage = (-1.5, -0.5, 0.5, 1.5)[rollout % ROLLOUTS]
+            items.append(TrainSequence(tuple(ids), tuple(trained), tuple(logprobs), advantage, 1.0))
+            return None
+
+        for group, prompt in enumerate(prompts(seed)):
+            for member in range(ROLLOUTS):
+                submit(group * ROLLOUTS + member, 0, prompt, [], [])
+        while self.sampler.busy:
+            self.sampler.step()
+        return items, prefilled
+
+
+def measure(name: str, iterations: int) -> dict[str, float]:
+    """Medians of `iterations`, after one that is not counted."""
+    ours = Ours(name)
+    ours.iteration(0)
+    torch.cuda.reset_peak_memory_stats()
+    found = [ours.iteration(seed) for seed in range(1, iterations + 1)]
+    best = sorted(found, key=lambda each: each.seconds)[len(found) // 2]
+    whole = SHARED_PROMPT + OWN_PROMPT + TURNS * REPLY + (TURNS - 1) * TOOL_RESULT
+    pairs = GROUPS * ROLLOUTS * whole**2 / 2
+    return {
+        "iteration_s": best.seconds,
+        "rollout_s": best.rollout,
+        "train_s": best.train,
+        "merge_s": best.merge,
+        "limit_s": ours.shape.limit(),
+        "sampled_tokens_per_s": GROUPS * ROLLOUTS * TURNS * REPLY / best.rollout,
+        "trained_tokens_per_s": GROUPS * ROLLOUTS * whole / best.train,
+        "mfu": ours.shape.training(best.computed, pairs) / best.train / PEAK_FLOPS,
+        "computed_tokens": best.computed,
+        "batches": best.batches,
+        "prefilled_tokens": best.prefilled,
+        "peak_gb": torch.cuda.max_memory_allocated() / 1e9,
+        "recomputes": float(ours.policy.recomputing),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.add_argument("--models", default="0.6B,1.7B,8B,14B", help="some of them, with commas")
+    parser.add_argument("--iterations", type=int, default=3)
+    parser.add_argument("--peer", default="", help="models for which TRL does the same, with commas")
+    parser.add_argument("--one", metavar="MODEL", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.stderr.write("this benchmark needs a GPU\n")
+        return 1
+    if options.one:
+        print(json.dumps(measure(options.one, options.iterations)))
+        return 0
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; random weights, forced lengths", flush=True)
+    for name in options.models.split(","):
+        ours = _alone("benchmarks.gpu", "--one", name, "--iterations", str(options.iterations))
+        print(f"{name:5} ours {json.dumps({key: round(value, 4) for key, value in ours.items()})}", flush=True)
+        if name in options.peer.split(","):
+            peer = _alone("benchmarks.gpu_trl", name)
+            print(f"{name:5} TRL  {json.dumps({key: round(value, 4) for key, value in peer.items()})}", flush=True)
+            if "iteration_s" in peer:
+                print(f"{name:5} TRL / ours: {peer['iteration_s'] / ours['iteration_s']:.1f}", flush=True)
+    return 0
+
+
+def _alone(*arguments: str) -> dict[str, float]:
+    """The JSON that a module prints, run in a process of its own: memory and patches end with it."""
+    with tempfile.TemporaryFile("w+") as errors:
+        done = subprocess.run([sys.executable, "-m", *arguments], stdout=subprocess.PIPE, stderr=errors, text=True)
+        errors.seek(0)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(arguments)}:\n{errors.read()[-4000:]}")
+        sys.stderr.write("".join(line for line in errors if "out of memory" in line))
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

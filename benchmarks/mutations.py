@@ -1,0 +1,258 @@
+"""Takes one guard after the other out of the code, and sees whether the test that stands for it fails.
+
+    python -m benchmarks.mutations [--only WORDS] [--trusting] [--list]
+
+Works on a copy of the code. Every named test is run once as the code is, and must pass; then once for each mutation,
+and must fail: not for want of a module or a fixture, but by what it checks. Exits with 1 if a mutation survives, or if
+its text is not in the code any more.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.frozen_code import freeze
+
+_LEASES = "tests/integration/app/test_leases.py"
+_MACHINE = "tests/unit/app/runs/test_lease_machine.py"
+_ONCE = "tests/integration/training/test_train_once.py"
+_PHASES = "tests/integration/app/test_phases.py"
+_INTERRUPTIONS = "tests/integration/app/test_interruptions.py"
+_RACES = "tests/acceptance/test_races.py"
+_TEST_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """A guard, the text that it is made of and what is put there, and a test that must notice."""
+
+    guard: str
+    file: str
+    changes: tuple[tuple[str, str], ...]
+    test: str
+    also: tuple[tuple[str, str, str], ...] = ()
+    """Changes of further files, which guard the same: file, text, what is put there."""
+
+    def applied(self, code: Path) -> dict[Path, str]:
+        """The new texts of its files. Raises LookupError if an old one is not there, or not only once."""
+        texts: dict[Path, str] = {}
+        for file, old, new in (*((self.file, *change) for change in self.changes), *self.also):
+            path = code / file
+            text = texts.get(path) or path.read_text()
+            if text.count(old) != 1:
+                raise LookupError(f"{file} has this {text.count(old)} times: {old!r}")
+            texts[path] = text.replace(old, new)
+        return texts
+
+
+def _one(guard: str, file: str, old: str, new: str, test: str) -> Mutation:
+    return Mutation(guard, file, ((old, new),), test)
+
+
+_EPOCH = ("and_(Run.id == self.run_id, Run.epoch == self.epoch, ", "and_(Run.id == self.run_id, ")
+_NEXT = ("where(lease.held(), Run.next_iteration == result.iteration)", "where(lease.held())")
+_ON_THE_LOOP = """
+        import asyncio
+
+        async def beat() -> None:
+            while not self._stop.is_set():
+                await asyncio.sleep(self._ttl_s / 3)
+                self._renewed = {lease: time.monotonic() for lease in self._leases()}
+                if self._renewed:
+                    self._beat(list(self._renewed))
+
+        self._task = asyncio.get_running_loop().create_task(beat())
+"""
+MUTATIONS = (
+    Mutation("the epoch in a commit", "app/runs/leases.py", (_EPOCH,), f"{_LEASES}::test_a_lease_that_lapsed_goes_to"),
+    Mutation("the epoch in a commit (machine)", "app/runs/leases.py", (_EPOCH,), _MACHINE),
+    Mutation("iterations in order", "app/runs/record.py", (_NEXT,), f"{_LEASES}::test_an_iteration_is_saved_once"),
+    Mutation("iterations in order (machine)", "app/runs/record.py", (_NEXT,), _MACHINE),
+    _one(
+        "no commit to a run that has ended",
+        "app/runs/leases.py",
+        "Run.epoch == self.epoch, Run.status == RunStatus.RUNNING)",
+        "Run.epoch == self.epoch)",
+        _MACHINE,
+    ),
+    _one(
+        "deliveries in their event's transaction",
+        "app/events.py",
+        "    await enqueue(session, row)\n",
+        "    if type is EventType.RUN_CREATED:\n"
+        "        await enqueue(session, row)\n"
+        "    else:\n"
+        "        async with AsyncSession(session.bind) as other, other.begin():\n"
+        "            await enqueue(other, row)\n",
+        _MACHINE,
+    ),
+    _one(
+        "a claim only after the lease is over",
+        "app/runs/leases.py",
+        "or_(Run.lease_until.is_(None), Run.lease_until < func.clock_timestamp())",
+        "True",
+        f"{_LEASES}::test_a_lease_that_lapsed_goes_to",
+    ),
+    _one(
+        "a claim locks its row",
+        "app/runs/leases.py",
+        "            .with_for_update(skip_locked=True)\n",
+        "",
+        f"{_LEASES}::test_a_run_that_somebody_else_moves",
+    ),
+    _one(
+        "a claim passes locked rows",
+        "app/runs/leases.py",
+        ".with_for_update(skip_locked=True)",
+        ".with_for_update()",
+        f"{_LEASES}::test_a_run_that_somebody_else_moves",
+    ),
+    _one(
+        "a poison run is given up",
+        "app/runs/leases.py",
+        "if found.attempts < MAX_ATTEMPTS:",
+        "if True:",
+        f"{_LEASES}::test_a_run_that_ends_its_workers",
+    ),
+    _one(
+        "a journal entry needs the lease",
+        "app/runs/journal_store.py",
+        "            await require(session, self._lease)\n",
+        "",
+        f"{_LEASES}::test_a_zombie_keeps_nothing",
+    ),
+    _one(
+        "RETURNING instead of a count",
+        "app/runs/journal_store.py",
+        "new = (await session.execute(write)).all()",
+        'new = await session.execute(write) and [(row["iteration"], row["name"]) for row in rows]',
+        f"{_LEASES}::test_an_entry_is_kept_once",
+    ),
+    _one(
+        "verbs lock the run",
+        "app/runs/store.py",
+        'session.get(Run, run_id, with_for_update={"key_share": True})',
+        "session.get(Run, run_id)",
+        _RACES,
+    ),
+    _one(
+        "the database's errors set apart",
+        "app/errors.py",
+        "DATABASE_DOWN = (",
+        "DATABASE_DOWN = (PoolTimeout,)\n_UNUSED = (",
+        f"{_INTERRUPTIONS}::test_a_database_crash",
+    ),
+    _one(
+        "the intent before the training",
+        "training/train_step.py",
+        "await attempts.begin(unsure=attempts.open and self._quiet_s() > 0)",
+        "pass",
+        f"{_ONCE}::test_the_step_is_taken_once",
+    ),
+    Mutation(
+        "the engine's compare-and-set",
+        "training/engine/training_api.py",
+        (("if expected_step != newest.step:", "if False:"),),
+        f"{_ONCE}::test_the_engine_refuses_a_zombies_request",
+        also=(("training/engine/engine.py", "if expected_step not in (None, parent.step):", "if False:"),),
+    ),
+    Mutation(
+        "a heartbeat on a thread",
+        "app/runs/heartbeat.py",
+        (("        self._thread.start()\n", _ON_THE_LOOP), ("        self._thread.join(self._ttl_s)\n", "")),
+        f"{_PHASES}::test_a_blocked_loop_keeps_its_run",
+    ),
+    _one(
+        "a heartbeat that outlives any error",
+        "app/runs/heartbeat.py",
+        "except Exception as error:",
+        "except DATABASE_DOWN as error:",
+        f"{_LEASES}::test_an_error_that_nobody_foresaw",
+    ),
+    _one(
+        "a run that hangs is ended",
+        "app/runs/runner.py",
+        "if active.moved_at < since:",
+        "if False:",
+        f"{_INTERRUPTIONS}::test_a_run_that_hangs",
+    ),
+)
+
+
+def run_test(code: Path, test: str) -> str:
+    """`passed`, `failed`, or what else pytest says. `test` may be the beginning of a test's name."""
+    file, _, name = test.partition("::")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        file,
+        *(["-k", name] if name else []),
+    ]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=code,
+            env=os.environ | {"LEARNLOOP_SHRINK": "0"},
+            capture_output=True,
+            text=True,
+            timeout=_TEST_S,
+        )
+    except subprocess.TimeoutExpired:
+        return "no end"
+    last = next(reversed(done.stdout.splitlines()), "")
+    return {0: "passed", 1: "failed"}[done.returncode] if done.returncode in (0, 1) and " error" not in last else last
+
+
+def survives(mutation: Mutation, code: Path) -> str:
+    """What became of the test with the mutation: `failed` is right."""
+    try:
+        texts = mutation.applied(code)
+    except LookupError as error:
+        return str(error)
+    originals = {path: path.read_text() for path in texts}
+    try:
+        for path, text in texts.items():
+            path.write_text(text)
+        return run_test(code, mutation.test)
+    finally:
+        for path, text in originals.items():
+            path.write_text(text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="mutations whose guard or file has these words")
+    parser.add_argument("--trusting", action="store_true", help="that the tests pass as the code is")
+    parser.add_argument("--list", action="store_true", help="run nothing")
+    options = parser.parse_args()
+    chosen = [each for each in MUTATIONS if options.only in f"{each.guard} {each.file}"]
+    wrong = []
+    with tempfile.TemporaryDirectory(prefix="learnloop-mutations-") as directory:
+        code = freeze(Path(directory))
+        for test in dict.fromkeys(each.test for each in chosen if not (options.list or options.trusting)):
+            outcome = run_test(code, test)
+            print(f"{outcome:<8}  as it is: {test}", flush=True)
+            wrong += [test] if outcome != "passed" else []
+        for each in chosen:
+            clock = time.monotonic()
+            outcome = "" if options.list else survives(each, code)
+            print(
+                f"{outcome:<8}  {each.guard} ({each.file}; {each.test}; {time.monotonic() - clock:.0f} s)", flush=True
+            )
+            wrong += [each.guard] if outcome not in ("failed", "") else []
+    print(f"{len(chosen)} mutations; not as it must be: {wrong or 'none'}")
+    raise SystemExit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""What must hold of webhooks, whatever failed: rows and attempts in the database against what receivers got."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from standardwebhooks import Webhook
+
+from app.models import WebhookAttempt, WebhookDelivery
+from tests.fakes.faulty_receiver import Arrival, FaultyReceiver
+
+RETRY_AFTER_S = 1
+
+
+@dataclass(frozen=True)
+class Story:
+    """Of one endpoint."""
+
+    name: str
+    secret: str
+    receiver: FaultyReceiver
+    deliveries: Sequence[WebhookDelivery]
+    attempts: Sequence[WebhookAttempt]
+    """Of these deliveries."""
+
+
+def violations(story: Story, told: set[tuple[str, int]]) -> list[str]:
+    """What was not as promised; `told` are run and number of all events."""
+    return [f"{story.name}: {wrong}" for wrong in _violations(story, told)]
+
+
+def _violations(story: Story, told: set[tuple[str, int]]) -> Iterator[str]:
+    rows, arrivals = story.deliveries, story.receiver.arrivals
+    if {(row.run_id, row.event_seq) for row in rows} != told or len(rows) != len(told):
+        yield f"{len(rows)} deliveries for {len(told)} events"
+    if undelivered := sum(row.state != "delivered" for row in rows):
+        yield f"{undelivered} were not delivered"
+    if {arrival.id for arrival in story.receiver.taken()} != {row.id for row in rows}:
+        yield "what the receiver took is not what was to be sent"
+    bodies = {row.id: row.body.encode() for row in rows}
+    yield from _count("bodies changed", (arrival.raw != bodies.get(arrival.id) for arrival in arrivals))
+    yield from _count("signatures are wrong", (not _signed(story.secret, arrival) for arrival in arrivals))
+    begun = {(each.delivery_id, int(each.started_at.timestamp())) for each in story.attempts}
+    stale = ((each.id, int(each.headers["webhook-timestamp"])) not in begun for each in arrivals)
+    yield from _count("timestamps are not their attempt's", stale)
+    yield from _count("runs out of order", (seqs != sorted(seqs) for seqs in _firsts(arrivals).values()))
+    yield from _count("asked again before Retry-After", _too_soon(arrivals))
+
+
+def _count(what: str, wrong: Iterable[bool]) -> Iterator[str]:
+    if count := sum(wrong):
+        yield f"{count} {what}"
+
+
+def _signed(secret: str, arrival: Arrival) -> bool:
+    """As the reference library signs it; its `verify` would refuse what came more than five minutes ago."""
+    sent_at = datetime.fromtimestamp(int(arrival.headers["webhook-timestamp"]), UTC)
+    return Webhook(secret).sign(arrival.id, sent_at, arrival.raw.decode()) == arrival.headers["webhook-signature"]
+
+
+def _firsts(arrivals: Sequence[Arrival]) -> dict[str, list[int]]:
+    """By run the numbers of its events, in the order in which each came first."""
+    firsts: defaultdict[str, list[int]] = defaultdict(list)
+    for body in (arrival.body for arrival in arrivals):
+        if body["seq"] not in firsts[body["run_id"]]:
+            firsts[body["run_id"]].append(body["seq"])
+    return firsts
+
+
+def _too_soon(arrivals: Sequence[Arrival]) -> Iterator[bool]:
+    """For each message that comes after a 429."""
+    busy: dict[str, float] = {}
+    for arrival in arrivals:
+        if arrival.id in busy:
+            yield arrival.at - busy.pop(arrival.id) < RETRY_AFTER_S
+        if arrival.status == 429:
+            busy[arrival.id] = arrival.at

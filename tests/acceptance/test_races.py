@@ -1,0 +1,16 @@
+"""A run ends once, whatever its owner asks for in the same moment. The long form: `python -m benchmarks.races`."""
+
+from app.db import make_engine, migrate, parse_url
+from app.runs.state import TERMINAL
+from benchmarks.races import races
+
+
+async def test_a_run_ends_once_whatever_is_asked_meanwhile(database_url: str) -> None:
+    engine = make_engine(parse_url(database_url))
+    try:
+        await migrate(engine)
+        result = await races(engine, examples=30, seed=1)
+    finally:
+        await engine.dispose()
+    assert result["violations"] == []
+    assert set(result["ends"]) == TERMINAL

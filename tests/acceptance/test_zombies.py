@@ -1,0 +1,12 @@
+"""Who was frozen past its lease writes nothing and trains nothing. The long form: `python -m benchmarks.zombies`."""
+
+from pathlib import Path
+
+from benchmarks.chaos_worker import POINTS
+from benchmarks.zombies import zombies
+
+
+async def test_a_worker_that_comes_back_changes_nothing(data_dir: Path) -> None:
+    result = await zombies(data_dir, rounds=1, ttl_s=1.5)
+    assert result["violations"] == []
+    assert result["freezes"] == len(POINTS)

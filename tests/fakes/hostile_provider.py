@@ -1,0 +1,98 @@
+"""A server that answers as no provider should: without end, byte by byte, in bombs, with redirects and rubbish."""
+
+import asyncio
+import re
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+GIB = 2**30
+_PIECE = b" " * 65_536
+Answer = Callable[["HostileProvider", asyncio.StreamWriter], Awaitable[None]]
+
+
+@dataclass
+class HostileProvider:
+    """`heads` are those of the requests; `sent` counts the bytes of bodies that somebody took."""
+
+    answer: Answer
+    heads: list[str] = field(default_factory=list)
+    sent: int = 0
+    url: str = ""
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+            self.heads.append(head)
+            length = re.search(r"(?i)content-length: (\d+)", head)
+            await reader.readexactly(int(length[1]) if length else 0)
+            await self.answer(self, writer)
+        writer.close()
+
+    async def pieces(self, writer: asyncio.StreamWriter, head: bytes, piece: bytes, times: int) -> None:
+        """A reply whose body is `piece` so many times, for as long as it is taken."""
+        writer.write(head)
+        for _ in range(times):
+            writer.write(piece)
+            await writer.drain()
+            self.sent += len(piece)
+
+
+@asynccontextmanager
+async def hostile_provider(answer: Answer) -> AsyncIterator[HostileProvider]:
+    """It listens for as long as the block."""
+    provider = HostileProvider(answer)
+    server = await asyncio.start_server(provider.handle, "127.0.0.1", 0)
+    provider.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server:
+        yield provider
+
+
+def _head(status: int = 200, **headers: object) -> bytes:
+    named = {"content-type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in named.items())
+    return f"HTTP/1.1 {status} x\r\n{lines}\r\n".encode()
+
+
+async def gigabyte(provider: HostileProvider, writer: asyncio.StreamWriter) -> None:
+    await provider.pieces(writer, _head(content_length=GIB), _PIECE, GIB // len(_PIECE))
+
+
+async def endless(provider: HostileProvider, writer: asyncio.StreamWriter) -> None:
+    """No length, no end."""
+    await provider.pieces(writer, _head(connection="close"), _PIECE, 2**40)
+
+
+async def endless_head(provider: HostileProvider, writer: asyncio.StreamWriter) -> None:
+    await provider.pieces(writer, b"HTTP/1.1 200 x\r\n", b"x-more: " + b"a" * 8_000 + b"\r\n", 2**40)
+
+
+async def bomb(provider: HostileProvider, writer: asyncio.StreamWriter) -> None:
+    """100 MiB that are 100 kB on the wire, whatever encodings the client takes."""
+    packer = zlib.compressobj(1, zlib.DEFLATED, 31)
+    packed = b"".join(packer.compress(b" " * 2**20) for _ in range(100)) + packer.flush()
+    await provider.pieces(writer, _head(content_encoding="gzip", content_length=len(packed)), packed, 1)
+
+
+async def drip(provider: HostileProvider, writer: asyncio.StreamWriter) -> None:
+    """A byte now and then, each in time for a client that only bounds its reads."""
+    writer.write(_head(content_length=GIB))
+    while not writer.is_closing():
+        writer.write(b" ")
+        await writer.drain()
+        await asyncio.sleep(0.02)
+
+
+def saying(body: bytes, status: int = 200, **headers: object) -> Answer:
+    """That body."""
+
+    async def answer(provider: HostileProvider, writer: asyncio.StreamWriter) -> None:
+        await provider.pieces(writer, _head(status, content_length=len(body), connection="close", **headers), body, 1)
+
+    return answer
+
+
+def redirecting(status: int, to: HostileProvider) -> Answer:
+    """To another server, with the same path."""
+    return saying(b"", status, location=f"{to.url}/v1/chat/completions")

@@ -1,0 +1,221 @@
+"""The engine on a GPU: its kernels against plain torch, and its numbers against the CPU's float32.
+
+`python -m pytest --noconftest tests/gpu` on a machine with one; they skip elsewhere.
+"""
+
+import random
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from tests.fakes.engine import odd_share, sampled_group
+from tests.fakes.tiny_model import make_tiny_model
+from training.engine.decoder import Weights, snapshot
+from training.engine.engine import Engine, finish
+from training.engine.forward import padded_batches
+from training.engine.grpo import TrainOptions
+from training.engine.grpo_step import grpo_step
+from training.engine.models import Registry
+from training.engine.packed import packed_batches
+from training.engine.policy import Policy, fresh_adapter
+from training.engine.sample import Sample, SampleRequest
+from training.engine.sampler import Sampler
+from training.engine.trajectories import TrainSequence
+from training.engine.tuning import Tuning
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+FAMILIES = ("qwen2", "qwen3", "llama")
+# The most by which bfloat16's 8 bits change a log-probability of these models.
+ROUNDING = 0.15
+
+
+def model_of(directory: Path, family: str, *, adapter: bool = False) -> Any:
+    """A random float32 model on the CPU, wide enough for the kernels; with a random adapter if asked for."""
+    overrides = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3, "num_attention_heads": 8}
+    make_tiny_model(directory, family, overrides=overrides)
+    model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    model.eval()
+    if not adapter:
+        return model
+    adapted: Any = fresh_adapter(model, Tuning("lora"))
+    adapted.eval()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0.0, 0.02)
+    return adapted
+
+
+def tokens(count: int, seed: int) -> list[int]:
+    draw = random.Random(seed)
+    return [draw.randrange(261, 320) for _ in range(count)]
+
+
+def sample(weights: Weights, prompts: list[list[int]], count: int = 24, **options: Any) -> list[Sample]:
+    sampler = Sampler(slots=16)
+    sampler.set_weights("w", weights)
+    found: dict[int, Any] = {}
+    for number, prompt in enumerate(prompts):
+        request = SampleRequest(tuple(prompt), "w", count, seed=number, **options)
+        sampler.submit(request, None, partial(found.__setitem__, number))
+    while sampler.busy:
+        sampler.step()
+    return [found[number] for number in range(len(prompts))]
+
+
+def exact_logprobs(model: Any, prompt: list[int], reply: list[int]) -> Tensor:
+    ids = [*prompt, *reply]
+    [batch] = padded_batches([ids], [range(len(prompt), len(ids))], 10_000, torch.device("cpu"))
+    with torch.no_grad():
+        return batch.logprobs(model)[0]
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "gpt_neox"])
+@pytest.mark.parametrize("adapter", [False, True], ids=["plain", "merged"])
+def test_samples_have_the_log_probabilities_of_float32_on_a_cpu(tmp_path: Path, family: str, adapter: bool) -> None:
+    """Many rows of different lengths, some sharing their beginning, in several rounds of prefill and graph sizes."""
+    model = model_of(tmp_path, family, adapter=adapter)
+    shared = tokens(150, 0)
+    prompts = [shared + tokens(10 + 7 * number, number) for number in range(12)] + [tokens(3, 50), tokens(300, 51)] * 6
+    weights = snapshot(model, device="cuda", dtype=torch.bfloat16)
+    for prompt, each in zip(prompts, sample(weights, prompts), strict=True):
+        exact = exact_logprobs(model, prompt, each.ids)
+        worst = float((torch.tensor(each.logprobs) - exact).abs().max())
+        assert worst < ROUNDING, (len(prompt), worst)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_next_turn_goes_on_where_the_last_one_ended(tmp_path: Path, family: str) -> None:
+    model = model_of(tmp_path, family)
+    sampler = Sampler(slots=8)
+    sampler.set_weights("w", snapshot(model, device="cuda", dtype=torch.bfloat16))
+    ids, cached = tokens(40, 1), 0
+    for turn in range(3):
+        found: list[Any] = []
+        sampler.submit(SampleRequest(tuple(ids), "w", 8, seed=turn), None, found.append)
+        while sampler.busy:
+            sampler.step()
+        [reply] = found
+        assert reply.cached_tokens == cached
+        assert float((torch.tensor(reply.logprobs) - exact_logprobs(model, ids, reply.ids)).abs().max()) < ROUNDING
+        cached = len(ids) + len(reply.ids) - 1
+        ids = ids + reply.ids + tokens(30, 100 + turn)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_training_log_probabilities_and_gradients_are_those_of_float32(tmp_path: Path, family: str) -> None:
+    model = model_of(tmp_path, family, adapter=True)
+    prompt = tokens(60, 0)
+    ids = [prompt + tokens(20 + 5 * number, number) for number in range(6)]
+    chosen = [list(range(60, len(each), 2)) for each in ids]
+    [plain] = padded_batches(ids, chosen, 10_000, torch.device("cpu"))
+    expected = plain.logprobs(model)[0]
+    expected.sum().backward()  # type: ignore[no-untyped-call]
+    order = dict(zip(_places(plain, chosen), expected.tolist(), strict=True))
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    policy = Policy(_half(model).cuda(), Tuning("lora"), Path)
+    for most in (10_000, 100):
+        for batch in packed_batches(ids, chosen, most, torch.device("cuda")):
+            logprobs = batch.logprobs(policy.model)[0]
+            logprobs.sum().backward()  # type: ignore[no-untyped-call]
+            for place, value in zip(_places(batch, chosen), logprobs.tolist(), strict=True):
+                assert abs(value - order[place]) < ROUNDING
+        for name, parameter in policy.model.named_parameters():
+            if parameter.grad is not None:
+                wanted = gradients[name]
+                assert float((parameter.grad.cpu() - wanted).norm() / wanted.norm()) < 0.1, name
+        policy.model.zero_grad()
+
+
+def test_trained_weights_are_taken_over_in_place(tmp_path: Path) -> None:
+    """What is sampled after an update is what a fresh copy samples, and the cache knows nothing of before."""
+    policy = Policy(_half(model_of(tmp_path, "qwen3", adapter=True)).cuda(), Tuning("lora"), Path)
+    weights: Any = snapshot(policy.model, dtype=torch.bfloat16)
+    sampler = Sampler(slots=8)
+    sampler.set_weights("before", weights)
+    prompt = tokens(80, 0)
+
+    def greedy(key: str) -> list[int]:
+        found: list[Any] = []
+        sampler.submit(SampleRequest(tuple(prompt), key, 30, temperature=0.0), None, found.append)
+        while sampler.busy:
+            sampler.step()
+        return list(found[0].ids)
+
+    first = greedy("before")
+    ids = tuple(prompt + first)
+    items = [TrainSequence(ids, tuple(range(80, 110)), (-1.0,) * 30, advantage, 1.0) for advantage in (-1.0, -0.9)]
+    for _ in range(5):
+        for _ in grpo_step(policy, items, TrainOptions(learning_rate=0.02), micro_batch_tokens=None):
+            pass
+    weights.update(policy.base)
+    sampler.rename("before", "after")
+    after = greedy("after")
+    assert after != first
+    assert after == sample(snapshot(policy.model, dtype=torch.bfloat16), [prompt], 30, temperature=0.0)[0].ids
+
+
+def test_training_that_does_not_fit_takes_less_at_a_time(tmp_path: Path) -> None:
+    model = model_of(tmp_path, "qwen3", adapter=True)
+    ids = [tokens(200, number) for number in range(8)]
+    items = [
+        TrainSequence(tuple(each), tuple(range(100, 200)), (-3.0,) * 100, (-1.0) ** number, 1.0)
+        for number, each in enumerate(ids)
+    ]
+    policy = Policy(_half(model).cuda(), Tuning("lora"), Path)
+    step = partial(grpo_step, policy, items, TrainOptions(learning_rate=1e-4))
+    for _ in step(micro_batch_tokens=200):  # libraries take their workspaces
+        pass
+    torch.cuda.empty_cache()
+    filler = torch.empty(torch.cuda.mem_get_info()[0] - (6 << 20), dtype=torch.uint8, device="cuda")
+    for _ in step(micro_batch_tokens=1600):
+        pass
+    del filler
+    torch.cuda.empty_cache()
+    assert policy.batch_tokens(1600) < 1600 or policy.recomputing
+
+
+@pytest.mark.parametrize("tuning", [Tuning(), Tuning("lora", rank=4, alpha=8)], ids=lambda tuning: str(tuning.mode))
+def test_a_model_learns_and_its_checkpoints_are_what_was_sampled(tmp_path: Path, tuning: Tuning) -> None:
+    wide = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 8}
+    make_tiny_model(tmp_path / "base", "qwen3", overrides=wide)
+
+    def engine_here() -> Engine:
+        return Engine(Registry(tmp_path / "data", {"tiny": tmp_path / "base"}), Sampler(slots=32), device="cuda")
+
+    def greedy(engine: Engine, step: int) -> list[int]:
+        target = engine.registry.resolve(f"test/agent@{step}")
+        request = SampleRequest(tuple(tokens(20, 0)), target.key, 20, temperature=0.0)
+        return engine.sample(target, [request])[0].ids
+
+    engine = engine_here()
+    model = engine.registry.create(project="test", name="agent", base_model="tiny", tuning=tuning).id
+    shares, said = [], [greedy(engine, 0)]
+    for step in range(10):
+        group = sampled_group(engine, "test/agent", odd_share, count=32, first_seed=1000 * step)
+        shares.append(sum(each.reward for each in group) / 32)
+        finish(engine.train(model, [group], TrainOptions(learning_rate=1e-2)))
+        said.append(greedy(engine, step + 1))
+    assert shares[-1] > shares[0] + 0.2, shares
+    again = engine_here()
+    for step in (0, 5, 10):
+        assert greedy(again, step) == said[step]
+
+
+def _places(batch: Any, chosen: list[list[int]]) -> list[tuple[int, int]]:
+    return [(number, position) for number in batch.members for position in chosen[number]]
+
+
+def _half(model: Any) -> Any:
+    """The base in bfloat16, the adapter in float32, as a GPU loads them."""
+    for name, parameter in model.named_parameters():
+        if "lora_" not in name:
+            parameter.data = parameter.data.bfloat16()
+    return model

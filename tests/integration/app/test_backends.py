@@ -1,0 +1,63 @@
+"""Backends by request: which there are, what is said of those that cannot be used, and a run on the hosted one."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.backends import Backends
+from app.settings import Settings
+from tests.fakes.hosted_server import KEY, HostedServer, hosted_server
+from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
+from tests.integration.app.served import run_with, served, settings_for
+from training.backends.base import Backend
+
+HOSTED = {"backend": "serverless", "model": {"base_model": "OpenPipe/Qwen3-14B-Instruct", "name": "agent"}}
+
+
+class OurBackends(ScriptedBackend):
+    """Those of the settings, of which the embedded one is not asked for."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self._settings = settings
+
+    async def connect(self, name: str) -> Backend:
+        return await Backends(self._settings, None).connect(name)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+async def hosted() -> AsyncIterator[HostedServer]:
+    async with hosted_server() as server:
+        yield server
+
+
+async def test_without_its_setting_a_backend_is_refused(tmp_path: Path, database_url: str) -> None:
+    settings = settings_for(tmp_path, database_url, wandb_api_key=None)
+    async with served(settings, ScriptedLoop()) as client:
+        items = {each["name"]: each for each in (await client.get("/backends")).json()["items"]}
+        assert items["embedded"] == {"name": "embedded", "available": True, "reason": None}
+        assert "WANDB_API_KEY" in items["serverless"]["reason"]
+        for backend, said in (("serverless", "WANDB_API_KEY"), ("local", "learnloop[gpu]")):
+            reply = await client.post("/learn-loop", json=HOSTED | {"backend": backend})
+            assert reply.status_code == 422
+            [error] = reply.json()["errors"]
+            assert (error["loc"], said in error["msg"]) == (["body", "backend"], True)
+
+
+async def test_a_run_on_the_hosted_one(tmp_path: Path, database_url: str, hosted: HostedServer) -> None:
+    settings = settings_for(tmp_path, database_url, wandb_api_key=KEY, serverless_url=hosted.url)
+    loop = ScriptedLoop()
+    async with served(settings, loop, OurBackends(settings)) as client:
+        refused = await client.post("/learn-loop", json={"backend": "serverless"})
+        assert "no base model learnloop/tiny" in refused.json()["errors"][0]["msg"]
+        accepted: Any = (await client.post("/learn-loop", json=HOSTED | {"iterations": 2})).raise_for_status().json()
+        run = await run_with(client, accepted["run_id"], "completed", "failed")
+        assert (run["status"], run["backend"], run["error"]) == ("completed", "serverless", None)
+        assert hosted.model("agent").trained == [0, 1]
+        hosted.failure = "out of memory on rank 3"
+        accepted = (await client.post("/learn-loop", json=HOSTED | {"iterations": 1})).raise_for_status().json()
+        run = await run_with(client, accepted["run_id"], "completed", "failed")
+        assert run["status"] == "failed"
+        assert "out of memory on rank 3" in run["error"]

@@ -1,0 +1,244 @@
+"""Models over HTTP: their checkpoints, promoted names, exports and deletions, on a real engine."""
+
+import asyncio
+import hashlib
+import io
+import json
+import re
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import insert, select
+
+from app.auth.scopes import Scope
+from app.main import create_app
+from app.models import Checkpoint
+from environment.email_search.synthetic import address_of
+from tests.fakes.engine_process import EngineProcess
+from tests.integration.app.keyed import bearer
+from tests.integration.app.model_stage import CALLER, ModelStage, engine_http
+from tests.integration.app.peft_script import MAX_TOKENS
+from tests.integration.app.served import settings_for
+from tests.integration.cli.conftest import Learnloop
+from tests.integration.cli.conftest import learnloop as learnloop
+from tests.integration.engine.training_client import create_model, sampled_group, train
+
+Json = Any
+
+
+@pytest.fixture(autouse=True)
+async def _with_a_key(stage: ModelStage) -> None:
+    stage.service.client.headers.update(bearer(await stage.key()))
+
+
+async def _trained(engine: EngineProcess, name: str, steps: int, **fields: Json) -> str:
+    """A new model of mail with so many steps; its name."""
+    async with engine_http(engine) as http:
+        model = await create_model(http, name, project="mail", **fields)
+        group = await sampled_group(http, f"mail/{name}")
+        for _ in range(steps):
+            await train(http, model["id"], [group])
+    return f"mail/{name}"
+
+
+def _directory(engine: EngineProcess, model: str, step: int) -> Path:
+    return engine.data_dir / "models" / model / "checkpoints" / f"{step:06d}"
+
+
+async def _get(stage: ModelStage, path: str, status: int = 200) -> Json:
+    reply = await stage.service.client.get(path)
+    assert reply.status_code == status, reply.text
+    return reply.json()
+
+
+async def _promote(stage: ModelStage, step: int, name: str, model: str = CALLER) -> httpx.Response:
+    return await stage.service.client.post(f"/models/{model}/promote", json={"step": step, "as": name})
+
+
+async def test_a_name_goes_from_checkpoint_to_checkpoint(stage: ModelStage) -> None:
+    client = stage.service.client
+    assert (await _promote(stage, 1, "live")).status_code == 201
+    made = (await _promote(stage, 0, "live")).json()  # rolled back
+    assert (made["name"], made["model"], made["step"]) == ("mail/live", CALLER, 0)
+    history = (await _get(stage, "/promotions/mail/live"))["items"]
+    assert [each["step"] for each in history] == [0, 1]
+    assert history[0]["actor"].startswith("key:ll_")
+    assert [each["step"] for each in (await _get(stage, "/promotions"))["items"]] == [0]
+    asked = await client.post(
+        "/ask",
+        json={"model": "mail/live", "question": "When is the kickoff?", "inbox_address": address_of("test", 0, 3)},
+    )
+    assert asked.status_code == 200, asked.text
+    assert (asked.json()["model"], asked.json()["step"]) == (f"{CALLER}@0", 0)
+
+    assert (await _promote(stage, 7, "live")).status_code == 404
+    assert (await _promote(stage, 0, "caller")).status_code == 409  # a model is called so
+    assert (await _promote(stage, 0, "live", "mail/none")).status_code == 404
+    for bad in ("", "a/b", "@3", "-x", "a" * 129):
+        assert (await _promote(stage, 0, bad)).status_code == 422
+    listed = {each["model"]: each for each in (await _get(stage, "/models"))["items"]}
+    assert listed[CALLER] == {
+        "model": CALLER, "backend": "embedded", "base_model": "tiny", "step": 1, "promoted_as": ["live"],
+    }  # fmt: skip
+    assert listed["tiny"]["step"] is None
+
+
+async def test_a_model_shows_what_its_runs_found_out(stage: ModelStage) -> None:
+    run_id = await stage.run_of()
+    row = {"run_id": run_id, "step": 1, "iteration": 4, "success": 0.75, "is_best": True}
+    async with stage.service.sessions.begin() as session:
+        await session.execute(insert(Checkpoint), [row])
+    await _promote(stage, 1, "live")
+    whole = await _get(stage, f"/models/{CALLER}")
+    assert [each["step"] for each in whole["checkpoints"]] == [0, 1]
+    first, second = whole["checkpoints"]
+    assert (first["run_id"], first["success"], first["promoted_as"]) == (None, None, [])
+    assert {name: second[name] for name in row} == row
+    assert second["promoted_as"] == ["live"]
+    assert second["metrics"]["loss"] > 0
+
+
+async def test_an_export_is_the_checkpoint(stage: ModelStage, tmp_path: Path) -> None:
+    directory = _directory(stage.engine, CALLER, 1)
+    reply = await stage.service.client.get(f"/models/{CALLER}/export", params={"step": 1})
+    assert reply.headers["content-type"] == "application/x-tar"
+    assert int(reply.headers["content-length"]) == len(reply.content)
+    with tarfile.open(fileobj=io.BytesIO(reply.content)) as tar:
+        names = {name.removeprefix("caller-step1/") for name in tar.getnames()}
+        tar.extractall(tmp_path, filter="data")
+    assert {"model.safetensors", "config.json", "tokenizer.json", "manifest.json"} <= names
+    assert "optimizer.safetensors" not in names
+    manifest = json.loads((tmp_path / "caller-step1" / "manifest.json").read_text())
+    assert set(manifest["files"]) == names - {"manifest.json"}
+    for name, digest in manifest["files"].items():
+        raw = (tmp_path / "caller-step1" / name).read_bytes()
+        assert hashlib.sha256(raw).hexdigest() == digest["sha256"]
+        assert raw == (directory / name).read_bytes()
+    newest = await stage.service.client.get(f"/models/{CALLER}/export")
+    assert newest.content == reply.content
+    await _get(stage, f"/models/{CALLER}/export?step=9", 404)
+    await _get(stage, "/models/mail/none/export", 404)
+
+
+async def test_an_exported_adapter_says_the_same_in_peft(stage: ModelStage, tmp_path: Path) -> None:
+    name = await _trained(stage.engine, "adapter", 2, tuning={"mode": "lora", "rank": 4})
+    raw = (await stage.service.client.get(f"/models/{name}/export")).content
+    with tarfile.open(fileobj=io.BytesIO(raw)) as tar:
+        tar.extractall(tmp_path, filter="data")
+    question = "When is the kickoff?"
+    asked: Json = {"messages": [{"role": "user", "content": question}], "temperature": 0, "logprobs": True}
+    said = {}
+    for model in (name, "tiny"):
+        body = asked | {"model": model, "max_tokens": MAX_TOKENS}
+        reply = (await stage.service.client.post("/v1/chat/completions", json=body)).json()["choices"][0]
+        said[model] = [int(each["token"].removeprefix("token_id:")) for each in reply["logprobs"]["content"]]
+    base, script = stage.engine.data_dir.parent / "base", Path(__file__).with_name("peft_script.py")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, script, base, tmp_path / "adapter-step2", question), stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await process.communicate()
+    assert json.loads(out) == said[name]
+    assert said[name] != said["tiny"]  # it learnt something
+
+
+async def test_a_torn_checkpoint_is_neither_exported_nor_sampled_nor_promoted(stage: ModelStage) -> None:
+    name = await _trained(stage.engine, "torn", 3)
+    weights = _directory(stage.engine, name, 2) / "model.safetensors"
+    raw = bytearray(weights.read_bytes())
+    raw[-1] ^= 1
+    weights.write_bytes(raw)
+    # It was whole when it was written, and is looked at again before it leaves.
+    refused = await stage.service.client.get(f"/models/{name}/export", params={"step": 2})
+    assert refused.status_code == 409
+    assert "differs from its manifest" in refused.json()["detail"]
+    assert [each["step"] for each in (await _get(stage, f"/models/{name}"))["checkpoints"]] == [0, 1, 3]
+    assert (await _promote(stage, 2, "best", name)).status_code == 404
+    body = {"model": f"{name}@2", "messages": [{"role": "user", "content": "When?"}]}
+    assert (await stage.service.client.post("/v1/chat/completions", json=body)).status_code == 404
+
+
+async def test_what_is_in_use_is_not_deleted(stage: ModelStage) -> None:
+    client = stage.service.client
+    name = await _trained(stage.engine, "thinned", 4)
+    run_id = await stage.run_of(name, best_step=2)
+    rows = [{"run_id": run_id, "step": step, "iteration": step, "is_best": step == 2} for step in range(5)]
+    async with stage.service.sessions.begin() as session:
+        await session.execute(insert(Checkpoint), rows)
+    await _promote(stage, 1, "thin", name)
+    for step, status, text in (
+        (1, 409, "is promoted as mail/thin"),
+        (2, 409, f"is the best of run {run_id}"),
+        (4, 409, "is the newest"),
+        (9, 404, "no checkpoint 9"),
+    ):
+        refused = await client.delete(f"/models/{name}/checkpoints/{step}")
+        assert (refused.status_code, text in refused.json()["detail"]) == (status, True), refused.text
+    left = await client.delete(f"/models/{name}/checkpoints/3")
+    assert [each["step"] for each in left.json()["checkpoints"]] == [0, 1, 2, 4]
+    assert not _directory(stage.engine, name, 3).exists()
+    async with stage.service.sessions() as session:
+        gone = select(Checkpoint.step).where(Checkpoint.run_id == run_id, Checkpoint.deleted_at.is_not(None))
+        assert (await session.execute(gone)).scalars().all() == [3]
+    await _promote(stage, 4, "thin", name)  # so the older one is free
+    assert (await client.delete(f"/models/{name}/checkpoints/1")).status_code == 200
+
+
+async def test_to_another_tenant_nothing_of_it_exists(stage: ModelStage, data_dir: Path, database_url: str) -> None:
+    await _promote(stage, 1, "live")
+    paths = create_app(settings_for(data_dir, database_url)).openapi()["paths"]
+    operations = [(method, path) for path, methods in paths.items() for method in methods if "{project}" in path]
+    assert len(operations) >= 5
+    headers = dict(await stage.service.headers("sales", Scope))
+    for method, template in operations:
+        own = "live" if template.startswith("/promotions") else "caller"
+        body = {"step": 1, "as": "mine"}
+
+        async def asked(name: str) -> httpx.Response:
+            filled = template.replace("{project}", "mail").replace("{name}", name)  # noqa: B023 - called at once
+            path = re.sub(r"\{\w+\}", "0", filled)
+            return await stage.service.client.request(method, path, headers=headers, json=body)  # noqa: B023
+
+        foreign, absent = await asked(own), await asked("nothing")
+        assert foreign.status_code == absent.status_code == 404, (method, template)
+        assert foreign.text.replace(f"mail/{own}", "NAME") == absent.text.replace("mail/nothing", "NAME")
+    for path in ("/models", "/promotions"):
+        reply = await stage.service.client.get(path, headers=headers)
+        assert reply.status_code == 200
+        assert "mail" not in reply.text
+
+
+async def test_commands(
+    stage: ModelStage, learnloop: Learnloop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    name = await _trained(stage.engine, "commanded", 2)
+    monkeypatch.setenv("LEARNLOOP_API_KEY", await stage.key())
+    monkeypatch.setenv("COLUMNS", "200")
+    url = str(stage.service.client.base_url)
+
+    async def command(*arguments: str) -> Any:
+        return await asyncio.to_thread(learnloop, "models", *arguments, "--url", url)
+
+    promoted = await command("promote", name, "--step", "1", "--as", "said")
+    assert promoted.stdout == f"mail/said is {name}@1\n", promoted.stderr
+    assert (await command("promote", name, "--step", "2", "--as", "said", "--json")).json["step"] == 2
+    assert [line.split()[1] for line in (await command("history", "mail/said")).stdout.splitlines()] == [
+        f"{name}@2",
+        f"{name}@1",
+    ]
+    assert name in (await command("list")).stdout
+    assert "said" in (await command("show", name)).stdout
+    target = tmp_path / "model.tar"
+    exported = await command("export", name, str(target), "--step", "1")
+    assert exported.exit_code == 0, exported.stderr
+    assert tarfile.is_tarfile(target)
+    assert list(tmp_path.iterdir()) == [target]
+    missing = await command("export", name, str(tmp_path / "none.tar"), "--step", "8")
+    assert (missing.exit_code, (tmp_path / "none.tar").exists()) == (1, False)
+    deleted = await command("delete", name, "--step", "1")
+    assert deleted.stdout == f"{name}@1 is deleted; left: 0, 2\n", deleted.stderr
+    assert (await command("delete", name, "--step", "2")).exit_code == 1
+    assert (await command("show", "no-name")).exit_code == 1

@@ -1,0 +1,102 @@
+"""What happens to a run, its event and the event's deliveries are one transaction: who dies in the middle did nothing.
+
+The database itself ends the connection at the moment of a write, as it ends when the service is killed there.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import Select, select, text
+
+from app.errors import DATABASE_DOWN
+from app.models import Event, Iteration, Journal, Run, WebhookDelivery
+from app.runs.journal_store import StoredJournal
+from app.runs.leases import Lease, Leases, Limits
+from app.runs.record import iteration_rows, save_iteration
+from app.runs.state import RunStatus
+from app.runs.store import RunStore
+from tests.fakes.scripted_learning import ScriptedPolicy, scripted_result
+from tests.integration.app.webhook_stage import Stage, stage
+from training.backends.base import ModelSpec
+
+Act = Callable[[Stage, Lease], Awaitable[object]]
+
+_TOLD: tuple[Select[*tuple[Any, ...]], ...] = (
+    select(Run.id, Run.status, Run.next_iteration, Run.event_seq, Run.error, Run.cancel_requested),
+    select(Iteration.iteration),
+    select(Journal.name),
+    select(Event.seq, Event.type),
+    select(WebhookDelivery.event_seq, WebhookDelivery.event_type),
+)
+"""What of a run must change together."""
+
+
+async def save(here: Stage, lease: Lease) -> None:
+    run = await RunStore(here.sessions).get(lease.run_id)
+    policy = ScriptedPolicy(ModelSpec("p", run.model_name, "t"), "http://127.0.0.1:9/v1")
+    await save_iteration(here.sessions, lease, iteration_rows(run, scripted_result(policy, 0, 0, 1, "an answer"), []))
+
+
+async def keep(here: Stage, lease: Lease) -> None:
+    journal = StoredJournal(here.sessions, lease, asyncio.get_running_loop(), lambda: None)
+    await journal._write([(0, "train", b"")])
+
+
+async def finish(here: Stage, lease: Lease) -> None:
+    await RunStore(here.sessions).finish(lease, RunStatus.FAILED, error="it did not work")
+
+
+async def cancel(here: Stage, lease: Lease) -> None:
+    await RunStore(here.sessions).cancel(lease.run_id, "local")
+
+
+async def release(here: Stage, lease: Lease) -> None:
+    await _worker(here).release(lease)
+
+
+@asynccontextmanager
+async def deadly(here: Stage, table: str) -> AsyncIterator[None]:
+    """Who writes to that table loses its connection before it can commit."""
+    dies = "CREATE FUNCTION dies() RETURNS trigger LANGUAGE plpgsql AS "
+    body = "$$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NEW; END $$"
+    async with here.sessions.begin() as session:
+        await session.execute(text(dies + body))
+        await session.execute(text(f"CREATE TRIGGER dies AFTER INSERT ON {table} EXECUTE FUNCTION dies()"))
+    try:
+        yield
+    finally:
+        async with here.sessions.begin() as session:
+            await session.execute(text("DROP FUNCTION dies CASCADE"))
+
+
+def _worker(here: Stage) -> Leases:
+    return Leases(here.sessions, "w", ttl_s=600, limits=Limits(), backends=["b"], engine="here")
+
+
+async def told(here: Stage) -> list[list[tuple[Any, ...]]]:
+    async with here.sessions() as session:
+        return [sorted(map(tuple, (await session.execute(query)).all())) for query in _TOLD]
+
+
+@pytest.mark.parametrize("table", ["event", "webhook_delivery"])
+@pytest.mark.parametrize("act", [save, keep, finish, cancel, release])
+async def test_what_happens_is_told_or_has_not_happened(database_url: str, act: Act, table: str) -> None:
+    async with stage(database_url) as here:
+        await here.endpoint("http://a.example/")
+        run_id = await here.run()
+        claimed = await _worker(here).claim()
+        assert claimed is not None
+        before = await told(here)
+        async with deadly(here, table):
+            with pytest.raises(DATABASE_DOWN):
+                await act(here, claimed[1])
+        assert await told(here) == before
+        await act(here, claimed[1])  # as whoever comes after does it
+        run, *_, events, deliveries = await told(here)
+        assert (run, events) != (before[0], before[3])
+        assert [seq for seq, _ in events] == [*range(1, run[0][3] + 1)]
+        assert deliveries == events
+        assert run[0][0] == run_id

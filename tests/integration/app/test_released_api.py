@@ -1,0 +1,147 @@
+"""The API takes what it took at the last release, and answers with what it answered.
+
+`docs/openapi.json` is the API of the last release. What is added since is no matter. At a release it is written anew:
+`python -m tests.integration.app.test_released_api > docs/openapi.json`.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.main import create_app
+from app.settings import load_settings
+from tests.fakes.engine_process import ROOT
+
+Json = Any
+RELEASED = ROOT / "docs" / "openapi.json"
+SINCE: tuple[str, ...] = ()
+"""Breaks that were decided on since the last release; each has its place in the notes of the next one."""
+
+
+def _now() -> Json:
+    return create_app(load_settings(_env_file=None, data_dir=Path("nowhere"))).openapi()
+
+
+def breaks(old: Json, new: Json) -> Iterator[str]:
+    """What a client of the old API could miss in the new one."""
+    for path, operations in old["paths"].items():
+        for method, was in operations.items():
+            place = f"{method.upper()} {path}"
+            if (now := new["paths"].get(path, {}).get(method)) is None:
+                yield f"{place} is gone"
+                continue
+            yield from _parameters(was, now, place)
+            compare = _Comparison(old, new)
+            yield from compare.contents(was.get("requestBody"), now.get("requestBody"), f"{place} body", sent=True)
+            for status, reply in was["responses"].items():
+                there = now["responses"].get(status)
+                yield from compare.contents(reply, there, f"{place} {status}", sent=False)
+
+
+def _parameters(was: Json, now: Json, place: str) -> Iterator[str]:
+    before, after = ({(p["in"], p["name"]): p for p in each.get("parameters", ())} for each in (was, now))
+    for key in before.keys() - after.keys():
+        yield f"{place} takes no {key[1]} any more"
+    for key, parameter in after.items():
+        if parameter.get("required") and not before.get(key, {}).get("required"):
+            yield f"{place} must be given {key[1]} now"
+
+
+class _Comparison:
+    """Compares schemas of two documents; each pair of named ones once."""
+
+    def __init__(self, old: Json, new: Json) -> None:
+        self._documents = (old, new)
+        self._seen: set[tuple[str, str, bool]] = set()
+
+    def contents(self, was: Json, now: Json, place: str, *, sent: bool) -> Iterator[str]:
+        """Of bodies; `sent` by the client, or to it."""
+        for kind, content in (was or {}).get("content", {}).items():
+            if kind not in (now or {}).get("content", {}):
+                yield f"{place} is no {kind} any more"
+            else:
+                yield from self._schemas(content.get("schema", {}), now["content"][kind].get("schema", {}), place, sent)
+
+    def _schemas(self, was: Json, now: Json, place: str, sent: bool) -> Iterator[str]:
+        key = (json.dumps(was, sort_keys=True), json.dumps(now, sort_keys=True), sent)
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        before, after = self._forms(was, 0), self._forms(now, 1)
+        for kind in before.keys() - after.keys() if sent else after.keys() - before.keys():
+            if "any" not in (after if sent else before):
+                yield f"{place} {'takes no' if sent else 'may be'} {kind} {'any more' if sent else 'now'}"
+        for kind in before.keys() & after.keys():
+            yield from self._form(before[kind], after[kind], place, sent)
+
+    def _forms(self, schema: Json, side: int) -> dict[str, Json]:
+        """The forms that a value may have, by type; objects of several kinds are told apart by their titles."""
+        while "$ref" in schema:
+            schema = self._documents[side]["components"]["schemas"][schema["$ref"].rsplit("/", 1)[1]]
+        if several := schema.get("anyOf") or schema.get("oneOf"):
+            return {kind: form for each in several for kind, form in self._forms(each, side).items()}
+        return {str(schema.get("type", "any")): schema}
+
+    def _form(self, was: Json, now: Json, place: str, sent: bool) -> Iterator[str]:
+        if sent and (lost := set(was.get("enum", ())) - set(now.get("enum", was.get("enum", ())))):
+            yield f"{place} takes no {', '.join(sorted(map(str, lost)))} any more"
+        fields = now.get("properties", {})
+        for name, field in was.get("properties", {}).items():
+            if name not in fields:
+                yield f"{place}.{name} is gone"
+            else:
+                yield from self._schemas(field, fields[name], f"{place}.{name}", sent)
+        had, has = set(was.get("required", ())), set(now.get("required", ()))
+        for name in sorted(has - had if sent else (had - has) & fields.keys()):
+            yield f"{place}.{name} {'must be given' if sent else 'may be missing'} now"
+        if "items" in was:
+            yield from self._schemas(was["items"], now.get("items", {}), f"{place}[]", sent)
+
+
+def test_no_client_of_the_last_release_misses_anything() -> None:
+    found = sorted(set(breaks(json.loads(RELEASED.read_text()), _now())) - set(SINCE))
+    assert not found, f"list them in SINCE if they must be, or write {RELEASED.name} anew at a release: {__doc__}"
+
+
+def _drop_operation(api: Json) -> None:
+    del api["paths"]["/runs/{run_id}/cancel"]["post"]
+
+
+def _drop_field(api: Json) -> None:
+    del api["components"]["schemas"]["RunOut"]["properties"]["status"]
+
+
+def _demand_field(api: Json) -> None:
+    api["components"]["schemas"]["ForkRequest"]["required"] = ["seed"]
+
+
+def _drop_setting(api: Json) -> None:
+    del api["components"]["schemas"]["BudgetChoice"]["properties"]["max_usd"]
+
+
+def _change_type(api: Json) -> None:
+    api["components"]["schemas"]["Progress"]["properties"]["iterations_done"]["type"] = "string"
+
+
+def _drop_parameter(api: Json) -> None:
+    api["paths"]["/runs"]["get"]["parameters"].pop()
+
+
+@pytest.mark.parametrize(
+    "change", [_drop_operation, _drop_field, _demand_field, _drop_setting, _change_type, _drop_parameter]
+)
+def test_a_break_is_seen(change: Callable[[Json], None]) -> None:
+    released = json.loads(RELEASED.read_text())
+    changed = deepcopy(released)
+    change(changed)
+    assert list(breaks(released, changed))
+    assert not list(breaks(released, released))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(_now(), indent=1, ensure_ascii=False) + "\n")

@@ -1,0 +1,142 @@
+"""The OpenAPI file, walked whole: no field too many goes in or out, and no operation asks for a scope too few."""
+
+import re
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app import openapi
+from app.auth.scopes import Scope, is_public, needed
+from app.main import create_app
+from app.models import Base
+from tests.integration.app.keyed import OPERATOR_KEY, Keyed, bearer, keyed
+from tests.integration.app.served import settings_for
+
+Json = Any
+INTERNAL = {
+    *("owner", "lease_until", "epoch", "pause_requested", "previous_secret", "request_sha256"),
+    *("model_project", "model_name", "next_iteration", "phase_done", "phase_total", "kept_at", "against_id"),
+}
+"""Columns that are nobody's business."""
+CODE = (
+    *("os:system", "os.system", "environment.email_search.environment:build", "builtins:eval", "__import__('os')"),
+    *("environment/email_search", "email_search;id", "http://x.example/judge.py", "npx some-server", "python -c 1"),
+)
+"""What would run, if names were more than names."""
+
+
+@pytest.fixture
+def api(data_dir: Path) -> Json:
+    return openapi.described(create_app(settings_for(data_dir, None)).openapi())
+
+
+@pytest.fixture
+async def service(data_dir: Path, database_url: str) -> AsyncIterator[Keyed]:
+    async with keyed(data_dir, database_url, rate_per_s=0) as made:
+        yield made
+
+
+def _operations(api: Json) -> Iterator[tuple[str, str, Json]]:
+    for path, methods in api["paths"].items():
+        for method, operation in methods.items():
+            yield method.upper(), path, operation
+
+
+def _inside(api: Json, schema: Json, seen: set[str]) -> Iterator[Json]:
+    """The schema and all that it is made of."""
+    if isinstance(schema, list):
+        for each in schema:
+            yield from _inside(api, each, seen)
+    if not isinstance(schema, dict):
+        return
+    name = schema.get("$ref", "").rpartition("/")[2]
+    if name and name not in seen:
+        seen.add(name)
+        yield from _inside(api, api["components"]["schemas"][name], seen)
+    yield schema
+    for key, value in schema.items():
+        if key in ("properties", "$defs"):
+            yield from _inside(api, list(value.values()), seen)
+        elif key in ("items", "anyOf", "oneOf", "allOf", "additionalProperties"):
+            yield from _inside(api, value, seen)
+
+
+def _body(operation: Json) -> Json:
+    return operation["requestBody"]["content"]["application/json"]["schema"]
+
+
+def test_every_part_of_every_body_refuses_other_fields(api: Json) -> None:
+    parts = 0
+    for method, path, operation in _operations(api):
+        if "requestBody" not in operation:
+            continue
+        for part in _inside(api, _body(operation), set()):
+            if "properties" in part and part["properties"].keys() != {"sha256"}:  # that one the service checks itself
+                parts += 1
+                assert part.get("additionalProperties") is False, (method, path, part.get("title"))
+    assert parts > 20
+
+
+def test_every_text_and_list_of_a_reply_has_a_shape(api: Json) -> None:
+    for method, path, operation in _operations(api):
+        for status, reply in operation["responses"].items():
+            for kind, content in reply.get("content", {}).items():
+                if int(status) < 300 and kind == "application/json" and not path.startswith(("/graphs", "/scenarios")):
+                    assert content.get("schema") or path.endswith("/graph"), (method, path)
+                names = {
+                    name for part in _inside(api, content.get("schema"), set()) for name in part.get("properties", ())
+                }
+                assert not names & INTERNAL, (method, path)
+
+
+async def test_no_column_can_be_set(service: Keyed, api: Json) -> None:
+    columns = sorted({column.name for table in Base.metadata.sorted_tables for column in table.columns})
+    headers = bearer(OPERATOR_KEY)
+    for method, path, operation in _operations(api):
+        if "requestBody" not in operation:
+            continue
+        known = {name for part in _inside(api, _body(operation), set()) for name in part.get("properties", ())}
+        target = re.sub(r"\{[^}]*\}", "01KAJ3M7F5T2V8Q9X0C4D6E8GA", path)
+        body = {name: "canary" for name in columns if name not in known}
+        reply = await service.client.request(method, target, headers=headers, json=body)
+        assert reply.status_code == 422, (method, path, reply.text)
+        refused = {each["loc"][-1] for each in reply.json()["errors"] if each["type"] == "extra_forbidden"}
+        assert refused >= body.keys(), (method, path)
+
+
+async def test_every_route_asks_for_its_scope(service: Keyed, api: Json) -> None:
+    for scope in Scope:
+        headers = await service.headers(scopes=[scope])
+        others = 0
+        for method, path, _ in _operations(api):
+            if is_public(path) or needed(method, path) is scope:
+                continue
+            others += 1
+            target = re.sub(r"\{[^}]*\}", "01KAJ3M7F5T2V8Q9X0C4D6E8GA", path)
+            reply = await service.client.request(method, target, headers=headers, json={})
+            assert reply.status_code == 403, (scope, method, path)
+            assert reply.headers["content-type"] == "application/problem+json"
+        assert others > 10
+    keys = [(method, path) for method, path, _ in _operations(api) if path.startswith("/keys")]
+    assert keys
+    assert {needed(method, path) for method, path in keys} == {Scope.OPERATOR}
+
+
+async def test_no_name_is_code(service: Keyed) -> None:
+    headers = bearer((await service.new(scopes=Scope)).key)
+    for name in CODE:
+        bodies: list[Json] = [
+            {"environment": {"name": name}},
+            {"judge": {"name": name}},
+            {"judge": [{"name": name, "weight": 1}, {"name": "reference", "weight": 1}]},
+            {"backend": name},
+            {"environment": {"config": {"tools": [name]}}},
+            {"environment": {"config": {"mcp": {"command": name}}}},
+            {"model": {"base_model": name}},
+        ]
+        for body in bodies:
+            reply = await service.client.post("/learn-loop", headers=headers, json=body)
+            assert reply.status_code == 422, (body, reply.text)
+    assert (await service.client.get("/runs", headers=headers)).json()["items"] == []

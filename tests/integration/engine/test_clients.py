@@ -1,0 +1,14 @@
+"""Other people's clients, unmodified, on the engine."""
+
+import asyncio
+
+from tests.fakes.engine_process import EngineProcess
+from tests.openai_clients import use_langchain, use_sync_client
+
+
+async def test_the_blocking_openai_client(engine: EngineProcess, caller: str) -> None:
+    await asyncio.to_thread(use_sync_client, engine.base_url, "none", f"test/{caller}")
+
+
+async def test_langchain(engine: EngineProcess, caller: str) -> None:
+    await asyncio.to_thread(use_langchain, engine.base_url, "none", f"test/{caller}")

@@ -1,0 +1,44 @@
+"""The engine's disk is full when it saves what it has trained."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from tests.fakes.engine_process import EngineProcess
+from tests.integration.training.test_embedded import sampled_group, spec, train
+from training.backends.base import BackendUnavailable
+from training.backends.embedded import EmbeddedBackend
+
+
+@contextmanager
+def no_file_larger_than(process: psutil.Process, bytes: int) -> Iterator[None]:
+    """To whoever writes, a file that may not grow looks as a full disk does; this one needs no rights."""
+    soft, hard = process.rlimit(psutil.RLIMIT_FSIZE)
+    process.rlimit(psutil.RLIMIT_FSIZE, (bytes, hard))
+    try:
+        yield
+    finally:
+        process.rlimit(psutil.RLIMIT_FSIZE, (soft, hard))
+
+
+async def test_a_checkpoint_that_cannot_be_written_leaves_nothing_and_is_trained_again(
+    engine: EngineProcess, backend: EmbeddedBackend
+) -> None:
+    model = spec()
+    policy = await backend.register(model)
+    group = await sampled_group(policy)
+    place = engine.data_dir / "models" / model.project / model.name / "checkpoints"
+    weights = (place / "000000" / "model.safetensors").stat().st_size
+    with no_file_larger_than(psutil.Process(engine.process.pid), weights - 1):
+        for _ in range(2):
+            with pytest.raises(BackendUnavailable, match=r"checkpoint 1 could not be written: .*File too large"):
+                await train(policy, group, expected_step=0)
+        with pytest.raises(BackendUnavailable, match="File too large"):
+            await backend.register(spec())
+        assert await policy.step() == 0
+        assert [each.name for each in place.iterdir()] == ["000000"]
+        await sampled_group(policy)  # it still answers
+    assert await train(policy, group, expected_step=0) == 1
+    assert sorted(each.name for each in place.iterdir()) == ["000000", "000001"]

@@ -1,0 +1,153 @@
+"""What people's own OpenAI clients do, as they come: the same against the engine and against the service."""
+
+import json
+from typing import Any
+
+import openai
+import pytest
+
+MESSAGES: Any = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "When is the kickoff?"}]
+SEARCH: Any = {
+    "type": "function",
+    "function": {
+        "name": "search_inbox",
+        "description": "Find mail",
+        "parameters": {
+            "type": "object",
+            "properties": {"keywords": {"type": "array", "items": {"type": "string"}}},
+            "required": ["keywords"],
+        },
+    },
+}
+ARGUMENTS = {"keywords": ["kickoff"]}
+
+
+def use_sync_client(base_url: str, api_key: str, model: str) -> None:
+    """OpenAI's blocking client: whole and streamed replies, choices, logprobs, stops, tools, models, errors.
+
+    `model` always calls SEARCH with ARGUMENTS if it is offered, which a model that was taught to does.
+    """
+    with openai.OpenAI(base_url=base_url, api_key=api_key, max_retries=0) as client:
+        _completions(client, model)
+        _streams(client, model)
+        _tools(client, model)
+        _models(client, model)
+        _errors(client, model)
+
+
+def _completions(client: openai.OpenAI, model: str) -> None:
+    asked: Any = {"model": model, "messages": MESSAGES, "max_completion_tokens": 8, "seed": 4}
+    completion = client.chat.completions.create(**asked, n=2, logprobs=True, top_logprobs=2, user="me", store=False)
+    assert [choice.index for choice in completion.choices] == [0, 1]
+    assert completion.usage is not None
+    tokens = [choice.logprobs.content for choice in completion.choices if choice.logprobs and choice.logprobs.content]
+    assert completion.usage.completion_tokens == sum(map(len, tokens)) > 0
+    assert all(len(token.top_logprobs) == 2 for each in tokens for token in each)
+    again = client.chat.completions.create(**asked)
+    assert again.choices[0].message.content == completion.choices[0].message.content
+    readable = [letter for letter in again.choices[0].message.content or "" if letter.isalnum() and letter.isascii()]
+    if readable:
+        cut = client.chat.completions.create(**asked, stop=readable[0])
+        assert readable[0] not in (cut.choices[0].message.content or "")
+        assert cut.choices[0].finish_reason == "stop"
+
+
+def _streams(client: openai.OpenAI, model: str) -> None:
+    asked: Any = {"model": model, "messages": MESSAGES, "max_completion_tokens": 8, "seed": 4}
+    whole = client.chat.completions.create(**asked)
+    chunks = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == whole.choices[0].message.content
+    assert chunks[-1].usage is not None
+    assert whole.usage is not None
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+
+
+def _tools(client: openai.OpenAI, model: str) -> None:
+    asked: Any = {
+        "model": model,
+        "messages": MESSAGES,
+        "tools": [SEARCH],
+        "tool_choice": "auto",
+        "temperature": 0,
+        "max_completion_tokens": 60,
+    }
+    called = client.chat.completions.create(**asked).choices[0]
+    assert called.finish_reason == "tool_calls"
+    assert called.message.tool_calls is not None
+    [call] = called.message.tool_calls
+    assert call.type == "function"
+    assert (call.function.name, json.loads(call.function.arguments)) == ("search_inbox", ARGUMENTS)
+    with client.chat.completions.stream(**asked) as stream:  # the client's own accumulator
+        streamed = stream.get_final_completion().choices[0].message
+    assert streamed.tool_calls
+    assert streamed.tool_calls[0].function.arguments == call.function.arguments
+    told: Any = [
+        *MESSAGES,
+        called.message.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": call.id, "content": "m41 Kickoff moved"},
+    ]
+    assert client.chat.completions.create(**{**asked, "messages": told}).choices
+    kept = client.chat.completions.create(**{**asked, "tool_choice": "none"})
+    assert kept.choices[0].message.tool_calls is None
+
+
+def _models(client: openai.OpenAI, model: str) -> None:
+    listed = {each.id for each in client.models.list()}
+    assert model.partition("@")[0] in listed
+    assert client.models.retrieve(model).id == model
+
+
+def _errors(client: openai.OpenAI, model: str) -> None:
+    """What is refused says which parameter it is about."""
+    refused: dict[str, Any] = {
+        "response_format": {"type": "json_object"},
+        "frequency_penalty": 1.0,
+        "logit_bias": {"50256": -100},
+        "temperature": -1.0,
+        "n": 100_000,
+        "tool_choice": "required",
+    }
+    for name, value in refused.items():
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.chat.completions.create(model=model, messages=MESSAGES, **{name: value})
+        assert caught.value.param == name
+    with pytest.raises(openai.NotFoundError) as missing:
+        client.chat.completions.create(model="nobody/nothing", messages=MESSAGES)
+    assert missing.value.code == "model_not_found"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve(f"{model.partition('@')[0]}@77")
+
+
+def use_langchain(base_url: str, api_key: str, model: str) -> None:
+    """LangChain's ChatOpenAI: invoke, stream, batch and bound tools."""
+    from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+    from langchain_core.messages.base import BaseMessage
+    from langchain_openai import ChatOpenAI
+    from pydantic import SecretStr
+
+    chat = ChatOpenAI(
+        base_url=base_url,
+        api_key=SecretStr(api_key),
+        model=model,
+        temperature=0,
+        max_retries=0,
+        max_completion_tokens=60,
+    )
+    said = chat.invoke("When is the kickoff?")
+    assert isinstance(said, AIMessage)
+    assert said.usage_metadata is not None
+    assert said.usage_metadata["output_tokens"] > 0
+    assert "".join(str(chunk.content) for chunk in chat.stream("When is the kickoff?")) == said.content
+    assert [each.content for each in chat.batch(["When is the kickoff?"] * 3)] == [said.content] * 3
+
+    bound = chat.bind_tools([SEARCH])
+    messages: list[BaseMessage] = [HumanMessage("When is the kickoff?")]
+    called = bound.invoke(messages)
+    assert isinstance(called, AIMessage)
+    if called.tool_calls:  # it was taught in another conversation
+        messages += [called, ToolMessage("m41 Kickoff moved", tool_call_id=called.tool_calls[0]["id"] or "")]
+        assert bound.invoke(messages).type == "ai"
+    system: list[Any] = [("system", "Answer."), ("human", "When is the kickoff?")]
+    taught = bound.invoke(system)
+    assert isinstance(taught, AIMessage)
+    assert [(call["name"], call["args"]) for call in taught.tool_calls] == [("search_inbox", ARGUMENTS)]

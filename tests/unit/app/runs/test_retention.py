@@ -1,0 +1,46 @@
+"""Which checkpoints a run keeps."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.runs.retention import Made, doomed
+
+MADE = [Made(step, success) for step, success in enumerate([0.1, 0.5, None, 0.9, 0.2, 0.9, 0.4, 0.3])]
+
+
+def _kept(**choice: int | None) -> list[int]:
+    whole = {"best_step": 3, "keep_best": 1, "keep_last": 1, "keep_every": None} | choice
+    gone = doomed(MADE, **whole)  # type: ignore[arg-type]
+    return [each.step for each in MADE if each.step not in gone]
+
+
+def test_the_best_the_last_and_every_so_many() -> None:
+    assert _kept() == [3, 5, 7]  # 3 is what the run calls its best, 5 the later of two equal ones
+    assert _kept(keep_best=3) == [1, 3, 5, 7]
+    assert _kept(keep_last=3) == [3, 5, 6, 7]
+    assert _kept(keep_every=2) == [0, 2, 3, 4, 5, 6, 7]
+    assert _kept(keep_every=100) == [0, 3, 5, 7]
+    assert _kept(keep_last=8) == list(range(8))
+
+
+@given(
+    st.dictionaries(st.integers(0, 200), st.none() | st.floats(0, 1), min_size=1),
+    st.integers(1, 10),
+    st.integers(1, 10),
+    st.none() | st.integers(1, 20),
+    st.data(),
+)
+def test_what_is_needed_is_never_doomed(
+    made: dict[int, float | None], keep_best: int, keep_last: int, keep_every: int | None, data: st.DataObject
+) -> None:
+    best = data.draw(st.sampled_from(sorted(made)))
+    rows = data.draw(st.permutations([Made(step, success) for step, success in made.items()]))
+    gone = doomed(rows, best_step=best, keep_best=keep_best, keep_last=keep_last, keep_every=keep_every)
+    assert set(gone) <= set(made)
+    assert best not in gone
+    assert max(made) not in gone
+    left = set(made) - set(gone)
+    assert len(left) >= min(len(made), keep_last)
+    # What was thinned out once needs no more thinning.
+    again = [row for row in rows if row.step in left]
+    assert not doomed(again, best_step=best, keep_best=keep_best, keep_last=keep_last, keep_every=keep_every)

@@ -1,0 +1,118 @@
+"""Packed training batches: what is shared is computed once, and nothing else changes."""
+
+import random
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from peft import LoraConfig, get_peft_model
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from tests.fakes.tiny_model import make_tiny_model
+from training.engine.forward import padded_batches
+from training.engine.head import PIECE_BYTES, head_logprobs
+from training.engine.lean import LoraProduct
+from training.engine.packed import ATTENTION, packed_batches
+
+CPU = torch.device("cpu")
+
+
+def group(seed: int) -> tuple[list[list[int]], list[list[int]]]:
+    """Conversations that share a prompt, one of them forked late from another and one given twice."""
+    draw = random.Random(seed)
+    prompt = [draw.randrange(261, 320) for _ in range(20)]
+    whole = [prompt + [draw.randrange(261, 320) for _ in range(draw.randrange(5, 40))] for _ in range(4)]
+    whole += [[*whole[0][:-3], 300, 301], list(whole[1]), [draw.randrange(261, 320) for _ in range(9)]]
+    chosen = [sorted(draw.sample(range(1, len(ids)), 4)) for ids in whole]
+    return whole, chosen
+
+
+def load(directory: Path, family: str, attention: str) -> Any:
+    make_tiny_model(directory, family)
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation=attention)
+    config = LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear", init_lora_weights=False)
+    torch.manual_seed(0)
+    return get_peft_model(model, config).eval()
+
+
+def by_token(model: Any, batches: Any, chosen: list[list[int]]) -> tuple[dict[tuple[int, int], Tensor], list[Tensor]]:
+    """The log-probability of each (conversation, position), and the gradients of a weighted sum of them."""
+    found: dict[tuple[int, int], Tensor] = {}
+    for batch in batches:
+        logprobs, entropy = batch.logprobs(model)
+        assert not entropy.requires_grad
+        places = [(number, position) for number in batch.members for position in chosen[number]]
+        assert [batch.members[row] for row in batch.sequence.tolist()] == [number for number, _ in places]
+        sum(
+            value * (1 + number + position % 3) for (number, position), value in zip(places, logprobs, strict=True)
+        ).backward()
+        found |= dict(zip(places, logprobs.detach(), strict=True))
+    return found, [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("most", [1000, 60, 1])
+def test_packed_batches_give_what_padded_ones_give(tmp_path: Path, family: str, most: int) -> None:
+    ids, chosen = group(most)
+    padded = by_token(load(tmp_path, family, "sdpa"), padded_batches(ids, chosen, 10_000, CPU), chosen)
+    packed = by_token(load(tmp_path, family, ATTENTION), packed_batches(ids, chosen, most, CPU), chosen)
+    assert packed[0].keys() == padded[0].keys()
+    for place, value in padded[0].items():
+        torch.testing.assert_close(packed[0][place], value, atol=1e-5, rtol=0)
+    for one, other in zip(packed[1], padded[1], strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=9), min_size=1, max_size=8), st.integers(1, 30))
+def test_every_sequence_lies_in_one_batch_with_its_shared_beginning_once(ids: list[list[int]], most: int) -> None:
+    chosen = [list(range(1, len(sequence))) for sequence in ids]
+    batches = list(packed_batches(ids, chosen, most, CPU))
+    assert sorted(number for batch in batches for number in batch.members) == list(range(len(ids)))
+    for batch in batches:
+        members = [ids[number] for number in batch.members]
+        assert len(batch.tokens) == len({tuple(m[: k + 1]) for m in members for k in range(len(m))})
+        assert len(batch.members) == 1 or len(batch.tokens) <= most
+        assert batch.targets.tolist() == [token for member in members for token in member[1:]]
+        assert batch.tokens[batch.before].tolist() == [token for member in members for token in member[:-1]]
+
+
+def test_the_head_in_pieces_is_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(50, 8, requires_grad=True), torch.randn(30, 8, requires_grad=True)
+    targets, slope = torch.randint(30, (50,)), torch.randn(50)
+    expected = torch.log_softmax(hidden @ weight.t(), dim=-1)
+    entropy = -(expected.exp() * expected).sum(-1)
+    (expected[torch.arange(50), targets] * slope).sum().backward()  # type: ignore[no-untyped-call]
+    gradients = [hidden.grad, weight.grad]
+    hidden.grad = weight.grad = None
+    assert PIECE_BYTES > 4 * 30 * 7
+    monkeypatch.setattr("training.engine.head.PIECE_BYTES", 4 * 30 * 7)
+    logprobs, own_entropy = head_logprobs(hidden, weight, targets)
+    (logprobs * slope).sum().backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(logprobs, expected[torch.arange(50), targets])
+    torch.testing.assert_close(own_entropy, entropy)
+    torch.testing.assert_close([hidden.grad, weight.grad], gradients)
+
+
+def test_the_lean_adapter_is_the_adapter() -> None:
+    torch.manual_seed(0)
+    base = torch.nn.Sequential(torch.nn.Linear(6, 5))
+    model = get_peft_model(base, LoraConfig(r=2, lora_alpha=3, target_modules=["0"], init_lora_weights=False))
+    layer: Any = cast(Any, model.base_model).model[0]
+    hidden, slope = torch.randn(4, 3, 6, requires_grad=True), torch.randn(4, 3, 5)
+    low, high = layer.lora_A["default"].weight, layer.lora_B["default"].weight
+    results = []
+    for product in (
+        layer,
+        lambda x: cast(Any, LoraProduct).apply(x, layer.base_layer.weight, layer.base_layer.bias, low, high, 1.5),
+    ):
+        out = product(hidden)
+        (out * slope).sum().backward()
+        results.append([out.detach(), hidden.grad, low.grad, high.grad])
+        hidden.grad = low.grad = high.grad = None
+    torch.testing.assert_close(*results)

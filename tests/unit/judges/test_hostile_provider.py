@@ -1,0 +1,104 @@
+"""A provider that does its worst, through litellm as it is installed: the group is left out, and the key stays here."""
+
+import pytest
+
+from environment.base import Scenario
+from judges.base import Attempt, JudgeModel
+from judges.llm import JudgeUnavailable, complete
+from judges.ruler import RulerJudge
+from tests.fakes.hostile_provider import (
+    Answer,
+    bomb,
+    drip,
+    endless,
+    endless_head,
+    gigabyte,
+    hostile_provider,
+    redirecting,
+    saying,
+)
+
+KEY = "judge-canary-key-0001"
+PROVIDERS = (
+    "openai/gpt-4.1-mini",
+    "anthropic/claude-sonnet-4-5",
+    "gemini/gemini-2.5-flash",
+    "mistral/mistral-large-latest",
+    "openrouter/openai/gpt-4.1-mini",
+    "together_ai/any",
+    "ollama/llama3",
+)
+"""litellm has a way of its own for each."""
+MOST_TAKEN = 32 * 2**20
+"""Bytes. We take 1 MB; the rest lies in the buffers of two sockets."""
+ODD = {
+    "invalid UTF-8": b'{"choices": [{"message": {"content": "\xff\xfe"}}]}',
+    "HTML": b"<html>sign in</html>",
+    "NaN": b"NaN",
+    "a list": b"[]",
+    "deep": b"[" * 100_000,
+    "a long number": b'{"usage": {"prompt_tokens": ' + b"9" * 10_000 + b"}}",
+    "cut": b'{"choices": [{"mess',
+}
+
+pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # litellm's, on its own answers
+
+
+async def _refusal(name: str, url: str, timeout_s: float = 20.0) -> JudgeUnavailable:
+    model = JudgeModel(name, url, KEY)
+    messages = [{"role": "system", "content": "Judge."}, {"role": "user", "content": "This."}]
+    with pytest.raises(JudgeUnavailable) as refused:
+        await complete(model, messages, schema={"type": "object"}, temperature=0.0, timeout_s=timeout_s)
+    assert KEY not in str(refused.value)
+    return refused.value
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+async def test_the_key_follows_no_redirect(name: str) -> None:
+    async with hostile_provider(saying(b"{}")) as elsewhere:
+        for status in (301, 303, 307, 308):
+            async with hostile_provider(redirecting(status, elsewhere)) as provider:
+                await _refusal(name, provider.url)
+                assert [head for head in provider.heads if KEY in head]
+    assert elsewhere.heads == []
+
+
+@pytest.mark.parametrize("name", PROVIDERS[:3])
+@pytest.mark.parametrize("answer", [gigabyte, endless, endless_head, bomb])
+async def test_what_has_no_end_is_not_taken(name: str, answer: Answer) -> None:
+    async with hostile_provider(answer) as provider:
+        await _refusal(name, provider.url, timeout_s=10.0)
+        assert provider.heads
+        assert provider.sent < MOST_TAKEN
+
+
+@pytest.mark.parametrize("name", PROVIDERS[:2])
+async def test_an_answer_that_drips_meets_the_deadline(name: str) -> None:
+    async with hostile_provider(drip) as provider:
+        refused = await _refusal(name, provider.url, timeout_s=0.5)
+    assert refused.retryable
+    assert str(refused) == "no answer within 0.5 s"
+
+
+@pytest.mark.parametrize("name", PROVIDERS[:2])
+@pytest.mark.parametrize("body", ODD.values(), ids=ODD)
+async def test_rubbish_is_no_answer(name: str, body: bytes) -> None:
+    async with hostile_provider(saying(body)) as provider:
+        assert await _scores(JudgeModel(name, provider.url, KEY)) == [None, None]
+
+
+@pytest.mark.parametrize("answer", [gigabyte, bomb, drip])
+async def test_the_group_is_left_out(answer: Answer) -> None:
+    async with hostile_provider(answer) as provider:
+        assert await _scores(JudgeModel(PROVIDERS[0], provider.url, KEY)) == [None, None]
+
+
+async def _scores(model: JudgeModel) -> list[float | None]:
+    async def at_once(seconds: float) -> None:
+        """No pause between tries."""
+
+    judge = RulerJudge(model, "The better one is better.", passes=1, timeout_s=1.0, sleep=at_once)
+    attempts = [Attempt(f"r{n}", {"answer": f"{n}"}, [{"role": "user", "content": "Why?"}]) for n in range(2)]
+    judgement = await judge.judge(Scenario("s1", "train", {"question": "Why?"}), attempts)
+    assert all(score.explanation for score in judgement.scores)
+    return [score.value for score in judgement.scores]

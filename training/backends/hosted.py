@@ -1,0 +1,237 @@
+"""What the backends share that speak ART's training protocol: W&B's hosted one, our engine, ART's local one behind us.
+
+ART's own client carries the requests. Its `ServerlessBackend` is not used: it keeps the job's id to itself, waits
+without a deadline, and after a lost reply nobody knows whether anything was trained.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from environment.base import Json
+from training.backends.art_import import import_art
+from training.backends.base import (
+    BackendRefused,
+    BackendUnavailable,
+    Endpoint,
+    JobForgotten,
+    ModelSpec,
+    NotAccepted,
+    StepConflict,
+    TrainingFailed,
+    TrainOutcome,
+)
+
+if TYPE_CHECKING:
+    from art import TrajectoryGroup
+    from art.serverless.client import Client, Model
+
+_FAILURES = {
+    "step_conflict": StepConflict,
+    "engine_stopped": BackendUnavailable,
+    "checkpoint_not_written": BackendUnavailable,  # a full disk is emptied one day
+}
+"""What a failed job's code means, where it is not that the training failed."""
+_REFUSED = (400, 404, 409, 413, 422)
+"""Statuses of a request that would be refused again."""
+_UNREAD = (401, 403, 429)
+"""Statuses of a request that nothing was done about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Who is asked: `base_url` ends in /v1, `name` is for messages."""
+
+    name: str
+    base_url: str
+    api_key: str = field(repr=False)
+    request_timeout_s: float = 600.0
+    key_setting: str | None = None
+    """Where our key comes from; then a server that does not take it is not asked again."""
+
+    async def open(self) -> "Client":
+        """A connection of ART's client. Import of ART takes seconds the first time."""
+        import httpx
+
+        module = await asyncio.to_thread(import_art, "art.serverless.client")
+        client: Client = module.Client(api_key=self.api_key, base_url=self.base_url)
+        client.timeout = httpx.Timeout(self.request_timeout_s, connect=10.0)
+        return client
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """The client's errors as ours."""
+        import openai
+
+        try:
+            yield
+        except openai.APIError as error:
+            raise self._translation(error, _said(error).replace(self.api_key, "***")) from error
+
+    def _translation(self, error: Any, said: str) -> Exception:
+        import openai
+
+        status = getattr(error, "status_code", None)
+        if error.code == "step_conflict":
+            return StepConflict(said)
+        if status in (401, 403) and self.key_setting:
+            return BackendRefused(f"{self.name} does not take the key of {self.key_setting}: {said}")
+        if status in _REFUSED:
+            return ValueError(said)
+        unread = status in _UNREAD or (isinstance(error, openai.APIConnectionError) and _never_connected(error))
+        kind = NotAccepted if unread else BackendUnavailable
+        return kind(f"{self.name} does not answer as it should: {said}")
+
+
+class HostedBackend:
+    """Policies on one server of the protocol."""
+
+    name: str
+
+    def __init__(self, server: Server, client: "Client") -> None:
+        self.server = server
+        self.client = client
+
+    async def _registered(self, model: ModelSpec) -> "Model":
+        """The model, made if it is new. Raises BackendUnavailable, BackendRefused or ValueError."""
+        with self.server.translated():
+            return await self.client.models.create(
+                project=model.project, name=model.name, base_model=model.base_model, return_existing=True
+            )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.client.close()
+
+
+class HostedPolicy:
+    """One model of such a server. What they differ in is for subclasses."""
+
+    quiet_s = 0.0
+    _silence_s = float("inf")
+    """So long without any news of a job, and it counts as failed."""
+    _poll_s = 0.0
+    """Pause between two looks at a job's events."""
+    _event_query: Mapping[str, object] = {}
+
+    def __init__(self, server: Server, client: "Client", model: "Model") -> None:
+        self._server = server
+        self._client = client
+        self._model = model
+
+    async def step(self) -> int:
+        """The newest checkpoint's step."""
+        with self._server.translated():
+            async for checkpoint in self._client.models.checkpoints.list(
+                model_id=self._model.id, limit=1, order="desc"
+            ):
+                return checkpoint.step
+        return 0
+
+    def endpoint(self, step: int | None = None) -> Endpoint:
+        """Where the checkpoint is sampled; the newest without a step."""
+        raise NotImplementedError
+
+    async def train(
+        self,
+        groups: "Sequence[TrajectoryGroup]",
+        *,
+        learning_rate: float,
+        expected_step: int,
+        options: Mapping[str, Json],
+    ) -> TrainOutcome:
+        """One GRPO step, waited for. Raises TrainingFailed, StepConflict, BackendUnavailable or, for bad options,
+        ValueError."""
+        job_id = await self.submit(groups, learning_rate=learning_rate, expected_step=expected_step, options=options)
+        return await self.follow(job_id, expected_step)
+
+    async def submit(
+        self,
+        groups: "Sequence[TrajectoryGroup]",
+        *,
+        learning_rate: float,
+        expected_step: int,
+        options: Mapping[str, Json],
+    ) -> str:
+        """Ask for one GRPO step; the job's id."""
+        raise NotImplementedError
+
+    async def _post(self, groups: "Sequence[TrajectoryGroup]", config: Mapping[str, Json], **more: Json) -> str:
+        body = {
+            "model_id": self._model.id,
+            "trajectory_groups": [group.model_dump(mode="json") for group in groups],
+            "experimental_config": config,
+            **more,
+        }
+        with self._server.translated():
+            job = await self._client.post("/preview/training-jobs", cast_to=dict[str, Any], body=body)
+        return str(job["id"])
+
+    async def follow(self, job_id: str, expected_step: int) -> TrainOutcome:
+        """Follow the job's events to its end. Raises what `train` raises, and JobForgotten."""
+        after: str | None = None
+        figures: list[Mapping[str, float]] = []
+        heard = time.monotonic()
+        while True:
+            page = await self._events(job_id, after)
+            for event in page["data"]:
+                after, data, heard = event["id"], event["data"], time.monotonic()
+                if event["type"] == "gradient_step":
+                    figures.append(data)
+                elif event["type"] == "training_ended":
+                    return await self._ended(data, figures, expected_step)
+                elif event["type"] == "training_failed":
+                    said = data.get("error_message", "it does not say why")
+                    raise _FAILURES.get(data.get("code"), TrainingFailed)(said)
+            if time.monotonic() - heard > self._silence_s:
+                raise TrainingFailed(f"nothing was heard of the training job {job_id} for {self._silence_s:.0f} s")
+            if not page.get("has_more"):
+                await asyncio.sleep(self._poll_s)
+
+    async def _events(self, job_id: str, after: str | None) -> dict[str, Any]:
+        import openai
+
+        query = {**self._event_query} | ({"after": after} if after else {})
+        with self._server.translated():
+            try:
+                return await self._client.get(
+                    f"/preview/training-jobs/{job_id}/events", cast_to=dict[str, Any], options={"params": query}
+                )
+            except openai.NotFoundError as error:
+                raise JobForgotten(f"{self._server.name} was restarted while it trained: {_said(error)}") from error
+
+    async def _ended(
+        self, data: Mapping[str, Any], figures: Sequence[Mapping[str, float]], expected_step: int
+    ) -> TrainOutcome:
+        """What a job led to; `data` is its last event's, `figures` are those of its gradient steps."""
+        return TrainOutcome(data["step"], data["metrics"])
+
+    async def metrics(self, step: int) -> dict[str, float]:
+        """What is kept beside the checkpoint about its training."""
+        with self._server.translated():
+            async for checkpoint in self._client.models.checkpoints.list(model_id=self._model.id, order="desc"):
+                if checkpoint.step == step:
+                    return dict(checkpoint.metrics)
+        return {}
+
+    async def delete_checkpoints(self, keep: set[int]) -> list[int]:
+        """Delete all checkpoints but these and the newest; returns the deleted steps."""
+        with self._server.translated():
+            steps = [c.step async for c in self._client.models.checkpoints.list(model_id=self._model.id)]
+            doomed = sorted(set(steps) - keep - {max(steps, default=0)})
+            if doomed:
+                await self._client.models.checkpoints.delete(model_id=self._model.id, steps=doomed)
+        return doomed
+
+
+def _said(error: Any) -> str:
+    return str(error.body.get("message", error)) if isinstance(error.body, dict) else str(error)
+
+
+def _never_connected(error: Exception) -> bool:
+    import httpx
+
+    return isinstance(error.__cause__, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout))

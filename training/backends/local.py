@@ -1,0 +1,91 @@
+"""The backend `local`: ART's own local training (vLLM, Unsloth), in a process of its own (`local_server.py`).
+
+Importing it patches asyncio for the whole process (`nest_asyncio`) and changes how processes are started, so the
+service never does; it speaks to that process as it does to our engine.
+"""
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from environment.base import Json
+from training.backends.base import Endpoint, ModelSpec
+from training.backends.embedded import FencedPolicy
+from training.backends.hosted import HostedBackend, Server
+
+NAME = "local"
+NEEDED = ("torch", "transformers", "trl", "peft", "polars", "nest_asyncio", "unsloth", "megatron")
+"""Modules that ART's local backend imports before it trains; the extra `gpu` brings all but megatron."""
+_ARGUMENTS = ("init_args", "engine_args", "peft_args", "trainer_args")
+_NVIDIA = Path("/dev")
+
+
+def missing(devices: Path = _NVIDIA) -> str | None:
+    """Why it cannot work on this machine and how to change that; None: it can."""
+    if absent := [name for name in NEEDED if find_spec(name) is None]:
+        return (
+            f"it needs the Python packages {', '.join(absent)}, which are not installed here; "
+            "pip install 'learnloop[gpu]' in an environment of its own (its torch is not the engine's), "
+            "and ART's extra megatron (pip install 'openpipe-art[megatron]==0.5.18'), which ART imports in any case"
+        )
+    if not any(devices.glob("nvidia[0-9]*")):
+        return "it needs an NVIDIA GPU, and this machine shows none (no /dev/nvidia0)"
+    return None
+
+
+def model_config(
+    trainer_gpus: Sequence[int], inference_gpus: Sequence[int], arguments: Mapping[str, Mapping[str, Json]]
+) -> dict[str, Any]:
+    """ART's `TrainableModel(_internal_config=...)`. Without GPUs training and sampling take turns on the first one;
+    otherwise each has its own. `arguments` are ART's `init_args`, `engine_args`, `peft_args` and `trainer_args`.
+
+    Raises ValueError for what ART would refuse when the model is loaded.
+    """
+    if unknown := set(arguments) - set(_ARGUMENTS):
+        raise ValueError(f"ART has no {', '.join(sorted(unknown))}; there are: {', '.join(_ARGUMENTS)}")
+    config: dict[str, Any] = {name: dict(given) for name, given in arguments.items()}
+    if not trainer_gpus and not inference_gpus:
+        return config
+    if not trainer_gpus or len(inference_gpus) != 1:
+        raise ValueError("split GPUs are one or more for training, and exactly one for sampling")
+    if list(trainer_gpus) != list(range(len(trainer_gpus))):
+        raise ValueError("GPUs for training are numbered from 0 without a gap: 0 or 0,1")
+    if set(trainer_gpus) & set(inference_gpus):
+        raise ValueError("a GPU is for training or for sampling; to share one, name none")
+    return config | {"trainer_gpu_ids": list(trainer_gpus), "inference_gpu_ids": list(inference_gpus)}
+
+
+class LocalBackend(HostedBackend):
+    """Policies in the directory of one such process."""
+
+    name = NAME
+
+    async def register(self, model: ModelSpec) -> "LocalPolicy":
+        """Load the model, which takes minutes, or find it loaded. Raises BackendUnavailable, also while the GPU
+        serves another model, or ValueError."""
+        return LocalPolicy(self.server, self.client, await self._registered(model))
+
+    async def checkpoints(self, project: str, name: str) -> frozenset[int]:
+        """None: ART's local backend forks no models by name."""
+        return frozenset()
+
+    async def delete(self, model: ModelSpec) -> None:
+        """Delete the model with its directory, if there is one. Raises BackendUnavailable."""
+        with self.server.translated():
+            await self.client.models.delete(model_id=f"{model.project}~{model.name}")
+
+
+async def connect(base_url: str, api_key: str) -> LocalBackend:
+    """A backend on the process whose base URL (ending in /v1) this is."""
+    server = Server("the local backend", base_url, api_key)
+    return LocalBackend(server, await server.open())
+
+
+class LocalPolicy(FencedPolicy):
+    """One model there."""
+
+    def endpoint(self, step: int | None = None) -> Endpoint:
+        """Where the checkpoint is sampled; the newest without a step."""
+        at = "" if step is None else f"@{step}"
+        return Endpoint(self._server.base_url, self._server.api_key, f"{self._model.project}/{self._model.name}{at}")

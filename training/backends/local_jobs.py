@@ -1,0 +1,75 @@
+"""Training jobs of the process that runs ART's local backend: in memory, one after another, with events that wait."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+Event = dict[str, Any]
+
+
+@dataclass
+class LocalJob:
+    """One training; it has ended when `task` has."""
+
+    model_id: str
+    events: list[Event] = field(default_factory=list)
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    task: asyncio.Task[None] | None = None
+
+    async def tell(self, kind: str, **data: Any) -> None:
+        async with self.changed:
+            self.events.append({"id": f"event-{len(self.events)}", "type": kind, "data": data})
+            self.changed.notify_all()
+
+    async def after(self, start: int, wait_s: float) -> list[Event]:
+        """The events from that number on; waits so long for one."""
+        try:
+            async with asyncio.timeout(wait_s), self.changed:
+                await self.changed.wait_for(lambda: len(self.events) > start)
+        except TimeoutError:
+            pass
+        return self.events[start:]
+
+
+class LocalJobs:
+    """All of them since the start."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, LocalJob] = {}
+        self._turn = asyncio.Lock()
+
+    def get(self, job_id: str) -> LocalJob | None:
+        return self._jobs.get(job_id)
+
+    def pending(self, model_id: str | None = None) -> bool:
+        """Whether a job, of that model or of any, has not ended."""
+        return any(
+            job.task is not None and not job.task.done() and model_id in (None, job.model_id)
+            for job in self._jobs.values()
+        )
+
+    def submit(self, model_id: str, work: Callable[[], Awaitable[Event]]) -> str:
+        """The new job's id; `work` trains and returns the data of its last event."""
+        job = LocalJob(model_id)
+        job_id = f"job-{len(self._jobs)}"
+        self._jobs[job_id] = job
+        job.task = asyncio.create_task(self._run(job, work), name=job_id)
+        return job_id
+
+    async def _run(self, job: LocalJob, work: Callable[[], Awaitable[Event]]) -> None:
+        async with self._turn:
+            await job.tell("training_started")
+            try:
+                ended = await work()
+            except Exception as error:  # whatever vLLM, Unsloth or CUDA raise: it is told to who follows the job
+                await job.tell("training_failed", error_message=f"{type(error).__name__}: {error}")
+            else:
+                await job.tell("training_ended", **ended)
+
+    @asynccontextmanager
+    async def idle(self) -> AsyncIterator[None]:
+        """While nothing is trained."""
+        async with self._turn:
+            yield

@@ -1,0 +1,166 @@
+"""The models of ART's local backend in one directory, one of them on the GPU at a time.
+
+What is added to ART: torn checkpoints are set aside before anybody reads the step, and a training names the step that
+it expects. A model lies under `ROOT/PROJECT/models/NAME`, its checkpoints under `checkpoints/STEP` there.
+"""
+
+import asyncio
+import inspect
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from training.backends.local_jobs import LocalJobs
+from training.backends.torn import quarantine
+
+_OPTIONS_NOT_TAKEN = {"kl_ref_adapter_path", "plot_tensors", "save_checkpoint", "verbose", "learning_rate"}
+"""Of ART's `train`: what touches files, and what is ours to say."""
+IDLE_S = 300.0
+"""A model that was not asked for anything for so long makes place for another."""
+
+
+class Refused(Exception):
+    """A request that is answered with an error in OpenAI's form."""
+
+    def __init__(self, status: int, message: str, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+class LocalModels:
+    """The models in a directory, one of them loaded. `backend` is ART's, on that directory."""
+
+    def __init__(self, backend: Any, root: Path, config: Any, idle_s: float = IDLE_S) -> None:
+        self.jobs = LocalJobs()
+        self._backend = backend
+        self._root = root
+        self._config = config
+        self._idle_s = idle_s
+        self._loading = asyncio.Lock()
+        self._loaded: Any = None
+        self._used = 0.0
+
+    async def register(self, project: str, name: str, base_model: str) -> dict[str, Any]:
+        """Load the model, unless it is. Raises Refused."""
+        import art
+
+        async with self._loading:
+            loaded = self._loaded
+            if loaded is None or (loaded.project, loaded.name) != (project, name):
+                await self._make_place()
+                self._directory(f"{project}~{name}")  # refuses names that are none
+                await self._repair(project, name)
+                model: Any = art.TrainableModel(
+                    project=project, name=name, base_model=base_model, _internal_config=self._config
+                )
+                await model.register(self._backend)
+                self._loaded = model
+            elif loaded.base_model != base_model:
+                raise Refused(409, f"{project}/{name} exists with base model {loaded.base_model!r}")
+            self._used = time.monotonic()
+        about = {"id": f"{project}~{name}", "entity": "local", "project": project, "name": name}
+        return about | {"base_model": base_model, "run_id": None}
+
+    async def _make_place(self) -> None:
+        if self._loaded is None:
+            return
+        if self.jobs.pending() or time.monotonic() - self._used < self._idle_s:
+            raise Refused(503, f"the GPU serves {self._loaded.project}/{self._loaded.name} now")
+        self._loaded = None
+        await self._backend.close()
+
+    async def _repair(self, project: str, name: str) -> None:
+        async with self.jobs.idle():
+            quarantine(self._directory(f"{project}~{name}") / "checkpoints")
+
+    def model(self, model_id: str) -> Any:
+        """The loaded model, if it is that one. Raises Refused."""
+        loaded = self._loaded
+        if loaded is None or f"{loaded.project}~{loaded.name}" != model_id:
+            raise Refused(503, f"the model {model_id} is not loaded")
+        self._used = time.monotonic()
+        return loaded
+
+    async def steps(self, model_id: str) -> list[int]:
+        """Its checkpoints; 0, the base model, counts while nothing was trained."""
+        self.model(model_id)
+        directory = self._directory(model_id) / "checkpoints"
+        found = [int(each.name) for each in directory.glob("*") if each.name.isdigit()] if directory.is_dir() else []
+        return sorted(found) or [0]
+
+    async def submit(self, model_id: str, body: dict[str, Any]) -> str:
+        """Begin a training from the step that it expects; the job's id. Raises Refused."""
+        model, config = self.model(model_id), dict(body.get("experimental_config") or {})
+        learning_rate, expected = config.pop("learning_rate"), body["expected_step"]
+        if unknown := set(config) - self._options():
+            raise Refused(400, f"local takes no option {', '.join(sorted(unknown))}")
+        now = (await self.steps(model_id))[-1]
+        if now != expected or self.jobs.pending(model_id):
+            raise Refused(409, f"the model is at step {now}, not {expected}, or is being trained", "step_conflict")
+        groups = [_group(each) for each in body["trajectory_groups"]]
+
+        async def work() -> dict[str, Any]:
+            try:
+                result = await self._backend.train(model, groups, learning_rate=learning_rate, **config)
+            finally:
+                quarantine(self._directory(model_id) / "checkpoints")
+            step = (await self.steps(model_id))[-1]
+            metrics = {name: float(value) for name, value in result.metrics.items()}
+            return {"step": step, "trained": step > expected, "metrics": metrics}
+
+        return self.jobs.submit(model_id, work)
+
+    def _options(self) -> set[str]:
+        known = inspect.signature(self._backend.train).parameters
+        return set(known) - {"model", "trajectory_groups", *_OPTIONS_NOT_TAKEN}
+
+    async def delete_checkpoints(self, model_id: str, steps: list[int]) -> dict[str, Any]:
+        """Delete these, but never the newest."""
+        there = (await self.steps(model_id))[:-1]
+        gone = [step for step in steps if step in there]
+        for step in gone:
+            shutil.rmtree(self._directory(model_id) / "checkpoints" / f"{step:04d}", ignore_errors=True)
+        return {"deleted_count": len(gone), "not_found_steps": [step for step in steps if step not in gone]}
+
+    async def delete(self, model_id: str) -> None:
+        """Delete a model with all its checkpoints. Raises Refused while it is trained."""
+        async with self._loading:
+            if self.jobs.pending(model_id):
+                raise Refused(409, f"{model_id} is being trained")
+            if self._loaded is not None and f"{self._loaded.project}~{self._loaded.name}" == model_id:
+                self._loaded = None
+                await self._backend.close()
+            shutil.rmtree(self._directory(model_id), ignore_errors=True)
+
+    def _directory(self, model_id: str) -> Path:
+        project, _, name = model_id.partition("~")
+        if not all(part and part.strip(".") and Path(part).name == part for part in (project, name)):
+            raise Refused(400, f"{model_id!r} names no model")
+        return self._root / project / "models" / name
+
+    def sampled_at(self, name: str) -> tuple[str, str, str]:
+        """Where `PROJECT/NAME[@STEP]` is sampled: base URL, key, and what it is called there. Raises Refused."""
+        path, _, step = name.partition("@")
+        model = self.model(path.replace("/", "~", 1))
+        inner = self._backend._model_inference_name(model, int(step) if step.isdigit() else None)
+        return model.inference_base_url, model.inference_api_key, inner
+
+    async def close(self) -> None:
+        """End vLLM and the trainer."""
+        await self._backend.close()
+
+
+def _group(dumped: dict[str, Any]) -> Any:
+    """ART's group again: its own validation leaves replies as plain messages, without their log-probabilities."""
+    import art
+    from openai.types.chat.chat_completion import Choice
+
+    trajectories = []
+    for each in dumped["trajectories"]:
+        items = [
+            Choice.model_validate(item) if "finish_reason" in item else item for item in each["messages_and_choices"]
+        ]
+        trajectories.append(art.Trajectory(messages_and_choices=items, tools=each["tools"], reward=each["reward"]))
+    return art.TrajectoryGroup(trajectories)

@@ -1,0 +1,154 @@
+"""The backend `serverless`: W&B's hosted training, with what its client lacks.
+
+Its protocol has no compare-and-set and no list of a model's jobs, a request may be done although its reply is lost,
+nothing can be cancelled, and the list of checkpoints may lag behind the end of a job. See docs/backends.md.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from environment.base import Json
+from training.backends.base import BackendUnavailable, Endpoint, ModelSpec, NotAccepted, StepConflict, TrainOutcome
+from training.backends.hosted import HostedBackend, HostedPolicy, Server
+
+if TYPE_CHECKING:
+    from art import TrajectoryGroup
+    from art.serverless.client import Client, Model
+
+NAME = "serverless"
+BASE_URL = "https://api.training.wandb.ai/v1"
+KEY_SETTING = "WANDB_API_KEY"
+_POLL_S = 1.0
+_REQUEST_TIMEOUT_S = 120.0
+OPTIONS = frozenset(
+    {
+        "advantage_balance",
+        "epsilon",
+        "epsilon_high",
+        "importance_sampling_level",
+        "kimi_k2_tau",
+        "mask_prob_ratio",
+        "max_negative_advantage_importance_sampling_weight",
+        "ppo",
+        "precalculate_logprobs",
+        "scale_rewards",
+    }
+)
+"""Of a train request, beside the learning rate: those of ART's `ExperimentalTrainingConfig`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerlessAccess:
+    """W&B's service, or one that speaks its protocol, and our patience with it, in seconds."""
+
+    api_key: str = field(repr=False)
+    base_url: str = BASE_URL
+    quiet_s: float = 300.0
+    """A training of which we know no id, and which has not landed after so long, was never begun."""
+    silence_s: float = 1800.0
+    """A job that says nothing for so long has failed."""
+    lag_s: float = 60.0
+    """The list of checkpoints may be so late."""
+    request_timeout_s: float = _REQUEST_TIMEOUT_S
+    poll_s: float = _POLL_S
+
+
+class ServerlessBackend(HostedBackend):
+    """Policies of one W&B account."""
+
+    name = NAME
+
+    def __init__(self, server: Server, client: "Client", access: ServerlessAccess) -> None:
+        super().__init__(server, client)
+        self._access = access
+
+    async def register(self, model: ModelSpec) -> "ServerlessPolicy":
+        """Make the model, or continue the one of that name. Raises BackendUnavailable, BackendRefused or
+        ValueError."""
+        return ServerlessPolicy(self.server, self.client, await self._registered(model), self._access)
+
+    async def checkpoints(self, project: str, name: str) -> frozenset[int]:
+        """None: the protocol forks no models."""
+        return frozenset()
+
+    async def delete(self, model: ModelSpec) -> None:
+        """Delete the model. The protocol finds a model only by making it."""
+        registered = await self._registered(model)
+        with self.server.translated():
+            await self.client.models.delete(model_id=registered.id)
+
+
+async def connect(access: ServerlessAccess) -> ServerlessBackend:
+    """A backend for that account."""
+    server = Server("W&B Training", access.base_url, access.api_key, access.request_timeout_s, KEY_SETTING)
+    return ServerlessBackend(server, await server.open(), access)
+
+
+class ServerlessPolicy(HostedPolicy):
+    """One model of the account."""
+
+    def __init__(self, server: Server, client: "Client", model: "Model", access: ServerlessAccess) -> None:
+        super().__init__(server, client, model)
+        self.quiet_s = access.quiet_s
+        self._silence_s = access.silence_s
+        self._lag_s = access.lag_s
+        self._poll_s = access.poll_s
+
+    def artifact(self, step: int | None = None) -> str:
+        """The W&B artifact that holds the checkpoint of that step; without one, the newest."""
+        at = "" if step is None else f":step{step}"
+        return f"wandb-artifact:///{self._model.entity}/{self._model.project}/{self._model.name}{at}"
+
+    def endpoint(self, step: int | None = None) -> Endpoint:
+        """Where the checkpoint is sampled: under the name of its artifact."""
+        return Endpoint(self._server.base_url, self._server.api_key, self.artifact(step))
+
+    async def submit(
+        self,
+        groups: "Sequence[TrajectoryGroup]",
+        *,
+        learning_rate: float,
+        expected_step: int,
+        options: Mapping[str, Json],
+    ) -> str:
+        """The job's id. The service would train from any step, so we look first, as well as that can be done.
+
+        Raises StepConflict, NotAccepted, BackendUnavailable, BackendRefused or ValueError.
+        """
+        if unknown := set(options) - OPTIONS:
+            raise ValueError(f"serverless takes no option {', '.join(sorted(unknown))}; it takes: {sorted(OPTIONS)}")
+        try:
+            await self._at(expected_step)
+        except BackendUnavailable as error:
+            raise NotAccepted(str(error)) from error
+        return await self._post(groups, {"learning_rate": learning_rate, **options})
+
+    async def _ended(
+        self, data: Mapping[str, Any], figures: Sequence[Mapping[str, float]], expected_step: int
+    ) -> TrainOutcome:
+        if not figures:
+            return TrainOutcome(expected_step, {"num_groups_trainable": 0.0})  # it had nothing to train on
+        await self._at(expected_step + 1)
+        return TrainOutcome(expected_step + 1, _means(figures))
+
+    async def _at(self, step: int) -> None:
+        """Wait until the list of checkpoints has come to that step. Raises StepConflict if it is past it, and
+        BackendUnavailable if it does not come."""
+        deadline = time.monotonic() + self._lag_s
+        while (now := await self.step()) < step:
+            if time.monotonic() > deadline:
+                raise BackendUnavailable(f"{self._server.name} lists checkpoints up to step {now}, not {step} yet")
+            await asyncio.sleep(self._poll_s)
+        if now > step:
+            raise StepConflict(f"the policy is at step {now}, not {step}: somebody else trained it")
+
+
+def _means(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each figure over the gradient steps that have it."""
+    names = {name for each in figures for name in each}
+    of = {name: [float(each[name]) for each in figures if name in each] for name in sorted(names)}
+    return {name: math.fsum(values) / len(values) for name, values in of.items()}

@@ -1,0 +1,63 @@
+"""Base models: directories in Hugging Face layout, by name."""
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from training.engine.model_record import UnknownModel
+from training.engine.tuning import Tuning
+
+FULL_TUNING_BELOW = 1_000_000_000
+"""Models with fewer parameters are trained whole unless a LoRA is asked for."""
+
+
+class Bases:
+    """Those that have a name; below `allowed_roots`, absolute directories are base models too."""
+
+    def __init__(self, named: Mapping[str, Path], allowed_roots: Sequence[Path]) -> None:
+        self._named = dict(named)
+        self._allowed_roots = tuple(root.resolve() for root in allowed_roots)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._named
+
+    @property
+    def names(self) -> list[str]:
+        """Of all that have one."""
+        return list(self._named)
+
+    def directory(self, name: str) -> Path:
+        """Where a base model's files are. Raises UnknownModel."""
+        if name in self._named:
+            return self._named[name]
+        path = Path(name)
+        if path.is_absolute() and (path / "config.json").is_file():
+            resolved = path.resolve()
+            if any(resolved.is_relative_to(root) for root in self._allowed_roots):
+                return resolved
+        raise UnknownModel(f"no base model {name!r}; there are {', '.join(self._named) or 'none'}")
+
+
+def usual_tuning(directory: Path) -> Tuning:
+    """How a base model is trained unless one asks otherwise."""
+    return Tuning("full" if parameter_count(directory) < FULL_TUNING_BELOW else "lora")
+
+
+def parameter_count(directory: Path) -> int:
+    """Parameters of a model directory, from the headers of its safetensors files. Raises UnknownModel without any."""
+    files = sorted(directory.glob("*.safetensors"))
+    if not files:
+        raise UnknownModel(f"{directory.name} holds no safetensors weights")
+    total = 0
+    for path in files:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(length))
+        for name, tensor in header.items():
+            if name != "__metadata__":
+                size = 1
+                for extent in tensor["shape"]:
+                    size *= extent
+                total += size
+    return total

@@ -1,0 +1,79 @@
+"""A checkpoint as one tar, made while it is sent: its files with their manifest of SHA-256 hashes, nothing of ours."""
+
+import tarfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO
+
+from training.engine.checkpoints import MANIFEST_FILE, Checkpoint, TornCheckpoint
+
+_PIECE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """The open files of a checkpoint: it can be deleted meanwhile, and is sent all the same. `pieces` closes them."""
+
+    headers: tuple[bytes, ...]
+    files: tuple[BinaryIO, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Of the whole tar."""
+        return sum(map(len, self.headers)) + sum(size + _padding(size) for size in self.sizes) + 2 * tarfile.BLOCKSIZE
+
+    def pieces(self) -> Iterator[bytes]:
+        """The tar, a piece at a time."""
+        with ExitStack() as stack:
+            for file in self.files:
+                stack.enter_context(file)
+            for header, file, size in zip(self.headers, self.files, self.sizes, strict=True):
+                yield header
+                left = size
+                while piece := file.read(min(_PIECE, left)):
+                    left -= len(piece)
+                    yield piece
+                if left:
+                    raise TornCheckpoint("a file of the checkpoint became shorter while it was sent")
+                yield bytes(_padding(size))
+            yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def export(checkpoint: Checkpoint, folder: str) -> Export:
+    """The checkpoint in a folder of that name, after all its files were compared with their hashes.
+
+    The optimizer's state stays here. Raises TornCheckpoint.
+    """
+    checkpoint.verify()
+    names = [*sorted(checkpoint.manifest.files), MANIFEST_FILE]
+    created = datetime.fromisoformat(checkpoint.manifest.created).timestamp()
+    with ExitStack() as stack:
+        files = [stack.enter_context(_open(checkpoint.directory / name)) for name in names]
+        sizes = [file.seek(0, 2) for file in files]
+        for file in files:
+            file.seek(0)
+        stack.pop_all()  # they are the export's now
+    headers = [_header(f"{folder}/{name}", size, created) for name, size in zip(names, sizes, strict=True)]
+    return Export(tuple(headers), tuple(files), tuple(sizes))
+
+
+def _open(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise TornCheckpoint(f"{path.name} of checkpoint {path.parent.name} cannot be read") from error
+
+
+def _header(name: str, size: int, created: float) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size = size
+    info.mtime = int(created)
+    return info.tobuf(tarfile.PAX_FORMAT)
+
+
+def _padding(size: int) -> int:
+    return -size % tarfile.BLOCKSIZE

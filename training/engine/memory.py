@@ -1,0 +1,16 @@
+"""What memory is free, and whether an error means that it ran out."""
+
+import torch
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """PyTorch's CPU allocator raises a plain RuntimeError."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and ("not enough memory" in str(error) or "DefaultCPU" in str(error))
+
+
+def free_bytes(device: torch.device) -> int:
+    """What a GPU's memory still holds, with what torch keeps for later."""
+    free = torch.cuda.mem_get_info(device)[0]
+    return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))

@@ -1,0 +1,73 @@
+"""Imports transformers' model classes without PyTorch's compiler and its distributed tensors: we use neither.
+
+Together they are a third of what the engine imports, and a restart waits for it. Where they are needed after all they
+are imported then. Whatever transformers wants of them beyond what is named here makes us import everything.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+_COMPILER = "torch._dynamo"
+_TRACING = f"{_COMPILER}._trace_wrapped_higher_order_op"
+_MARKERS = ("allow_in_graph", "assume_constant_result", "disable")
+_CLASSES = "transformers.models.auto.modeling_auto", "transformers.modeling_layers", "peft"
+
+
+def import_model_classes() -> None:
+    """Once, before anything else imports them. Not thread-safe."""
+    if _COMPILER in sys.modules or "transformers.modeling_utils" in sys.modules:
+        return
+    try:
+        with _without_compiler(), _alone():
+            _import()
+    except (ImportError, AttributeError):
+        _import()
+
+
+def _import() -> None:
+    for name in _CLASSES:
+        import_module(name)
+
+
+@contextmanager
+def _without_compiler() -> Iterator[None]:
+    """Its decorators, which mark functions for it, leave them as they are."""
+    import torch
+
+    compiler, tracing = ModuleType(_COMPILER), ModuleType(_TRACING)
+    compiler.__path__ = []
+    for name in _MARKERS:
+        setattr(compiler, name, _unmarked)
+    tracing.TransformGetItemToIndex = _transform_get_item_to_index  # type: ignore[attr-defined]
+    sys.modules |= {_COMPILER: compiler, _TRACING: tracing}
+    try:
+        yield
+    finally:
+        del sys.modules[_COMPILER], sys.modules[_TRACING]
+        vars(torch).pop("_dynamo", None)
+
+
+def _unmarked(function: Callable[..., Any] | None = None, *_: object, **__: object) -> Callable[..., Any]:
+    return function or _unmarked
+
+
+def _transform_get_item_to_index() -> Any:
+    """The real one, for masks that are made by vmap."""
+    return import_module(_TRACING).TransformGetItemToIndex()
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """There is one process: transformers asks once, and remembers the answer."""
+    import torch
+
+    asked = torch.distributed.is_available
+    torch.distributed.is_available = lambda: False
+    try:
+        yield
+    finally:
+        torch.distributed.is_available = asked

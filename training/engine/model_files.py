@@ -1,0 +1,93 @@
+"""Models on disk: `<root>/<project>/<name>/` holds `model.json` and `checkpoints/`, and is whole or absent."""
+
+import json
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from training.engine import checkpoints
+from training.engine.checkpoints import MANIFEST_FILE, OPTIMIZER_FILE, Checkpoint, Manifest
+from training.engine.model_record import ModelRecord, Target
+from training.engine.tuning import Tuning
+
+log = structlog.get_logger(__name__)
+
+CHECKPOINTS = "checkpoints"
+_MODEL_FILE = "model.json"
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "tokenizer.model",
+)
+_MODEL_FILES = (*_TOKENIZER_FILES, "config.json", "generation_config.json", "model.safetensors.index.json")
+
+
+def make(record: ModelRecord, source: Target) -> dict[int, Checkpoint]:
+    """Write the model's directory with checkpoint 0, whole or not at all. Raises CheckpointNotWritten."""
+    unfinished = record.directory.with_name(f".unfinished-{record.name}-{secrets.token_hex(4)}")
+    names: tuple[str, ...] = _TOKENIZER_FILES
+    if source.model is not None:
+        names = tuple(p.name for p in source.directory.iterdir() if p.name not in (MANIFEST_FILE, OPTIMIZER_FILE))
+    elif record.tuning.mode == "full":
+        names = (*_MODEL_FILES, *(path.name for path in source.directory.glob("*.safetensors")))
+    manifest = Manifest(0, record.full_name, record.base_model, source.key if source.model else None)
+    try:
+        checkpoints.write(unfinished / CHECKPOINTS, manifest, lambda place: _copy(source.directory, place, names))
+        fields = {key: value for key, value in asdict(record).items() if key != "directory"}
+        (unfinished / _MODEL_FILE).write_text(json.dumps(fields, indent=2))
+        unfinished.rename(record.directory)
+    except OSError as error:
+        raise checkpoints.CheckpointNotWritten(f"{record.full_name}: {error.strerror}") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return checkpoints.scan(record.directory / CHECKPOINTS)[0]
+
+
+def load(root: Path) -> Iterator[tuple[ModelRecord, dict[int, Checkpoint]]]:
+    """All models below `root` with their checkpoints; what a killed process left unfinished is removed."""
+    for path in sorted(root.glob(f"*/*/{_MODEL_FILE}")):
+        if path.parent.name.startswith("."):
+            shutil.rmtree(path.parent, ignore_errors=True)  # a creation or deletion that was cut short
+        elif record := _read(path):
+            found, torn = checkpoints.scan(path.parent / CHECKPOINTS)
+            for place in torn:
+                log.warning("torn checkpoint set aside", model=record.full_name, path=place.name)
+            yield record, found
+
+
+def bury(record: ModelRecord) -> Path:
+    """Take a model's directory out of sight at once; the caller removes it from where it lies then."""
+    return record.directory.rename(record.directory.with_name(f".deleted-{record.name}-{secrets.token_hex(4)}"))
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """The files of the tokenizer, which training does not change."""
+    _copy(source, target, _TOKENIZER_FILES)
+
+
+def _read(path: Path) -> ModelRecord | None:
+    try:
+        fields: dict[str, Any] = json.loads(path.read_text())
+        targets = tuple(fields["tuning"].pop("target_modules"))
+        tuning = Tuning(**fields.pop("tuning"), target_modules=targets)
+        return ModelRecord(**fields, tuning=tuning, directory=path.parent)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        log.error("model skipped: its file cannot be read", path=str(path), error=str(error))
+        return None
+
+
+def _copy(source: Path, target: Path, names: Iterable[str]) -> None:
+    for name in names:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)

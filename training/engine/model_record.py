@@ -1,0 +1,62 @@
+"""A model and what its names mean: the records that the registry keeps, and what is wrong with a name."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from training.engine.tuning import Tuning
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+"""Of an entity, a project or a model: it becomes a directory's."""
+INFERENCE_NAME = re.compile(
+    r"(?:wandb-artifact:///(?P<entity>[^/]+)/(?=[^/]+/))?"
+    r"(?:(?P<project>[^/@:]+)/)?(?P<name>[^/@:]+?)(?:(?:@|:step)(?P<step>\d{1,9}))?"
+)
+
+
+class UnknownModel(Exception):
+    """No model, checkpoint or base model of that name."""
+
+
+class ModelExists(Exception):
+    """The name is taken by a model that was not asked for."""
+
+
+class BadModelName(ValueError):
+    """The name cannot be a directory's, or means nothing."""
+
+
+class CheckpointInUse(Exception):
+    """The newest checkpoint is the model's state and cannot be deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRecord:
+    """A trainable model, made from `origin`: a base model's name, or another model's checkpoint `project/name@step`."""
+
+    id: str
+    entity: str
+    project: str
+    name: str
+    base_model: str
+    origin: str
+    tuning: Tuning
+    created: str
+    directory: Path
+
+    @property
+    def full_name(self) -> str:
+        """`project/name`."""
+        return f"{self.project}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Weights that can be sampled: a checkpoint, or a base model (whose `model` is None). `key` names them exactly."""
+
+    key: str
+    directory: Path
+    base_directory: Path
+    tuning: Tuning
+    model: ModelRecord | None = None
+    step: int = 0

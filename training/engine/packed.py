@@ -1,0 +1,132 @@
+"""Training batches without padding, in which what sequences begin with alike is computed once."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from peft import PeftModel
+from torch import Tensor
+from transformers import AttentionInterface
+
+from training.engine.head import head_logprobs
+from training.engine.rows import common_prefix
+from training.engine.varlen import Segments, varlen_attention
+
+ATTENTION = "learnloop_packed"
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How packed tokens attend: `segments`, over keys taken by `keys` ([K]; None: all of them, in order)."""
+
+    segments: Segments
+    keys: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBatch:
+    """Sequences packed one after the other, each without what it shares with the beginning of the one before.
+
+    `members` are their numbers in the list that was cut up. `tokens` and `positions` are [n]. For each of the N chosen
+    tokens, members in order: `before` [N], the packed place whose hidden state predicts it, `targets` [N], and
+    `sequence` [N], its member's place in `members`.
+    """
+
+    members: tuple[int, ...]
+    tokens: Tensor
+    positions: Tensor
+    packing: Packing
+    before: Tensor
+    targets: Tensor
+    sequence: Tensor
+
+    def logprobs(self, model: Any) -> tuple[Tensor, Tensor]:
+        """As PaddedBatch.logprobs. The model's attention must be `ATTENTION`, its shape Llama's."""
+        base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+        # Weights in float32 are masters: products are made in bfloat16 where they are fast.
+        masters = self.tokens.device.type == "cuda" and base.lm_head.weight.dtype == torch.float32
+        with torch.autocast(self.tokens.device.type, torch.bfloat16, enabled=masters):
+            hidden = base.model(
+                input_ids=self.tokens[None], position_ids=self.positions[None], use_cache=False, packing=self.packing
+            ).last_hidden_state[0]
+        chosen = hidden[self.before]
+        return head_logprobs(chosen.bfloat16() if masters else chosen, base.lm_head.weight, self.targets)
+
+
+def packed_batches(
+    ids: Sequence[Sequence[int]], chosen: Sequence[Sequence[int]], max_tokens: int, device: torch.device
+) -> Iterator[PackedBatch]:
+    """Cut sequences into batches of at most `max_tokens` packed tokens (one sequence may be longer).
+
+    In the order of their tokens each sequence shares most with its neighbours: a group's prompt, or the part before a
+    conversation forked, lies in a batch once.
+    """
+    arrays = [np.asarray(sequence, dtype=np.int64) for sequence in ids]
+    members: list[int] = []
+    size = 0
+    for number in sorted(range(len(ids)), key=lambda number: tuple(ids[number])):
+        own = len(arrays[number]) - (common_prefix(arrays[members[-1]], arrays[number]) if members else 0)
+        if members and size + own > max_tokens:
+            yield _packed(members, arrays, chosen, device)
+            members, size, own = [], 0, len(arrays[number])
+        members.append(number)
+        size += own
+    if members:
+        yield _packed(members, arrays, chosen, device)
+
+
+def _packed(
+    members: list[int], ids: Sequence[npt.NDArray[np.int64]], chosen: Sequence[Sequence[int]], device: torch.device
+) -> PackedBatch:
+    tokens, positions, keys, before, targets, sequence = ([np.empty(0, dtype=np.int64)] for _ in range(6))
+    queries, lengths = [], []
+    previous, places, size = ids[members[0]][:0], np.empty(0, dtype=np.int64), 0
+    for row, number in enumerate(members):
+        whole, picked = ids[number], np.asarray(chosen[number], dtype=np.int64)
+        shared = common_prefix(previous, whole)
+        own = len(whole) - shared
+        places = np.concatenate([places[:shared], np.arange(size, size + own)])
+        if own:
+            tokens.append(whole[shared:])
+            positions.append(np.arange(shared, len(whole)))
+            keys.append(places)
+            queries.append(own)
+            lengths.append(len(whole))
+        before.append(places[picked - 1])
+        targets.append(whole[picked])
+        sequence.append(np.full(len(picked), row))
+        previous, size = whole, size + own
+
+    def joined(parts: list[npt.NDArray[np.int64]]) -> Tensor:
+        return torch.from_numpy(np.concatenate(parts)).to(device)
+
+    packing = Packing(Segments.of(queries, lengths, device), None if sum(lengths) == size else joined(keys))
+    return PackedBatch(
+        tuple(members), joined(tokens), joined(positions), packing, joined(before), joined(targets), joined(sequence)
+    )
+
+
+def _attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: None,
+    scaling: float | None = None,
+    *,
+    packing: Packing,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """In transformers' interface: [1, heads, n, D] and [1, kv_heads, n, D] give [1, n, heads, D]."""
+    kind = torch.bfloat16 if query.device.type == "cuda" else query.dtype
+    query, key, value = (part[0].transpose(0, 1).to(kind) for part in (query, key, value))
+    if packing.keys is not None:
+        key, value = key[packing.keys], value[packing.keys]
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    return varlen_attention(query, key, value, packing.segments, scale=scale)[None], None
+
+
+AttentionInterface.register(ATTENTION, _attention)

@@ -1,0 +1,107 @@
+"""Where the conversations of a supervised job come from: a file of the data directory, or a host that was allowed.
+
+A URL is somebody else's wish: nothing is fetched but from hosts that the operator named, never after a redirect.
+"""
+
+import asyncio
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import httpx
+
+from training.engine.protocol import ApiError
+
+Json = Any
+
+FETCH_S = 120.0
+"""For the whole of a file, however slowly it comes."""
+_PARAM = "training_data_url"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingData:
+    """Reads JSONL, a conversation a line."""
+
+    data_dir: Path
+    max_bytes: int
+    hosts: Collection[str] = ()
+    """`host`, or `host:port` where the port is not the scheme's."""
+    fetch_s: float = FETCH_S
+
+    async def read(self, url: str) -> list[Json]:
+        """The conversations behind a URL. Raises ApiError: 400 for a bad one, 413, or 502 where it cannot be had."""
+        try:
+            scheme, host = urlsplit(url).scheme, _host(url)
+        except ValueError:
+            raise _refused() from None
+        if scheme == "file" and not host:
+            raw = await asyncio.to_thread(self._file, url)
+        elif scheme in ("http", "https") and host in self.hosts:
+            raw = await self._fetched(url)
+        else:
+            raise _refused()
+        try:
+            return [json.loads(line) for line in raw.splitlines() if line.strip()]
+        except (ValueError, RecursionError) as error:
+            raise ApiError(400, f"the training data is not JSONL: {error}", param=_PARAM) from None
+
+    def _file(self, url: str) -> bytes:
+        path = Path(unquote(urlsplit(url).path))
+        try:
+            path = path.resolve()
+            if not path.is_relative_to(self.data_dir.resolve()):
+                raise _refused()
+            with path.open("rb") as file:
+                raw = file.read(self.max_bytes + 1)
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+            why = error.strerror if isinstance(error, OSError) else error
+            raise ApiError(400, f"the training data cannot be read: {why}", param=_PARAM) from None
+        if len(raw) > self.max_bytes:
+            raise self._too_large()
+        return raw
+
+    async def _fetched(self, url: str) -> bytes:
+        raw = bytearray()
+        try:
+            async with (
+                asyncio.timeout(self.fetch_s),
+                httpx.AsyncClient(follow_redirects=False, trust_env=False) as client,
+                client.stream("GET", url) as response,
+            ):
+                if response.status_code != httpx.codes.OK:
+                    raise _no_data(f"{_host(url)} answered {response.status_code}")
+                async for chunk in response.aiter_bytes():
+                    raw += chunk
+                    if len(raw) > self.max_bytes:
+                        raise self._too_large()
+        except TimeoutError:
+            raise _no_data(f"{_host(url)} took longer than {self.fetch_s:.0f} s") from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise _no_data(f"{_host(url)}: {type(error).__name__}") from None
+        return bytes(raw)
+
+    def _too_large(self) -> ApiError:
+        return ApiError(413, f"the training data is larger than {self.max_bytes} bytes", code="body_too_large")
+
+
+def _host(url: str) -> str:
+    """With its port if the URL names one. A URL with a user or password names no host that could be allowed."""
+    return urlsplit(url).netloc.lower()
+
+
+def _refused() -> ApiError:
+    return ApiError(
+        400,
+        "training_data_url must be a file:// URL below the engine's data directory, or lead to a host of its "
+        "--training-data-host; send the conversations as training_data instead",
+        code="invalid_value",
+        param=_PARAM,
+    )
+
+
+def _no_data(why: str) -> ApiError:
+    return ApiError(502, f"the training data cannot be fetched: {why}", code="training_data_unavailable", param=_PARAM)

@@ -1,0 +1,70 @@
+"""Causal attention over sequences of different lengths packed one after the other, without padding."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Where sequences begin in packed queries and in packed keys: both int32 [sequences + 1], from 0 to the total.
+
+    A sequence's queries are its last tokens; its keys are all of them.
+    """
+
+    queries: torch.Tensor
+    keys: torch.Tensor
+    longest_queries: int
+    longest_keys: int
+
+    @classmethod
+    def of(cls, queries: Sequence[int], keys: Sequence[int], device: torch.device) -> "Segments":
+        """From the lengths of each sequence."""
+
+        def starts(lengths: Sequence[int]) -> torch.Tensor:
+            return torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device)
+
+        return cls(starts(queries), starts(keys), max(queries), max(keys))
+
+
+def varlen_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, *, scale: float
+) -> torch.Tensor:
+    """[Q, heads, D] from queries [Q, heads, D] and keys and values [K, kv_heads, D]; the last query of a sequence sees
+    all of its keys. FlashAttention on a GPU (bfloat16), one sequence after the other elsewhere."""
+    if query.device.type == "cuda":
+        out: torch.Tensor = torch.ops.aten._flash_attention_forward(
+            query,
+            key,
+            value,
+            segments.queries,
+            segments.keys,
+            segments.longest_queries,
+            segments.longest_keys,
+            0.0,
+            True,
+            False,
+            scale=scale,
+        )[0]
+        return out
+    parts = []
+    for q, k in zip(
+        itertools.pairwise(segments.queries.tolist()), itertools.pairwise(segments.keys.tolist()), strict=True
+    ):
+        own, past = slice(*q), slice(*k)
+        new, count = q[1] - q[0], k[1] - k[0]
+        mask = torch.ones((new, count), dtype=torch.bool, device=query.device).tril(count - new)
+        parts.append(
+            F.scaled_dot_product_attention(
+                query[own].transpose(0, 1),
+                key[past].transpose(0, 1),
+                value[past].transpose(0, 1),
+                attn_mask=mask,
+                scale=scale,
+                enable_gqa=True,
+            ).transpose(0, 1)
+        )
+    return torch.cat(parts)
