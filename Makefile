@@ -28,7 +28,7 @@ serve: $(INSTALLED) ## the service on http://127.0.0.1:8000
 	@$(BIN)/learnloop serve $(ARGS)
 
 test: $(INSTALLED) ## all tests
-	$(BIN)/python -m pytest -q -n 2 $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(ARGS)
 
 check: $(INSTALLED) ## lint, formatting and types
 	$(BIN)/ruff check .

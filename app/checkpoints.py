@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 from sqlalchemy import func, select, update
 
 from app.auth.caller import Caller
@@ -13,12 +14,16 @@ from app.errors import Conflict, NotFound, Unavailable
 from app.model_names import UnknownModelName
 from app.models import Checkpoint, Promotion, Run
 from app.promotions import Promotions
+from app.pushes.push import Pushed, Source, push
+from app.pushes.targets import Target
 from app.runs.state import LIVE
 from app.service import Service
 from training.backends import embedded
 from training.backends.base import BackendRefused, BackendUnavailable
 
 Json = Any
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +136,30 @@ class Checkpoints:
         except NotFound:
             raise UnknownModelName(self.model) from None
 
-    async def export_path(self, step: int | None) -> str:
-        """Where the engine gives the checkpoint out; the newest without a step."""
+    async def exported_step(self, step: int | None) -> int:
+        """That step, or the newest one. Raises NotFound, or Conflict where the engine does not have the files."""
         await self._require_engine()
         found = await self.steps()
         if not found or (step is not None and step not in found):
             raise NotFound(f"{self.model} has no checkpoint {step}")
-        return f"/preview/models/{await self.model_id()}/checkpoints/{max(found) if step is None else step}/export"
+        return max(found) if step is None else step
+
+    async def export_path(self, step: int | None) -> str:
+        """Where the engine gives the checkpoint out; the newest without a step."""
+        exported = await self.exported_step(step)
+        return f"/preview/models/{await self.model_id()}/checkpoints/{exported}/export"
+
+    async def push(self, step: int, target: Target, caller: Caller) -> Pushed:
+        """Push that step there. Raises NotFound, or what `pushes.push` raises."""
+        path = await self.export_path(step)
+        try:
+            address = await self.engine.engine.address()
+        except EngineUnavailable as error:
+            raise Unavailable(str(error)) from error
+        source = Source(f"{self.model}@{step}", f"{address.url}/v1{path}", address.key)
+        pushed = await push(self.service.settings, source, target)
+        log.info("checkpoint pushed", checkpoint=source.checkpoint, url=pushed.url, actor=caller.actor)
+        return pushed
 
     async def _require_engine(self) -> None:
         if (backend := await self.backend()) != embedded.NAME:

@@ -313,6 +313,8 @@ class Checkpoint(Base):
     run_id: Mapped[str] = _run_id()
     step: Mapped[int] = mapped_column(primary_key=True)
     iteration: Mapped[int]
+    model: Mapped[str | None]
+    """What the backend calls it; None for those that were saved before this was kept."""
     success: Mapped[float | None]
     """Sampled validation success, where it was evaluated."""
     is_best: Mapped[bool]

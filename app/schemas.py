@@ -451,6 +451,8 @@ class RunOut(RunBrief):
 class CheckpointOut(BaseModel):
     step: int
     iteration: int
+    model: str | None
+    """What the backend calls it: `project/name@step`, or an artifact of W&B."""
     success: float | None
     is_best: bool
     created_at: datetime

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from importlib import import_module
+from socket import socket
 from typing import Any
 
 import uvloop
@@ -57,11 +58,11 @@ async def _serve(settings: Settings, engine: Engine) -> None:
         server = uvicorn.Server(main.server_config(app, settings))
         begin_to_stop = server.shutdown
 
-        async def shutdown(*args: Any) -> None:
+        async def shutdown(sockets: list[socket] | None = None) -> None:
             app.state.service.feed.end()  # a stream has no end of its own, and would use up the time to stop
-            await begin_to_stop(*args)
+            await begin_to_stop(sockets)
 
-        server.shutdown = shutdown  # type: ignore[assignment,method-assign]
+        server.shutdown = shutdown  # type: ignore[method-assign]
         await server.serve()
 
 

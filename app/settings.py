@@ -31,6 +31,12 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 MODEL_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@-]*(/[A-Za-z0-9._:@-]+)*$"
 """A model's name; never an address, which some of litellm's providers would open."""
 
+PATH_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*"
+"""A place in a store of objects: no slash at its ends, nothing that leads upwards."""
+
+REPO_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
+"""A repository of a hub, NAMESPACE/NAME."""
+
 _HOST = r"(?:[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])"
 _ORIGIN_PATTERN = rf"http://{_HOST}(?::(?!80$)\d{{1,5}})?|https://{_HOST}(?::(?!443$)\d{{1,5}})?"
 
@@ -143,6 +149,23 @@ class Settings(BaseSettings):
     wf_trace_server_url: HttpUrl | None = Field(None, validation_alias=_from("WF_TRACE_SERVER_URL"))
     """Weave's trace server; None: the one that belongs to WANDB_BASE_URL."""
 
+    push_timeout_s: float = Field(1800.0, ge=1.0, le=3600.0)
+    """A push of a checkpoint that takes longer is ended."""
+    hf_token: SecretStr | None = Field(None, validation_alias=_from("HF_TOKEN"))
+    hf_endpoint: HttpUrl = Field(HttpUrl("https://huggingface.co"), validation_alias=_from("HF_ENDPOINT"))
+    """The hub, or a server that speaks its protocol."""
+    hf_repos: Annotated[tuple[tuple[str, str], ...], NoDecode] = ()
+    """Which project may push to which repositories: PROJECT=NAMESPACE/NAME, comma-separated; `*` stands for anything
+    but a slash, alone for all projects."""
+    s3_endpoint: HttpUrl | None = None
+    """A store that speaks S3's protocol; None: Amazon's."""
+    s3_bucket: str | None = Field(None, pattern=r"^[a-z0-9][a-z0-9._-]{1,62}$")
+    s3_region: str = Field("us-east-1", pattern=r"^[a-z0-9-]{1,64}$")
+    s3_key_id: SecretStr | None = None
+    s3_secret: SecretStr | None = None
+    s3_prefix: str = Field("", pattern=rf"^({PATH_PATTERN})?$", max_length=512)
+    """Of all keys; a project's name comes after it."""
+
     @field_validator("log_level", mode="before")
     @classmethod
     def _lower(cls, value: object) -> object:
@@ -197,6 +220,22 @@ class Settings(BaseSettings):
         if not all(map(is_admissible, hosts)):
             raise ValueError("expected host names and networks such as crm.internal or 10.1.0.0/16, comma-separated")
         return hosts
+
+    @field_validator("hf_repos", mode="before")
+    @classmethod
+    def _repos_of_projects(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        pairs = [entry.strip().partition("=") for entry in value.split(",") if entry.strip()]
+        if not all(
+            (project == "*" or re.fullmatch(NAME_PATTERN, project))
+            and re.fullmatch(REPO_PATTERN, repo.replace("*", "x"))
+            for project, _, repo in pairs
+        ):
+            raise ValueError(
+                "expected PROJECT=NAMESPACE/NAME such as mail=acme/mail-*, comma-separated; * as a project: all"
+            )
+        return tuple((project, repo) for project, _, repo in pairs)
 
     @field_validator("local_trainer_gpus", "local_inference_gpus", mode="before")
     @classmethod

@@ -247,6 +247,7 @@ class _Loop:
         return IterationResult(
             iteration=iteration,
             step=self._step,
+            model=self._endpoint().model,
             groups=groups,
             rewards=summarise(scored),
             success=success_rate(scored),

@@ -167,6 +167,8 @@ class IterationResult:
     iteration: int
     step: int
     """The policy's step after this iteration."""
+    model: str
+    """What the backend calls the policy at that step: `project/name@step`, or an artifact of W&B."""
     groups: tuple[Group, ...]
     rewards: RewardSummary
     success: float | None

@@ -2,13 +2,14 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Self
 
 import httpx
 from fastapi import APIRouter, Depends, Path, Query
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from app.api.dependencies import CurrentCaller, CurrentService, Limit
 from app.api.engine import CurrentEngine
@@ -18,7 +19,9 @@ from app.model_list import listed
 from app.model_names import UnknownModelName
 from app.models import Promotion
 from app.promotions import Promotions
+from app.pushes.targets import Target, hub_target, s3_target
 from app.schemas import Name
+from app.settings import PATH_PATTERN, REPO_PATTERN
 
 router = APIRouter(tags=["models"])
 
@@ -74,6 +77,39 @@ class PromoteRequest(BaseModel):
 
     step: Step
     name: Name = Field(alias="as")
+
+
+class PushRequest(BaseModel):
+    """Which checkpoint (by default the newest), and where to: a repository of a hub, or a place in a store."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    step: Step | None = None
+    to: Literal["hf", "s3"]
+    repo: Annotated[str, Field(pattern=rf"^{REPO_PATTERN}$")] | None = None
+    """NAMESPACE/NAME, with hf only; one that is made is private."""
+    prefix: Annotated[str, Field(pattern=rf"^{PATH_PATTERN}$", max_length=512)] | None = None
+    """Below the project's own, with s3 only; None: NAME/STEP."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.to == "hf" and (self.repo is None or self.prefix is not None):
+            raise ValueError("a push to hf names a repo, and no prefix")
+        if self.to == "s3" and self.repo is not None:
+            raise ValueError("a push to s3 names no repo")
+        return self
+
+
+class PushOut(BaseModel):
+    """What lies where now."""
+
+    model: str
+    step: int
+    url: str
+    revision: str | None
+    """The commit, on a hub."""
+    files: int
+    bytes: int
 
 
 class PromotionOut(BaseModel):
@@ -171,6 +207,20 @@ async def export_checkpoint(
     reply = await stack.enter_async_context(checkpoints.engine.stream(path))
     headers = {name: reply.headers[name] for name in ("content-length", "content-disposition")}
     return StreamingResponse(_closing(stack, reply), media_type="application/x-tar", headers=headers)
+
+
+@router.post("/models/{project}/{name}/push")
+async def push_checkpoint(
+    checkpoints: OfModel, service: CurrentService, caller: CurrentCaller, request: PushRequest
+) -> PushOut:
+    """Push a checkpoint to a Hugging Face repository or an S3-compatible store, as far as the operator's settings
+    allow. Answered when it is there; doing it again does no harm. One that is torn is refused, not sent."""
+    step = await checkpoints.exported_step(request.step)
+    if request.repo is not None:
+        target: Target = hub_target(service.settings, checkpoints.project, request.repo)
+    else:
+        target = s3_target(service.settings, checkpoints.project, request.prefix or f"{checkpoints.name}/{step}")
+    return PushOut(model=checkpoints.model, step=step, **asdict(await checkpoints.push(step, target, caller)))
 
 
 @router.delete("/models/{project}/{name}/checkpoints/{step}")

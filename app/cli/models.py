@@ -1,5 +1,6 @@
 """`learnloop models`: what was trained, under which names it is used, and how it leaves."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Self
 from urllib.parse import quote
@@ -13,11 +14,20 @@ from app.cli.client import Service, ServiceRefused, ServiceUnreachable
 from app.cli.options import DEFAULT_URL, AsJson, Url
 from app.cli.terminal import Failure, print_json, results
 
-app = typer.Typer(no_args_is_help=True, help="List, promote, export and delete checkpoints of models.")
+app = typer.Typer(no_args_is_help=True, help="List, promote, export, push and delete checkpoints of models.")
 
 Json = Any
 Model = Annotated[str, typer.Argument(metavar="PROJECT/NAME")]
 _EXPORT_TIMEOUT_S = 600.0
+_PUSH_TIMEOUT_S = 3660.0
+"""More than any service takes for one."""
+
+
+class PushTarget(StrEnum):
+    """Where a checkpoint can be pushed to."""
+
+    HF = "hf"
+    S3 = "s3"
 
 
 class ModelService(Service):
@@ -48,6 +58,10 @@ class ModelService(Service):
     def delete_checkpoint(self, name: str, step: int) -> Json:
         """Delete one for good."""
         return self._call("DELETE", f"{_path(name)}/checkpoints/{step}")
+
+    def push(self, name: str, request: dict[str, Json]) -> Json:
+        """Push a checkpoint; what lies where then."""
+        return self._call("POST", f"{_path(name)}/push", json=request)
 
     def export(self, name: str, step: int | None, to: Path) -> int:
         """Write a checkpoint as a tar; its size in bytes. A file that is not whole does not get that name."""
@@ -127,6 +141,30 @@ def export(
     with ModelService(url, timeout_s=_EXPORT_TIMEOUT_S) as service:
         size = service.export(model, step, to)
     results.print(f"{to}: {size} bytes", soft_wrap=True)
+
+
+@app.command()
+def push(
+    model: Model,
+    to: Annotated[PushTarget, typer.Option(help="A Hugging Face repository, or an S3-compatible store.")],
+    repo: Annotated[str | None, typer.Option(metavar="NAMESPACE/NAME", help="Which repository, with hf.")] = None,
+    prefix: Annotated[
+        str | None, typer.Option(help="Where below the project's own place, with s3. \\[default: NAME/STEP]")
+    ] = None,
+    step: Annotated[int | None, typer.Option(min=0, help="Which checkpoint. \\[default: the newest]")] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Let the service push a checkpoint to where its operator allows it to go."""
+    named = {"to": to.value, "repo": repo, "prefix": prefix, "step": step}
+    request = {name: value for name, value in named.items() if value is not None}
+    with ModelService(url, timeout_s=_PUSH_TIMEOUT_S) as service:
+        pushed = service.push(model, request)
+    if as_json:
+        print_json(pushed)
+        return
+    at = f" at {pushed['revision']}" if pushed["revision"] else ""
+    results.print(f"{pushed['model']}@{pushed['step']} is in {pushed['url']}{at}", soft_wrap=True)
 
 
 @app.command()

@@ -113,8 +113,8 @@ async def _save_checkpoint(session: AsyncSession, run_id: str, result: Iteration
         None,
     )
     if await session.get(Checkpoint, (run_id, result.step)) is None:
-        row = {"run_id": run_id, "step": result.step, "iteration": result.iteration, "success": success}
-        await session.execute(insert(Checkpoint), [row | {"is_best": False}])
+        row = {"run_id": run_id, "step": result.step, "iteration": result.iteration, "model": result.model}
+        await session.execute(insert(Checkpoint), [row | {"success": success, "is_best": False}])
     mine = update(Checkpoint).where(Checkpoint.run_id == run_id)
     await session.execute(mine.values(is_best=Checkpoint.step == result.best_step))
     best_success = (

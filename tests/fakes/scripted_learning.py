@@ -158,6 +158,7 @@ def scripted_result(policy: Policy, iteration: int, step: int, last: int, reply:
     return IterationResult(
         iteration=iteration,
         step=step,
+        model=policy.endpoint(step).model,
         groups=(group,) if iteration else (),
         rewards=RewardSummary(0.1 * iteration, 0.1, 0.0, 1.0, 2)
         if iteration

@@ -50,6 +50,7 @@ async def test_a_run_goes_from_request_to_completed(data_dir: Path, database_url
         assert iterations[2]["train_metrics"] == {"loss": None}  # NaN
         assert iterations[2]["skipped_groups"] == {"no_signal": 1}
         checkpoints = (await client.get(run["links"]["checkpoints"])).json()["items"]
+        assert all(c["model"] for c in checkpoints)
         assert [(c["step"], c["iteration"], c["is_best"]) for c in checkpoints] == [
             (0, 0, False),
             (1, 1, False),

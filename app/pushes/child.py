@@ -1,0 +1,105 @@
+"""The process of one push: takes the checkpoint from the engine, looks whether all of it came, and uploads it.
+
+A process of its own, because no upload of the libraries can be stopped but by ending its process, and because they
+take settings from the environment. What it is to do stands in LEARNLOOP_PUSH (see push.py), for it holds secrets;
+what came of it stands in `result.json` of the folder that it is given.
+"""
+
+import hashlib
+import http.client
+import json
+import os
+import sys
+import tarfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from app.pushes.hugging_face import HubTarget
+from app.pushes.hugging_face import upload as upload_to_hub
+from app.pushes.s3 import S3Target
+from app.pushes.s3 import upload as upload_to_s3
+
+Json = Any
+_ENGINE_PATIENCE_S = 600.0
+"""The engine compares all files with their hashes before its first byte."""
+_FOR_GOOD = (404, 409, 410)
+_MAX_WORDS = 1_000
+
+
+class NotFetched(Exception):
+    """There is nothing to push; the message says why. `status`: 409 is for good, 503 may pass."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def main() -> None:
+    folder, job = Path(sys.argv[1]), json.loads(os.environ.pop("LEARNLOOP_PUSH"))
+    try:
+        files = _fetched(job["url"], job["key"], folder)
+        result = _uploaded(files, job)
+    except NotFetched as error:
+        result = {"status": error.status, "error": str(error)}
+    except Exception as error:  # the libraries' own kinds are many
+        result = {"status": 502, "error": _words(error)}
+    (folder / "result.json").write_text(json.dumps(result))
+
+
+def _uploaded(files: Path, job: Json) -> Json:
+    revision = None
+    if job["to"] == "hf":
+        url, revision = upload_to_hub(files, HubTarget(**job["target"]), message=job["checkpoint"])
+    else:
+        url = upload_to_s3(files, S3Target(**job["target"]))
+    sizes = [path.stat().st_size for path in files.iterdir()]
+    return {"url": url, "revision": revision, "files": len(sizes), "bytes": sum(sizes)}
+
+
+def _fetched(url: str, key: str, folder: Path) -> Path:
+    """The folder with the checkpoint's files, all as its manifest says. Raises NotFetched."""
+    request = urllib.request.Request(url, headers={"authorization": f"Bearer {key}"})
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(request, timeout=_ENGINE_PATIENCE_S) as reply, tarfile.open(fileobj=reply, mode="r|") as tar:
+            tar.extractall(folder / "tar", filter="data")
+    except urllib.error.HTTPError as error:
+        raise NotFetched(409 if error.code in _FOR_GOOD else 503, _said(error)) from error
+    except (OSError, tarfile.TarError, http.client.HTTPException) as error:
+        raise NotFetched(503, f"the checkpoint did not come whole: {error}") from error
+    (files,) = (folder / "tar").iterdir()
+    _verify(files)
+    return files
+
+
+def _verify(files: Path) -> None:
+    digests = json.loads((files / "manifest.json").read_text())["files"]
+    if {path.name for path in files.iterdir()} != {*digests, "manifest.json"}:
+        raise NotFetched(409, "the checkpoint's files are not those of its manifest")
+    for name, expected in digests.items():
+        with (files / name).open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]:
+                raise NotFetched(409, f"{name} differs from its manifest")
+
+
+def _said(error: urllib.error.HTTPError) -> str:
+    try:
+        return str(json.load(error)["error"]["message"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"the engine answered {error.code}"
+
+
+def _words(error: BaseException | None) -> str:
+    """The error's message and those of its causes, in one line."""
+    said = []
+    while error is not None:
+        plain = str(error).partition("Debug source:")[0]  # obstore's own structs follow it
+        said.append(" ".join(plain.split()) or type(error).__name__)
+        error = error.__cause__
+    return ": ".join(said)[:_MAX_WORDS]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Uploads a folder to a repository of the Hugging Face hub."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tenacity import retry, retry_if_exception, stop_after_attempt, wait_exponential
+
+_ATTEMPTS = 3
+"""Of the whole push, which does nothing twice; the library repeats some of its requests by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubTarget:
+    """A repository NAMESPACE/NAME of the Hugging Face hub, or of a server that speaks its protocol."""
+
+    endpoint: str
+    token: str = field(repr=False)
+    repo: str
+
+
+def _passing(error: BaseException) -> bool:
+    from httpx2 import TransportError
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return isinstance(error, TransportError) or (
+        isinstance(error, HfHubHTTPError) and (error.response.status_code == 429 or error.response.status_code >= 500)
+    )
+
+
+@retry(retry=retry_if_exception(_passing), stop=stop_after_attempt(_ATTEMPTS), wait=wait_exponential(0.5), reraise=True)
+def upload(files: Path, target: HubTarget, message: str) -> tuple[str, str]:
+    """All files in one commit to `main`; the repository's address and the commit. A new repository is private.
+
+    Raises what the library raises: its HTTP errors hold the hub's words.
+    """
+    from huggingface_hub import HfApi
+
+    hub = HfApi(endpoint=target.endpoint, token=target.token)
+    hub.create_repo(target.repo, private=True, exist_ok=True)
+    commit = hub.upload_folder(repo_id=target.repo, folder_path=files, commit_message=message)
+    return f"{target.endpoint}/{target.repo}", str(commit.oid)

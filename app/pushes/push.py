@@ -1,0 +1,136 @@
+"""Pushes a checkpoint: a child process does it, within its time, in a folder of its own."""
+
+import asyncio
+import fcntl
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import structlog
+
+from app.child_process import spawn, stop
+from app.errors import BadGateway, Conflict, ServiceError, Unavailable
+from app.pushes.hugging_face import HubTarget
+from app.pushes.targets import Target
+from app.redaction import Redactor, secrets_of
+from app.settings import Settings
+
+AT_ONCE = 2
+"""Pushes under way in one data directory: each needs room for a whole checkpoint there."""
+_RETRY_AFTER_S = 30
+
+log = structlog.get_logger(__name__)
+
+
+class PushFailed(BadGateway):
+    """The far side did not take the checkpoint; the message holds its words."""
+
+    title = "Not pushed"
+
+
+_KINDS: dict[int, type[ServiceError]] = {409: Conflict, 502: PushFailed, 503: Unavailable}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A checkpoint, PROJECT/NAME@STEP, and where the engine gives it out as a tar."""
+
+    checkpoint: str
+    url: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """What lies where now. `revision` is the commit on a hub; `bytes` are those of all files."""
+
+    url: str
+    revision: str | None
+    files: int
+    bytes: int
+
+
+async def push(settings: Settings, source: Source, target: Target) -> Pushed:
+    """Raises PushFailed, Conflict if the checkpoint is not whole, or Unavailable if too many pushes are under way, the
+    engine is not there or the disk is full."""
+    async with _place(settings.data_dir / "pushes") as folder:
+        await _run(folder, _job(source, target), settings.push_timeout_s)
+        result = _result(folder)
+    if "error" in result:
+        # What a server says may repeat what it was sent.
+        why = Redactor(secrets_of(settings)).text(result["error"])
+        log.warning("checkpoint not pushed", checkpoint=source.checkpoint, error=why)
+        raise _KINDS[result["status"]](f"{source.checkpoint} was not pushed: {why}")
+    return Pushed(**result)
+
+
+def _job(source: Source, target: Target) -> str:
+    to = "hf" if isinstance(target, HubTarget) else "s3"
+    return json.dumps({"to": to, "target": asdict(target), **asdict(source)})
+
+
+async def _run(folder: Path, job: str, timeout_s: float) -> None:
+    with (folder / "stderr").open("wb") as stderr:
+        argv = (sys.executable, "-m", "app.pushes.child", str(folder))
+        process = await spawn(argv, stderr=stderr, env=_environment(job))
+    try:
+        async with asyncio.timeout(timeout_s):
+            await process.wait()
+    except TimeoutError:
+        raise PushFailed(f"the push took longer than {timeout_s:g} s and was ended") from None
+    finally:
+        if process.returncode is None:
+            await stop(process, signal.SIGKILL, timeout_s=1.0)
+
+
+def _environment(job: str) -> dict[str, str]:
+    """Ours, without what the libraries would take for settings instead of those they are given."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "HF_"))}
+    # Without Xet a push is a single commit; with it the library makes several, and a reader may meet half of a model.
+    quiet = {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    return {**ours, **quiet, "LEARNLOOP_PUSH": job}
+
+
+def _result(folder: Path) -> dict[str, Any]:
+    try:
+        result: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    except (OSError, ValueError):
+        last = (folder / "stderr").read_text(errors="replace").strip().splitlines()[-1:]
+        return {"status": 503, "error": f"the process that pushes ended early: {''.join(last) or 'it said nothing'}"}
+    return result
+
+
+@asynccontextmanager
+async def _place(parent: Path) -> AsyncIterator[Path]:
+    """An empty folder, held by a lock: what a killed service left in it is gone. Raises Unavailable."""
+    lock = _lock(parent)
+    folder = Path(lock.name).with_suffix("")
+    with lock:
+        try:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            folder.mkdir(mode=0o700)
+            yield folder
+        except OSError as error:
+            raise Unavailable(f"a checkpoint cannot be put into {parent}: {error.strerror}") from error
+        finally:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+def _lock(parent: Path) -> TextIO:
+    parent.mkdir(parents=True, exist_ok=True)
+    for number in range(AT_ONCE):
+        file = (parent / f"{number}.lock").open("w")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+        else:
+            return file
+    raise Unavailable(f"{AT_ONCE} checkpoints are being pushed; try again later", retry_after_s=_RETRY_AFTER_S)

@@ -1,0 +1,63 @@
+"""Where checkpoints may go: what the operator's settings allow. A request names only a place inside of that."""
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from importlib.util import find_spec
+from typing import Any
+
+from app.errors import Conflict, Forbidden
+from app.pushes.hugging_face import HubTarget
+from app.pushes.s3 import S3Target
+from app.settings import Settings
+
+Target = HubTarget | S3Target
+
+
+def hub_target(settings: Settings, project: str, repo: str) -> HubTarget:
+    """A repository that the project may push to. Raises Conflict (a setting or the library is missing) or Forbidden."""
+    _require_settings({"HF_TOKEN": settings.hf_token, "LEARNLOOP_HF_REPOS": settings.hf_repos})
+    _require_library("huggingface_hub")
+    allowed = [pattern for owner, pattern in settings.hf_repos if owner in ("*", project)]
+    if not any(_matches(repo, pattern) for pattern in allowed):
+        raise Forbidden(f"the project {project} may push to: {', '.join(allowed) or 'no repository'}")
+    assert settings.hf_token is not None
+    return HubTarget(str(settings.hf_endpoint).rstrip("/"), settings.hf_token.get_secret_value(), repo)
+
+
+def s3_target(settings: Settings, project: str, prefix: str) -> S3Target:
+    """A place of the project in the bucket, below the operator's prefix and the project's name. Raises Conflict."""
+    _require_settings(
+        {
+            "LEARNLOOP_S3_BUCKET": settings.s3_bucket,
+            "LEARNLOOP_S3_KEY_ID": settings.s3_key_id,
+            "LEARNLOOP_S3_SECRET": settings.s3_secret,
+        }
+    )
+    _require_library("obstore")
+    assert settings.s3_bucket is not None
+    assert settings.s3_key_id is not None
+    assert settings.s3_secret is not None
+    return S3Target(
+        endpoint=None if settings.s3_endpoint is None else str(settings.s3_endpoint).rstrip("/"),
+        bucket=settings.s3_bucket,
+        region=settings.s3_region,
+        key_id=settings.s3_key_id.get_secret_value(),
+        secret=settings.s3_secret.get_secret_value(),
+        prefix="/".join(part for part in (settings.s3_prefix, project, prefix) if part),
+    )
+
+
+def _matches(repo: str, pattern: str) -> bool:
+    """Part by part, so that a * stands for no slash."""
+    parts, wanted = repo.split("/"), pattern.split("/")
+    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
+
+
+def _require_settings(needed: Mapping[str, Any]) -> None:
+    if missing := [name for name, value in needed.items() if not value]:
+        raise Conflict(f"the service is not set up for this push; its operator has not set: {', '.join(missing)}")
+
+
+def _require_library(module: str) -> None:
+    if find_spec(module) is None:
+        raise Conflict(f"the service lacks {module}: its operator installs it with pip install 'learnloop[export]'")

@@ -1,0 +1,116 @@
+"""A Hugging Face hub on a real port: the endpoints that `create_repo` and `upload_folder` use without Xet."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.fakes.answering import Answer, answering
+
+Json = Any
+
+
+@dataclass
+class Repo:
+    """Its files are those of the last commit on `main`."""
+
+    private: bool
+    files: dict[str, bytes] = field(default_factory=dict)
+    commits: list[str] = field(default_factory=list)
+    """Their messages."""
+
+    @property
+    def head(self) -> str:
+        return hashlib.sha1(f"{len(self.commits)}".encode()).hexdigest()
+
+
+@dataclass
+class HubServer:
+    """`refusals` are (status, words) that are answered first, one after the other. Large files go through LFS."""
+
+    token: str = "hf_" + "t" * 34
+    refusals: list[tuple[int, str]] = field(default_factory=list)
+    repos: dict[str, Repo] = field(default_factory=dict)
+    objects: dict[str, bytes] = field(default_factory=dict)
+    """By their SHA-256."""
+    requests: list[str] = field(default_factory=list)
+    url: str = ""
+
+    def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        self.requests.append(f"{method} {path}")
+        if path.startswith("/lfs/"):  # a signed address: no token comes with it
+            digest = path.removeprefix("/lfs/")
+            if hashlib.sha256(body).hexdigest() != digest:
+                return _json(400, {"error": "other bytes were announced"})
+            self.objects[digest] = body
+            return 200, {}, b""
+        if headers.get("authorization") != f"Bearer {self.token}":
+            return _json(401, {"error": f"no such token: {headers.get('authorization')}"})
+        if self.refusals:
+            status, words = self.refusals.pop(0)
+            return _json(status, {"error": words})
+        if path == "/api/repos/create":
+            return self._create(json.loads(body))
+        return self._of_repo(method, path, body)
+
+    def _create(self, asked: Json) -> Answer:
+        id = f"{asked['organization']}/{asked['name']}"
+        status = 409 if id in self.repos else 200
+        self.repos.setdefault(id, Repo(asked.get("private") or asked.get("visibility") == "private"))
+        return _json(status, {"url": f"{self.url}/{id}"})
+
+    def _of_repo(self, method: str, path: str, body: bytes) -> Answer:
+        for id, repo in self.repos.items():
+            match path.removeprefix(f"/api/models/{id}").removeprefix(f"/{id}"):
+                case "/preupload/main":
+                    return _json(200, {"files": [_mode(each, repo) for each in json.loads(body)["files"]]})
+                case ".git/info/lfs/objects/batch":
+                    return _json(200, {"objects": [self._upload(each) for each in json.loads(body)["objects"]]})
+                case "/commit/main":
+                    return self._commit(id, [json.loads(line) for line in body.splitlines()])
+                case "/revision/main" | "" if method == "GET":
+                    return _json(200, {"id": id, "sha": repo.head, "siblings": [], "tags": [], "private": repo.private})
+        return _json(404, {"error": f"not scripted: {method} {path}"})
+
+    def _upload(self, asked: Json) -> Json:
+        there = asked["oid"] in self.objects
+        return asked | ({} if there else {"actions": {"upload": {"href": f"{self.url}/lfs/{asked['oid']}"}}})
+
+    def _commit(self, id: str, lines: list[Json]) -> Answer:
+        repo, values = self.repos[id], _by_key(lines)
+        new = {each["path"]: base64.b64decode(each["content"]) for each in values["file"]}
+        new |= {each["path"]: self.objects[each["oid"]] for each in values["lfsFile"]}
+        repo.files |= new
+        repo.commits.append(values["header"][0]["summary"])
+        return _json(200, {"commitUrl": f"{self.url}/{id}/commit/{repo.head}", "commitOid": repo.head})
+
+
+def _by_key(lines: list[Json]) -> dict[str, list[Json]]:
+    kinds = ("header", "file", "lfsFile")
+    return {kind: [each["value"] for each in lines if each["key"] == kind] for kind in kinds}
+
+
+def _mode(file: Json, repo: Repo) -> Json:
+    """Large files by LFS, and the id that the file has in the repository now."""
+    mode = "lfs" if file["path"].endswith(".safetensors") else "regular"
+    there = repo.files.get(file["path"])
+    oid = None
+    if there is not None:
+        git = b"blob %d\0" % len(there) + there
+        oid = hashlib.sha256(there).hexdigest() if mode == "lfs" else hashlib.sha1(git).hexdigest()
+    return {"path": file["path"], "uploadMode": mode, "shouldIgnore": False, "oid": oid}
+
+
+def _json(status: int, body: Json) -> Answer:
+    return status, {"content-type": "application/json"}, json.dumps(body).encode()
+
+
+@contextmanager
+def hub_server() -> Iterator[HubServer]:
+    """A hub that listens for as long as the block."""
+    server = HubServer()
+    with answering(server.answer) as server.url:
+        yield server

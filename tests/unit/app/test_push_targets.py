@@ -1,0 +1,71 @@
+"""Where a project may push to."""
+
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+from app.errors import Conflict, Forbidden
+from app.pushes import targets
+from app.pushes.targets import hub_target, s3_target
+from app.settings import Settings, SettingsError, load_settings
+
+
+def _settings(**more: Any) -> Settings:
+    fixed = {"hf_token": "token", "s3_bucket": "models", "s3_key_id": "id", "s3_secret": "secret"}
+    return load_settings(_env_file=None, **fixed | more)
+
+
+@pytest.mark.parametrize(
+    ("repos", "repo", "allowed"),
+    [
+        ("mail=acme/mail", "acme/mail", True),
+        ("mail=acme/mail", "acme/mail2", False),
+        ("mail=acme/mail", "acme/Mail", False),
+        ("mail=acme/m*", "acme/mail", True),
+        ("sales=acme/mail", "acme/mail", False),
+        ("sales=acme/s, mail=acme/mail", "acme/mail", True),
+        ("*=acme/*", "acme/mail", True),
+        ("*=acme/*", "other/mail", False),
+        ("mail=*/mail", "acme/mail", True),
+    ],
+)
+def test_repositories_of_a_project(repos: str, repo: str, allowed: bool) -> None:
+    settings = _settings(hf_repos=repos)
+    if allowed:
+        assert hub_target(settings, "mail", repo).repo == repo
+    else:
+        with pytest.raises(Forbidden, match="may push to"):
+            hub_target(settings, "mail", repo)
+
+
+@pytest.mark.parametrize("repos", ["acme/mail", "mail=acme", "mail=acme/a/b", "mail=", "a/b=acme/mail", "mail=/x"])
+def test_repositories_that_nobody_can_mean(repos: str) -> None:
+    with pytest.raises(SettingsError, match="expected PROJECT=NAMESPACE/NAME"):
+        _settings(hf_repos=repos)
+
+
+@pytest.mark.parametrize(("own", "key"), [("", "mail/live/1"), ("a/b", "a/b/mail/live/1")])
+def test_a_project_has_its_place_in_the_bucket(own: str, key: str) -> None:
+    assert s3_target(_settings(s3_prefix=own), "mail", "live/1").prefix == key
+
+
+@pytest.mark.parametrize("prefix", ["/a", "a/", "../a", "a//b", "a/../b"])
+def test_prefixes_lead_nowhere_else(prefix: str) -> None:
+    with pytest.raises(SettingsError, match="LEARNLOOP_S3_PREFIX"):
+        _settings(s3_prefix=prefix)
+
+
+def test_a_library_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = ("obstore", "huggingface_hub")
+    monkeypatch.setattr(targets, "find_spec", lambda name: None if name in absent else find_spec(name))
+    with pytest.raises(Conflict, match=r"lacks obstore.*learnloop\[export\]"):
+        s3_target(_settings(), "mail", "x")
+    with pytest.raises(Conflict, match="lacks huggingface_hub"):
+        hub_target(_settings(hf_repos="*=acme/*"), "mail", "acme/x")
+
+
+def test_secrets_are_not_shown() -> None:
+    shown = repr((s3_target(_settings(), "mail", "x"), hub_target(_settings(hf_repos="*=a/*"), "mail", "a/x")))
+    assert "secret" not in shown
+    assert "token" not in shown
