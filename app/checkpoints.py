@@ -11,6 +11,7 @@ from app.auth.caller import Caller
 from app.engine_client import EngineClient
 from app.engine_process import EngineUnavailable
 from app.errors import Conflict, NotFound, Unavailable
+from app.events import EventType, append
 from app.model_names import UnknownModelName
 from app.models import Checkpoint, Promotion, Run
 from app.promotions import Promotions
@@ -150,7 +151,8 @@ class Checkpoints:
         return f"/preview/models/{await self.model_id()}/checkpoints/{exported}/export"
 
     async def push(self, step: int, target: Target, caller: Caller) -> Pushed:
-        """Push that step there. Raises NotFound, or what `pushes.push` raises."""
+        """Push that step there, and say so in the log of the run that made it. Raises NotFound, or what `pushes.push`
+        raises."""
         path = await self.export_path(step)
         try:
             address = await self.engine.engine.address()
@@ -159,7 +161,15 @@ class Checkpoints:
         source = Source(f"{self.model}@{step}", f"{address.url}/v1{path}", address.key)
         pushed = await push(self.service.settings, source, target)
         log.info("checkpoint pushed", checkpoint=source.checkpoint, url=pushed.url, actor=caller.actor)
+        await self._note_pushed(step, pushed, caller)
         return pushed
+
+    async def _note_pushed(self, step: int, pushed: Pushed, caller: Caller) -> None:
+        made = (await self._of_runs()).get(step)
+        data = {"step": step, "url": pushed.url, "revision": pushed.revision}
+        async with self.service.sessions.begin() as session:
+            if made is not None and await session.get(Run, made.run_id, with_for_update=True) is not None:
+                await append(session, made.run_id, EventType.CHECKPOINT_PUSHED, caller.actor, data)
 
     async def _require_engine(self) -> None:
         if (backend := await self.backend()) != embedded.NAME:

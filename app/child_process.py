@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -94,7 +95,10 @@ def end_leftover(path: Path, timeout_s: float = 10.0) -> bool:
     process = read(path)
     if process is None:
         return False
-    with suppress(ProcessLookupError, psutil.Error):
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout_s)
+    deadline = time.monotonic() + timeout_s
+    # Not psutil's wait: it waits for whoever adopted the dead child to take notice, too.
+    while read(path) is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
     return True

@@ -34,6 +34,7 @@ class EventType(StrEnum):
     PHASE_COMPLETED = "phase.completed"
     ITERATION_COMPLETED = "iteration.completed"
     BUDGET_REACHED = "budget.reached"
+    CHECKPOINT_PUSHED = "checkpoint.pushed"
 
 
 async def append(

@@ -107,4 +107,4 @@ async def _is_over(service: Service, run_id: str, sent: int) -> bool:
     return RunStatus(run.status) in TERMINAL and sent >= run.event_seq
 
 
-_MAY_BE_LAST = {f"run.{status}" for status in TERMINAL} | {EventType.RUN_FORKED}
+_MAY_BE_LAST = {f"run.{status}" for status in TERMINAL} | {EventType.RUN_FORKED, EventType.CHECKPOINT_PUSHED}

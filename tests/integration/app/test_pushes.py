@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import insert
 
+from app.models import Checkpoint
+from app.pushes.push import AT_ONCE
 from tests.conditions import until
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.hub_server import HubServer, hub_server
@@ -96,6 +99,20 @@ async def test_to_a_repository(pushing: ModelStage, hub: HubServer) -> None:
     assert (again, len(repo.commits)) == (newest, 2)
 
 
+async def test_the_run_that_made_it_tells_of_it(pushing: ModelStage, store: ObjectStore) -> None:
+    run_id = await pushing.run_of()
+    async with pushing.service.sessions.begin() as session:
+        await session.execute(insert(Checkpoint), [{"run_id": run_id, "step": 1, "iteration": 1, "is_best": False}])
+    pushed = await _push(pushing, {"to": "s3"})
+    page = (await pushing.service.client.get(f"/runs/{run_id}/events")).json()
+    (event,) = page["items"]
+    assert (event["type"], event["actor"][:7]) == ("checkpoint.pushed", "key:ll_")
+    assert event["data"] == {"step": 1, "url": pushed["url"], "revision": None}
+    # A stream of the run ends after it.
+    stream = await pushing.service.client.get(f"/runs/{run_id}/events", headers={"accept": "text/event-stream"})
+    assert "event: checkpoint.pushed" in stream.text
+
+
 async def test_to_a_store(pushing: ModelStage, store: ObjectStore, data_dir: Path) -> None:
     store.refusals.append((503, "SlowDown"))  # passes
     (data_dir / "pushes" / "0").mkdir(parents=True)
@@ -162,17 +179,25 @@ async def test_a_torn_checkpoint_does_not_leave(pushing: ModelStage, store: Obje
     assert store.puts == []
 
 
-async def test_a_push_has_its_time_and_its_place(
+async def test_so_many_at_once(pushing: ModelStage, store: ObjectStore, data_dir: Path) -> None:
+    store.hanging.set()
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(AT_ONCE):
+            tasks.create_task(_push(pushing, {"to": "s3"}))
+        await until(lambda: len(list((data_dir / "pushes").glob("?"))) == AT_ONCE)
+        third = await pushing.service.client.post(f"/models/{CALLER}/push", json={"to": "s3"})
+        assert (third.status_code, third.headers["retry-after"]) == (503, "30")
+        store.hanging.clear()
+        store.released.set()
+
+
+async def test_a_push_has_its_time(
     model_engine: EngineProcess, data_dir: Path, database_url: str, hub: HubServer, store: ObjectStore
 ) -> None:
     store.hanging.set()
-    settings = _settings(hub, store) | {"push_timeout_s": 2}
-    async with _stage(model_engine, data_dir, database_url, **settings) as stage, asyncio.TaskGroup() as tasks:
-        for _ in range(2):
-            tasks.create_task(_push(stage, {"to": "s3"}, 502))
-        await until(lambda: len(list((data_dir / "pushes").glob("?"))) == 2)
-        third = await stage.service.client.post(f"/models/{CALLER}/push", json={"to": "s3"})
-        assert (third.status_code, third.headers["retry-after"]) == (503, "30")
+    settings = _settings(hub, store) | {"push_timeout_s": 1}
+    async with _stage(model_engine, data_dir, database_url, **settings) as stage:
+        assert "took longer than 1 s" in (await _push(stage, {"to": "s3"}, 502))["detail"]
     assert not list((data_dir / "pushes").glob("?"))
 
 
