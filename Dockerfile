@@ -9,7 +9,7 @@ WORKDIR /srv/learnloop
 # Dependencies first: this layer stays as long as pyproject.toml does.
 COPY pyproject.toml ./
 RUN python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
-    print(*p['dependencies'], *p['optional-dependencies']['embedded'], sep='\n')" > /tmp/requirements.txt \
+    print(*p['dependencies'], *p['optional-dependencies']['embedded'], *p['optional-dependencies']['export'], sep='\n')" > /tmp/requirements.txt \
     && pip install --extra-index-url "$TORCH_INDEX" --requirement /tmp/requirements.txt
 COPY README.md LICENSE ./
 COPY alembic ./alembic

@@ -7,6 +7,6 @@ from benchmarks.zombies import zombies
 
 
 async def test_a_worker_that_comes_back_changes_nothing(data_dir: Path) -> None:
-    result = await zombies(data_dir, rounds=1, ttl_s=1.5)
+    result = await zombies(data_dir, rounds=1, ttl_s=1.0)
     assert result["violations"] == []
     assert result["freezes"] == len(POINTS)

@@ -27,12 +27,19 @@ def _norm_forward(module: Any, hidden: Tensor) -> Tensor:
 
 
 def _mlp_forward(module: Any, hidden: Tensor) -> Tensor:
-    from training.engine.kernels import SiluMul  # it needs Triton, which only torch for CUDA brings
-
     gate, up = module.gate_proj(hidden), module.up_proj(hidden)
-    mixed: Tensor = SiluMul.apply(gate.flatten(0, -2), up.flatten(0, -2))  # type: ignore[no-untyped-call]
+    mixed = _silu_mul(gate.flatten(0, -2), up.flatten(0, -2))
     down: Tensor = module.down_proj(mixed.view(gate.shape))
     return down
+
+
+def _silu_mul(gate: Tensor, up: Tensor) -> Tensor:
+    if gate.device.type != "cuda":
+        return F.silu(gate) * up
+    from training.engine.kernels import SiluMul  # it needs Triton, which only torch for CUDA brings
+
+    mixed: Tensor = SiluMul.apply(gate, up)  # type: ignore[no-untyped-call]
+    return mixed
 
 
 def _lora_forward(module: Any, hidden: Tensor) -> Tensor:

@@ -45,6 +45,8 @@ class Policy:
         self.optimizer = Optimizer((n, p) for n, p in model.named_parameters() if p.requires_grad)
         self._base_directory = base_directory
         self._reference: PreTrainedModel | None = None
+        self.recomputing = False
+        """Whether the backward pass computes activations again, because memory does not hold them."""
         self._most_tokens: int | None = None
         """What memory was found to hold in one pass."""
         self._packed = self.device.type == "cuda" and FusedWeights.supports(self.base)
@@ -115,13 +117,9 @@ class Policy:
         log.warning("training out of memory", batch_tokens=self._most_tokens, recompute=self.recomputing)
         return True
 
-    @property
-    def recomputing(self) -> bool:
-        """Whether the backward pass computes activations again, because memory does not hold them."""
-        return self.base.is_gradient_checkpointing
-
     def _recompute(self) -> None:
         """Keep only each layer's input for the backward pass (Chen et al. 2016)."""
+        self.recomputing = True
         self.base.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[no-untyped-call]
         for module in self.base.modules():
             if hasattr(module, "gradient_checkpointing"):

@@ -3,8 +3,6 @@
 import asyncio
 import hashlib
 import json
-from pathlib import Path
-from typing import Any
 
 import httpx
 import openai
@@ -12,44 +10,6 @@ import pytest
 
 from tests.fakes.engine_process import EngineProcess
 from tests.integration.engine.training_client import create_model, events, sample, sampled_group, submit, train
-
-
-async def test_an_unmodified_art_script_trains(engine: EngineProcess, tmp_path: Path) -> None:
-    import art
-    from art.serverless.backend import ServerlessBackend
-
-    backend = ServerlessBackend(api_key="none", base_url=engine.base_url)
-    model: Any = art.TrainableModel(name="scripted", project="art", base_model="tiny", base_path=str(tmp_path))
-    await model.register(backend)
-    assert await model.get_step() == 0
-
-    async def rollout(seed: int) -> art.Trajectory:
-        message: Any = {"role": "user", "content": "When?"}
-        completion = await model.openai_client().chat.completions.create(
-            model=model.get_inference_name(), messages=[message], max_tokens=12, seed=seed, logprobs=True
-        )
-        [choice] = completion.choices
-        assert choice.logprobs is not None
-        assert choice.logprobs.content is not None
-        odd = sum(int(token.token.split(":")[1]) % 2 for token in choice.logprobs.content)
-        return art.Trajectory(messages_and_choices=[message, choice], reward=odd / len(choice.logprobs.content))
-
-    waiting: Any = [art.TrajectoryGroup(rollout(10 * group + seed) for seed in range(4)) for group in range(2)]
-    groups = await art.gather_trajectory_groups(waiting)
-    result = await backend.train(model, groups, learning_rate=1e-2, importance_sampling_level="sequence")
-    assert result.step == 1
-    assert result.metrics["data/step_num_gradient_steps"] == 1
-    assert result.metrics["data/step_num_trajectories"] == 8
-    assert result.metrics["loss/grad_norm"] > 0
-    assert await model.get_step() == 1
-    assert model.get_inference_name(step=0).endswith(":step0")
-    completion = await model.openai_client().chat.completions.create(
-        model=model.get_inference_name(step=0), messages=[{"role": "user", "content": "When?"}], max_tokens=1
-    )
-    assert completion.model == "art/scripted@0"
-    await model.delete_checkpoints()
-    await backend.delete(model)
-    await backend.close()
 
 
 async def test_the_hosted_client_sees_pages_events_and_deletions(

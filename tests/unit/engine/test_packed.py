@@ -1,6 +1,7 @@
 """Packed training batches: what is shared is computed once, and nothing else changes."""
 
 import random
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,9 +15,14 @@ from transformers import AutoModelForCausalLM
 
 from tests.fakes.tiny_model import make_tiny_model
 from training.engine.forward import padded_batches
+from training.engine.grpo import TrainOptions
+from training.engine.grpo_step import grpo_step
 from training.engine.head import PIECE_BYTES, head_logprobs
 from training.engine.lean import LoraProduct
 from training.engine.packed import ATTENTION, packed_batches
+from training.engine.policy import Policy
+from training.engine.trajectories import TrainSequence
+from training.engine.tuning import Tuning
 
 CPU = torch.device("cpu")
 
@@ -116,3 +122,65 @@ def test_the_lean_adapter_is_the_adapter() -> None:
         results.append([out.detach(), hidden.grad, low.grad, high.grad])
         hidden.grad = low.grad = high.grad = None
     torch.testing.assert_close(*results)
+
+
+def policy_of(directory: Path) -> Policy:
+    return Policy(load(directory, "qwen3", "sdpa"), Tuning("lora"), Path)
+
+
+def items(count: int) -> list[TrainSequence]:
+    ids, chosen = group(count)
+    return [
+        TrainSequence(tuple(each), tuple(places), (-5.0,) * len(places), 1.0 - 2 * (number % 2), 1.0)
+        for number, (each, places) in enumerate(zip(ids, chosen, strict=True))
+    ]
+
+
+@pytest.mark.parametrize("options", [{}, {"kl_penalty_coef": 0.5}, {"precalculate_logprobs": True}], ids=str)
+def test_a_packed_step_is_the_same_step(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Through lean modules too, which a GPU trains with, and with activations that are computed again."""
+    plain, packed, recomputed = policy_of(tmp_path), policy_of(tmp_path), policy_of(tmp_path)
+    packed.pack()
+    recomputed.pack()
+    recomputed._recompute()
+    assert recomputed.recomputing
+    for policy, most in ((plain, 4096), (packed, 60), (recomputed, 4096)):
+        for _ in grpo_step(policy, items(4), TrainOptions(learning_rate=1e-3, **options), micro_batch_tokens=most):
+            pass
+    for other in (packed, recomputed):
+        for one, two in zip(plain.model.parameters(), other.model.parameters(), strict=True):
+            torch.testing.assert_close(one, two, atol=2e-4, rtol=0)
+
+
+def test_work_that_does_not_fit_is_begun_again_with_less(tmp_path: Path) -> None:
+    policy = policy_of(tmp_path)
+    policy.pack()
+    ids, chosen = group(2)
+    longest = max(map(len, ids))
+    tried: list[tuple[int, bool]] = []
+
+    def work(fits: Callable[[int], bool]) -> Callable[[Sequence[Any]], Generator[None, None, str]]:
+        def begun(batches: Sequence[Any]) -> Generator[None, None, str]:
+            tried.append((max(len(batch.tokens) for batch in batches), policy.recomputing))
+            yield
+            if not fits(tried[-1][0]):
+                raise torch.OutOfMemoryError("as scripted")
+            return "done"
+
+        return begun
+
+    def outcome(fits: Callable[[int], bool]) -> str:
+        running = policy.in_batches(ids, chosen, 4 * longest, work(fits))
+        while True:
+            try:
+                next(running)
+            except StopIteration as end:
+                return str(end.value)
+
+    assert outcome(lambda tokens: tokens <= 2 * longest) == "done"
+    assert [again for _, again in tried] == [False] * len(tried)
+    assert policy.batch_tokens(4 * longest) == 2 * longest  # it stays careful
+    assert outcome(lambda _: policy.recomputing) == "done"
+    assert tried[-1] == (tried[-2][0], True)
+    with pytest.raises(torch.OutOfMemoryError):
+        outcome(lambda _: False)

@@ -394,3 +394,55 @@ def test_a_request_that_does_not_fit_alone_fails_alone(weights: Weights) -> None
     never = sampler_of(Cramped(weights, rows=0))
     assert [type(outcome) for outcome in outcomes(never, [request(prompt_of(9))] * 3)] == [OutOfMemory] * 3
     assert not never.busy
+
+
+class Packed(Cramped):
+    """Weights whose rows are prefilled together, as a GPU's are. Remembers the pieces' lengths in each pass."""
+
+    def __init__(self, weights: Weights) -> None:
+        super().__init__(weights)
+        self.packs, self.row_multiple = True, 8
+        self.passes: list[list[int]] = []
+
+    def prefill(self, cache: KVCache, pieces: Sequence[Piece]) -> None:
+        assert len({piece.row for piece in pieces}) == len(pieces)
+        self.passes.append([len(piece.ids) for piece in pieces])
+        super().prefill(cache, pieces)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cache_bytes": 1 << 26},
+        {"slots": 3, "cache_bytes": 1 << 26},
+        {"slots": 16, "cache_bytes": 1},  # every longer conversation needs a longer cache
+    ],
+)
+def test_rows_that_are_prefilled_together_give_the_same_samples(weights: Weights, options: dict[str, int]) -> None:
+    requests = mixed_requests(40)
+    packed = Packed(weights)
+    sampler = sampler_of(packed, **options)
+    for _ in range(2):
+        for each, sample in zip(requests, samples(sampler, requests), strict=True):
+            assert (sample.ids, sample.logprobs) == alone(weights, each)
+    assert max(map(len, packed.passes)) > 1
+
+
+def test_what_prompts_share_is_prefilled_once(weights: Weights) -> None:
+    """Twelve groups of four, as a learn-loop asks: one system prompt, a question for each group."""
+    system, packed = prompt_of(200, seed=1), Packed(weights)
+    prompts = [system + prompt_of(50, seed=10 + group) for group in range(12) for _ in range(4)]
+    sampler = sampler_of(packed, slots=64, cache_bytes=1 << 26)
+    done = samples(sampler, [request(prompt, max_tokens=2, seed=n) for n, prompt in enumerate(prompts)])
+    assert sum(map(sum, packed.passes)) == 200 + 12 * 50 - 12
+    assert len(packed.passes) == 2
+    assert sum(sample.prompt_tokens - sample.cached_tokens for sample in done) == 200 + 12 * 50 - 12 + 48
+
+
+def test_a_renamed_key_knows_nothing_of_the_conversations_before(weights: Weights) -> None:
+    sampler = sampler_of(weights)
+    prompt = prompt_of(50)
+    (first,) = samples(sampler, [request(prompt)])
+    sampler.rename(KEY, KEY)
+    (again,) = samples(sampler, [request(prompt)])
+    assert (again.ids, again.cached_tokens) == (first.ids, 0)
