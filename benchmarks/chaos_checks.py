@@ -16,7 +16,8 @@ from app.runs.state import RunStatus
 from benchmarks.chaos_worker import POISON, ROLLOUTS
 
 AUDIT = (
-    "CREATE TABLE chaos_audit (id bigserial PRIMARY KEY, run_id text, iteration int, name text, epoch int, now int)",
+    "CREATE TABLE chaos_audit (id bigserial PRIMARY KEY, run_id text, iteration int, name text, epoch int, now int, "
+    "at timestamptz DEFAULT clock_timestamp())",
     # In the transaction of the entry itself: it tells what was committed, and under whose epoch.
     "CREATE FUNCTION chaos_audit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
     "INSERT INTO chaos_audit (run_id, iteration, name, epoch, now) VALUES "
@@ -34,6 +35,8 @@ class Kept:
     name: str
     epoch: int
     now: int
+    at: float
+    """Unix time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,10 @@ async def stories(sessions: Sessions, directory: Path) -> list[Story]:
                 [
                     Kept(*row)
                     for row in await session.execute(
-                        text("SELECT iteration, name, epoch, now FROM chaos_audit WHERE run_id = :id ORDER BY id"),
+                        text(
+                            "SELECT iteration, name, epoch, now, extract(epoch FROM at)::float8 FROM chaos_audit "
+                            "WHERE run_id = :id ORDER BY id"
+                        ),
                         {"id": run.id},
                     )
                 ],
@@ -163,7 +169,18 @@ def _done_once(story: Story) -> Iterator[str]:
         if times > 1:
             yield f"{act} of iteration {iteration} was done {times} times under epoch {epoch}"
         if act.startswith("rollout/") and epoch > kept.get((iteration, act), epoch):
-            yield f"{act} of iteration {iteration} was kept, and done again under epoch {epoch}"
+            yield f"{act} of iteration {iteration} was kept, and done again under epoch {epoch}: {_told(story, iteration)}"
+
+
+def _told(story: Story, iteration: int) -> str:
+    """What happened around an iteration, in order of time."""
+    acts = [
+        (a["at"], f"{a['act']} under {a['epoch']} by {a['pid']}") for a in story.acts if a["iteration"] == iteration
+    ]
+    kept = [(k.at, f"{k.name} kept under {k.epoch}") for k in story.kept if k.iteration == iteration]
+    started = [(e.occurred_at.timestamp(), f"{e.type} {e.data.get('epoch', '')} {e.actor}") for e in story.events]
+    first, last = min(at for at, _ in acts) - 3, max(at for at, _ in acts) + 3
+    return "; ".join(f"{at - first:.3f} {what}" for at, what in sorted(acts + kept + started) if first <= at <= last)
 
 
 def _counted(story: Story) -> Counter[tuple[int, str, int]]:

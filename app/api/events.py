@@ -1,8 +1,9 @@
 """What happened to a run: as pages of JSON, or as a stream (server-sent events) that goes on where it broke off."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -13,8 +14,9 @@ from starlette.types import Receive, Scope, Send
 from app import schemas
 from app.api.dependencies import CurrentCaller, CurrentService, Limit, NumberCursor, RunId
 from app.api.presentation import page
-from app.auth.caller import LOCAL
-from app.errors import NotFound
+from app.auth.caller import LOCAL, Caller
+from app.auth.guard import key_of
+from app.errors import DATABASE_DOWN, NotFound, Unauthorized
 from app.event_feed import parsed
 from app.events import EventType
 from app.runs.progress import Moved
@@ -61,8 +63,10 @@ async def list_events(
     since = int(last_event_id) if last_event_id is not None else after or 0
     if RunStatus(run.status) in TERMINAL and since >= run.event_seq:
         return Response(status_code=204)  # tells an EventSource not to come back
-    place = nullcontext() if caller is LOCAL else service.feed.places.taken(caller.actor)
-    return _EventStream(_stream(service, run_id, since), place)
+    if caller is LOCAL:
+        return _EventStream(_stream(service, run_id, since), nullcontext())
+    held = _stream(service, run_id, since, partial(request.app.state.keys.caller, key_of(request.scope)))
+    return _EventStream(held, service.feed.places.taken(caller.actor))
 
 
 class _EventStream(StreamingResponse):
@@ -79,12 +83,17 @@ class _EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-async def _stream(service: Service, run_id: str, after: int) -> AsyncIterator[str]:
-    """Until all of a run that has ended was sent. A comment now and then keeps the connection open.
+async def _stream(
+    service: Service, run_id: str, after: int, caller: Callable[[], Awaitable[Caller]] | None = None
+) -> AsyncIterator[str]:
+    """Until all of a run that has ended was sent, or the caller's key is not good any more. A comment now and then
+    keeps the connection open.
 
     Progress has no id: it is no event, and a client that reconnects goes on after the last event.
     """
     async for events in service.feed.watch(run_id, after):
+        if caller is not None and not await _is_good(caller):
+            return
         if isinstance(events, Moved):
             yield f"event: progress\ndata: {events.document}\n\n"
             continue
@@ -96,6 +105,16 @@ async def _stream(service: Service, run_id: str, after: int) -> AsyncIterator[st
             service, run_id, events[-1].seq
         ):
             return
+
+
+async def _is_good(caller: Callable[[], Awaitable[Caller]]) -> bool:
+    try:
+        await caller()
+    except Unauthorized:
+        return False
+    except DATABASE_DOWN:  # it will be asked again
+        return True
+    return True
 
 
 async def _is_over(service: Service, run_id: str, sent: int) -> bool:

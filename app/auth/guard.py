@@ -45,7 +45,7 @@ class Guard:
 
     async def _admitted(self, scope: Scope) -> Caller:
         ring: KeyRing = scope["app"].state.keys
-        caller = await ring.caller(_key(scope))
+        caller = await ring.caller(key_of(scope))
         wait_s = 0.0 if self._limit is None else self._limit.take(caller.actor)
         if wait_s:
             raise TooManyRequests("this API key makes too many requests", retry_after_s=math.ceil(wait_s))
@@ -55,8 +55,8 @@ class Guard:
         return caller
 
 
-def _key(scope: Scope) -> str:
-    """Only from the header: addresses are written to logs and histories. Raises Unauthorized."""
+def key_of(scope: Scope) -> str:
+    """The key of a request. Only from the header: addresses are written to logs and histories. Raises Unauthorized."""
     given: list[bytes] = [value for name, value in scope["headers"] if name == b"authorization"]
     if not given:
         raise Unauthorized("give an API key: Authorization: Bearer ll_...")

@@ -82,11 +82,14 @@ class StoredJournal:
         self._background: set[asyncio.Task[None]] = set()
 
     async def kept(self, iteration: int) -> Mapping[str, str]:
+        """Raises LeaseLost: who comes too late would find the entries of a saved iteration gone, and do it again."""
+
         async def read() -> dict[str, str]:
             query = select(Journal.name, Journal.value).where(
                 Journal.run_id == self._lease.run_id, Journal.iteration == iteration
             )
-            async with self._sessions() as session:
+            async with self._sessions.begin() as session:
+                await require(session, self._lease)
                 rows = (await session.execute(query)).all()
             return {name: zlib.decompress(value).decode() for name, value in rows}
 

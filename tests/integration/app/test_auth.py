@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from app.auth.scopes import Scope, is_public
 from app.errors import Unauthorized
 from app.main import create_app
 from app.models import ApiKey
+from tests.conditions import answered
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.keyed import OPERATOR_KEY, Keyed, bearer, keyed
 from tests.integration.app.served import served, settings_for
@@ -200,6 +202,27 @@ async def test_revocation_holds_on_another_replica_within_the_promised_time(serv
     assert KEPT_S <= 5
     with pytest.raises(Unauthorized):
         await replica.caller(new.key)
+
+
+async def test_an_open_stream_ends_with_its_key(data_dir: Path, database_url: str) -> None:
+    """Whoever listens when the key is revoked hears nothing of what happens later."""
+    async with keyed(data_dir, database_url, rate_per_s=0, max_concurrent_runs=0) as service:
+        new = await service.new()
+        run = (await service.client.post("/learn-loop", json={"iterations": 1}, headers=bearer(new.key))).json()
+        path, operator = f"/runs/{run['run_id']}", bearer(OPERATOR_KEY)
+        headers = {"accept": "text/event-stream", **bearer(new.key)}
+        heard = ""
+        async with service.client.stream("GET", f"{path}/events", headers=headers, timeout=30) as stream:
+            parts = stream.aiter_text()
+            heard += await anext(parts)
+            await service.client.delete(f"/keys/{new.row.id}", headers=operator)
+            ask = partial(service.client.get, path, headers=bearer(new.key))
+            await answered(ask, lambda response: response.status_code == 401)
+            assert (await service.client.post(f"{path}/pause", headers=operator)).status_code < 300
+            async with asyncio.timeout(20):
+                heard += "".join([part async for part in parts])
+        assert "event: run.created" in heard
+        assert "run.paused" not in heard
 
 
 async def test_the_last_use_is_noted_at_most_once_a_minute(service: Keyed) -> None:
