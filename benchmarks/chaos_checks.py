@@ -169,7 +169,8 @@ def _done_once(story: Story) -> Iterator[str]:
         if times > 1:
             yield f"{act} of iteration {iteration} was done {times} times under epoch {epoch}"
         if act.startswith("rollout/") and epoch > kept.get((iteration, act), epoch):
-            yield f"{act} of iteration {iteration} was kept, and done again under epoch {epoch}: {_told(story, iteration)}"
+            told = _told(story, iteration)
+            yield f"{act} of iteration {iteration} was kept, and done again under epoch {epoch}: {told}"
 
 
 def _told(story: Story, iteration: int) -> str:
