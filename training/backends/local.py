@@ -5,7 +5,7 @@ service never does; it speaks to that process as it does to our engine.
 """
 
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ _NVIDIA = Path("/dev")
 
 def missing(devices: Path = _NVIDIA) -> str | None:
     """Why it cannot work on this machine and how to change that; None: it can."""
-    if absent := [name for name in NEEDED if find_spec(name) is None]:
+    # Not importlib.util.find_spec: it misses what is hidden while ART is imported (art_import.py).
+    if absent := [name for name in NEEDED if PathFinder.find_spec(name) is None]:
         return (
             f"it needs the Python packages {', '.join(absent)}, which are not installed here; "
             "pip install 'learnloop[gpu]' in an environment of its own (its torch is not the engine's), "

@@ -246,6 +246,13 @@ def test_the_backend_itself_never_imports_it() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
+def test_what_is_hidden_for_a_moment_is_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While ART is imported without torch, a worker may ask what it can drive."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    told = missing()
+    assert told is None or "torch, " not in told
+
+
 def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = missing(tmp_path)
     assert said
