@@ -129,8 +129,8 @@ MUTATIONS = (
     _one(
         "RETURNING instead of a count",
         "app/runs/journal_store.py",
-        "new = (await session.execute(write)).all()",
-        'new = await session.execute(write) and [(row["iteration"], row["name"]) for row in rows]',
+        "new = (await session.execute(_WRITE, mine | entries)).all()",
+        "new = await session.execute(_WRITE, mine | entries) and [(row[0], row[1]) for row in rows]",
         f"{_LEASES}::test_an_entry_is_kept_once",
     ),
     _one(
