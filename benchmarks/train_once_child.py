@@ -48,15 +48,15 @@ class FileJournal:
         return {each.name.partition(":")[2].replace(":", "/"): each.read_text() for each in found}
 
     async def keep(self, iteration: int, name: str, value: str) -> None:
+        self.keep_soon(iteration, name, value)
+
+    def keep_soon(self, iteration: int, name: str, value: str) -> None:
         self._moment(iteration, f"before {name}")
         file = self._order.directory / f"{iteration}:{name.replace('/', ':')}"
         beside = self._order.directory / "new"
         beside.write_text(value)
         beside.rename(file)
         self._moment(iteration, f"after {name}")
-
-    def keep_soon(self, iteration: int, name: str, value: str) -> None:
-        raise NotImplementedError
 
     def _moment(self, iteration: int, moment: str) -> None:
         died = self._order.directory / "died"

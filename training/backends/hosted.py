@@ -6,6 +6,7 @@ without a deadline, and after a lost reply nobody knows whether anything was tra
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -107,7 +108,7 @@ class HostedBackend:
         await self.client.close()
 
 
-class HostedPolicy:
+class HostedPolicy(ABC):
     """One model of such a server. What they differ in is for subclasses."""
 
     quiet_s = 0.0
@@ -131,9 +132,9 @@ class HostedPolicy:
                 return checkpoint.step
         return 0
 
+    @abstractmethod
     def endpoint(self, step: int | None = None) -> Endpoint:
         """Where the checkpoint is sampled; the newest without a step."""
-        raise NotImplementedError
 
     async def train(
         self,
@@ -148,6 +149,7 @@ class HostedPolicy:
         job_id = await self.submit(groups, learning_rate=learning_rate, expected_step=expected_step, options=options)
         return await self.follow(job_id, expected_step)
 
+    @abstractmethod
     async def submit(
         self,
         groups: "Sequence[TrajectoryGroup]",
@@ -157,7 +159,6 @@ class HostedPolicy:
         options: Mapping[str, Json],
     ) -> str:
         """Ask for one GRPO step; the job's id."""
-        raise NotImplementedError
 
     async def _post(self, groups: "Sequence[TrajectoryGroup]", config: Mapping[str, Json], **more: Json) -> str:
         body = {

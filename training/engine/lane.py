@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
+import structlog
 import torch
 
 from training.engine.attention import KEY_MULTIPLE, MIN_ROWS, round_up
@@ -15,6 +16,8 @@ from training.engine.kv_cache import KVCache, Piece
 from training.engine.memory import free_bytes, is_out_of_memory
 from training.engine.rows import Rows, common_prefix
 from training.engine.sample import NonFiniteLogits, OutOfMemory, Sample, SampleRequest
+
+log = structlog.get_logger(__name__)
 
 PREFILL_CHUNK = 256
 """Prompt tokens in one forward pass on a CPU."""
@@ -363,6 +366,7 @@ class Lane:
         if len(batch) < 2:
             return False
         self._slots = len(batch) // 2
+        log.warning("sampling out of memory", at_once=self._slots)
         self._send_back(batch[self._slots :])
         self._rows.decoding = min(len(self._rows.lengths), round_up(self._slots, MIN_ROWS))
         self._compact()
