@@ -8,12 +8,12 @@ import structlog
 from sqlalchemy import func, select, update
 
 from app.auth.caller import Caller
+from app.db.tables import Checkpoint, Promotion, Run
 from app.engine_client import EngineClient
 from app.engine_process import EngineUnavailable
 from app.errors import Conflict, NotFound, Unavailable
 from app.events import EventType, append
 from app.model_names import UnknownModelName
-from app.models import Checkpoint, Promotion, Run
 from app.promotions import Promotions
 from app.pushes.push import Pushed, Source, push
 from app.pushes.targets import Target

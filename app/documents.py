@@ -17,8 +17,8 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.auth.caller import ANY_PROJECT
-from app.db import Sessions
-from app.models import Document
+from app.db.session import Sessions
+from app.db.tables import Document
 
 Json = Any
 Kind = Literal["graph", "scenarios"]

@@ -17,12 +17,12 @@ import psycopg
 import structlog
 from sqlalchemy import URL, select
 
-from app.db import Sessions
+from app.db.json_text import dumps
+from app.db.session import Sessions
+from app.db.tables import Event
 from app.errors import DATABASE_DOWN
 from app.events import CHANNEL
-from app.models import Event
 from app.runs.progress import Moved, Place, places_of
-from app.stored_json import dumps
 from app.stream_places import StreamPlaces
 
 LOOK_S = 1.0

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.models import Event, Run
+from app.db.tables import Event, Run
 from app.webhooks.outbox import enqueue
 
 CHANNEL = "learnloop_events"

@@ -9,9 +9,9 @@ import structlog
 from sqlalchemy import ColumnElement, Row, Select, case, func, literal, null, select, union_all
 from sqlalchemy.dialects.postgresql import JSONB, aggregate_order_by
 
-from app.db import Sessions
+from app.db.session import Sessions
+from app.db.tables import Feedback, Run, Trajectory
 from app.errors import DATABASE_DOWN
-from app.models import Feedback, Run, Trajectory
 from app.runs.own_thread import on_loop
 from judges.base import Evidence
 from judges.feedback import LOSSES, ONLINE, WINS

@@ -10,10 +10,10 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
-from app.db import Sessions
+from app.db.session import Sessions
+from app.db.tables import Feedback, Reflection, Run, Trajectory
 from app.errors import Conflict, InvalidRequest, NotFound, ServiceError
 from app.feedback_schemas import FeedbackEvent
-from app.models import Feedback, Reflection, Run, Trajectory
 from judges.feedback import ONLINE
 
 _AHEAD = timedelta(minutes=5)

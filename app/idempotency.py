@@ -25,9 +25,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.auth.scopes import route_path
-from app.db import Sessions
+from app.db.session import Sessions
+from app.db.tables import IdempotencyKey
 from app.errors import DATABASE_DOWN, Conflict, InvalidRequest, ServiceError, StillRunning, problem_of
-from app.models import IdempotencyKey
 from app.periodic import every
 
 KEPT = timedelta(hours=24)

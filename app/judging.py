@@ -6,10 +6,10 @@ from typing import Any
 import structlog
 from sqlalchemy.dialects.postgresql import insert
 
-from app.db import Sessions
+from app.db.session import Sessions
+from app.db.tables import Run, Verdict
 from app.errors import DATABASE_DOWN
 from app.evidence import StoredFeedback
-from app.models import Run, Verdict
 from app.runs.own_thread import on_loop
 from app.settings import Settings
 from environment.base import Environment

@@ -6,9 +6,9 @@ from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import distinct_on
 
 from app.auth.caller import Caller
+from app.db.tables import Run
 from app.engine_client import EngineClient
 from app.model_names import UnknownModelName, base_models
-from app.models import Run
 from app.promotions import Promotions
 from app.service import Service
 from training.backends import embedded

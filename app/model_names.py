@@ -13,9 +13,9 @@ from sqlalchemy import select
 
 from app.auth.caller import Caller
 from app.auth.tenancy import RUN, require, require_model
+from app.db.tables import Run
 from app.engine_process import EngineUnavailable
 from app.errors import Conflict, NotFound, Unavailable
-from app.models import Run
 from app.promotions import Promotions
 from app.runs.configuration import model_spec
 from app.service import Service

@@ -7,8 +7,8 @@ from sqlalchemy import Select, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import aliased
 
-from app.db import Sessions
-from app.models import Promotion
+from app.db.session import Sessions
+from app.db.tables import Promotion
 
 
 @dataclass(frozen=True, slots=True)

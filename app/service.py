@@ -18,7 +18,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 
 from app.address_guard import AddressGuard
 from app.backends import Backends, usable
-from app.db import DatabaseUrlError, Sessions, make_engine, make_sessions, migrate, parse_url
+from app.db.session import DatabaseUrlError, Sessions, make_engine, make_sessions, migrate, parse_url
 from app.embedded_postgres import EmbeddedPostgres
 from app.engine_process import Engine, held_engine
 from app.errors import DATABASE_DOWN

@@ -9,9 +9,9 @@ from typing import Any
 
 from sqlalchemy import select, text
 
-from app.db import Sessions
+from app.db.session import Sessions
+from app.db.tables import Checkpoint, Event, Iteration, Run
 from app.events import EventType
-from app.models import Checkpoint, Event, Iteration, Run
 from app.runs.state import RunStatus
 from benchmarks.chaos_worker import POISON, ROLLOUTS
 

@@ -20,9 +20,9 @@ from typing import Any
 
 from sqlalchemy import event
 
-from app.db import make_engine, make_sessions, parse_url
+from app.db.session import make_engine, make_sessions, parse_url
+from app.db.tables import Run
 from app.logs import configure_logs
-from app.models import Run
 from app.runs.drive import Driver
 from app.runs.leases import Lease, Leases, Limits
 from app.runs.results_files import ResultsFiles

@@ -31,10 +31,10 @@ from ulid import ULID
 
 from app.cli.client import Service
 from app.cli.service_process import free_port
-from app.db import Sessions, make_engine, make_sessions, migrate
+from app.db.session import Sessions, make_engine, make_sessions, migrate
+from app.db.tables import Journal, Run
 from app.embedded_postgres import EmbeddedPostgres
 from app.events import EventType, append
-from app.models import Journal, Run
 from app.runs.journal_store import StoredJournal
 from app.runs.leases import Lease, Leases, Limits
 from app.runs.state import RunStatus

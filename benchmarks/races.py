@@ -25,11 +25,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only
 from ulid import ULID
 
-from app.db import Sessions, make_engine, make_sessions, migrate
+from app.db.session import Sessions, make_engine, make_sessions, migrate
+from app.db.tables import Event, Run
 from app.embedded_postgres import EmbeddedPostgres
 from app.errors import NotAllowed
 from app.events import EventType
-from app.models import Event, Run
 from app.runs.leases import Lease, LeaseLost, Leases, Limits
 from app.runs.state import TERMINAL, RunStatus, moves
 from app.runs.store import RunStore

@@ -25,10 +25,10 @@ from typing import Any
 import httpx
 from sqlalchemy import select
 
-from app.db import Sessions, make_engine, make_sessions, migrate
+from app.db.session import Sessions, make_engine, make_sessions, migrate
+from app.db.tables import Event, Iteration, Run
 from app.embedded_postgres import EmbeddedPostgres
 from app.events import EventType
-from app.models import Event, Iteration, Run
 from app.runs.state import RunStatus
 from benchmarks import processes
 from benchmarks.frozen_code import freeze

@@ -26,10 +26,10 @@ from ulid import ULID
 
 from app.cli.client import Service
 from app.cli.service_process import free_port
-from app.db import Sessions, make_engine, make_sessions, migrate
+from app.db.session import Sessions, make_engine, make_sessions, migrate
+from app.db.tables import Run
 from app.embedded_postgres import EmbeddedPostgres
 from app.events import EventType, append
-from app.models import Run
 from app.runs.patience import patiently
 from app.runs.store import RunStore
 from benchmarks import processes

@@ -18,9 +18,9 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from app.db import Sessions, make_engine, make_sessions, migrate
+from app.db.session import Sessions, make_engine, make_sessions, migrate
+from app.db.tables import Journal, Run
 from app.embedded_postgres import EmbeddedPostgres
-from app.models import Journal, Run
 from app.runs.state import RunStatus
 from benchmarks import processes
 from benchmarks.chaos import create_run

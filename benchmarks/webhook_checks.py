@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from standardwebhooks import Webhook
 
-from app.models import WebhookAttempt, WebhookDelivery
+from app.db.tables import WebhookAttempt, WebhookDelivery
 from tests.fakes.faulty_receiver import Arrival, FaultyReceiver
 
 RETRY_AFTER_S = 1

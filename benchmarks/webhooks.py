@@ -31,10 +31,10 @@ from typing import Any
 from sqlalchemy import func, select
 from ulid import ULID
 
-from app.db import Sessions, make_engine, make_sessions, migrate
+from app.db.session import Sessions, make_engine, make_sessions, migrate
+from app.db.tables import Run, WebhookAttempt, WebhookDelivery
 from app.embedded_postgres import EmbeddedPostgres
 from app.events import EventType, append
-from app.models import Run, WebhookAttempt, WebhookDelivery
 from app.runs.store import RunStore
 from app.webhook_schemas import EndpointRequest
 from app.webhooks.endpoints import Endpoints, NewEndpoint

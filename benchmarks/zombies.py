@@ -21,9 +21,9 @@ from typing import Any
 import psutil
 from sqlalchemy import update
 
-from app.db import Sessions, make_engine, make_sessions, migrate
+from app.db.session import Sessions, make_engine, make_sessions, migrate
+from app.db.tables import Run
 from app.embedded_postgres import EmbeddedPostgres
-from app.models import Run
 from app.runs.patience import patiently
 from app.runs.state import TERMINAL
 from app.runs.store import RunStore

@@ -12,8 +12,8 @@ from app.api.presentation import page
 from app.auth.caller import ANY_PROJECT, Caller
 from app.auth.keys import Keys
 from app.auth.scopes import Scope
+from app.db.tables import ApiKey
 from app.errors import Forbidden, InvalidRequest
-from app.models import ApiKey
 
 router = APIRouter(tags=["keys"])
 KeyId = Annotated[str, Path(pattern=r"^[0-9A-HJKMNP-TV-Z]{26}$")]

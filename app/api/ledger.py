@@ -7,7 +7,7 @@ from sqlalchemy import select
 
 from app.api.dependencies import CurrentService, Limit, NumberCursor, RunId
 from app.api.presentation import ledger_totals
-from app.models import LedgerEntry, Run
+from app.db.tables import LedgerEntry, Run
 from app.results_schemas import BudgetState, Ledger, LedgerRow
 from app.runs.budget import Budget
 from app.runs.ledger import Totals, totals

@@ -14,10 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from app.api.dependencies import CurrentCaller, CurrentService, Limit
 from app.api.engine import CurrentEngine
 from app.checkpoints import Checkpoints
+from app.db.tables import Promotion
 from app.errors import NotFound
 from app.model_list import listed
 from app.model_names import UnknownModelName
-from app.models import Promotion
 from app.promotions import Promotions
 from app.pushes.targets import Target, hub_target, s3_target
 from app.schemas import Name

@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 
 from app import schemas
 from app.api.links import results_path, run_links
+from app.db.tables import Reflection, Run
 from app.errors import NotFound
-from app.models import Reflection, Run
 from app.results_schemas import LedgerTotals, NodeScores
 from app.runs.ledger import Totals
 from app.runs.queries import RunFigures, ShownIteration

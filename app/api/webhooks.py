@@ -8,8 +8,8 @@ from app import schemas
 from app.api.dependencies import CurrentCaller, CurrentService, IdCursor, Limit, NumberCursor
 from app.api.presentation import page
 from app.auth.tenancy import RUN, require
+from app.db.tables import WebhookEndpoint
 from app.errors import Forbidden
-from app.models import WebhookEndpoint
 from app.webhook_schemas import (
     AttemptOut,
     DeliveryBrief,

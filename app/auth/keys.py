@@ -12,9 +12,9 @@ from ulid import ULID
 
 from app.auth.caller import ANY_PROJECT, Caller
 from app.auth.scopes import Scope
-from app.db import Sessions
+from app.db.session import Sessions
+from app.db.tables import ApiKey
 from app.errors import NotFound
-from app.models import ApiKey
 
 _FORM = re.compile(r"ll_[A-Za-z0-9_-]{43}")
 _RANDOM_BYTES = 32

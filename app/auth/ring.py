@@ -15,9 +15,9 @@ from pydantic import SecretStr
 from app.auth.caller import Caller
 from app.auth.keys import Keys, caller_with, hash_of, well_formed
 from app.auth.scopes import Scope
-from app.db import Sessions
+from app.db.session import Sessions
+from app.db.tables import ApiKey
 from app.errors import Unauthorized
-from app.models import ApiKey
 from app.periodic import every
 
 KEPT_S = 4.0

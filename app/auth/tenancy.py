@@ -12,9 +12,9 @@ from sqlalchemy import Select, func, select
 from app.api.dependencies import CurrentCaller, CurrentService
 from app.auth.caller import Caller
 from app.auth.scopes import route_path
-from app.db import Sessions
+from app.db.session import Sessions
+from app.db.tables import Run, Trajectory, WebhookDelivery, WebhookEndpoint
 from app.errors import Forbidden, NotFound
-from app.models import Run, Trajectory, WebhookDelivery, WebhookEndpoint
 from app.schemas import LearnLoopRequest
 
 _MOST_KNOWN = 10_000

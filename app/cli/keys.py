@@ -99,7 +99,7 @@ def _bootstrap(settings: Any, name: str) -> Json:
 
     from app.auth.bootstrap import first_key
     from app.data_directory import DataDirectoryError
-    from app.db import DatabaseUrlError, SchemaError
+    from app.db.session import DatabaseUrlError, SchemaError
     from app.embedded_postgres import EmbeddedPostgresError
     from app.logs import configure_logs
 

@@ -38,7 +38,7 @@ def plainly() -> Iterator[None]:
         yield
     except Exception as error:
         from app.data_directory import DataDirectoryError
-        from app.db import DatabaseUrlError, SchemaError
+        from app.db.session import DatabaseUrlError, SchemaError
         from app.embedded_postgres import EmbeddedPostgresError
 
         if isinstance(error, DataDirectoryError | DatabaseUrlError | SchemaError | EmbeddedPostgresError):

@@ -14,12 +14,12 @@ from ulid import ULID
 
 from app import documents, idempotency
 from app.backends import refusal
+from app.db.tables import Reflection, Run
 from app.documents import NewDocument, UnknownDocument
 from app.engine_process import EngineUnavailable
 from app.errors import InvalidRequest, Unavailable
 from app.events import EventType, append
 from app.judging import judge_model
-from app.models import Reflection, Run
 from app.runs.configuration import make_environment, make_judge
 from app.runs.defaults import judge_with_defaults, with_defaults
 from app.runs.resuming import INHERITED, begin_with

@@ -6,7 +6,7 @@ from typing import Any
 
 import environment.registry
 import judges.registry
-from app.models import Run
+from app.db.tables import Run
 from environment.base import Environment
 from judges.base import Judge, JudgeServices
 from training.backends.base import ModelSpec

@@ -10,11 +10,11 @@ from typing import Protocol
 
 import structlog
 
-from app.db import Sessions
+from app.db.session import Sessions
+from app.db.tables import Run
 from app.documents import put_back
 from app.engine_process import EngineUnavailable
 from app.errors import DATABASE_DOWN
-from app.models import Run
 from app.runs import ledger
 from app.runs.budget import Budget, Clock, Meter
 from app.runs.configuration import make_environment, make_judge, model_spec, run_config

@@ -8,8 +8,8 @@ from pathlib import Path
 import structlog
 from sqlalchemy import select
 
-from app.db import Sessions
-from app.models import Run
+from app.db.session import Sessions
+from app.db.tables import Run
 
 _DATABASE_FILE = ".database"
 """Says which database the runs of the folders beside it are in."""

@@ -6,8 +6,8 @@ from typing import Any
 from sqlalchemy import select
 from ulid import ULID
 
+from app.db.tables import Checkpoint, Reflection, Run
 from app.errors import Conflict, InvalidRequest, NotFound
-from app.models import Checkpoint, Reflection, Run
 from app.runs.accept import MakeReply, Parent, Reply, accept
 from app.runs.state import Verb
 from app.runs.store import require_verb

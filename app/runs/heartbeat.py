@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import structlog
 from sqlalchemy import URL, create_engine, tuple_, update
 
+from app.db.tables import Run
 from app.errors import DATABASE_DOWN
-from app.models import Run
 from app.runs.leases import Lease, until
 from app.runs.state import RunStatus
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import select, text, update
 
-from app.db import Sessions
+from app.db.session import Sessions
+from app.db.tables import Journal, Run
 from app.events import EventType, append
-from app.models import Journal, Run
 from app.runs.leases import Lease, LeaseLost, require
 from app.runs.own_thread import on_loop
 from app.runs.patience import LONG_S, patiently

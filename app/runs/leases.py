@@ -11,9 +11,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import Sessions
+from app.db.session import Sessions
+from app.db.tables import Run
 from app.events import EventType, append
-from app.models import Run
 from app.runs.state import RunStatus
 from training.backends.embedded import NAME as EMBEDDED
 

@@ -12,10 +12,10 @@ from typing import Any
 from sqlalchemy import Float, Select, cast, delete, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import Sessions
+from app.db.session import Sessions
+from app.db.tables import Event, JudgeCall, LedgerEntry, Run, Trajectory
 from app.errors import Conflict
 from app.events import EventType
-from app.models import Event, JudgeCall, LedgerEntry, Run, Trajectory
 from app.runs.budget import Meter, Past, Spent
 from app.runs.leases import Lease, require
 from judges.base import JudgeCall as JudgeCallResult

@@ -6,10 +6,10 @@ from typing import Any
 
 from sqlalchemy import Row, select
 
-from app.db import Sessions
-from app.models import Run
+from app.db.json_text import dumps
+from app.db.session import Sessions
+from app.db.tables import Run
 from app.runs.state import RunStatus
-from app.stored_json import dumps
 
 _FIGURES = (Run.phase_iteration, Run.phase, Run.phase_done, Run.phase_total)
 

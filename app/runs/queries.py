@@ -20,9 +20,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
 from sqlalchemy.orm import InstrumentedAttribute, defer
 
-from app.db import Sessions
+from app.db.session import Sessions
+from app.db.tables import Checkpoint, Evaluation, Iteration, JudgeCall, Reflection, Run, Trajectory, WebhookDelivery
 from app.errors import NotFound
-from app.models import Checkpoint, Evaluation, Iteration, JudgeCall, Reflection, Run, Trajectory, WebhookDelivery
 from app.runs.ledger import SUMS, Totals, sums_of, totals_of
 
 _Entity = TypeVar("_Entity")

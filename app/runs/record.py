@@ -8,9 +8,9 @@ from typing import Any
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import Sessions
+from app.db.session import Sessions
+from app.db.tables import Checkpoint, Evaluation, Iteration, Journal, JudgeCall, Reflection, Run, Trajectory
 from app.events import EventType, append
-from app.models import Checkpoint, Evaluation, Iteration, Journal, JudgeCall, Reflection, Run, Trajectory
 from app.runs import ledger
 from app.runs.leases import Lease, LeaseLost
 from app.webhooks.message import iteration_data

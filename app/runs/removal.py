@@ -2,9 +2,9 @@
 
 import asyncio
 
+from app.db.tables import Run
 from app.engine_process import EngineUnavailable
 from app.errors import Unavailable
-from app.models import Run
 from app.promotions import Promotions
 from app.runs.configuration import model_spec
 from app.runs.folders import remove_folder

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import select
 
-from app.db import Sessions
+from app.db.session import Sessions
+from app.db.tables import Evaluation, Iteration, Reflection, Run, Trajectory
 from app.errors import NotFound
-from app.models import Evaluation, Iteration, Reflection, Run, Trajectory
 from app.runs.results_table import TrajectoryTable
 from app.runs.showcase import showcase_email
 from app.runs.state import RunStatus

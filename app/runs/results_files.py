@@ -14,9 +14,9 @@ from typing import BinaryIO
 import structlog
 from sqlalchemy import update
 
-from app.db import Sessions
+from app.db.session import Sessions
+from app.db.tables import Run
 from app.errors import DATABASE_DOWN
-from app.models import Run
 from app.runs.results import Results
 
 log = structlog.get_logger(__name__)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import ColumnElement
 from sqlalchemy.dialects.postgresql import JSONB
 
-from app.models import Trajectory
+from app.db.json_text import StorableText
+from app.db.tables import Trajectory
 from app.schemas import TrajectoryOut
-from app.stored_json import StorableText
 
 if TYPE_CHECKING:  # importing pyarrow takes a while
     import pyarrow as pa  # type: ignore[import-untyped]

@@ -5,8 +5,8 @@ from typing import Any
 
 from sqlalchemy import select
 
-from app.db import Sessions
-from app.models import Evaluation, Reflection, Run
+from app.db.session import Sessions
+from app.db.tables import Evaluation, Reflection, Run
 from environment.base import Environment, Reflective
 from training.types import Resume
 

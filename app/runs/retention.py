@@ -8,9 +8,9 @@ from typing import Any
 import structlog
 from sqlalchemy import func, select, union, update
 
-from app.db import Sessions
+from app.db.session import Sessions
+from app.db.tables import Checkpoint, Promotion, Run
 from app.errors import DATABASE_DOWN
-from app.models import Checkpoint, Promotion, Run
 from app.runs.own_thread import on_loop
 from app.runs.state import LIVE
 from training.backends.base import Backend, BackendRefused, BackendUnavailable, Policy

@@ -9,10 +9,10 @@ from enum import StrEnum
 import structlog
 from sqlalchemy import URL
 
-from app.db import Sessions
+from app.db.session import Sessions
+from app.db.tables import Run
 from app.engine_process import EngineUnavailable
 from app.errors import DATABASE_DOWN
-from app.models import Run
 from app.runs.budget import RunBudgetReached
 from app.runs.drive import Driver
 from app.runs.heartbeat import Heartbeat

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.models import Trajectory
+from app.db.tables import Trajectory
 from app.results_schemas import ShowcaseEmail, ShowcaseScenario
 
 

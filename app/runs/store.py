@@ -8,11 +8,11 @@ from sqlalchemy import ColumnElement, and_, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import Sessions
+from app.db.session import Sessions
+from app.db.tables import Run
 from app.documents import NewDocument, save
 from app.errors import Conflict, ModelBusy, NotAllowed, NotFound
 from app.events import EventType, append
-from app.models import Run
 from app.runs import ledger
 from app.runs.leases import NOBODYS, Lease, LeaseLost
 from app.runs.state import LIVE, TERMINAL, RunStatus, Verb, allowed

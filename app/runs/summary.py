@@ -4,8 +4,8 @@ from typing import Any
 
 from sqlalchemy import select
 
-from app.db import Sessions
-from app.models import Evaluation, Iteration, Run
+from app.db.session import Sessions
+from app.db.tables import Evaluation, Iteration, Run
 
 _FIGURES = ("success", "mean_reward", "malformed", "turns")
 _SPLITS = ("test", "validation")

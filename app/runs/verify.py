@@ -17,11 +17,11 @@ from typing import Any, NamedTuple, cast
 from sqlalchemy import select
 from sqlalchemy.orm import defer
 
-from app import stored_json
-from app.db import Sessions
+from app.db import json_text
+from app.db.session import Sessions
+from app.db.tables import Evaluation, Iteration, Reflection, Run, Trajectory
 from app.documents import put_back
 from app.errors import Conflict
-from app.models import Evaluation, Iteration, Reflection, Run, Trajectory
 from app.results_schemas import Difference, Verification
 from app.runs.configuration import make_environment
 from app.runs.resuming import begin_with, inherited_state
@@ -178,7 +178,7 @@ class _Check:
             return
         environment.reflect(rewarded(groups))
         environment.showcase(self._run.request["seed"])  # a loop asks for it before the state
-        state = json.loads(stored_json.dumps(environment.state()))
+        state = json.loads(json_text.dumps(environment.state()))
         told = dict(stored.reflection.state)
         scores, told_scores = state.pop("node_scores", {}), told.pop("node_scores", {})
         self._node_scores += len(told_scores)

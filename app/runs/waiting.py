@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, ScalarSelect, func, select
 
-from app.db import Sessions
-from app.models import Run
+from app.db.session import Sessions
+from app.db.tables import Run
 from app.runs.leases import Limits
 from app.runs.state import RunStatus
 

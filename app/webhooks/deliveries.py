@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import Sessions
+from app.db.session import Sessions
+from app.db.tables import Event, Run, WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from app.errors import Conflict, NotFound
-from app.models import Event, Run, WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from app.webhooks.endpoints import require
 from app.webhooks.outbox import delivery, event_body, hears_of, wants
 

@@ -12,7 +12,7 @@ from random import Random
 
 import structlog
 
-from app.db import Sessions
+from app.db.session import Sessions
 from app.errors import DATABASE_DOWN
 from app.webhooks.queue import Taken, note, take
 from app.webhooks.retries import PAUSES_S, pause_s

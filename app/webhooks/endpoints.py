@@ -10,9 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
 from app.address_guard import AddressGuard, AddressRefused
-from app.db import Sessions
+from app.db.session import Sessions
+from app.db.tables import Run, WebhookEndpoint
 from app.errors import Conflict, InvalidRequest, NotFound
-from app.models import Run, WebhookEndpoint
 from app.schemas import RunWebhook
 from app.secret_box import SecretBox
 from app.webhook_schemas import EndpointChange, EndpointRequest

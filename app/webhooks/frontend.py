@@ -2,8 +2,8 @@
 
 from sqlalchemy.dialects.postgresql import insert
 
-from app.db import Sessions
-from app.models import WebhookEndpoint
+from app.db.session import Sessions
+from app.db.tables import WebhookEndpoint
 from app.secret_box import SecretBox
 from app.settings import Settings
 from app.webhooks.queue import disable

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, SQLColumnExpression, and_, func, insert, o
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
-from app.models import Event, Run, WebhookDelivery, WebhookEndpoint
+from app.db.tables import Event, Run, WebhookDelivery, WebhookEndpoint
 
 
 async def enqueue(session: AsyncSession, event: Event) -> None:

@@ -10,8 +10,8 @@ from sqlalchemy import CTE, ColumnElement, Integer, cast, func, insert, literal,
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import Sessions
-from app.models import WebhookAttempt, WebhookDelivery, WebhookEndpoint
+from app.db.session import Sessions
+from app.db.tables import WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from app.webhooks.sender import Receiver, Reply
 
 PER_ENDPOINT = 2

@@ -12,7 +12,7 @@ import httpx
 import structlog
 
 from app.address_guard import AddressGuard, AddressRefused, GuardedTransport
-from app.models import WebhookEndpoint
+from app.db.tables import WebhookEndpoint
 from app.secret_box import SecretBox, SecretUnreadable
 from app.webhooks.retries import retry_after_s
 from app.webhooks.signing import signed_headers

@@ -6,8 +6,8 @@ from typing import Any
 from sqlalchemy import insert
 from ulid import ULID
 
-from app.db import Sessions
-from app.models import Reflection, Run, Trajectory
+from app.db.session import Sessions
+from app.db.tables import Reflection, Run, Trajectory
 
 NAMED = dict.fromkeys(("citations_read", "cited_product", "named_prospect", "named_company", "success"), True)
 

@@ -10,7 +10,7 @@ import httpx
 
 from app.auth.keys import Keys, NewKey
 from app.auth.scopes import Scope
-from app.db import Sessions, make_engine, make_sessions, parse_url
+from app.db.session import Sessions, make_engine, make_sessions, parse_url
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
 

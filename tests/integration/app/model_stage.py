@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 from ulid import ULID
 
-from app.models import Run
+from app.db.tables import Run
 from tests.fakes.engine_process import EngineProcess
 from tests.integration.app.keyed import Keyed, keyed
 from tests.integration.engine.training_client import taught_caller

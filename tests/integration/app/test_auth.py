@@ -17,9 +17,9 @@ from starlette.routing import Mount
 from app.auth.keys import Keys, hash_of, new_key
 from app.auth.ring import KEPT_S, KeyRing
 from app.auth.scopes import Scope, is_public
+from app.db.tables import ApiKey
 from app.errors import Unauthorized
 from app.main import create_app
-from app.models import ApiKey
 from tests.conditions import answered
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.keyed import OPERATOR_KEY, Keyed, bearer, keyed

@@ -7,7 +7,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, text
 
-from app.db import SchemaError, make_engine, migrate, parse_url, scripts
+from app.db.session import SchemaError, make_engine, migrate, parse_url, scripts
 
 
 async def test_migrations_make_exactly_what_the_rows_need(database_url: str) -> None:

@@ -6,7 +6,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, text
 
-from app.db import make_engine, parse_url, scripts
+from app.db.session import make_engine, parse_url, scripts
 
 _RUN = """
 INSERT INTO run (id, status, request, environment, judge, backend, model_project, model_name, base_model,

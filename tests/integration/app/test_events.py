@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.db import Sessions, make_engine, make_sessions, parse_url
+from app.db.session import Sessions, make_engine, make_sessions, parse_url
 from app.events import EventType, append
 from app.runs.store import RunStore
 from app.stream_places import STREAMS_PER_KEY

@@ -17,11 +17,11 @@ from sqlalchemy import insert, text
 from ulid import ULID
 
 import judges.registry
-from app.db import Sessions, make_engine, make_sessions, parse_url
+from app.db.session import Sessions, make_engine, make_sessions, parse_url
+from app.db.tables import Feedback, Run
 from app.evidence import StoredFeedback
 from app.feedback_schemas import MAX_EVENTS
 from app.judging import judge_services
-from app.models import Feedback, Run
 from app.runs.own_thread import on_own_thread
 from environment.sales_email.environment import SalesEmail
 from judges.base import Attempt, Evidence

@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 
 from app import idempotency
 from app.auth.scopes import Scope
-from app.models import IdempotencyKey, Run
+from app.db.tables import IdempotencyKey, Run
 from app.runs.store import RunStore
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.emails import email, make_run, make_trajectory

@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import event, func, select, text, update
 from ulid import ULID
 
-from app.db import Sessions, make_engine, make_sessions, migrate, parse_url
-from app.models import Event, Journal, Run
+from app.db.session import Sessions, make_engine, make_sessions, migrate, parse_url
+from app.db.tables import Event, Journal, Run
 from app.runs.heartbeat import Heartbeat
 from app.runs.journal_store import StoredJournal
 from app.runs.leases import MAX_ATTEMPTS, Lease, LeaseLost, Leases, Limits

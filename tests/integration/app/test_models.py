@@ -15,8 +15,8 @@ import pytest
 from sqlalchemy import insert, select
 
 from app.auth.scopes import Scope
+from app.db.tables import Checkpoint
 from app.main import create_app
-from app.models import Checkpoint
 from environment.email_search.synthetic import address_of
 from tests.fakes.engine_process import EngineProcess
 from tests.integration.app.keyed import bearer

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Select, select, text
 
+from app.db.tables import Event, Iteration, Journal, Run, WebhookDelivery
 from app.errors import DATABASE_DOWN
-from app.models import Event, Iteration, Journal, Run, WebhookDelivery
 from app.runs.journal_store import StoredJournal
 from app.runs.leases import Lease, Leases, Limits
 from app.runs.record import iteration_rows, save_iteration

@@ -12,7 +12,7 @@ import pytest
 
 import app.relay
 from app.auth.scopes import Scope
-from app.models import Promotion
+from app.db.tables import Promotion
 from app.promotions import Promotions
 from tests.fakes.engine_process import EngineProcess
 from tests.integration.app.keyed import bearer, keyed

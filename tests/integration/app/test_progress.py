@@ -13,10 +13,10 @@ import httpx
 import pytest
 from sqlalchemy import delete, update
 
-from app.db import parse_url
+from app.db.session import parse_url
+from app.db.tables import Run
 from app.event_feed import LOOK_S, EventFeed
 from app.events import EventType
-from app.models import Run
 from app.runs.progress import places_of
 from app.runs.state import RunStatus
 from tests.conditions import until

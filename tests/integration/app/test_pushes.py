@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 
-from app.models import Checkpoint
+from app.db.tables import Checkpoint
 from app.pushes.push import AT_ONCE
 from tests.conditions import until
 from tests.fakes.engine_process import EngineProcess

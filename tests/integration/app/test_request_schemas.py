@@ -9,8 +9,8 @@ import pytest
 
 from app import openapi
 from app.auth.scopes import Scope, is_public, needed
+from app.db.tables import Base
 from app.main import create_app
-from app.models import Base
 from tests.integration.app.keyed import OPERATOR_KEY, Keyed, bearer, keyed
 from tests.integration.app.served import settings_for
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 
-from app.db import make_engine, make_sessions, parse_url
-from app.models import Promotion
+from app.db.session import make_engine, make_sessions, parse_url
+from app.db.tables import Promotion
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
 from training.backends.base import BackendUnavailable, ModelSpec

@@ -7,7 +7,7 @@ from typing import Any, cast
 import psycopg
 import pytest
 
-from app.models import Base
+from app.db.tables import Base
 from app.webhooks.signing import new_secret
 from tests.conditions import answered
 from tests.fakes.faulty_receiver import faulty_receiver

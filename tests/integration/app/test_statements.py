@@ -11,8 +11,8 @@ from sqlalchemy import Engine, event
 from ulid import ULID
 
 from app import schemas
-from app.db import Sessions
-from app.models import Checkpoint, Evaluation, Iteration, LedgerEntry, Run, WebhookDelivery
+from app.db.session import Sessions
+from app.db.tables import Checkpoint, Evaluation, Iteration, LedgerEntry, Run, WebhookDelivery
 from tests.integration.app.keyed import OPERATOR_KEY, Keyed, bearer, keyed
 
 _OF_REQUESTS = {"RequestResponseCycle.run_asgi", "SharedReads._read_on"}

@@ -16,9 +16,9 @@ from ulid import ULID
 from app.auth.caller import Caller
 from app.auth.scopes import Scope
 from app.auth.tenancy import require_model
+from app.db.tables import Promotion, Trajectory, WebhookDelivery, WebhookEndpoint
 from app.errors import NotFound
 from app.main import create_app
-from app.models import Promotion, Trajectory, WebhookDelivery, WebhookEndpoint
 from tests.fakes.sales_agent import GRAPH
 from tests.integration.app.emails import email, make_run, make_trajectory
 from tests.integration.app.keyed import OPERATOR_KEY, Keyed, bearer, keyed

@@ -9,7 +9,7 @@ from sqlalchemy import text
 from typer.testing import CliRunner
 
 from app.cli.main import app
-from app.db import make_engine, parse_url
+from app.db.session import make_engine, parse_url
 from tests.fakes.scripted_chat import call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.served import served, settings_for

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import update
 from standardwebhooks import Webhook
 
+from app.db.tables import WebhookDelivery
 from app.events import EventType
-from app.models import WebhookDelivery
 from app.schemas import RunWebhook
 from app.secret_box import secret_box
 from app.webhooks.frontend import keep_frontend_endpoint

@@ -12,8 +12,8 @@ from standardwebhooks import Webhook
 from structlog.testing import capture_logs
 
 from app.address_guard import AddressGuard
+from app.db.tables import WebhookEndpoint
 from app.events import EventType, append
-from app.models import WebhookEndpoint
 from app.webhooks.deliveries import Deliveries
 from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.retries import JITTER, PAUSES_S

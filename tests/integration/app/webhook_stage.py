@@ -10,9 +10,9 @@ from sqlalchemy import select, update
 from ulid import ULID
 
 from app.address_guard import AddressGuard
-from app.db import Sessions, make_engine, make_sessions, migrate, parse_url
+from app.db.session import Sessions, make_engine, make_sessions, migrate, parse_url
+from app.db.tables import Run, WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from app.events import EventType, append
-from app.models import Run, WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from app.secret_box import SecretBox
 from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.endpoints import Endpoints, NewEndpoint

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.db import Sessions, make_engine, make_sessions, parse_url
+from app.db.session import Sessions, make_engine, make_sessions, parse_url
 from environment.sales_email.market import Market
 from judges.feedback import ONLINE
 from tests.fakes.scripted_learning import ScriptedLoop

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.stored_json import MAX_NESTING, dumps, flaw, storable_text
+from app.db.json_text import MAX_NESTING, dumps, flaw, storable_text
 
 _TEXT = st.text(st.characters(exclude_categories=()))
 

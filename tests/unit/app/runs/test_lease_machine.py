@@ -18,9 +18,9 @@ from sqlalchemy import URL, delete, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
-from app.db import Sessions, make_engine, make_sessions, migrate
+from app.db.session import Sessions, make_engine, make_sessions, migrate
+from app.db.tables import Event, Iteration, Run, WebhookDelivery, WebhookEndpoint
 from app.errors import NotAllowed
-from app.models import Event, Iteration, Run, WebhookDelivery, WebhookEndpoint
 from app.runs.journal_store import StoredJournal
 from app.runs.leases import MAX_ATTEMPTS, Lease, LeaseLost, Leases, Limits
 from app.runs.record import iteration_rows, save_iteration

@@ -7,7 +7,7 @@ from sqlalchemy import URL, Connection, make_url, text
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
-from app import stored_json
+from app.db import json_text
 
 Sessions = async_sessionmaker[AsyncSession]
 
@@ -50,7 +50,7 @@ def make_engine(url: URL) -> AsyncEngine:
         pool_timeout=10,
         pool_pre_ping=True,
         pool_recycle=600,
-        json_serializer=stored_json.dumps,
+        json_serializer=json_text.dumps,
         connect_args={
             "application_name": "learnloop",
             "connect_timeout": 10,
@@ -94,5 +94,5 @@ def _upgrade(connection: Connection) -> None:
 
 def scripts() -> Path:
     """Alembic's scripts: in the repository, or among the data files of the installed package."""
-    places = (Path(__file__).parents[1] / "alembic", Path(sysconfig.get_path("data"), "share/learnloop/alembic"))
+    places = (Path(__file__).parents[2] / "alembic", Path(sysconfig.get_path("data"), "share/learnloop/alembic"))
     return next(place for place in places if (place / "env.py").is_file())

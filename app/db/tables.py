@@ -23,8 +23,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from app.db.json_text import StorableText
 from app.runs.state import LIVE, RunStatus
-from app.stored_json import StorableText
 
 Json = Any
 _LIVE = ", ".join(sorted(f"'{status}'" for status in LIVE))
