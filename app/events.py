@@ -1,40 +1,17 @@
 """The log of what happens to runs: append-only, one gapless sequence a run. SSE and webhooks read nothing else."""
 
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.domain.event_types import EventType
 from app.db.tables import Event, Run
 from app.webhooks.outbox import enqueue
 
 CHANNEL = "learnloop_events"
 """Of NOTIFY: a hint with a run's id. Whoever listens reads by sequence number, and polls as well."""
-
-
-class EventType(StrEnum):
-    """What can happen. docs/events.md tells each one's data."""
-
-    RUN_CREATED = "run.created"
-    RUN_STARTED = "run.started"
-    """A worker claimed it: its first one, or another after a release, a loss, a pause or a retry."""
-    RUN_RELEASED = "run.released"
-    """Its worker stopped in good order; another one goes on."""
-    RUN_PAUSED = "run.paused"
-    RUN_RESUMED = "run.resumed"
-    RUN_RETRIED = "run.retried"
-    RUN_FORKED = "run.forked"
-    CANCEL_REQUESTED = "run.cancel_requested"
-    PAUSE_REQUESTED = "run.pause_requested"
-    RUN_CANCELLED = "run.cancelled"
-    RUN_COMPLETED = "run.completed"
-    RUN_FAILED = "run.failed"
-    PHASE_COMPLETED = "phase.completed"
-    ITERATION_COMPLETED = "iteration.completed"
-    BUDGET_REACHED = "budget.reached"
-    CHECKPOINT_PUSHED = "checkpoint.pushed"
 
 
 async def append(

@@ -19,7 +19,7 @@ from app.errors import Conflict, NotFound, Unavailable
 from app.promotions import Promotions
 from app.runs.configuration import model_spec
 from app.service import Service
-from app.settings import MODEL_PATTERN, TINY_BASE
+from app.domain.names import MODEL_PATTERN, TINY_BASE
 from training.backends import embedded
 from training.backends.base import BackendRefused, BackendUnavailable, Endpoint
 

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
 from app.db.json_text import flaw
-from app.events import EventType
+from app.domain.event_types import EventType
 from app.results_schemas import RunCost, ShowcaseEmail
-from app.runs.state import RunStatus
-from app.settings import NAME_PATTERN
+from app.domain.run_state import RunStatus
+from app.domain.names import NAME_PATTERN
 from training.types import RunConfig
 
 Json = Any

@@ -22,27 +22,13 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.address_guard import is_admissible
+from app.domain.names import MODEL_PATTERN, NAME_PATTERN, PATH_PATTERN, REPO_PATTERN, TINY_BASE, Name
 from app.webhooks.signing import is_secret
 from training.backends.local import model_config as local_model_config
-
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
-"""What a project or a model may be called: it becomes a directory name."""
-
-MODEL_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@-]*(/[A-Za-z0-9._:@-]+)*$"
-"""A model's name; never an address, which some of litellm's providers would open."""
-
-PATH_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*"
-"""A place in a store of objects: no slash at its ends, nothing that leads upwards."""
-
-REPO_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
-"""A repository of a hub, NAMESPACE/NAME."""
 
 _HOST = r"(?:[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])"
 _ORIGIN_PATTERN = rf"http://{_HOST}(?::(?!80$)\d{{1,5}})?|https://{_HOST}(?::(?!443$)\d{{1,5}})?"
 
-TINY_BASE = "learnloop/tiny"
-
-Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 
 class SettingsError(Exception):

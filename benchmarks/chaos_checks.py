@@ -11,8 +11,8 @@ from sqlalchemy import select, text
 
 from app.db.session import Sessions
 from app.db.tables import Checkpoint, Event, Iteration, Run
-from app.events import EventType
-from app.runs.state import RunStatus
+from app.domain.event_types import EventType
+from app.domain.run_state import RunStatus
 from benchmarks.chaos_worker import POISON, ROLLOUTS
 
 AUDIT = (

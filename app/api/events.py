@@ -18,9 +18,9 @@ from app.auth.caller import LOCAL, Caller
 from app.auth.guard import key_of
 from app.errors import DATABASE_DOWN, NotFound, Unauthorized
 from app.event_feed import parsed
-from app.events import EventType
+from app.domain.event_types import EventType
 from app.runs.progress import Moved
-from app.runs.state import TERMINAL, RunStatus
+from app.domain.run_state import TERMINAL, RunStatus
 from app.service import Service
 
 router = APIRouter(tags=["events"])

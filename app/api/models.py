@@ -21,7 +21,7 @@ from app.model_names import UnknownModelName
 from app.promotions import Promotions
 from app.pushes.targets import Target, hub_target, s3_target
 from app.schemas import Name
-from app.settings import PATH_PATTERN, REPO_PATTERN
+from app.domain.names import PATH_PATTERN, REPO_PATTERN
 
 router = APIRouter(tags=["models"])
 

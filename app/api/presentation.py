@@ -11,7 +11,7 @@ from app.results_schemas import LedgerTotals, NodeScores
 from app.runs.ledger import Totals
 from app.runs.queries import RunFigures, ShownIteration
 from app.runs.showcase import showcase_email, shows_email
-from app.runs.state import RunStatus
+from app.domain.run_state import RunStatus
 from app.runs.waiting import Place
 from app.webhooks.endpoints import NewEndpoint
 

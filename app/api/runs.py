@@ -18,7 +18,7 @@ from app.api.dependencies import (
 from app.api.links import results_path, run_links
 from app.runs.fork import fork
 from app.runs.removal import remove
-from app.runs.state import RunStatus
+from app.domain.run_state import RunStatus
 from app.service import Service
 
 router = APIRouter(tags=["runs"])

@@ -24,7 +24,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from app.db.json_text import StorableText
-from app.runs.state import LIVE, RunStatus
+from app.domain.run_state import LIVE, RunStatus
 
 Json = Any
 _LIVE = ", ".join(sorted(f"'{status}'" for status in LIVE))

@@ -9,7 +9,7 @@ from sqlalchemy import Row, select
 from app.db.json_text import dumps
 from app.db.session import Sessions
 from app.db.tables import Run
-from app.runs.state import RunStatus
+from app.domain.run_state import RunStatus
 
 _FIGURES = (Run.phase_iteration, Run.phase, Run.phase_done, Run.phase_total)
 

@@ -12,7 +12,7 @@ from app.db.session import Sessions
 from app.db.tables import Checkpoint, Promotion, Run
 from app.errors import DATABASE_DOWN
 from app.runs.own_thread import on_loop
-from app.runs.state import LIVE
+from app.domain.run_state import LIVE
 from training.backends.base import Backend, BackendRefused, BackendUnavailable, Policy
 
 log = structlog.get_logger(__name__)

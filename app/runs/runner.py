@@ -18,7 +18,7 @@ from app.runs.drive import Driver
 from app.runs.heartbeat import Heartbeat
 from app.runs.leases import Lease, LeaseLost, Leases
 from app.runs.patience import patiently
-from app.runs.state import RunStatus
+from app.domain.run_state import RunStatus
 from app.runs.store import RunStore
 from app.runs.summary import summarise
 from training.backends.base import BackendUnavailable, StepConflict, TrainingFailed

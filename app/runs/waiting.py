@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, ScalarSelect, func, select
 from app.db.session import Sessions
 from app.db.tables import Run
 from app.runs.leases import Limits
-from app.runs.state import RunStatus
+from app.domain.run_state import RunStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from app.runs.showcase import final_email, shows_email
-from app.runs.state import RunStatus
+from app.domain.run_state import RunStatus
 from training.types import IterationResult
 
 

@@ -16,7 +16,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from app import errors
-from app.runs.state import RunStatus
+from app.domain.run_state import RunStatus
 from app.schemas import (
     Accepted,
     AskOut,

@@ -12,7 +12,7 @@ from sqlalchemy import update
 from standardwebhooks import Webhook
 
 from app.db.tables import WebhookDelivery
-from app.events import EventType
+from app.domain.event_types import EventType
 from app.schemas import RunWebhook
 from app.secret_box import secret_box
 from app.webhooks.frontend import keep_frontend_endpoint

@@ -13,7 +13,8 @@ from structlog.testing import capture_logs
 
 from app.address_guard import AddressGuard
 from app.db.tables import WebhookEndpoint
-from app.events import EventType, append
+from app.events import append
+from app.domain.event_types import EventType
 from app.webhooks.deliveries import Deliveries
 from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.retries import JITTER, PAUSES_S

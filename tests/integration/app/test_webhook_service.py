@@ -4,7 +4,7 @@ from pathlib import Path
 
 from standardwebhooks import Webhook
 
-from app.events import EventType
+from app.domain.event_types import EventType
 from app.webhooks.signing import new_secret
 from tests.conditions import answered, until
 from tests.fakes.faulty_receiver import faulty_receiver

@@ -12,7 +12,8 @@ from ulid import ULID
 from app.address_guard import AddressGuard
 from app.db.session import Sessions, make_engine, make_sessions, migrate, parse_url
 from app.db.tables import Run, WebhookAttempt, WebhookDelivery, WebhookEndpoint
-from app.events import EventType, append
+from app.events import append
+from app.domain.event_types import EventType
 from app.secret_box import SecretBox
 from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.endpoints import Endpoints, NewEndpoint

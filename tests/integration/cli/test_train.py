@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.runs.state import RunStatus
+from app.domain.run_state import RunStatus
 from tests.fakes.scripted_service import RUN_ID, ScriptedService
 from tests.integration.cli.conftest import Learnloop
 

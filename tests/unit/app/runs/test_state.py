@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.runs.state import LIVE, TERMINAL, RunStatus, moves, sources
+from app.domain.run_state import LIVE, TERMINAL, RunStatus, moves, sources
 
 
 def test_the_states_are_the_apis() -> None:

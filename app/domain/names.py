@@ -1,0 +1,22 @@
+"""What projects, models and places may be called."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
+"""What a project or a model may be called: it becomes a directory name."""
+
+MODEL_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@-]*(/[A-Za-z0-9._:@-]+)*$"
+"""A model's name; never an address, which some of litellm's providers would open."""
+
+PATH_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*"
+"""A place in a store of objects: no slash at its ends, nothing that leads upwards."""
+
+REPO_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
+"""A repository of a hub, NAMESPACE/NAME."""
+
+TINY_BASE = "learnloop/tiny"
+"""The base model that is shipped."""
+
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
