@@ -5,10 +5,10 @@ import json
 import sys
 from dataclasses import dataclass
 
+from app.domain.names import TINY_BASE
 from app.engine_process import Engine, EngineProcess, EngineState
 from app.runs.own_thread import on_loop
 from app.settings import Settings
-from app.domain.names import TINY_BASE
 from training.backends import embedded, local, serverless
 from training.backends.base import Backend, BackendUnavailable
 from training.backends.local import missing, model_config

@@ -6,8 +6,8 @@ from typing import Any
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.domain.event_types import EventType
 from app.db.tables import Event, Run
+from app.domain.event_types import EventType
 from app.webhooks.outbox import enqueue
 
 CHANNEL = "learnloop_events"

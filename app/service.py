@@ -16,7 +16,6 @@ from sqlalchemy import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from app.address_guard import AddressGuard
 from app.backends import Backends, usable
 from app.db.session import DatabaseUrlError, Sessions, make_engine, make_sessions, migrate, parse_url
 from app.embedded_postgres import EmbeddedPostgres
@@ -31,7 +30,8 @@ from app.runs.queries import RunQueries
 from app.runs.results_files import ResultsFiles
 from app.runs.runner import Runner
 from app.runs.store import RunStore
-from app.secret_box import secret_box
+from app.security.address_guard import AddressGuard
+from app.security.secret_box import secret_box
 from app.settings import Settings
 from app.tracing import weave_tracer
 from app.webhooks.dispatcher import Dispatcher
@@ -93,8 +93,9 @@ async def open_service(
     """
     async with AsyncExitStack() as stack:
         base = await stack.enter_async_context(_foundation(settings, connect, engine))
-        box, guard = secret_box(settings), AddressGuard(settings.allowed_private_hosts)
-        await keep_frontend_endpoint(base.sessions, settings, box)
+        box = secret_box(settings.secret_key, settings.data_dir)
+        guard = AddressGuard(settings.allowed_private_hosts)
+        await keep_frontend_endpoint(base.sessions, settings.frontend_url, settings.frontend_webhook_secret, box)
         dispatcher = Dispatcher(base.sessions, Sender(box, guard))
         stack.push_async_callback(dispatcher.close)
         dispatcher.start()

@@ -25,9 +25,9 @@ from ulid import ULID
 
 from app.db.session import Sessions, make_engine, make_sessions, migrate
 from app.db.tables import Run
+from app.domain.run_state import LIVE
 from app.embedded_postgres import EmbeddedPostgres
 from app.runs.patience import patiently
-from app.domain.run_state import LIVE
 from app.runs.store import RunStore
 from benchmarks import processes
 from benchmarks.chaos_checks import Story, audit, stories, violations

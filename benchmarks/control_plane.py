@@ -33,12 +33,12 @@ from app.cli.client import Service
 from app.cli.service_process import free_port
 from app.db.session import Sessions, make_engine, make_sessions, migrate
 from app.db.tables import Journal, Run
+from app.domain.event_types import EventType
+from app.domain.run_state import RunStatus
 from app.embedded_postgres import EmbeddedPostgres
 from app.events import append
-from app.domain.event_types import EventType
 from app.runs.journal_store import StoredJournal
 from app.runs.leases import Lease, Leases, Limits
-from app.domain.run_state import RunStatus
 from app.runs.store import RunStore
 from benchmarks import processes
 from benchmarks.control_plane_memory import MOST_GROWTH, memory_figures

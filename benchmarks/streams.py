@@ -28,9 +28,9 @@ from app.cli.client import Service
 from app.cli.service_process import free_port
 from app.db.session import Sessions, make_engine, make_sessions, migrate
 from app.db.tables import Run
+from app.domain.event_types import EventType
 from app.embedded_postgres import EmbeddedPostgres
 from app.events import append
-from app.domain.event_types import EventType
 from app.runs.patience import patiently
 from app.runs.store import RunStore
 from benchmarks import processes

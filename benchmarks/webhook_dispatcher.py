@@ -4,11 +4,11 @@ import argparse
 import asyncio
 from contextlib import AsyncExitStack
 
-from app.address_guard import AddressGuard
 from app.db.session import make_engine, make_sessions, parse_url
 from app.event_feed import EventFeed
 from app.logs import configure_logs
-from app.secret_box import SecretBox
+from app.security.address_guard import AddressGuard
+from app.security.secret_box import SecretBox
 from app.webhooks.dispatcher import HIDE_S, Dispatcher
 from app.webhooks.retries import PAUSES_S
 from app.webhooks.sender import TIMEOUT_S, Sender

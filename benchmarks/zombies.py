@@ -23,9 +23,9 @@ from sqlalchemy import update
 
 from app.db.session import Sessions, make_engine, make_sessions, migrate
 from app.db.tables import Run
+from app.domain.run_state import TERMINAL
 from app.embedded_postgres import EmbeddedPostgres
 from app.runs.patience import patiently
-from app.domain.run_state import TERMINAL
 from app.runs.store import RunStore
 from benchmarks import processes
 from benchmarks.chaos import create_run

@@ -16,11 +16,11 @@ from app.api.dependencies import CurrentCaller, CurrentService, Limit, NumberCur
 from app.api.presentation import page
 from app.auth.caller import LOCAL, Caller
 from app.auth.guard import key_of
+from app.domain.event_types import EventType
+from app.domain.run_state import TERMINAL, RunStatus
 from app.errors import DATABASE_DOWN, NotFound, Unauthorized
 from app.event_feed import parsed
-from app.domain.event_types import EventType
 from app.runs.progress import Moved
-from app.domain.run_state import TERMINAL, RunStatus
 from app.service import Service
 
 router = APIRouter(tags=["events"])

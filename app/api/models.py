@@ -15,13 +15,13 @@ from app.api.dependencies import CurrentCaller, CurrentService, Limit
 from app.api.engine import CurrentEngine
 from app.checkpoints import Checkpoints
 from app.db.tables import Promotion
+from app.domain.names import PATH_PATTERN, REPO_PATTERN
 from app.errors import NotFound
 from app.model_list import listed
 from app.model_names import UnknownModelName
 from app.promotions import Promotions
 from app.pushes.targets import Target, hub_target, s3_target
 from app.schemas import Name
-from app.domain.names import PATH_PATTERN, REPO_PATTERN
 
 router = APIRouter(tags=["models"])
 

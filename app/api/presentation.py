@@ -6,12 +6,12 @@ from typing import Any, TypeVar
 from app import schemas
 from app.api.links import results_path, run_links
 from app.db.tables import Reflection, Run
+from app.domain.run_state import RunStatus
 from app.errors import NotFound
 from app.results_schemas import LedgerTotals, NodeScores
 from app.runs.ledger import Totals
 from app.runs.queries import RunFigures, ShownIteration
 from app.runs.showcase import showcase_email, shows_email
-from app.domain.run_state import RunStatus
 from app.runs.waiting import Place
 from app.webhooks.endpoints import NewEndpoint
 

@@ -16,9 +16,9 @@ from app.api.dependencies import (
     RunId,
 )
 from app.api.links import results_path, run_links
+from app.domain.run_state import RunStatus
 from app.runs.fork import fork
 from app.runs.removal import remove
-from app.domain.run_state import RunStatus
 from app.service import Service
 
 router = APIRouter(tags=["runs"])

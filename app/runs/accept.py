@@ -16,19 +16,19 @@ from app import documents, idempotency
 from app.backends import refusal
 from app.db.tables import Reflection, Run
 from app.documents import NewDocument, UnknownDocument
+from app.domain.event_types import EventType
+from app.domain.names import TINY_BASE
+from app.domain.run_state import RunStatus
 from app.engine_process import EngineUnavailable
 from app.errors import InvalidRequest, Unavailable
 from app.events import append
-from app.domain.event_types import EventType
 from app.judging import judge_model
 from app.runs.configuration import make_environment, make_judge
 from app.runs.defaults import judge_with_defaults, with_defaults
 from app.runs.resuming import INHERITED, begin_with
-from app.domain.run_state import RunStatus
 from app.schemas import LearnLoopRequest
 from app.service import Service
 from app.settings import Settings
-from app.domain.names import TINY_BASE
 from app.webhooks.endpoints import NewEndpoint
 from environment.registry import UnknownEnvironment
 from judges.base import JudgeServices

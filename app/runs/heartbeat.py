@@ -8,9 +8,9 @@ import structlog
 from sqlalchemy import URL, create_engine, tuple_, update
 
 from app.db.tables import Run
+from app.domain.run_state import RunStatus
 from app.errors import DATABASE_DOWN
 from app.runs.leases import Lease, until
-from app.domain.run_state import RunStatus
 
 _PATIENCE = 0.8
 """Of a lease's time without a renewal, after which the work stops: before somebody else may begin."""

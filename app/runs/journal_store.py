@@ -11,8 +11,8 @@ from sqlalchemy import select, text, update
 
 from app.db.session import Sessions
 from app.db.tables import Journal, Run
-from app.events import append
 from app.domain.event_types import EventType
+from app.events import append
 from app.runs.leases import Lease, LeaseLost, require
 from app.runs.own_thread import on_loop
 from app.runs.patience import LONG_S, patiently

@@ -14,8 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.session import Sessions
 from app.db.tables import Event, JudgeCall, LedgerEntry, Run, Trajectory
-from app.errors import Conflict
 from app.domain.event_types import EventType
+from app.errors import Conflict
 from app.runs.budget import Meter, Past, Spent
 from app.runs.leases import Lease, require
 from judges.base import JudgeCall as JudgeCallResult

@@ -3,12 +3,12 @@
 import asyncio
 
 from app.db.tables import Run
+from app.domain.run_state import Verb
 from app.engine_process import EngineUnavailable
 from app.errors import Unavailable
 from app.promotions import Promotions
 from app.runs.configuration import model_spec
 from app.runs.folders import remove_folder
-from app.domain.run_state import Verb
 from app.runs.store import require_verb
 from app.service import Service
 from training.backends.base import BackendRefused, BackendUnavailable

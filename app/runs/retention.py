@@ -10,9 +10,9 @@ from sqlalchemy import func, select, union, update
 
 from app.db.session import Sessions
 from app.db.tables import Checkpoint, Promotion, Run
+from app.domain.run_state import LIVE
 from app.errors import DATABASE_DOWN
 from app.runs.own_thread import on_loop
-from app.domain.run_state import LIVE
 from training.backends.base import Backend, BackendRefused, BackendUnavailable, Policy
 
 log = structlog.get_logger(__name__)

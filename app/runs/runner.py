@@ -11,6 +11,7 @@ from sqlalchemy import URL
 
 from app.db.session import Sessions
 from app.db.tables import Run
+from app.domain.run_state import RunStatus
 from app.engine_process import EngineUnavailable
 from app.errors import DATABASE_DOWN
 from app.runs.budget import RunBudgetReached
@@ -18,7 +19,6 @@ from app.runs.drive import Driver
 from app.runs.heartbeat import Heartbeat
 from app.runs.leases import Lease, LeaseLost, Leases
 from app.runs.patience import patiently
-from app.domain.run_state import RunStatus
 from app.runs.store import RunStore
 from app.runs.summary import summarise
 from training.backends.base import BackendUnavailable, StepConflict, TrainingFailed

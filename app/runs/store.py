@@ -11,12 +11,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db.session import Sessions
 from app.db.tables import Run
 from app.documents import NewDocument, save
+from app.domain.event_types import EventType
+from app.domain.run_state import LIVE, TERMINAL, RunStatus, Verb, allowed
 from app.errors import Conflict, ModelBusy, NotAllowed, NotFound
 from app.events import append
-from app.domain.event_types import EventType
 from app.runs import ledger
 from app.runs.leases import NOBODYS, Lease, LeaseLost
-from app.domain.run_state import LIVE, TERMINAL, RunStatus, Verb, allowed
 from training.types import Progress
 
 _ENDED = {

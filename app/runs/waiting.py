@@ -6,8 +6,8 @@ from sqlalchemy import ColumnElement, ScalarSelect, func, select
 
 from app.db.session import Sessions
 from app.db.tables import Run
-from app.runs.leases import Limits
 from app.domain.run_state import RunStatus
+from app.runs.leases import Limits
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
 """The endpoint that the operator sets: FRONTEND_URL hears of every iteration of every run."""
 
+from pydantic import HttpUrl, SecretStr
 from sqlalchemy.dialects.postgresql import insert
 
 from app.db.session import Sessions
 from app.db.tables import WebhookEndpoint
-from app.secret_box import SecretBox
-from app.settings import Settings
+from app.security.secret_box import SecretBox
 from app.webhooks.queue import disable
 from app.webhooks.sender import FRONTEND_ID
 
@@ -13,18 +13,19 @@ EVENTS = ("iteration.completed",)
 """CoDreamer's frontend checks each body for an email and node scores: no other event has them."""
 
 
-async def keep_frontend_endpoint(sessions: Sessions, settings: Settings, box: SecretBox) -> None:
+async def keep_frontend_endpoint(
+    sessions: Sessions, url: HttpUrl | None, secret: SecretStr | None, box: SecretBox
+) -> None:
     """Bring the row in step with the settings; without FRONTEND_URL it is disabled.
 
     Services that start at once may each do this: it is one statement, and they have the same settings.
     """
     async with sessions.begin() as session:
-        if settings.frontend_url is None:
+        if url is None:
             await disable(session, FRONTEND_ID, "FRONTEND_URL is not set any more")
             return
-        secret = settings.frontend_webhook_secret
         row = {
-            "url": str(settings.frontend_url),
+            "url": str(url),
             "events": list(EVENTS),
             "secret": None if secret is None else box.seal(secret.get_secret_value(), FRONTEND_ID),
         }

@@ -3,8 +3,8 @@
 from dataclasses import asdict
 from typing import Any
 
-from app.runs.showcase import final_email, shows_email
 from app.domain.run_state import RunStatus
+from app.runs.showcase import final_email, shows_email
 from training.types import IterationResult
 
 

@@ -11,11 +11,11 @@ from typing import Self
 import httpx
 import structlog
 
-from app.address_guard import AddressGuard, AddressRefused, GuardedTransport
 from app.db.tables import WebhookEndpoint
-from app.secret_box import SecretBox, SecretUnreadable
+from app.security.address_guard import AddressGuard, AddressRefused, GuardedTransport
+from app.security.secret_box import SecretBox, SecretUnreadable
+from app.security.webhook_signing import signed_headers
 from app.webhooks.retries import retry_after_s
-from app.webhooks.signing import signed_headers
 
 TIMEOUT_S = 15.0
 """For one attempt in all, from the name's resolution to the reply's head."""

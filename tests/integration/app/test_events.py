@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from app.db.session import Sessions, make_engine, make_sessions, parse_url
-from app.events import append
 from app.domain.event_types import EventType
+from app.events import append
 from app.runs.store import RunStore
 from app.stream_places import STREAMS_PER_KEY
 from benchmarks.chaos_faults import cut_connections

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from app.db.tables import Base
-from app.webhooks.signing import new_secret
+from app.security.webhook_signing import new_secret
 from tests.conditions import answered
 from tests.fakes.faulty_receiver import faulty_receiver
 from tests.fakes.scripted_chat import scripted_chat

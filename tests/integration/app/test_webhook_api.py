@@ -14,7 +14,7 @@ from standardwebhooks import Webhook
 from app.db.tables import WebhookDelivery
 from app.domain.event_types import EventType
 from app.schemas import RunWebhook
-from app.secret_box import secret_box
+from app.security.secret_box import secret_box
 from app.webhooks.frontend import keep_frontend_endpoint
 from app.webhooks.sender import FRONTEND_ID
 from tests.fakes.faulty_receiver import faulty_receiver
@@ -230,7 +230,8 @@ async def test_the_operators_endpoint_follows_the_settings_and_nobody_else(data_
 
         async def started_with(**more: Any) -> Any:
             settings = settings_for(data_dir, database_url, **more)
-            await keep_frontend_endpoint(here.sessions, settings, secret_box(settings))
+            box = secret_box(settings.secret_key, data_dir)
+            await keep_frontend_endpoint(here.sessions, settings.frontend_url, settings.frontend_webhook_secret, box)
             return (await client.get(f"/webhooks/{FRONTEND_ID}")).json()
 
         shown = await started_with(frontend_url=it.url)

@@ -11,10 +11,10 @@ from sqlalchemy import func, select, update
 from standardwebhooks import Webhook
 from structlog.testing import capture_logs
 
-from app.address_guard import AddressGuard
 from app.db.tables import WebhookEndpoint
-from app.events import append
 from app.domain.event_types import EventType
+from app.events import append
+from app.security.address_guard import AddressGuard
 from app.webhooks.deliveries import Deliveries
 from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.retries import JITTER, PAUSES_S

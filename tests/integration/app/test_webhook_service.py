@@ -5,7 +5,7 @@ from pathlib import Path
 from standardwebhooks import Webhook
 
 from app.domain.event_types import EventType
-from app.webhooks.signing import new_secret
+from app.security.webhook_signing import new_secret
 from tests.conditions import answered, until
 from tests.fakes.faulty_receiver import faulty_receiver
 from tests.fakes.scripted_learning import ScriptedLoop

@@ -8,9 +8,9 @@ from pathlib import Path
 from sqlalchemy import insert, select
 from ulid import ULID
 
-from app.address_guard import AddressGuard
 from app.db.session import Sessions, make_engine, make_sessions, migrate, parse_url
 from app.db.tables import Run, WebhookDelivery
+from app.security.address_guard import AddressGuard
 from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.sender import Sender
 from tests.conditions import answered

@@ -9,12 +9,12 @@ from typing import Any
 from sqlalchemy import select, update
 from ulid import ULID
 
-from app.address_guard import AddressGuard
 from app.db.session import Sessions, make_engine, make_sessions, migrate, parse_url
 from app.db.tables import Run, WebhookAttempt, WebhookDelivery, WebhookEndpoint
-from app.events import append
 from app.domain.event_types import EventType
-from app.secret_box import SecretBox
+from app.events import append
+from app.security.address_guard import AddressGuard
+from app.security.secret_box import SecretBox
 from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.endpoints import Endpoints, NewEndpoint
 from app.webhooks.sender import Sender

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.address_guard import AddressGuard
-from app.secret_box import SecretBox
+from app.security.address_guard import AddressGuard
+from app.security.secret_box import SecretBox
+from app.security.webhook_signing import new_secret
 from app.webhooks.sender import FRONTEND_ID, Receiver, Reply, Sender
-from app.webhooks.signing import new_secret
 from tests.fakes.hostile_provider import (
     Answer,
     HostileProvider,

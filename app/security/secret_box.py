@@ -12,8 +12,7 @@ from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
-from app.settings import Settings
+from pydantic import SecretStr
 
 _VERSION = b"\x01"
 _NONCE_BYTES = 12
@@ -47,11 +46,11 @@ class SecretBox:
             raise SecretUnreadable("the secret was stored with another key") from None
 
 
-def secret_box(settings: Settings) -> SecretBox:
-    """The box of this service. Raises OSError if the key file can be neither read nor made."""
-    if settings.secret_key is not None:
-        return SecretBox(settings.secret_key.get_secret_value().encode())
-    return SecretBox(_key_in(settings.data_dir))
+def secret_box(secret_key: SecretStr | None, data_dir: Path) -> SecretBox:
+    """The box of a service. Raises OSError if the key file can be neither read nor made."""
+    if secret_key is not None:
+        return SecretBox(secret_key.get_secret_value().encode())
+    return SecretBox(_key_in(data_dir))
 
 
 def _key_in(directory: Path) -> bytes:

@@ -6,13 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
-from app.secret_box import SecretBox, SecretUnreadable, secret_box
-from app.settings import Settings, load_settings
-
-
-def _settings(data_dir: Path, key: str | None = None) -> Settings:
-    return load_settings(_env_file=None, data_dir=data_dir, secret_key=key)
+from app.security.secret_box import SecretBox, SecretUnreadable, secret_box
 
 
 def test_a_secret_comes_back_and_is_not_to_be_seen() -> None:
@@ -38,7 +34,7 @@ def test_another_owner_another_key_and_changed_bytes_do_not_read_it() -> None:
 
 def test_the_key_file_is_made_once_and_is_the_owners_alone(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
-        boxes = list(threads.map(lambda _: secret_box(_settings(tmp_path)), range(8)))
+        boxes = list(threads.map(lambda _: secret_box(None, tmp_path), range(8)))
     sealed = boxes[0].seal("secret", "one")
     assert all(box.open(sealed, "one") == "secret" for box in boxes)
     assert stat.S_IMODE((tmp_path / "secret.key").stat().st_mode) == 0o600
@@ -46,6 +42,7 @@ def test_the_key_file_is_made_once_and_is_the_owners_alone(tmp_path: Path) -> No
 
 
 def test_the_setting_takes_the_files_place(tmp_path: Path) -> None:
-    sealed = secret_box(_settings(tmp_path / "a", "k" * 32)).seal("secret", "one")
-    assert secret_box(_settings(tmp_path / "b", "k" * 32)).open(sealed, "one") == "secret"
+    key = SecretStr("k" * 32)
+    sealed = secret_box(key, tmp_path / "a").seal("secret", "one")
+    assert secret_box(key, tmp_path / "b").open(sealed, "one") == "secret"
     assert list(tmp_path.iterdir()) == []

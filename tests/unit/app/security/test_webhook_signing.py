@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from app.webhooks.signing import is_secret, new_secret, signed_headers
+from app.security.webhook_signing import is_secret, new_secret, signed_headers
 
 BODY = '{"type": "iteration.completed", "text": "Grüße \\u0041 ✓"}'
 REFUSALS = (WebhookVerificationError, ValueError, binascii.Error)
