@@ -5,9 +5,9 @@ import json
 import sys
 from dataclasses import dataclass
 
+from app.aio.event_loops import run_on_loop
 from app.domain.names import TINY_BASE
 from app.engine_process import Engine, EngineProcess, EngineState
-from app.runs.own_thread import on_loop
 from app.settings import Settings
 from training.backends import embedded, local, serverless
 from training.backends.base import Backend, BackendUnavailable
@@ -68,10 +68,10 @@ class Backends:
         if name == serverless.NAME:
             return await serverless.connect(access(self._settings))
         if name == local.NAME:
-            await on_loop(self._home, self._start_local())
-            address = await on_loop(self._home, self._local.address())
+            await run_on_loop(self._home, self._start_local())
+            address = await run_on_loop(self._home, self._local.address())
             return await local.connect(f"{address.url}/v1", address.key)
-        address = await on_loop(self._home, self._engine.address())
+        address = await run_on_loop(self._home, self._engine.address())
         return await embedded.connect(f"{address.url}/v1", address.key)
 
     async def stop(self) -> None:

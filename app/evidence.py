@@ -9,10 +9,10 @@ import structlog
 from sqlalchemy import ColumnElement, Row, Select, case, func, literal, null, select, union_all
 from sqlalchemy.dialects.postgresql import JSONB, aggregate_order_by
 
+from app.aio.event_loops import run_on_loop
 from app.db.session import Sessions
 from app.db.tables import Feedback, Run, Trajectory
 from app.errors import DATABASE_DOWN
-from app.runs.own_thread import on_loop
 from judges.base import Evidence
 from judges.feedback import LOSSES, ONLINE, WINS
 
@@ -56,7 +56,7 @@ class StoredFeedback:
 
     async def _ask(self) -> Sequence[Evidence]:
         try:
-            return await on_loop(self._home, self._evidence())
+            return await run_on_loop(self._home, self._evidence())
         except DATABASE_DOWN as error:
             log.warning("no feedback: the database does not answer", error=str(error).splitlines()[0])
             return ()

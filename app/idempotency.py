@@ -24,11 +24,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.aio.periodic import every
 from app.auth.scopes import route_path
 from app.db.session import Sessions
 from app.db.tables import IdempotencyKey
 from app.errors import DATABASE_DOWN, Conflict, InvalidRequest, ServiceError, StillRunning, problem_of
-from app.periodic import every
 
 KEPT = timedelta(hours=24)
 _LOST_AFTER = timedelta(seconds=60)

@@ -6,11 +6,11 @@ from typing import Any
 import structlog
 from sqlalchemy.dialects.postgresql import insert
 
+from app.aio.event_loops import run_on_loop
 from app.db.session import Sessions
 from app.db.tables import Run, Verdict
 from app.errors import DATABASE_DOWN
 from app.evidence import StoredFeedback
-from app.runs.own_thread import on_loop
 from app.settings import Settings
 from environment.base import Environment
 from judges.base import JudgeModel, JudgeServices
@@ -50,14 +50,14 @@ class StoredVerdicts:
 
     async def get(self, key: str) -> dict[str, Any] | None:
         try:
-            return await on_loop(self._home, self._get(key))
+            return await run_on_loop(self._home, self._get(key))
         except DATABASE_DOWN as error:
             log.warning("no cached verdict: the database does not answer", error=str(error).splitlines()[0])
             return None
 
     async def put(self, key: str, value: dict[str, Any]) -> None:
         try:
-            await on_loop(self._home, self._put(key, value))
+            await run_on_loop(self._home, self._put(key, value))
         except DATABASE_DOWN as error:
             log.warning("verdict not cached: the database does not answer", error=str(error).splitlines()[0])
 

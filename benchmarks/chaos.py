@@ -23,11 +23,11 @@ from typing import Any
 from sqlalchemy import func, select
 from ulid import ULID
 
+from app.aio.retry import retry_while_database_is_down
 from app.db.session import Sessions, make_engine, make_sessions, migrate
 from app.db.tables import Run
 from app.domain.run_state import LIVE
 from app.embedded_postgres import EmbeddedPostgres
-from app.runs.patience import patiently
 from app.runs.store import RunStore
 from benchmarks import processes
 from benchmarks.chaos_checks import Story, audit, stories, violations
@@ -140,7 +140,7 @@ async def _unfinished(sessions: Sessions) -> int:
         async with sessions() as session:
             return await session.scalar(select(func.count()).where(Run.status.in_(LIVE))) or 0
 
-    return await patiently(count)
+    return await retry_while_database_is_down(count)
 
 
 def _counts(told: list[Story]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from typing import Any
 from sqlalchemy import URL
 from ulid import ULID
 
+from app.aio.retry import retry_while_database_is_down
 from app.cli.client import Service
 from app.cli.service_process import free_port
 from app.db.session import Sessions, make_engine, make_sessions, migrate
@@ -31,7 +32,6 @@ from app.db.tables import Run
 from app.domain.event_types import EventType
 from app.embedded_postgres import EmbeddedPostgres
 from app.events import append
-from app.runs.patience import patiently
 from app.runs.store import RunStore
 from benchmarks import processes
 from benchmarks.chaos_faults import cut_connections
@@ -145,9 +145,9 @@ async def _stream(sessions: Sessions, url: URL, ports: list[int], options: argpa
         for number in range(options.events):
             if number in cut_at:
                 cuts += await cut_connections(url)
-            committed[await patiently(lambda: _event(sessions, run_id))] = time.monotonic()
+            committed[await retry_while_database_is_down(lambda: _event(sessions, run_id))] = time.monotonic()
             await asyncio.sleep(_PAUSE_S)
-        await patiently(lambda: RunStore(sessions).cancel(run_id, "bench"))
+        await retry_while_database_is_down(lambda: RunStore(sessions).cancel(run_id, "bench"))
     return _figures(clients, committed, cuts, options)
 
 

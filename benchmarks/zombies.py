@@ -21,11 +21,11 @@ from typing import Any
 import psutil
 from sqlalchemy import update
 
+from app.aio.retry import retry_while_database_is_down
 from app.db.session import Sessions, make_engine, make_sessions, migrate
 from app.db.tables import Run
 from app.domain.run_state import TERMINAL
 from app.embedded_postgres import EmbeddedPostgres
-from app.runs.patience import patiently
 from app.runs.store import RunStore
 from benchmarks import processes
 from benchmarks.chaos import create_run
@@ -81,7 +81,7 @@ async def _frozen_at(point: str, number: int, sessions: Sessions, worker: "subpr
     run_id = await create_run(sessions, f"run-{number}-{point}", _FROZEN_IN + 1, engine="zombie")
     await _until(f"frozen at {point}", lambda: _stopped(worker))
     frozen = time.monotonic()
-    await patiently(lambda: _leave_to_heir(sessions, run_id))
+    await retry_while_database_is_down(lambda: _leave_to_heir(sessions, run_id))
 
     async def run() -> Run:
         return await store.get(run_id)

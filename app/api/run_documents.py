@@ -3,13 +3,13 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from app.aio.coalesced_reads import CoalescedReads
 from app.api.presentation import run_whole
 from app.errors import NotFound
 from app.runs.leases import Limits
 from app.runs.queries import RunFigures
 from app.runs.waiting import place_of
 from app.service import Service
-from app.shared_reads import SharedReads
 
 
 class RunDocuments:
@@ -19,7 +19,7 @@ class RunDocuments:
         settings = service.settings
         self._service = service
         self._limits = Limits(settings.max_runs_per_project, settings.max_runs_per_backend)
-        self.reads = SharedReads(self._read)
+        self.reads = CoalescedReads(self._read)
 
     async def get(self, run_id: str) -> bytes:
         """A run as it is now. Raises NotFound."""

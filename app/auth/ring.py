@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 
 from pydantic import SecretStr
 
+from app.aio.periodic import every
 from app.auth.caller import Caller
 from app.auth.keys import Keys, caller_with, hash_of, well_formed
 from app.auth.scopes import Scope
 from app.db.session import Sessions
 from app.db.tables import ApiKey
 from app.errors import Unauthorized
-from app.periodic import every
 
 KEPT_S = 4.0
 """How long a key that was found is taken without asking again; revocation is promised within 5 s."""

@@ -10,6 +10,8 @@ from typing import Protocol
 
 import structlog
 
+from app.aio.event_loops import run_in_thread, run_on_loop, shielded
+from app.aio.retry import retry_while_database_is_down
 from app.db.session import Sessions
 from app.db.tables import Run
 from app.documents import put_back
@@ -20,8 +22,6 @@ from app.runs.budget import Budget, Clock, Meter
 from app.runs.configuration import make_environment, make_judge, model_spec, run_config
 from app.runs.journal_store import Cost, StoredJournal
 from app.runs.leases import Lease, LeaseLost
-from app.runs.own_thread import on_loop, on_own_thread, unbroken
-from app.runs.patience import patiently
 from app.runs.record import iteration_rows, save_iteration
 from app.runs.results_files import ResultsFiles
 from app.runs.resuming import begin_with, inherited_state, resume_of
@@ -108,11 +108,11 @@ class Driver:
         BudgetReached, and what ends a run.
         """
         home = asyncio.get_running_loop()
-        past = await patiently(lambda: ledger.past_of(self.sessions, run.id))
+        past = await retry_while_database_is_down(lambda: ledger.past_of(self.sessions, run.id))
         meter = Meter(Budget.of(run.request), past, self.clock)
         work = _Work(run, lease, home, StoredJournal(self.sessions, lease, home, on_lost), meter, note, waits)
         try:
-            await on_own_thread(lambda: self._patiently(work), name=f"run-{run.id}")
+            await run_in_thread(lambda: self._patiently(work), name=f"run-{run.id}")
         except LeaseLost:
             raise
         except BaseException:
@@ -123,7 +123,9 @@ class Driver:
         """Save what the unfinished iteration used. Nothing but these figures is lost where that cannot be done."""
         seconds = work.meter.unsettled_s()
         try:
-            await patiently(lambda: ledger.save_unfinished(self.sessions, work.lease, work.meter, seconds), _SETTLE_S)
+            await retry_while_database_is_down(
+                lambda: ledger.save_unfinished(self.sessions, work.lease, work.meter, seconds), _SETTLE_S
+            )
         except (LeaseLost, *DATABASE_DOWN) as error:
             log.warning("ledger not saved", run_id=work.run.id, error=str(error))
 
@@ -159,13 +161,20 @@ class Driver:
 
     async def _learn(self, work: _Work, note: Callable[[Progress], None]) -> None:
         run, home = work.run, work.home
-        resume = await on_loop(home, patiently(lambda: resume_of(self.sessions, run.id)))
+        resume = await run_on_loop(home, retry_while_database_is_down(lambda: resume_of(self.sessions, run.id)))
         log.info("run goes on", environment=run.environment, iteration=resume.iteration if resume else 0)
         async with AsyncExitStack() as stack:
-            request = await on_loop(home, patiently(lambda: put_back(self.sessions, run.request)))
+            request = await run_on_loop(
+                home, retry_while_database_is_down(lambda: put_back(self.sessions, run.request))
+            )
             environment = stack.enter_context(closing(make_environment(request, self.data_dir)))
             if resume is None:
-                begin_with(environment, await on_loop(home, patiently(lambda: inherited_state(self.sessions, run.id))))
+                begin_with(
+                    environment,
+                    await run_on_loop(
+                        home, retry_while_database_is_down(lambda: inherited_state(self.sessions, run.id))
+                    ),
+                )
             backend = await self.connect(run.backend)
             stack.push_async_callback(backend.close)
             policy = await backend.register(model_spec(run))
@@ -182,14 +191,14 @@ class Driver:
             await stack.enter_async_context(aclosing(results))
             async for result in results:
                 # A commit that is half done is neither saved nor not saved: it goes to its end.
-                await unbroken(on_loop(home, self._save(work, result)))
+                await shielded(run_on_loop(home, self._save(work, result)))
                 await thin_out(self.sessions, home, run, backend, policy)
 
     async def _save(self, work: _Work, result: IterationResult) -> None:
         run, meter, seconds = work.run, work.meter, work.meter.unsettled_s()
         used = ledger.entries_of(result, meter, seconds)
         rows = await asyncio.to_thread(iteration_rows, run, result, used)
-        await patiently(lambda: save_iteration(self.sessions, work.lease, rows))
+        await retry_while_database_is_down(lambda: save_iteration(self.sessions, work.lease, rows))
         meter.settled(seconds, whole=True)
         cost, work.journal.cost = work.journal.cost, Cost()
         log.info(
@@ -203,7 +212,7 @@ class Driver:
             journal_s=round(cost.waited_s, 3),
             journal_beside_s=round(cost.beside_s, 3),
         )
-        await patiently(lambda: self.results.write(run.id))
+        await retry_while_database_is_down(lambda: self.results.write(run.id))
 
 
 def _run_span(run: Run) -> AbstractContextManager[Span]:

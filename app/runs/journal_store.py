@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from sqlalchemy import select, text, update
 
+from app.aio.event_loops import run_on_loop
+from app.aio.retry import LONG_S, retry_while_database_is_down
 from app.db.session import Sessions
 from app.db.tables import Journal, Run
 from app.domain.event_types import EventType
 from app.events import append
 from app.runs.leases import Lease, LeaseLost, require
-from app.runs.own_thread import on_loop
-from app.runs.patience import LONG_S, patiently
 
 _GROUP_S = 0.05
 """Entries that come within this time are written together."""
@@ -95,7 +95,7 @@ class StoredJournal:
             return {name: zlib.decompress(value).decode() for name, value in rows}
 
         with self.cost.waited():
-            return dict(await on_loop(self._home, patiently(read)))
+            return dict(await run_on_loop(self._home, retry_while_database_is_down(read)))
 
     async def keep(self, iteration: int, name: str, value: str) -> None:
         """Raises LeaseLost."""
@@ -118,7 +118,7 @@ class StoredJournal:
         async with self._writing:
             rows, self._waiting = self._waiting, []
             if rows:
-                await on_loop(self._home, patiently(lambda: self._write(rows), at_most_s))
+                await run_on_loop(self._home, retry_while_database_is_down(lambda: self._write(rows), at_most_s))
 
     def _add(self, iteration: int, name: str, value: str) -> None:
         packed = zlib.compress(value.encode(), _LEVEL)

@@ -8,11 +8,11 @@ from typing import Any
 import structlog
 from sqlalchemy import func, select, union, update
 
+from app.aio.event_loops import run_on_loop
 from app.db.session import Sessions
 from app.db.tables import Checkpoint, Promotion, Run
 from app.domain.run_state import LIVE
 from app.errors import DATABASE_DOWN
-from app.runs.own_thread import on_loop
 from training.backends.base import Backend, BackendRefused, BackendUnavailable, Policy
 
 log = structlog.get_logger(__name__)
@@ -50,12 +50,12 @@ async def thin_out(
     if choice is None:
         return
     try:
-        steps = await on_loop(home, _doomed(sessions, run, choice))
+        steps = await run_on_loop(home, _doomed(sessions, run, choice))
         if not steps:
             return
         there = await backend.checkpoints(run.model_project, run.model_name)
         await policy.delete_checkpoints(set(there) - set(steps))
-        await on_loop(home, _note(sessions, run.id, steps))
+        await run_on_loop(home, _note(sessions, run.id, steps))
     except (BackendUnavailable, BackendRefused, ValueError, *DATABASE_DOWN) as error:
         log.warning("old checkpoints not deleted", run_id=run.id, error=str(error))
     else:

@@ -9,6 +9,7 @@ from enum import StrEnum
 import structlog
 from sqlalchemy import URL
 
+from app.aio.retry import retry_while_database_is_down
 from app.db.session import Sessions
 from app.db.tables import Run
 from app.domain.run_state import RunStatus
@@ -18,7 +19,6 @@ from app.runs.budget import RunBudgetReached
 from app.runs.drive import Driver
 from app.runs.heartbeat import Heartbeat
 from app.runs.leases import Lease, LeaseLost, Leases
-from app.runs.patience import patiently
 from app.runs.store import RunStore
 from app.runs.summary import summarise
 from training.backends.base import BackendUnavailable, StepConflict, TrainingFailed
@@ -193,11 +193,11 @@ class Runner:
             case _End.LOST:
                 log.warning("run lost to another worker", run_id=lease.run_id, epoch=lease.epoch)
             case _End.STOPPED:
-                await patiently(lambda: self._leases.release(lease))
+                await retry_while_database_is_down(lambda: self._leases.release(lease))
             case _End.CANCELLED:
                 await self._finish(lease, RunStatus.CANCELLED)
             case _End.PAUSED:
-                await patiently(lambda: self._store.paused(lease, "asked for by its owner"))
+                await retry_while_database_is_down(lambda: self._store.paused(lease, "asked for by its owner"))
             case _End.HUNG:
                 phase = active.progress.phase if active.progress else "start"
                 hung = f"the phase {phase} made no progress for {self._phase_timeout_s:.0f} s"
@@ -210,13 +210,15 @@ class Runner:
         if isinstance(error, LeaseLost):
             log.warning("run lost to another worker", run_id=lease.run_id, epoch=lease.epoch)
         elif isinstance(error, DATABASE_DOWN):
-            await patiently(lambda: self._leases.release(lease))
+            await retry_while_database_is_down(lambda: self._leases.release(lease))
         elif isinstance(error, RunBudgetReached):
             shortage = error.shortage
-            await patiently(lambda: self._store.paused(lease, str(shortage), shortage.figures()))
+            await retry_while_database_is_down(lambda: self._store.paused(lease, str(shortage), shortage.figures()))
             log.info("run paused: its budget is reached", run_id=lease.run_id, **shortage.figures())
         elif isinstance(error, EngineUnavailable | BackendUnavailable):
-            await patiently(lambda: self._store.paused(lease, f"{error}; resume it when that is mended"))
+            await retry_while_database_is_down(
+                lambda: self._store.paused(lease, f"{error}; resume it when that is mended")
+            )
             log.warning("run paused: its backend is away", run_id=lease.run_id, error=str(error))
         elif error is not None:
             await self._finish(lease, RunStatus.FAILED, _reason(error))
@@ -233,7 +235,7 @@ class Runner:
             summary = await summarise(self._sessions, lease.run_id) if completed else None
             await self._store.finish(lease, status, error=error, summary=summary)
 
-        await patiently(finish)
+        await retry_while_database_is_down(finish)
         log.info("run ended", run_id=lease.run_id, status=status, error=error)
 
     async def _beat_for_ever(self, active: _Active) -> None:

@@ -110,7 +110,7 @@ class Jobs:
         """Queue a training under the job. Raises EngineStopped."""
         loop = asyncio.get_running_loop()
 
-        def on_loop(function: Any, *arguments: Any) -> None:
+        def run_on_loop(function: Any, *arguments: Any) -> None:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(function, *arguments)
 
@@ -118,9 +118,9 @@ class Jobs:
             TrainingTask(
                 job.model_id,
                 start,
-                on_start=lambda: on_loop(_started, job),
-                on_progress=lambda progress: on_loop(_progressed, job, progress),
-                on_end=lambda outcome: on_loop(_ended, job, outcome),
+                on_start=lambda: run_on_loop(_started, job),
+                on_progress=lambda progress: run_on_loop(_progressed, job, progress),
+                on_end=lambda outcome: run_on_loop(_ended, job, outcome),
             )
         )
         self._jobs[job.id] = job

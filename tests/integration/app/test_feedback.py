@@ -17,12 +17,12 @@ from sqlalchemy import insert, text
 from ulid import ULID
 
 import judges.registry
+from app.aio.event_loops import run_in_thread
 from app.db.session import Sessions, make_engine, make_sessions, parse_url
 from app.db.tables import Feedback, Run
 from app.evidence import StoredFeedback
 from app.feedback_schemas import MAX_EVENTS
 from app.judging import judge_services
-from app.runs.own_thread import on_own_thread
 from environment.sales_email.environment import SalesEmail
 from judges.base import Attempt, Evidence
 from judges.feedback import ONLINE
@@ -383,7 +383,7 @@ async def test_the_judge_of_a_run_hears_it(outside: Outside, data_dir: Path, dat
     judge = judges.registry.build("feedback", {}, services)
     [scenario] = environment.scenarios("train", 1, seed=0)
     # A run is judged on a thread and a loop of its own.
-    judged = await on_own_thread(lambda: judge.judge(scenario, [Attempt("new", email(), [])]), "judging")
+    judged = await run_in_thread(lambda: judge.judge(scenario, [Attempt("new", email(), [])]), "judging")
     assert judged.scores[0].value == pytest.approx(0.8)
 
 

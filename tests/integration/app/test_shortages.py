@@ -13,10 +13,10 @@ import psycopg
 import pytest
 
 from app import embedded_postgres
+from app.aio.event_loops import run_on_loop
 from app.data_directory import DataDirectory, DataDirectoryError
 from app.embedded_postgres import EmbeddedPostgres, EmbeddedPostgresError
 from app.engine_process import EngineProcess
-from app.runs.own_thread import on_loop
 from tests.conditions import answered, until
 from tests.fakes.sales_agent import GRAPH
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
@@ -186,7 +186,7 @@ class _Behind(ScriptedBackend):
         self._engine, self._home = engine, asyncio.get_running_loop()
 
     async def connect(self, name: str) -> Backend:
-        await on_loop(self._home, self._engine.address())
+        await run_on_loop(self._home, self._engine.address())
         return self
 
 

@@ -15,7 +15,7 @@ from app.db.session import Sessions
 from app.db.tables import Checkpoint, Evaluation, Iteration, LedgerEntry, Run, WebhookDelivery
 from tests.integration.app.keyed import OPERATOR_KEY, Keyed, bearer, keyed
 
-_OF_REQUESTS = {"RequestResponseCycle.run_asgi", "SharedReads._read_on"}
+_OF_REQUESTS = {"RequestResponseCycle.run_asgi", "CoalescedReads._read_on"}
 """Coroutines of the tasks that answer requests; claiming, beating and listening go on beside them."""
 _PROJECT = "mail"
 

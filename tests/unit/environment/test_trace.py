@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.runs.own_thread import on_own_thread
+from app.aio.event_loops import run_in_thread
 from environment.trace import span, tracing
 
 
@@ -77,7 +77,7 @@ async def test_a_runs_own_thread_begins_without_and_may_trace_for_itself() -> No
             await asyncio.gather(a_rollout(2), a_rollout(3))
 
     with tracing(tracer), span("elsewhere"):
-        await asyncio.gather(on_own_thread(untraced, "one"), on_own_thread(traced, "two"))
+        await asyncio.gather(run_in_thread(untraced, "one"), run_in_thread(traced, "two"))
     expected = tree(2, 3, under="learn_loop/") | {"learn_loop": (None, None), "elsewhere": (None, None)}
     assert tracer.ended == expected
 

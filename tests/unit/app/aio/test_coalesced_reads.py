@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from app.shared_reads import SharedReads
+from app.aio.coalesced_reads import CoalescedReads
 from tests.conditions import until
 
 
@@ -32,7 +32,7 @@ class _Store:
         await until(lambda: len(self.begun) >= reads)
 
 
-async def _both_busy(store: _Store, reads: SharedReads[int]) -> list[asyncio.Task[int | None]]:
+async def _both_busy(store: _Store, reads: CoalescedReads[int]) -> list[asyncio.Task[int | None]]:
     """Two reads under way, as many as there may be."""
     asking = []
     for number in (1, 2):
@@ -43,7 +43,7 @@ async def _both_busy(store: _Store, reads: SharedReads[int]) -> list[asyncio.Tas
 
 async def test_who_asks_meanwhile_shares_the_next_read_and_sees_what_came_before_it() -> None:
     store = _Store()
-    reads = SharedReads(store.read)
+    reads = CoalescedReads(store.read)
     early = await _both_busy(store, reads)
     store.values["a"] = 2
     late = [asyncio.create_task(reads.get(key)) for key in ("a", "b", "a", "none", "a")]
@@ -60,7 +60,7 @@ async def test_who_asks_meanwhile_shares_the_next_read_and_sees_what_came_before
 
 async def test_a_failed_read_fails_for_all_who_share_it_and_for_nobody_else() -> None:
     store = _Store()
-    reads = SharedReads(store.read)
+    reads = CoalescedReads(store.read)
     asking = [asyncio.create_task(reads.get(key)) for key in ("bad", "a")]
     await store.begins(1)
     later = asyncio.create_task(reads.get("a"))
@@ -73,7 +73,7 @@ async def test_a_failed_read_fails_for_all_who_share_it_and_for_nobody_else() ->
 
 async def test_who_goes_away_takes_nobody_along() -> None:
     store = _Store()
-    reads = SharedReads(store.read)
+    reads = CoalescedReads(store.read)
     leaves, stays = (asyncio.create_task(reads.get("a")) for _ in range(2))
     await store.begins(1)
     leaves.cancel()
@@ -85,7 +85,7 @@ async def test_who_goes_away_takes_nobody_along() -> None:
 
 async def test_a_crowd_of_keys_is_read_in_portions() -> None:
     store = _Store(values={str(number): number for number in range(120)})
-    reads = SharedReads(store.read)
+    reads = CoalescedReads(store.read)
     asking = [asyncio.create_task(reads.get(key)) for key in store.values]
     for number in range(3):
         await store.begins(number + 1)
@@ -96,7 +96,7 @@ async def test_a_crowd_of_keys_is_read_in_portions() -> None:
 
 async def test_closing_leaves_nobody_waiting() -> None:
     store = _Store()
-    reads = SharedReads(store.read)
+    reads = CoalescedReads(store.read)
     asking = [*await _both_busy(store, reads), asyncio.create_task(reads.get("b"))]
     await asyncio.sleep(0)
     await reads.close()

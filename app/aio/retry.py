@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 LONG_S = 3600.0
 
 
-async def patiently(act: Callable[[], Awaitable[Result]], at_most_s: float = LONG_S) -> Result:
+async def retry_while_database_is_down(act: Callable[[], Awaitable[Result]], at_most_s: float = LONG_S) -> Result:
     """The result of `act`, tried again while the database is away. Raises DATABASE_DOWN after `at_most_s` seconds.
 
     `act` must be one transaction that may be repeated: its commit may have landed though its reply was lost.

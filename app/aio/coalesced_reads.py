@@ -16,7 +16,7 @@ _READERS = 2
 _KEYS_AT_ONCE = 50
 
 
-class SharedReads(Generic[Found]):
+class CoalescedReads(Generic[Found]):
     """Reads by key, for tasks of one event loop. `close` after."""
 
     def __init__(self, read: Callable[[Sequence[str]], Awaitable[Mapping[str, Found]]]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
-async def on_own_thread(work: Callable[[], Coroutine[Any, Any, Result]], name: str) -> Result:
+async def run_in_thread(work: Callable[[], Coroutine[Any, Any, Result]], name: str) -> Result:
     """The result of `work()`. Cancelling the caller cancels the work; it is told so when the work has ended."""
     home = asyncio.get_running_loop()
     ended: asyncio.Future[Result] = home.create_future()
@@ -53,12 +53,12 @@ def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
         loop.call_soon_threadsafe(task.cancel)
 
 
-async def on_loop(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Result]) -> Result:
+async def run_on_loop(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Result]) -> Result:
     """The result of a coroutine that runs on another thread's loop, or on ours."""
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
 
 
-async def unbroken(act: Awaitable[Result]) -> Result:
+async def shielded(act: Awaitable[Result]) -> Result:
     """The result of `act`, which goes on to its end also if we are cancelled meanwhile; then we are told so."""
     task = asyncio.ensure_future(act)
     try:

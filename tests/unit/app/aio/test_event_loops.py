@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from app.runs.own_thread import on_loop, on_own_thread, unbroken
+from app.aio.event_loops import run_in_thread, run_on_loop, shielded
 
 
 async def test_the_result_comes_back_and_calls_home_work() -> None:
@@ -15,9 +15,9 @@ async def test_the_result_comes_back_and_calls_home_work() -> None:
         return threading.get_ident()
 
     async def work() -> tuple[int, int]:
-        return threading.get_ident(), await on_loop(home, at_home())
+        return threading.get_ident(), await run_on_loop(home, at_home())
 
-    there, here = await on_own_thread(work, "t")
+    there, here = await run_in_thread(work, "t")
     assert here == home_thread != there
 
 
@@ -26,7 +26,7 @@ async def test_an_error_comes_back() -> None:
         raise KeyError("x")
 
     with pytest.raises(KeyError, match="x"):
-        await on_own_thread(work, "t")
+        await run_in_thread(work, "t")
 
 
 async def test_blocking_there_does_not_block_here() -> None:
@@ -36,7 +36,7 @@ async def test_blocking_there_does_not_block_here() -> None:
         blocked.set()
         go_on.wait()
 
-    task = asyncio.create_task(on_own_thread(work, "t"))
+    task = asyncio.create_task(run_in_thread(work, "t"))
     while not blocked.is_set():
         await asyncio.sleep(0)
     go_on.set()
@@ -55,7 +55,7 @@ async def test_a_cancelled_caller_waits_for_the_works_end() -> None:
                 await asyncio.sleep(0)
             cleaned_up.set()
 
-    task = asyncio.create_task(on_own_thread(work, "t"))
+    task = asyncio.create_task(run_in_thread(work, "t"))
     while not begun.is_set():
         await asyncio.sleep(0)
     task.cancel()
@@ -69,7 +69,7 @@ async def test_a_cancellation_at_once_is_not_lost() -> None:
         await asyncio.Event().wait()
 
     for _ in range(50):
-        task = asyncio.create_task(on_own_thread(work, "t"))
+        task = asyncio.create_task(run_in_thread(work, "t"))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -83,7 +83,7 @@ async def test_what_must_not_break_goes_to_its_end() -> None:
         await go_on.wait()
         saved.append(1)
 
-    task = asyncio.create_task(unbroken(save()))
+    task = asyncio.create_task(shielded(save()))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     task.cancel()
