@@ -16,7 +16,7 @@ from app.errors import BadGateway, Conflict, InvalidRequest, NotFound, Unavailab
 from app.model_names import resolve
 from app.runs.configuration import make_environment, model_spec
 from app.runs.record import rollout_row
-from app.schemas import AskOut, AskRequest, EnvironmentChoice, InvokeParameters
+from app.schemas.runs import AskOut, AskRequest, EnvironmentChoice, InvokeParameters
 from app.service import Service
 from environment.base import Environment, Json, Reflective, Scenario
 from environment.registry import UnknownEnvironment

@@ -13,7 +13,7 @@ from ulid import ULID
 from app.db.session import Sessions
 from app.db.tables import Feedback, Reflection, Run, Trajectory
 from app.errors import Conflict, InvalidRequest, NotFound, ServiceError
-from app.feedback_schemas import FeedbackEvent
+from app.schemas.feedback import FeedbackEvent
 from judges.feedback import ONLINE
 
 _AHEAD = timedelta(minutes=5)

@@ -37,7 +37,7 @@ from app.domain.event_types import EventType
 from app.embedded_postgres import EmbeddedPostgres
 from app.events import append
 from app.runs.store import RunStore
-from app.webhook_schemas import EndpointRequest
+from app.schemas.webhooks import EndpointRequest
 from app.webhooks.endpoints import Endpoints, NewEndpoint
 from benchmarks import processes
 from benchmarks.webhook_checks import RETRY_AFTER_S, Story, violations

@@ -2,8 +2,9 @@
 
 from fastapi import APIRouter
 
-from app import asking, schemas
+from app import asking
 from app.api.dependencies import CurrentCaller, CurrentService
+from app.schemas import runs as schemas
 
 router = APIRouter(tags=["ask"])
 

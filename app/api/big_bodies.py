@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, SkipValidation, ValidationError
 
-from app import schemas
+from app.schemas import runs as schemas
 
 _Model = TypeVar("_Model", bound=BaseModel)
 

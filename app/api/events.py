@@ -11,7 +11,6 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
-from app import schemas
 from app.api.dependencies import CurrentCaller, CurrentService, Limit, NumberCursor, RunId
 from app.api.presentation import page
 from app.auth.caller import LOCAL, Caller
@@ -21,6 +20,7 @@ from app.domain.run_state import TERMINAL, RunStatus
 from app.errors import DATABASE_DOWN, NotFound, Unauthorized
 from app.event_feed import parsed
 from app.runs.progress import Moved
+from app.schemas import runs as schemas
 from app.service import Service
 
 router = APIRouter(tags=["events"])

@@ -2,10 +2,11 @@
 
 from fastapi import APIRouter
 
-from app import evidence, feedback, schemas
+from app import evidence, feedback
 from app.api.dependencies import CurrentCaller, CurrentService, IdCursor, Limit, NumberCursor, RunId
 from app.api.presentation import page
-from app.feedback_schemas import (
+from app.schemas import runs as schemas
+from app.schemas.feedback import (
     EmailFeedbackOut,
     FeedbackBatch,
     FeedbackBody,

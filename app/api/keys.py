@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
 
-from app import schemas
 from app.api.dependencies import CurrentCaller, CurrentService, IdCursor, Limit
 from app.api.presentation import page
 from app.auth.caller import ANY_PROJECT, Caller
@@ -14,6 +13,7 @@ from app.auth.keys import Keys
 from app.auth.scopes import Scope
 from app.db.tables import ApiKey
 from app.errors import Forbidden, InvalidRequest
+from app.schemas import runs as schemas
 
 router = APIRouter(tags=["keys"])
 KeyId = Annotated[str, Path(pattern=r"^[0-9A-HJKMNP-TV-Z]{26}$")]

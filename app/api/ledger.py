@@ -8,9 +8,9 @@ from sqlalchemy import select
 from app.api.dependencies import CurrentService, Limit, NumberCursor, RunId
 from app.api.presentation import ledger_totals
 from app.db.tables import LedgerEntry, Run
-from app.results_schemas import BudgetState, Ledger, LedgerRow
 from app.runs.budget import Budget
 from app.runs.ledger import Totals, totals
+from app.schemas.results import BudgetState, Ledger, LedgerRow
 
 router = APIRouter(tags=["results"])
 

@@ -21,7 +21,7 @@ from app.model_list import listed
 from app.model_names import UnknownModelName
 from app.promotions import Promotions
 from app.pushes.targets import Target, hub_target, s3_target
-from app.schemas import Name
+from app.schemas.runs import Name
 
 router = APIRouter(tags=["models"])
 

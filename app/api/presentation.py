@@ -3,16 +3,16 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from app import schemas
 from app.api.links import results_path, run_links
 from app.db.tables import Reflection, Run
 from app.domain.run_state import RunStatus
 from app.errors import NotFound
-from app.results_schemas import LedgerTotals, NodeScores
 from app.runs.ledger import Totals
 from app.runs.queries import RunFigures, ShownIteration
 from app.runs.showcase import showcase_email, shows_email
 from app.runs.waiting import Place
+from app.schemas import runs as schemas
+from app.schemas.results import LedgerTotals, NodeScores
 from app.webhooks.endpoints import NewEndpoint
 
 Source = TypeVar("Source")

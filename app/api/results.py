@@ -6,15 +6,15 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 
-from app import schemas
 from app.api import ledger
 from app.api.dependencies import CurrentService, Limit, NumberCursor, RunId
 from app.api.links import results_path
 from app.api.presentation import node_scores, page
-from app.results_schemas import JudgeCallOut, NodeScores, ResultItem, RunResults, Verification
 from app.runs.results import Results, content_type
 from app.runs.results_files import results_folder, sizes
 from app.runs.verify import verify
+from app.schemas import runs as schemas
+from app.schemas.results import JudgeCallOut, NodeScores, ResultItem, RunResults, Verification
 
 router = APIRouter(tags=["results"])
 router.include_router(ledger.router)

@@ -4,7 +4,6 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from app import schemas
 from app.api import presentation, results
 from app.api.dependencies import (
     CurrentCaller,
@@ -19,6 +18,7 @@ from app.api.links import results_path, run_links
 from app.domain.run_state import RunStatus
 from app.runs.fork import fork
 from app.runs.removal import remove
+from app.schemas import runs as schemas
 from app.service import Service
 
 router = APIRouter(tags=["runs"])

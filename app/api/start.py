@@ -2,12 +2,12 @@
 
 from fastapi import APIRouter
 
-from app import schemas
 from app.api.big_bodies import BigBodyRoute, LearnLoopBody
 from app.api.dependencies import CurrentCaller, CurrentService
 from app.api.presentation import accepted
 from app.auth.tenancy import in_project
 from app.runs.accept import accept
+from app.schemas import runs as schemas
 
 router = APIRouter(tags=["runs"], route_class=BigBodyRoute)
 

@@ -4,9 +4,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from app import schemas
 from app.api.dependencies import CurrentService, Limit, NumberCursor, RunId, ScenarioId, TrajectoryId
 from app.api.presentation import page
+from app.schemas import runs as schemas
 
 router = APIRouter(tags=["trajectories"])
 

@@ -4,13 +4,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query
 
-from app import schemas
 from app.api.dependencies import CurrentCaller, CurrentService, IdCursor, Limit, NumberCursor
 from app.api.presentation import page
 from app.auth.tenancy import RUN, require
 from app.db.tables import WebhookEndpoint
 from app.errors import Forbidden
-from app.webhook_schemas import (
+from app.schemas import runs as schemas
+from app.schemas.webhooks import (
     AttemptOut,
     DeliveryBrief,
     DeliveryOut,

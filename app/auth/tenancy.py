@@ -15,7 +15,7 @@ from app.auth.scopes import route_path
 from app.db.session import Sessions
 from app.db.tables import Run, Trajectory, WebhookDelivery, WebhookEndpoint
 from app.errors import Forbidden, NotFound
-from app.schemas import LearnLoopRequest
+from app.schemas.runs import LearnLoopRequest
 
 _MOST_KNOWN = 10_000
 

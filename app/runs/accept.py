@@ -26,7 +26,7 @@ from app.judging import judge_model
 from app.runs.configuration import make_environment, make_judge
 from app.runs.defaults import judge_with_defaults, with_defaults
 from app.runs.resuming import INHERITED, begin_with
-from app.schemas import LearnLoopRequest
+from app.schemas.runs import LearnLoopRequest
 from app.service import Service
 from app.settings import Settings
 from app.webhooks.endpoints import NewEndpoint

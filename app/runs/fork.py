@@ -11,7 +11,7 @@ from app.domain.run_state import Verb
 from app.errors import Conflict, InvalidRequest, NotFound
 from app.runs.accept import MakeReply, Parent, Reply, accept
 from app.runs.store import require_verb
-from app.schemas import ForkRequest, LearnLoopRequest
+from app.schemas.runs import ForkRequest, LearnLoopRequest
 from app.service import Service
 
 _PARTLY = ("environment", "evaluation")

@@ -20,7 +20,7 @@ from app.domain.run_state import RunStatus
 from app.errors import NotFound
 from app.runs.results_table import TrajectoryTable
 from app.runs.showcase import showcase_email
-from app.schemas import TrajectoryOut
+from app.schemas.runs import TrajectoryOut
 
 FINAL_EMAIL = "final_email.json"
 _EMAIL, _NODE_SCORES, _REWARDS = "email.json", "node_scores.json", "rewards.json"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.db.tables import Trajectory
-from app.results_schemas import ShowcaseEmail, ShowcaseScenario
+from app.schemas.results import ShowcaseEmail, ShowcaseScenario
 
 
 def shows_email(outcome: Mapping[str, Any]) -> bool:

@@ -22,9 +22,9 @@ from app.db.session import Sessions
 from app.db.tables import Evaluation, Iteration, Reflection, Run, Trajectory
 from app.documents import put_back
 from app.errors import Conflict
-from app.results_schemas import Difference, Verification
 from app.runs.configuration import make_environment
 from app.runs.resuming import begin_with, inherited_state
+from app.schemas.results import Difference, Verification
 from app.service import Service
 from environment.base import Environment, Reflective, Scenario
 from environment.registry import UnknownEnvironment

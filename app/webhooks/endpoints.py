@@ -12,11 +12,11 @@ from ulid import ULID
 from app.db.session import Sessions
 from app.db.tables import Run, WebhookEndpoint
 from app.errors import Conflict, InvalidRequest, NotFound
-from app.schemas import RunWebhook
+from app.schemas.runs import RunWebhook
+from app.schemas.webhooks import EndpointChange, EndpointRequest
 from app.security.address_guard import AddressGuard, AddressRefused
 from app.security.secret_box import SecretBox
 from app.security.webhook_signing import new_secret
-from app.webhook_schemas import EndpointChange, EndpointRequest
 from app.webhooks.outbox import body_text, rfc3339
 from app.webhooks.queue import disable
 from app.webhooks.sender import FRONTEND_ID, Receiver, Reply, Sender

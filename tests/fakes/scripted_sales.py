@@ -5,8 +5,8 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from app.results_schemas import NodeScores
-from app.schemas import AskOut, Email, Page, RunOut, TrajectoryBrief
+from app.schemas.results import NodeScores
+from app.schemas.runs import AskOut, Email, Page, RunOut, TrajectoryBrief
 from environment.sales_email.environment import SalesEmail
 from environment.sales_email.scenarios import home_world
 from tests.fakes.scripted_service import RUN_ID, STARTED, ScriptedService

@@ -17,7 +17,7 @@ from fastapi import FastAPI
 
 from app import errors
 from app.domain.run_state import RunStatus
-from app.schemas import (
+from app.schemas.runs import (
     Accepted,
     AskOut,
     BestCheckpoint,

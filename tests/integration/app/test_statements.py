@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import Engine, event
 from ulid import ULID
 
-from app import schemas
 from app.db.session import Sessions
 from app.db.tables import Checkpoint, Evaluation, Iteration, LedgerEntry, Run, WebhookDelivery
+from app.schemas import runs as schemas
 from tests.integration.app.keyed import OPERATOR_KEY, Keyed, bearer, keyed
 
 _OF_REQUESTS = {"RequestResponseCycle.run_asgi", "CoalescedReads._read_on"}

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from app.schemas import _Request
+from app.schemas.runs import _Request
 
 MAX_EVENTS = 1_000
 """In one request."""

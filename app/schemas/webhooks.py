@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from app.schemas import Name, WebhookEvents, WebhookUrl, _Request
+from app.schemas.runs import Name, WebhookEvents, WebhookUrl, _Request
 
 MAX_OVERLAP_HOURS = 72
 DeliveryState = Literal["pending", "delivered", "failed"]

@@ -9,7 +9,7 @@ from app.db.json_text import flaw
 from app.domain.event_types import EventType
 from app.domain.names import NAME_PATTERN
 from app.domain.run_state import RunStatus
-from app.results_schemas import RunCost, ShowcaseEmail
+from app.schemas.results import RunCost, ShowcaseEmail
 from training.types import RunConfig
 
 Json = Any
