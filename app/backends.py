@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from app.aio.event_loops import run_on_loop
 from app.domain.names import TINY_BASE
-from app.engine_process import Engine, EngineProcess, EngineState
+from app.processes.engine import Engine, EngineProcess, EngineState
 from app.settings import Settings
 from training.backends import embedded, local, serverless
 from training.backends.base import Backend, BackendUnavailable

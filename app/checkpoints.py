@@ -12,10 +12,10 @@ from app.db.tables import Checkpoint, Promotion, Run
 from app.domain.event_types import EventType
 from app.domain.run_state import LIVE
 from app.engine_client import EngineClient
-from app.engine_process import EngineUnavailable
 from app.errors import Conflict, NotFound, Unavailable
 from app.events import append
 from app.model_names import UnknownModelName
+from app.processes.engine import EngineUnavailable
 from app.promotions import Promotions
 from app.pushes.push import Pushed, Source, push
 from app.pushes.targets import Target

@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx
 
-from app.engine_process import Engine, EngineUnavailable
 from app.errors import BadGateway, Conflict, NotFound, Unavailable
+from app.processes.engine import Engine, EngineUnavailable
 
 Json = Any
 _PATIENCE_S = 60.0

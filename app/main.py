@@ -32,10 +32,10 @@ from app.auth.guard import Guard
 from app.auth.ring import open_ring
 from app.auth.tenancy import KnownRuns, own_only
 from app.body_limit import BodyLimit
-from app.engine_process import Engine
 from app.http_limits import BoundedHttp
 from app.idempotency import Idempotency
 from app.openai_errors import OpenAIErrors
+from app.processes.engine import Engine
 from app.rate_limit import RateLimit
 from app.relay import open_relay
 from app.response_headers import ResponseHeaders

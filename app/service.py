@@ -18,11 +18,11 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 
 from app.backends import Backends, usable
 from app.db.session import DatabaseUrlError, Sessions, make_engine, make_sessions, migrate, parse_url
-from app.embedded_postgres import EmbeddedPostgres
-from app.engine_process import Engine, held_engine
 from app.errors import DATABASE_DOWN
 from app.event_feed import EventFeed
 from app.judging import judge_services
+from app.processes.engine import Engine, held_engine
+from app.processes.postgres import EmbeddedPostgres
 from app.runs.drive import Connect, Driver, LearnLoop
 from app.runs.folders import remove_leftovers
 from app.runs.leases import Leases, Limits

@@ -14,8 +14,8 @@ from typing import Any
 
 import uvloop
 
-from app.engine_process import Engine, held_engine
 from app.logs import configure_logs
+from app.processes.engine import Engine, held_engine
 from app.settings import Settings
 
 _SWITCH_INTERVAL_S = 0.001

@@ -16,7 +16,7 @@ import psutil
 import psycopg
 from sqlalchemy import URL
 
-from app.embedded_postgres import EmbeddedPostgres
+from app.processes.postgres import EmbeddedPostgres
 
 FAULTS = {"kill": 50, "freeze": 20, "cut": 10, "crash": 10, "stop": 10}
 """Weights. kill: SIGKILL of a worker; freeze: SIGSTOP for two lease times; cut: all connections end; crash: of

@@ -26,7 +26,7 @@ from typing import Any
 import psycopg
 
 from app.cli.client import Service, ServiceRefused, ServiceUnreachable
-from app.embedded_postgres import EmbeddedPostgres
+from app.processes.postgres import EmbeddedPostgres
 from benchmarks import processes
 from benchmarks.frozen_code import freeze
 from benchmarks.restarts import Restarts, journal_percent, spread

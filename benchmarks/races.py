@@ -29,8 +29,8 @@ from app.db.session import Sessions, make_engine, make_sessions, migrate
 from app.db.tables import Event, Run
 from app.domain.event_types import EventType
 from app.domain.run_state import TERMINAL, RunStatus, moves
-from app.embedded_postgres import EmbeddedPostgres
 from app.errors import NotAllowed
+from app.processes.postgres import EmbeddedPostgres
 from app.runs.leases import Lease, LeaseLost, Leases, Limits
 from app.runs.store import RunStore
 

@@ -29,7 +29,7 @@ from app.db.session import Sessions, make_engine, make_sessions, migrate
 from app.db.tables import Event, Iteration, Run
 from app.domain.event_types import EventType
 from app.domain.run_state import RunStatus
-from app.embedded_postgres import EmbeddedPostgres
+from app.processes.postgres import EmbeddedPostgres
 from benchmarks import processes
 from benchmarks.frozen_code import freeze
 

@@ -21,7 +21,7 @@ from sqlalchemy import func, select
 from app.db.session import Sessions, make_engine, make_sessions, migrate
 from app.db.tables import Journal, Run
 from app.domain.run_state import RunStatus
-from app.embedded_postgres import EmbeddedPostgres
+from app.processes.postgres import EmbeddedPostgres
 from benchmarks import processes
 from benchmarks.chaos import create_run
 from benchmarks.chaos_faults import Workers

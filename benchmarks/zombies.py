@@ -25,7 +25,7 @@ from app.aio.retry import retry_while_database_is_down
 from app.db.session import Sessions, make_engine, make_sessions, migrate
 from app.db.tables import Run
 from app.domain.run_state import TERMINAL
-from app.embedded_postgres import EmbeddedPostgres
+from app.processes.postgres import EmbeddedPostgres
 from app.runs.store import RunStore
 from benchmarks import processes
 from benchmarks.chaos import create_run

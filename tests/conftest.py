@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import URL
 from ulid import ULID
 
-from app.embedded_postgres import EmbeddedPostgres
+from app.processes.postgres import EmbeddedPostgres
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,8 @@ from pydantic import BaseModel
 from sqlalchemy import text
 
 from app.api.dependencies import CurrentService
-from app.engine_process import EngineState
 from app.errors import DATABASE_DOWN
+from app.processes.engine import EngineState
 
 router = APIRouter(prefix="/health", tags=["health"])
 _PATIENCE_S = 2.0

@@ -7,9 +7,9 @@ from sqlalchemy import URL
 from app.auth.caller import ANY_PROJECT
 from app.auth.keys import Keys, NewKey
 from app.auth.scopes import Scope
-from app.data_directory import DataDirectory
 from app.db.session import make_engine, make_sessions, migrate, parse_url
-from app.embedded_postgres import EmbeddedPostgres
+from app.processes.data_directory import DataDirectory
+from app.processes.postgres import EmbeddedPostgres
 from app.settings import Settings
 
 

@@ -98,10 +98,10 @@ def _bootstrap(settings: Any, name: str) -> Json:
     import asyncio
 
     from app.auth.bootstrap import first_key
-    from app.data_directory import DataDirectoryError
     from app.db.session import DatabaseUrlError, SchemaError
-    from app.embedded_postgres import EmbeddedPostgresError
     from app.logs import configure_logs
+    from app.processes.data_directory import DataDirectoryError
+    from app.processes.postgres import EmbeddedPostgresError
 
     configure_logs("warning", settings.log_format)  # on standard error: stdout is for the key
     try:

@@ -37,9 +37,9 @@ def plainly() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        from app.data_directory import DataDirectoryError
         from app.db.session import DatabaseUrlError, SchemaError
-        from app.embedded_postgres import EmbeddedPostgresError
+        from app.processes.data_directory import DataDirectoryError
+        from app.processes.postgres import EmbeddedPostgresError
 
         if isinstance(error, DataDirectoryError | DatabaseUrlError | SchemaError | EmbeddedPostgresError):
             raise Failure(str(error)) from error

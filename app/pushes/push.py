@@ -15,8 +15,8 @@ from typing import Any, TextIO
 
 import structlog
 
-from app.child_process import spawn, stop
 from app.errors import BadGateway, Conflict, ServiceError, Unavailable
+from app.processes.child import spawn, stop
 from app.pushes.hugging_face import HubTarget
 from app.pushes.targets import Target
 from app.redaction import Redactor, secrets_of

@@ -19,10 +19,10 @@ from app.documents import NewDocument, UnknownDocument
 from app.domain.event_types import EventType
 from app.domain.names import TINY_BASE
 from app.domain.run_state import RunStatus
-from app.engine_process import EngineUnavailable
 from app.errors import InvalidRequest, Unavailable
 from app.events import append
 from app.judging import judge_model
+from app.processes.engine import EngineUnavailable
 from app.runs.configuration import make_environment, make_judge
 from app.runs.defaults import judge_with_defaults, with_defaults
 from app.runs.resuming import INHERITED, begin_with

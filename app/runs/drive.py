@@ -15,8 +15,8 @@ from app.aio.retry import retry_while_database_is_down
 from app.db.session import Sessions
 from app.db.tables import Run
 from app.documents import put_back
-from app.engine_process import EngineUnavailable
 from app.errors import DATABASE_DOWN
+from app.processes.engine import EngineUnavailable
 from app.runs import ledger
 from app.runs.budget import Budget, Clock, Meter
 from app.runs.configuration import make_environment, make_judge, model_spec, run_config

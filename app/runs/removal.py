@@ -4,8 +4,8 @@ import asyncio
 
 from app.db.tables import Run
 from app.domain.run_state import Verb
-from app.engine_process import EngineUnavailable
 from app.errors import Unavailable
+from app.processes.engine import EngineUnavailable
 from app.promotions import Promotions
 from app.runs.configuration import model_spec
 from app.runs.folders import remove_folder

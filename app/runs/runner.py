@@ -13,8 +13,8 @@ from app.aio.retry import retry_while_database_is_down
 from app.db.session import Sessions
 from app.db.tables import Run
 from app.domain.run_state import RunStatus
-from app.engine_process import EngineUnavailable
 from app.errors import DATABASE_DOWN
+from app.processes.engine import EngineUnavailable
 from app.runs.budget import RunBudgetReached
 from app.runs.drive import Driver
 from app.runs.heartbeat import Heartbeat

@@ -13,13 +13,13 @@ import psutil
 import psycopg
 import pytest
 
-from app.embedded_postgres import EmbeddedPostgres, EmbeddedPostgresError
+from app.processes.postgres import EmbeddedPostgres, EmbeddedPostgresError
 from tests.conditions import until
 
 _START = """
 import asyncio, concurrent.futures.thread, os, sys
 from pathlib import Path
-from app.embedded_postgres import EmbeddedPostgres
+from app.processes.postgres import EmbeddedPostgres
 
 async def main():
     await EmbeddedPostgres(Path(sys.argv[1])).start()

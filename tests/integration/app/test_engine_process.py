@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app import child_process
-from app.engine_process import EngineProcess, EngineState, EngineUnavailable
+from app.processes import child as child_process
+from app.processes.engine import EngineProcess, EngineState, EngineUnavailable
 from tests.conditions import until
 from tests.integration.app.served import settings_for
 
@@ -61,7 +61,7 @@ async def test_a_killed_engine_comes_back_on_its_port(data_dir: Path) -> None:
 async def test_an_engine_that_cannot_start_is_given_up_with_its_last_words(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.engine_process._FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("app.processes.engine._FIRST_PAUSE_S", 0.01)
     (data_dir / "orders").write_text("die at start")
     async with _engine(data_dir) as engine:
         with pytest.raises(EngineUnavailable, match="no torch here"):

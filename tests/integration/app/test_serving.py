@@ -12,7 +12,7 @@ import httpx
 import psutil
 import pytest
 
-from app.data_directory import DataDirectory
+from app.processes.data_directory import DataDirectory
 from app.settings import Settings
 from tests.conditions import answered, until
 from tests.fakes.scripted_learning import ScriptedLoop

@@ -12,11 +12,11 @@ import httpx
 import psycopg
 import pytest
 
-from app import embedded_postgres
 from app.aio.event_loops import run_on_loop
-from app.data_directory import DataDirectory, DataDirectoryError
-from app.embedded_postgres import EmbeddedPostgres, EmbeddedPostgresError
-from app.engine_process import EngineProcess
+from app.processes import postgres
+from app.processes.data_directory import DataDirectory, DataDirectoryError
+from app.processes.engine import EngineProcess
+from app.processes.postgres import EmbeddedPostgres, EmbeddedPostgresError
 from tests.conditions import answered, until
 from tests.fakes.sales_agent import GRAPH
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
@@ -128,7 +128,7 @@ async def _take_writes(database_url: str, does: bool) -> None:
 async def test_without_free_connections_callers_are_told_to_come_again(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(embedded_postgres._OPTIONS, "max_connections", str(CONNECTIONS))
+    monkeypatch.setitem(postgres._OPTIONS, "max_connections", str(CONNECTIONS))
     loop = ScriptedLoop(gates={1: threading.Event()})
     async with served(settings_for(data_dir, None), loop) as client, AsyncExitStack() as hogs:
         run_id = (await client.post("/learn-loop", json={"iterations": 2})).json()["run_id"]
@@ -173,7 +173,7 @@ async def _take_every_connection(conninfo: str, hogs: AsyncExitStack) -> None:
 @pytest.fixture
 def engine(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> EngineProcess:
     """One that dies at each start for as long as the file `orders` is there."""
-    monkeypatch.setattr("app.engine_process._FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("app.processes.engine._FIRST_PAUSE_S", 0.01)
     (data_dir / "orders").write_text("die at start")
     return EngineProcess(settings_for(data_dir, None), _CHILD)
 

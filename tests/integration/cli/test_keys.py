@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.data_directory import DataDirectory
+from app.processes.data_directory import DataDirectory
 from tests.integration.app.keyed import OPERATOR_KEY, bearer, keyed
 from tests.integration.cli.conftest import Learnloop
 

@@ -21,8 +21,8 @@ from typing import Protocol
 
 import structlog
 
-from app import child_process
-from app.data_directory import DataDirectory
+from app.processes import child as child_process
+from app.processes.data_directory import DataDirectory
 from app.settings import Settings
 
 KEY_VARIABLE = "LEARNLOOP_ENGINE_KEY"

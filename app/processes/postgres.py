@@ -28,7 +28,7 @@ import psycopg
 import structlog
 from sqlalchemy import URL
 
-from app import child_process
+from app.processes import child as child_process
 
 VERSION = "18"
 SERVER_USER = "learnloop"
