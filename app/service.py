@@ -33,7 +33,7 @@ from app.runs.store import RunStore
 from app.security.address_guard import AddressGuard
 from app.security.secret_box import secret_box
 from app.settings import Settings
-from app.tracing import weave_tracer
+from app.tracing.tracer import weave_tracer
 from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.endpoints import Endpoints
 from app.webhooks.frontend import keep_frontend_endpoint

@@ -19,8 +19,8 @@ from app.errors import BadGateway, Conflict, ServiceError, Unavailable
 from app.processes.child import spawn, stop
 from app.pushes.hugging_face import HubTarget
 from app.pushes.targets import Target
-from app.redaction import Redactor, secrets_of
 from app.settings import Settings
+from app.tracing.redaction import Redactor, secrets_of
 
 AT_ONCE = 2
 """Pushes under way in one data directory: each needs room for a whole checkpoint there."""

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from app.tracing import weave_tracer
+from app.tracing.tracer import weave_tracer
 from environment.email_search.synthetic import make_world, parse_address
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_chat import call as tool_call
@@ -210,5 +210,5 @@ async def test_without_a_project_or_a_key_nothing_is_traced(data_dir: Path) -> N
 
 
 def test_tracing_does_not_import_weave() -> None:
-    code = "import sys, app.service, app.tracing, training.learn_loop; sys.exit('weave' in sys.modules)"
+    code = "import sys, app.service, app.tracing.tracer, training.learn_loop; sys.exit('weave' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

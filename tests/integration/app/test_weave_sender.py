@@ -15,11 +15,11 @@ import pytest
 from pydantic import HttpUrl
 from structlog.testing import capture_logs
 
-import app.weave_sender
-from app.redaction import Redactor
-from app.tracing import WeaveTracer
-from app.weave_api import ProjectUnavailable, WeaveApi
-from app.weave_sender import WeaveSender
+import app.tracing.weave_sender
+from app.tracing.redaction import Redactor
+from app.tracing.tracer import WeaveTracer
+from app.tracing.weave_api import ProjectUnavailable, WeaveApi
+from app.tracing.weave_sender import WeaveSender
 from environment.trace import span, tracing
 from tests.conditions import until
 from tests.fakes.weave_server import WeaveServer, weave_server
@@ -45,9 +45,9 @@ client.finish()
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries again at once."""
-    monkeypatch.setattr(app.weave_sender, "_FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(app.weave_sender, "_LONGEST_PAUSE_S", 0.01)
-    monkeypatch.setattr(app.weave_sender, "_GATHER_S", 0.01)
+    monkeypatch.setattr(app.tracing.weave_sender, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(app.tracing.weave_sender, "_LONGEST_PAUSE_S", 0.01)
+    monkeypatch.setattr(app.tracing.weave_sender, "_GATHER_S", 0.01)
 
 
 def api_of(weave: WeaveServer, project: str = "team/mail") -> WeaveApi:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
-from app.redaction import Redactor, secrets_of
 from app.settings import Settings
-from app.weave_api import WeaveApi
-from app.weave_sender import Event, WeaveSender
+from app.tracing.redaction import Redactor, secrets_of
+from app.tracing.weave_api import WeaveApi
+from app.tracing.weave_sender import Event, WeaveSender
 from environment.base import Json
 
 _LONG = ("learn_loop", "baseline", "iteration")

@@ -9,7 +9,7 @@ from typing import Literal
 
 import structlog
 
-from app.weave_api import Refused, WeaveApi
+from app.tracing.weave_api import Refused, WeaveApi
 
 _MAX_QUEUED = 20_000
 _MAX_QUEUED_BYTES = 64_000_000
