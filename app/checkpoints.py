@@ -13,7 +13,7 @@ from app.domain.event_types import EventType
 from app.domain.run_state import LIVE
 from app.engine_client import EngineClient
 from app.errors import Conflict, NotFound, Unavailable
-from app.events import append
+from app.events.log import append
 from app.model_names import UnknownModelName
 from app.processes.engine import EngineUnavailable
 from app.promotions import Promotions

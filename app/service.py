@@ -19,7 +19,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 from app.backends import Backends, usable
 from app.db.session import DatabaseUrlError, Sessions, make_engine, make_sessions, migrate, parse_url
 from app.errors import DATABASE_DOWN
-from app.event_feed import EventFeed
+from app.events.feed import EventFeed
 from app.judging import judge_services
 from app.processes.engine import Engine, held_engine
 from app.processes.postgres import EmbeddedPostgres

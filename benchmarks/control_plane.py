@@ -35,7 +35,7 @@ from app.db.session import Sessions, make_engine, make_sessions, migrate
 from app.db.tables import Journal, Run
 from app.domain.event_types import EventType
 from app.domain.run_state import RunStatus
-from app.events import append
+from app.events.log import append
 from app.processes.postgres import EmbeddedPostgres
 from app.runs.journal_store import StoredJournal
 from app.runs.leases import Lease, Leases, Limits

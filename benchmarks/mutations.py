@@ -82,7 +82,7 @@ MUTATIONS = (
     ),
     _one(
         "deliveries in their event's transaction",
-        "app/events.py",
+        "app/events/log.py",
         "    await enqueue(session, row)\n",
         "    if type is EventType.RUN_CREATED:\n"
         "        await enqueue(session, row)\n"

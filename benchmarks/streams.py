@@ -30,7 +30,7 @@ from app.cli.service_process import free_port
 from app.db.session import Sessions, make_engine, make_sessions, migrate
 from app.db.tables import Run
 from app.domain.event_types import EventType
-from app.events import append
+from app.events.log import append
 from app.processes.postgres import EmbeddedPostgres
 from app.runs.store import RunStore
 from benchmarks import processes

@@ -5,7 +5,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from app.db.session import make_engine, make_sessions, parse_url
-from app.event_feed import EventFeed
+from app.events.feed import EventFeed
 from app.logs import configure_logs
 from app.security.address_guard import AddressGuard
 from app.security.secret_box import SecretBox

@@ -34,7 +34,7 @@ from ulid import ULID
 from app.db.session import Sessions, make_engine, make_sessions, migrate
 from app.db.tables import Run, WebhookAttempt, WebhookDelivery
 from app.domain.event_types import EventType
-from app.events import append
+from app.events.log import append
 from app.processes.postgres import EmbeddedPostgres
 from app.runs.store import RunStore
 from app.schemas.webhooks import EndpointRequest

@@ -18,8 +18,8 @@ from app.auth.guard import key_of
 from app.domain.event_types import EventType
 from app.domain.run_state import TERMINAL, RunStatus
 from app.errors import DATABASE_DOWN, NotFound, Unauthorized
-from app.event_feed import parsed
-from app.runs.progress import Moved
+from app.events.feed import parsed
+from app.events.progress import Moved
 from app.schemas import runs as schemas
 from app.service import Service
 

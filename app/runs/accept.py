@@ -20,7 +20,7 @@ from app.domain.event_types import EventType
 from app.domain.names import TINY_BASE
 from app.domain.run_state import RunStatus
 from app.errors import InvalidRequest, Unavailable
-from app.events import append
+from app.events.log import append
 from app.judging import judge_model
 from app.processes.engine import EngineUnavailable
 from app.runs.configuration import make_environment, make_judge

@@ -14,7 +14,7 @@ from app.aio.retry import LONG_S, retry_while_database_is_down
 from app.db.session import Sessions
 from app.db.tables import Journal, Run
 from app.domain.event_types import EventType
-from app.events import append
+from app.events.log import append
 from app.runs.leases import Lease, LeaseLost, require
 
 _GROUP_S = 0.05

@@ -15,7 +15,7 @@ from app.db.session import Sessions
 from app.db.tables import Run
 from app.domain.event_types import EventType
 from app.domain.run_state import RunStatus
-from app.events import append
+from app.events.log import append
 from training.backends.embedded import NAME as EMBEDDED
 
 MAX_ATTEMPTS = 5

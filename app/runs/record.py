@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db.session import Sessions
 from app.db.tables import Checkpoint, Evaluation, Iteration, Journal, JudgeCall, Reflection, Run, Trajectory
 from app.domain.event_types import EventType
-from app.events import append
+from app.events.log import append
 from app.runs import ledger
 from app.runs.leases import Lease, LeaseLost
 from app.webhooks.message import iteration_data

@@ -14,7 +14,7 @@ from app.documents import NewDocument, save
 from app.domain.event_types import EventType
 from app.domain.run_state import LIVE, TERMINAL, RunStatus, Verb, allowed
 from app.errors import Conflict, ModelBusy, NotAllowed, NotFound
-from app.events import append
+from app.events.log import append
 from app.runs import ledger
 from app.runs.leases import NOBODYS, Lease, LeaseLost
 from training.types import Progress

@@ -11,9 +11,9 @@ import pytest
 
 from app.db.session import Sessions, make_engine, make_sessions, parse_url
 from app.domain.event_types import EventType
-from app.events import append
+from app.events.log import append
+from app.events.stream_limit import STREAMS_PER_KEY
 from app.runs.store import RunStore
-from app.stream_places import STREAMS_PER_KEY
 from benchmarks.chaos_faults import cut_connections
 from tests.conditions import answered
 from tests.fakes.scripted_learning import ScriptedLoop

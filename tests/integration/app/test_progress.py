@@ -17,8 +17,8 @@ from app.db.session import parse_url
 from app.db.tables import Run
 from app.domain.event_types import EventType
 from app.domain.run_state import RunStatus
-from app.event_feed import LOOK_S, EventFeed
-from app.runs.progress import places_of
+from app.events.feed import LOOK_S, EventFeed
+from app.events.progress import places_of
 from tests.conditions import until
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for

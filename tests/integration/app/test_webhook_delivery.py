@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from app.db.tables import WebhookEndpoint
 from app.domain.event_types import EventType
-from app.events import append
+from app.events.log import append
 from app.security.address_guard import AddressGuard
 from app.webhooks.deliveries import Deliveries
 from app.webhooks.dispatcher import Dispatcher

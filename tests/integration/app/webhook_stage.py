@@ -12,7 +12,7 @@ from ulid import ULID
 from app.db.session import Sessions, make_engine, make_sessions, migrate, parse_url
 from app.db.tables import Run, WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from app.domain.event_types import EventType
-from app.events import append
+from app.events.log import append
 from app.security.address_guard import AddressGuard
 from app.security.secret_box import SecretBox
 from app.webhooks.dispatcher import Dispatcher

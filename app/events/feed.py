@@ -21,9 +21,9 @@ from app.db.json_text import dumps
 from app.db.session import Sessions
 from app.db.tables import Event
 from app.errors import DATABASE_DOWN
-from app.events import CHANNEL
-from app.runs.progress import Moved, Place, places_of
-from app.stream_places import StreamPlaces
+from app.events.log import CHANNEL
+from app.events.progress import Moved, Place, places_of
+from app.events.stream_limit import StreamPlaces
 
 LOOK_S = 1.0
 """Between two looks: about how long an event can go unseen after a lost hint, and how often progress is told at
