@@ -10,8 +10,7 @@ from fastapi.responses import RedirectResponse
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 
-from app import errors, idempotency
-from app import openapi as api_file
+from app import errors
 from app.api import (
     ask,
     catalogue,
@@ -31,14 +30,16 @@ from app.api.run_documents import open_run_documents
 from app.auth.guard import Guard
 from app.auth.ring import open_ring
 from app.auth.tenancy import KnownRuns, own_only
-from app.body_limit import BodyLimit
-from app.http_limits import BoundedHttp
-from app.idempotency import Idempotency
-from app.openai_errors import OpenAIErrors
+from app.http import idempotency
+from app.http import openapi as api_file
+from app.http.body_limit import BodyLimit
+from app.http.header_limits import BoundedHttp
+from app.http.idempotency import Idempotency
+from app.http.openai_errors import OpenAIErrors
+from app.http.response_headers import ResponseHeaders
 from app.processes.engine import Engine
 from app.rate_limit import RateLimit
 from app.relay import open_relay
-from app.response_headers import ResponseHeaders
 from app.runs.drive import Connect, LearnLoop
 from app.service import open_service
 from app.settings import Settings

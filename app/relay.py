@@ -17,7 +17,7 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from app.errors import BadGateway, Unavailable
-from app.openai_errors import openai_error
+from app.http.openai_errors import openai_error
 from training.backends.base import Endpoint
 
 Json = Any

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from app import openapi
+from app.http import openapi
 from app.logs import configure_logs
 from app.main import create_app
 from tests.fakes.scripted_learning import ScriptedLoop

@@ -12,7 +12,7 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
-from app import documents, idempotency
+from app import documents
 from app.backends import refusal
 from app.db.tables import Reflection, Run
 from app.documents import NewDocument, UnknownDocument
@@ -21,6 +21,7 @@ from app.domain.names import TINY_BASE
 from app.domain.run_state import RunStatus
 from app.errors import InvalidRequest, Unavailable
 from app.events.log import append
+from app.http import idempotency
 from app.judging import judge_model
 from app.processes.engine import EngineUnavailable
 from app.runs.configuration import make_environment, make_judge

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from app import openapi
 from app.auth.scopes import is_public
+from app.http import openapi
 from app.main import create_app
 from benchmarks.api_fuzz import fuzz
 from tests.integration.app.served import settings_for

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app import openapi
+from app.http import openapi
 from app.main import MAX_BODY_BYTES, create_app
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for

@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import OperationalError
 
-from app import idempotency
 from app.auth.scopes import Scope
 from app.db.tables import IdempotencyKey, Run
+from app.http import idempotency
 from app.runs.store import RunStore
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.emails import email, make_run, make_trajectory

@@ -9,7 +9,7 @@ import httpx
 import pytest
 import uvicorn
 
-from app.http_limits import MAX_HEAD_BYTES, BoundedHttp
+from app.http.header_limits import MAX_HEAD_BYTES, BoundedHttp
 from app.main import create_app, server_config
 from tests.conditions import until
 from tests.fakes.scripted_learning import ScriptedLoop

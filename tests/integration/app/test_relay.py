@@ -10,7 +10,7 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 
 from app import errors
-from app.openai_errors import OpenAIErrors
+from app.http.openai_errors import OpenAIErrors
 from app.relay import Relay
 from tests.conditions import until
 from training.backends.base import Endpoint

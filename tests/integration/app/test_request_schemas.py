@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from app import openapi
 from app.auth.scopes import Scope, is_public, needed
 from app.db.tables import Base
+from app.http import openapi
 from app.main import create_app
 from tests.integration.app.keyed import OPERATOR_KEY, Keyed, bearer, keyed
 from tests.integration.app.served import settings_for
