@@ -26,10 +26,12 @@ from app.api import (
     trajectories,
     webhooks,
 )
+from app.api.ownership import own_only
 from app.api.run_documents import open_run_documents
 from app.auth.guard import Guard
-from app.auth.ring import open_ring
-from app.auth.tenancy import KnownRuns, own_only
+from app.auth.key_cache import open_key_cache
+from app.auth.rate_limit import RateLimit
+from app.auth.tenancy import KnownRuns
 from app.http import idempotency
 from app.http import openapi as api_file
 from app.http.body_limit import BodyLimit
@@ -38,7 +40,6 @@ from app.http.idempotency import Idempotency
 from app.http.openai_errors import OpenAIErrors
 from app.http.response_headers import ResponseHeaders
 from app.processes.engine import Engine
-from app.rate_limit import RateLimit
 from app.relay import open_relay
 from app.runs.drive import Connect, LearnLoop
 from app.service import open_service
@@ -70,7 +71,7 @@ def create_app(
         async with (
             open_service(settings, connect=connect, learn=learn, engine=engine) as app.state.service,
             open_run_documents(app.state.service) as app.state.run_documents,
-            open_ring(app.state.service.sessions, settings.operator_key) as app.state.keys,
+            open_key_cache(app.state.service.sessions, settings.operator_key) as app.state.keys,
             idempotency.purging(app.state.service.sessions),
             open_relay() as app.state.relay,
         ):

@@ -4,8 +4,8 @@ from fastapi import APIRouter
 
 from app.api.big_bodies import BigBodyRoute, LearnLoopBody
 from app.api.dependencies import CurrentCaller, CurrentService
+from app.api.ownership import in_project
 from app.api.presentation import accepted
-from app.auth.tenancy import in_project
 from app.runs.accept import accept
 from app.schemas import runs as schemas
 

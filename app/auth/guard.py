@@ -7,10 +7,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.auth import scopes
 from app.auth.caller import LOCAL, Caller
-from app.auth.local import refuse_foreign_pages
-from app.auth.ring import KeyRing
+from app.auth.key_cache import KeyCache
+from app.auth.origin_check import refuse_foreign_pages
+from app.auth.rate_limit import RateLimit
 from app.errors import DATABASE_DOWN, Forbidden, ServiceError, TooManyRequests, Unauthorized, problem_of
-from app.rate_limit import RateLimit
 
 
 class Guard:
@@ -44,8 +44,8 @@ class Guard:
         return LOCAL
 
     async def _admitted(self, scope: Scope) -> Caller:
-        ring: KeyRing = scope["app"].state.keys
-        caller = await ring.caller(key_of(scope))
+        cache: KeyCache = scope["app"].state.keys
+        caller = await cache.caller(key_of(scope))
         wait_s = 0.0 if self._limit is None else self._limit.take(caller.actor)
         if wait_s:
             raise TooManyRequests("this API key makes too many requests", retry_after_s=math.ceil(wait_s))

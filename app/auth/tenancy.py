@@ -6,16 +6,12 @@ Whatever a path names by id is looked at here, before its handler runs. Handlers
 from collections.abc import Container, Mapping
 from typing import Any, NamedTuple
 
-from fastapi import Request
 from sqlalchemy import Select, func, select
 
-from app.api.dependencies import CurrentCaller, CurrentService
 from app.auth.caller import Caller
-from app.auth.scopes import route_path
 from app.db.session import Sessions
 from app.db.tables import Run, Trajectory, WebhookDelivery, WebhookEndpoint
-from app.errors import Forbidden, NotFound
-from app.schemas.runs import LearnLoopRequest
+from app.errors import NotFound
 
 _MOST_KNOWN = 10_000
 
@@ -46,21 +42,6 @@ OWNED: Mapping[str, Owned] = {
 """What the first parameter of a path that begins so is the id of; the first one that fits counts."""
 
 
-async def own_only(request: Request, service: CurrentService, caller: CurrentCaller) -> None:
-    """Dependency of every route. Raises NotFound for what the path names if it is not the caller's."""
-    path = route_path(request.scope)
-    owned = next((owned for begin, owned in OWNED.items() if path.startswith(begin)), None)
-    if owned is None or caller.project is None or not request.path_params:
-        return
-    id = next(iter(request.path_params.values()))
-    known: KnownRuns = request.app.state.known_runs
-    if owned is not RUN:
-        await require(service.sessions, caller, owned, id)
-    elif not known.has(caller.project, id):
-        await require(service.sessions, caller, owned, id)
-        known.add(caller.project, id)
-
-
 class KnownRuns:
     """Which runs were found to be of which project. That never changes, and of a deleted one nothing is found."""
 
@@ -88,16 +69,6 @@ async def require(sessions: Sessions, caller: Caller, owned: Owned, id: str) -> 
             project = (await session.execute(owned.project.where(owned.id == id))).scalar_one_or_none()
     if project != caller.project:
         raise NotFound(f"there is no {owned.called} {id!r}")
-
-
-def in_project(request: LearnLoopRequest, caller: Caller) -> LearnLoopRequest:
-    """The learn-loop in the caller's project, which is the default there. Raises Forbidden if it names another."""
-    if caller.project is None:
-        return request
-    if request.model.project not in (None, caller.project):
-        raise Forbidden(f"the API key is for the project {caller.project}: body.model.project may name no other")
-    model = request.model.model_copy(update={"project": caller.project})
-    return request.model_copy(update={"model": model})
 
 
 def require_model(caller: Caller, model: str, base_models: Container[str]) -> None:

@@ -14,8 +14,8 @@ import pytest
 from sqlalchemy import make_url, select, text, update
 from starlette.routing import Mount
 
+from app.auth.key_cache import KEPT_S, KeyCache
 from app.auth.keys import Keys, hash_of, new_key
-from app.auth.ring import KEPT_S, KeyRing
 from app.auth.scopes import Scope, is_public
 from app.db.tables import ApiKey
 from app.errors import Unauthorized
@@ -191,10 +191,10 @@ async def test_an_operator_of_a_project_manages_its_keys_only(service: Keyed) ->
 
 
 async def test_revocation_holds_on_another_replica_within_the_promised_time(service: Keyed) -> None:
-    """A second key ring on the same database stands for the replica; its clock is moved."""
+    """A second key cache on the same database stands for the replica; its clock is moved."""
     new, now = await service.new(), 0.0
     keys = Keys(service.sessions)
-    replica = KeyRing(keys, clock=lambda: now)
+    replica = KeyCache(keys, clock=lambda: now)
     assert (await replica.caller(new.key)).project == "mail"
     operator = bearer(OPERATOR_KEY)
     assert (await service.client.delete(f"/keys/{new.row.id}", headers=operator)).status_code == 200
@@ -227,11 +227,11 @@ async def test_an_open_stream_ends_with_its_key(data_dir: Path, database_url: st
 
 async def test_the_last_use_is_noted_at_most_once_a_minute(service: Keyed) -> None:
     new = await service.new()
-    ring = KeyRing(Keys(service.sessions))
+    cache = KeyCache(Keys(service.sessions))
 
     async def noted() -> datetime | None:
-        await ring.caller(new.key)
-        await ring.save_use()
+        await cache.caller(new.key)
+        await cache.save_use()
         async with service.sessions() as session:
             query = select(ApiKey.last_used_at).where(ApiKey.id == new.row.id)
             return (await session.execute(query)).scalar_one()

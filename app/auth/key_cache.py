@@ -28,7 +28,7 @@ _OPERATOR = Caller("key:operator", None, frozenset(Scope))
 
 
 @dataclass
-class KeyRing:
+class KeyCache:
     """The keys that this process takes."""
 
     keys: Keys
@@ -73,8 +73,8 @@ def _is_over(row: ApiKey) -> bool:
 
 
 @asynccontextmanager
-async def open_ring(sessions: Sessions, operator_key: SecretStr | None) -> AsyncIterator[KeyRing]:
-    """The key ring of a running service."""
-    ring = KeyRing(Keys(sessions), None if operator_key is None else hash_of(operator_key.get_secret_value()))
-    async with every(_SAVE_USE_EVERY_S, ring.save_use, "save the use of keys"):
-        yield ring
+async def open_key_cache(sessions: Sessions, operator_key: SecretStr | None) -> AsyncIterator[KeyCache]:
+    """The key cache of a running service."""
+    cache = KeyCache(Keys(sessions), None if operator_key is None else hash_of(operator_key.get_secret_value()))
+    async with every(_SAVE_USE_EVERY_S, cache.save_use, "save the use of keys"):
+        yield cache

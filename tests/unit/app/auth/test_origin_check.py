@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.auth.local import refuse_foreign_pages
+from app.auth.origin_check import refuse_foreign_pages
 from app.errors import Forbidden
 
 
