@@ -23,11 +23,11 @@ from app.events.feed import EventFeed
 from app.judging import judge_services
 from app.processes.engine import Engine, held_engine
 from app.processes.postgres import EmbeddedPostgres
+from app.results.files import ResultsFiles
+from app.results.folders import remove_leftovers
 from app.runs.drive import Connect, Driver, LearnLoop
-from app.runs.folders import remove_leftovers
 from app.runs.leases import Leases, Limits
 from app.runs.queries import RunQueries
-from app.runs.results_files import ResultsFiles
 from app.runs.runner import Runner
 from app.runs.store import RunStore
 from app.security.address_guard import AddressGuard

@@ -7,9 +7,9 @@ from app.api.links import results_path, run_links
 from app.db.tables import Reflection, Run
 from app.domain.run_state import RunStatus
 from app.errors import NotFound
+from app.results.showcase import showcase_email, shows_email
 from app.runs.ledger import Totals
 from app.runs.queries import RunFigures, ShownIteration
-from app.runs.showcase import showcase_email, shows_email
 from app.runs.waiting import Place
 from app.schemas import runs as schemas
 from app.schemas.results import LedgerTotals, NodeScores

@@ -17,13 +17,13 @@ from app.db.tables import Run
 from app.documents import put_back
 from app.errors import DATABASE_DOWN
 from app.processes.engine import EngineUnavailable
+from app.results.files import ResultsFiles
 from app.runs import ledger
 from app.runs.budget import Budget, Clock, Meter
 from app.runs.configuration import make_environment, make_judge, model_spec, run_config
 from app.runs.journal_store import Cost, StoredJournal
 from app.runs.leases import Lease, LeaseLost
 from app.runs.record import iteration_rows, save_iteration
-from app.runs.results_files import ResultsFiles
 from app.runs.resuming import begin_with, inherited_state, resume_of
 from app.runs.retention import thin_out
 from environment.base import Environment

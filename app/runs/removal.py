@@ -7,8 +7,8 @@ from app.domain.run_state import Verb
 from app.errors import Unavailable
 from app.processes.engine import EngineUnavailable
 from app.promotions import Promotions
+from app.results.folders import remove_folder
 from app.runs.configuration import model_spec
-from app.runs.folders import remove_folder
 from app.runs.store import require_verb
 from app.service import Service
 from training.backends.base import BackendRefused, BackendUnavailable

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from app.domain.run_state import RunStatus
-from app.runs.showcase import final_email, shows_email
+from app.results.showcase import final_email, shows_email
 from training.types import IterationResult
 
 

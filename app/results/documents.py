@@ -18,8 +18,8 @@ from app.db.session import Sessions
 from app.db.tables import Evaluation, Iteration, Reflection, Run, Trajectory
 from app.domain.run_state import RunStatus
 from app.errors import NotFound
-from app.runs.results_table import TrajectoryTable
-from app.runs.showcase import showcase_email
+from app.results.parquet import TrajectoryTable
+from app.results.showcase import showcase_email
 from app.schemas.runs import TrajectoryOut
 
 FINAL_EMAIL = "final_email.json"

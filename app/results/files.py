@@ -17,7 +17,7 @@ from sqlalchemy import update
 from app.db.session import Sessions
 from app.db.tables import Run
 from app.errors import DATABASE_DOWN
-from app.runs.results import Results
+from app.results.documents import Results
 
 log = structlog.get_logger(__name__)
 
