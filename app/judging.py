@@ -10,7 +10,7 @@ from app.aio.event_loops import run_on_loop
 from app.db.session import Sessions
 from app.db.tables import Run, Verdict
 from app.errors import DATABASE_DOWN
-from app.evidence import StoredFeedback
+from app.feedback.evidence import StoredFeedback
 from app.settings import Settings
 from environment.base import Environment
 from judges.base import JudgeModel, JudgeServices

@@ -2,9 +2,9 @@
 
 from fastapi import APIRouter
 
-from app import evidence, feedback
 from app.api.dependencies import CurrentCaller, CurrentService, IdCursor, Limit, NumberCursor, RunId
 from app.api.presentation import page
+from app.feedback import evidence, store
 from app.schemas import runs as schemas
 from app.schemas.feedback import (
     EmailFeedbackOut,
@@ -25,7 +25,7 @@ async def take_feedback(service: CurrentService, caller: CurrentCaller, request:
     One event that cannot be taken is an error. Of several, those that can be taken are, and the others are listed.
     """
     events = request.events if isinstance(request, FeedbackBatch) else [request]
-    taken = await feedback.take(service.sessions, events, request.source, caller.sees)
+    taken = await store.take(service.sessions, events, request.source, caller.sees)
     if not isinstance(request, FeedbackBatch) and taken[0].error is not None:
         raise taken[0].error
     return FeedbackTaken(
@@ -46,7 +46,7 @@ async def list_feedback(
 ) -> schemas.Page[FeedbackOut]:
     """Events on the run's emails, the last received first; `simulator` ones come from the market simulator."""
     await service.queries.require_run(run_id)
-    found = await feedback.listed(service.sessions, run_id, before=cursor, limit=limit + 1)
+    found = await store.listed(service.sessions, run_id, before=cursor, limit=limit + 1)
     return page(
         found,
         limit,

@@ -20,7 +20,7 @@ import judges.registry
 from app.aio.event_loops import run_in_thread
 from app.db.session import Sessions, make_engine, make_sessions, parse_url
 from app.db.tables import Feedback, Run
-from app.evidence import StoredFeedback
+from app.feedback.evidence import StoredFeedback
 from app.judging import judge_services
 from app.schemas.feedback import MAX_EVENTS
 from environment.sales_email.environment import SalesEmail
