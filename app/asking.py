@@ -10,11 +10,11 @@ from ulid import ULID
 from app.auth.caller import Caller
 from app.auth.tenancy import RUN, require
 from app.db.tables import Checkpoint, Reflection, Run, Trajectory
-from app.documents import UnknownDocument, put_back
 from app.errors import BadGateway, Conflict, InvalidRequest, NotFound, Unavailable
 from app.model_names import resolve
 from app.processes.engine import EngineUnavailable
 from app.runs.configuration import make_environment, model_spec
+from app.runs.documents import UnknownDocument, put_back
 from app.runs.record import rollout_row
 from app.schemas.runs import AskOut, AskRequest, EnvironmentChoice, InvokeParameters
 from app.service import Service

@@ -9,12 +9,12 @@ from fastapi import APIRouter, Path
 from fastapi.responses import StreamingResponse
 
 import environment.registry
-from app import documents
 from app.api.big_bodies import BigBodyRoute, GraphBody, ScenariosBody
 from app.api.dependencies import CurrentCaller, CurrentService, RunId
 from app.auth.caller import Caller
-from app.documents import Kind, NewDocument, UnknownDocument
 from app.errors import InvalidRequest, NotFound
+from app.runs import documents
+from app.runs.documents import Kind, NewDocument, UnknownDocument
 from app.schemas import runs as schemas
 from app.service import Service
 from environment.registry import UnknownEnvironment

@@ -10,7 +10,7 @@ from app.errors import NotFound
 from app.results.showcase import showcase_email, shows_email
 from app.runs.ledger import Totals
 from app.runs.queries import RunFigures, ShownIteration
-from app.runs.waiting import Place
+from app.runs.queue_position import Place
 from app.schemas import runs as schemas
 from app.schemas.results import LedgerTotals, NodeScores
 from app.webhooks.endpoints import NewEndpoint

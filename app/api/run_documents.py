@@ -8,7 +8,7 @@ from app.api.presentation import run_whole
 from app.errors import NotFound
 from app.runs.leases import Limits
 from app.runs.queries import RunFigures
-from app.runs.waiting import place_of
+from app.runs.queue_position import place_of
 from app.service import Service
 
 

@@ -12,10 +12,8 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
-from app import documents
 from app.backends import refusal
 from app.db.tables import Reflection, Run
-from app.documents import NewDocument, UnknownDocument
 from app.domain.event_types import EventType
 from app.domain.names import TINY_BASE
 from app.domain.run_state import RunStatus
@@ -24,9 +22,11 @@ from app.events.log import append
 from app.http import idempotency
 from app.judging import judge_model
 from app.processes.engine import EngineUnavailable
+from app.runs import documents
 from app.runs.configuration import make_environment, make_judge
 from app.runs.defaults import judge_with_defaults, with_defaults
-from app.runs.resuming import INHERITED, begin_with
+from app.runs.documents import NewDocument, UnknownDocument
+from app.runs.resume_point import INHERITED, begin_with
 from app.schemas.runs import LearnLoopRequest
 from app.service import Service
 from app.settings import Settings

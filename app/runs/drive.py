@@ -14,17 +14,17 @@ from app.aio.event_loops import run_in_thread, run_on_loop, shielded
 from app.aio.retry import retry_while_database_is_down
 from app.db.session import Sessions
 from app.db.tables import Run
-from app.documents import put_back
 from app.errors import DATABASE_DOWN
 from app.processes.engine import EngineUnavailable
 from app.results.files import ResultsFiles
 from app.runs import ledger
 from app.runs.budget import Budget, Clock, Meter
 from app.runs.configuration import make_environment, make_judge, model_spec, run_config
+from app.runs.documents import put_back
 from app.runs.journal_store import Cost, StoredJournal
 from app.runs.leases import Lease, LeaseLost
 from app.runs.record import iteration_rows, save_iteration
-from app.runs.resuming import begin_with, inherited_state, resume_of
+from app.runs.resume_point import begin_with, inherited_state, resume_of
 from app.runs.retention import thin_out
 from environment.base import Environment
 from environment.trace import Span, Tracer, span, tracing

@@ -10,12 +10,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.session import Sessions
 from app.db.tables import Run
-from app.documents import NewDocument, save
 from app.domain.event_types import EventType
 from app.domain.run_state import LIVE, TERMINAL, RunStatus, Verb, allowed
 from app.errors import Conflict, ModelBusy, NotAllowed, NotFound
 from app.events.log import append
 from app.runs import ledger
+from app.runs.documents import NewDocument, save
 from app.runs.leases import NOBODYS, Lease, LeaseLost
 from training.types import Progress
 

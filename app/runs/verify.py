@@ -20,10 +20,10 @@ from sqlalchemy.orm import defer
 from app.db import json_text
 from app.db.session import Sessions
 from app.db.tables import Evaluation, Iteration, Reflection, Run, Trajectory
-from app.documents import put_back
 from app.errors import Conflict
 from app.runs.configuration import make_environment
-from app.runs.resuming import begin_with, inherited_state
+from app.runs.documents import put_back
+from app.runs.resume_point import begin_with, inherited_state
 from app.schemas.results import Difference, Verification
 from app.service import Service
 from environment.base import Environment, Reflective, Scenario
