@@ -15,9 +15,9 @@ from app.model_names import resolve
 from app.processes.engine import EngineUnavailable
 from app.runs.configuration import make_environment, model_spec
 from app.runs.documents import UnknownDocument, put_back
-from app.runs.record import rollout_row
 from app.schemas.runs import AskOut, AskRequest, EnvironmentChoice, InvokeParameters
 from app.service import Service
+from app.worker.save_iteration import rollout_row
 from environment.base import Environment, Json, Reflective, Scenario
 from environment.registry import UnknownEnvironment
 from environment.trace import span, tracing

@@ -41,9 +41,9 @@ from app.http.openai_errors import OpenAIErrors
 from app.http.response_headers import ResponseHeaders
 from app.processes.engine import Engine
 from app.relay import open_relay
-from app.runs.drive import Connect, LearnLoop
 from app.service import open_service
 from app.settings import Settings
+from app.worker.drive import Connect, LearnLoop
 from training.learn_loop import learn_loop
 
 MAX_BODY_BYTES = 1_000_000

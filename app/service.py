@@ -20,15 +20,12 @@ from app.backends import Backends, usable
 from app.db.session import DatabaseUrlError, Sessions, make_engine, make_sessions, migrate, parse_url
 from app.errors import DATABASE_DOWN
 from app.events.feed import EventFeed
-from app.judging import judge_services
 from app.processes.engine import Engine, held_engine
 from app.processes.postgres import EmbeddedPostgres
 from app.results.files import ResultsFiles
 from app.results.folders import remove_leftovers
-from app.runs.drive import Connect, Driver, LearnLoop
 from app.runs.leases import Leases, Limits
 from app.runs.queries import RunQueries
-from app.runs.runner import Runner
 from app.runs.store import RunStore
 from app.security.address_guard import AddressGuard
 from app.security.secret_box import secret_box
@@ -38,6 +35,9 @@ from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.endpoints import Endpoints
 from app.webhooks.frontend import keep_frontend_endpoint
 from app.webhooks.sender import Sender
+from app.worker.drive import Connect, Driver, LearnLoop
+from app.worker.judge_services import judge_services
+from app.worker.runner import Runner
 from environment.trace import Tracer
 from training.learn_loop import learn_loop
 

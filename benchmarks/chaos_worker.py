@@ -24,9 +24,9 @@ from app.db.session import make_engine, make_sessions, parse_url
 from app.db.tables import Run
 from app.logs import configure_logs
 from app.results.files import ResultsFiles
-from app.runs.drive import Driver
 from app.runs.leases import Lease, Leases, Limits
-from app.runs.runner import Runner
+from app.worker.drive import Driver
+from app.worker.runner import Runner
 from environment.base import Environment, Json
 from judges.base import Judge, JudgeServices
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy, scripted_result

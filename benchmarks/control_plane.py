@@ -37,9 +37,9 @@ from app.domain.event_types import EventType
 from app.domain.run_state import RunStatus
 from app.events.log import append
 from app.processes.postgres import EmbeddedPostgres
-from app.runs.journal_store import StoredJournal
 from app.runs.leases import Lease, Leases, Limits
 from app.runs.store import RunStore
+from app.worker.journal_store import StoredJournal
 from benchmarks import processes
 from benchmarks.control_plane_memory import MOST_GROWTH, memory_figures
 from benchmarks.control_plane_service import QUICK_ITERATIONS

@@ -71,8 +71,10 @@ _ON_THE_LOOP = """
 MUTATIONS = (
     Mutation("the epoch in a commit", "app/runs/leases.py", (_EPOCH,), f"{_LEASES}::test_a_lease_that_lapsed_goes_to"),
     Mutation("the epoch in a commit (machine)", "app/runs/leases.py", (_EPOCH,), _MACHINE),
-    Mutation("iterations in order", "app/runs/record.py", (_NEXT,), f"{_LEASES}::test_an_iteration_is_saved_once"),
-    Mutation("iterations in order (machine)", "app/runs/record.py", (_NEXT,), _MACHINE),
+    Mutation(
+        "iterations in order", "app/worker/save_iteration.py", (_NEXT,), f"{_LEASES}::test_an_iteration_is_saved_once"
+    ),
+    Mutation("iterations in order (machine)", "app/worker/save_iteration.py", (_NEXT,), _MACHINE),
     _one(
         "no commit to a run that has ended",
         "app/runs/leases.py",
@@ -121,14 +123,14 @@ MUTATIONS = (
     ),
     _one(
         "a journal entry needs the lease",
-        "app/runs/journal_store.py",
+        "app/worker/journal_store.py",
         "            await require(session, self._lease)\n",
         "",
         f"{_LEASES}::test_a_zombie_keeps_nothing",
     ),
     _one(
         "RETURNING instead of a count",
-        "app/runs/journal_store.py",
+        "app/worker/journal_store.py",
         "new = (await session.execute(_WRITE, mine | entries)).all()",
         "new = await session.execute(_WRITE, mine | entries) and [(row[0], row[1]) for row in rows]",
         f"{_LEASES}::test_an_entry_is_kept_once",
@@ -163,20 +165,20 @@ MUTATIONS = (
     ),
     Mutation(
         "a heartbeat on a thread",
-        "app/runs/heartbeat.py",
+        "app/worker/heartbeat.py",
         (("        self._thread.start()\n", _ON_THE_LOOP), ("        self._thread.join(self._ttl_s)\n", "")),
         f"{_PHASES}::test_a_blocked_loop_keeps_its_run",
     ),
     _one(
         "a heartbeat that outlives any error",
-        "app/runs/heartbeat.py",
+        "app/worker/heartbeat.py",
         "except Exception as error:",
         "except DATABASE_DOWN as error:",
         f"{_LEASES}::test_an_error_that_nobody_foresaw",
     ),
     _one(
         "a run that hangs is ended",
-        "app/runs/runner.py",
+        "app/worker/runner.py",
         "if active.moved_at < since:",
         "if False:",
         f"{_INTERRUPTIONS}::test_a_run_that_hangs",

@@ -20,7 +20,6 @@ from app.domain.run_state import RunStatus
 from app.errors import InvalidRequest, Unavailable
 from app.events.log import append
 from app.http import idempotency
-from app.judging import judge_model
 from app.processes.engine import EngineUnavailable
 from app.runs import documents
 from app.runs.configuration import make_environment, make_judge
@@ -31,6 +30,7 @@ from app.schemas.runs import LearnLoopRequest
 from app.service import Service
 from app.settings import Settings
 from app.webhooks.endpoints import NewEndpoint
+from app.worker.judge_services import judge_model
 from environment.registry import UnknownEnvironment
 from judges.base import JudgeServices
 from judges.registry import UnknownJudge

@@ -21,8 +21,8 @@ from app.aio.event_loops import run_in_thread
 from app.db.session import Sessions, make_engine, make_sessions, parse_url
 from app.db.tables import Feedback, Run
 from app.feedback.evidence import StoredFeedback
-from app.judging import judge_services
 from app.schemas.feedback import MAX_EVENTS
+from app.worker.judge_services import judge_services
 from environment.sales_email.environment import SalesEmail
 from judges.base import Attempt, Evidence
 from judges.feedback import ONLINE

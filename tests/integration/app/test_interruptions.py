@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from app.db.session import make_engine, parse_url
-from app.runs.journal_store import StoredJournal
+from app.worker.journal_store import StoredJournal
 from tests.conditions import until
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
@@ -98,7 +98,7 @@ async def test_a_planned_end_loses_no_finished_rollout(
     data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What still waits to be written with others is written when the run is paused, and when its service stops."""
-    monkeypatch.setattr("app.runs.journal_store._GROUP_S", 3600)
+    monkeypatch.setattr("app.worker.journal_store._GROUP_S", 3600)
     found: list[set[str]] = []
 
     async def learn(*_: Any, journal: StoredJournal, **__: Any) -> AsyncGenerator[IterationResult, None]:

@@ -15,11 +15,11 @@ from ulid import ULID
 from app.db.session import Sessions, make_engine, make_sessions, migrate, parse_url
 from app.db.tables import Event, Journal, Run
 from app.domain.run_state import RunStatus
-from app.runs.heartbeat import Heartbeat
-from app.runs.journal_store import StoredJournal
 from app.runs.leases import MAX_ATTEMPTS, Lease, LeaseLost, Leases, Limits
-from app.runs.record import iteration_rows, save_iteration
 from app.runs.store import RunStore
+from app.worker.heartbeat import Heartbeat
+from app.worker.journal_store import StoredJournal
+from app.worker.save_iteration import iteration_rows, save_iteration
 from tests.conditions import answered
 from tests.fakes.scripted_learning import ScriptedPolicy, scripted_result
 from training.backends.base import ModelSpec

@@ -14,10 +14,10 @@ from sqlalchemy import Select, select, text
 from app.db.tables import Event, Iteration, Journal, Run, WebhookDelivery
 from app.domain.run_state import RunStatus
 from app.errors import DATABASE_DOWN
-from app.runs.journal_store import StoredJournal
 from app.runs.leases import Lease, Leases, Limits
-from app.runs.record import iteration_rows, save_iteration
 from app.runs.store import RunStore
+from app.worker.journal_store import StoredJournal
+from app.worker.save_iteration import iteration_rows, save_iteration
 from tests.fakes.scripted_learning import ScriptedPolicy, scripted_result
 from tests.integration.app.webhook_stage import Stage, stage
 from training.backends.base import ModelSpec

@@ -21,8 +21,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from app.db.session import SchemaError, make_engine, make_sessions, migrate, parse_url, scripts
 from app.db.tables import Journal
 from app.runs.documents import stored_text
-from app.runs.journal_store import StoredJournal
 from app.runs.leases import Lease
+from app.worker.journal_store import StoredJournal
 from environment.base import Scenario
 from tests.conditions import until
 from tests.fakes.engine_process import ROOT

@@ -22,12 +22,12 @@ from app.db.session import Sessions, make_engine, make_sessions, migrate
 from app.db.tables import Event, Iteration, Run, WebhookDelivery, WebhookEndpoint
 from app.domain.run_state import TERMINAL, RunStatus, Verb, allowed, moves
 from app.errors import NotAllowed
-from app.runs.journal_store import StoredJournal
 from app.runs.leases import MAX_ATTEMPTS, Lease, LeaseLost, Leases, Limits
-from app.runs.record import iteration_rows, save_iteration
 from app.runs.store import RunStore
 from app.webhooks.queue import note, take
 from app.webhooks.sender import Reply
+from app.worker.journal_store import StoredJournal
+from app.worker.save_iteration import iteration_rows, save_iteration
 from tests.fakes.crashes import Crashes, Died
 from tests.fakes.scripted_learning import ScriptedPolicy, scripted_result
 from training.backends.base import ModelSpec

@@ -21,11 +21,11 @@ from app.runs import ledger
 from app.runs.budget import Budget, Clock, Meter
 from app.runs.configuration import make_environment, make_judge, model_spec, run_config
 from app.runs.documents import put_back
-from app.runs.journal_store import Cost, StoredJournal
 from app.runs.leases import Lease, LeaseLost
-from app.runs.record import iteration_rows, save_iteration
 from app.runs.resume_point import begin_with, inherited_state, resume_of
-from app.runs.retention import thin_out
+from app.worker.checkpoint_retention import thin_out
+from app.worker.journal_store import Cost, StoredJournal
+from app.worker.save_iteration import iteration_rows, save_iteration
 from environment.base import Environment
 from environment.trace import Span, Tracer, span, tracing
 from judges.base import Judge, JudgeServices

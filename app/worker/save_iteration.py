@@ -14,7 +14,7 @@ from app.domain.event_types import EventType
 from app.events.log import append
 from app.runs import ledger
 from app.runs.leases import Lease, LeaseLost
-from app.webhooks.message import iteration_data
+from app.worker.iteration_event import iteration_data
 from judges.base import JudgeCall as JudgeCallResult
 from training.rollouts import messages_of
 from training.types import Evaluation as EvaluationResult

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.runs.retention import Made, doomed
+from app.worker.checkpoint_retention import Made, doomed
 
 MADE = [Made(step, success) for step, success in enumerate([0.1, 0.5, None, 0.9, 0.2, 0.9, 0.4, 0.3])]
 

@@ -17,10 +17,10 @@ from app.errors import DATABASE_DOWN
 from app.processes.engine import EngineUnavailable
 from app.results.summary import summarise
 from app.runs.budget import RunBudgetReached
-from app.runs.drive import Driver
-from app.runs.heartbeat import Heartbeat
 from app.runs.leases import Lease, LeaseLost, Leases
 from app.runs.store import RunStore
+from app.worker.drive import Driver
+from app.worker.heartbeat import Heartbeat
 from training.backends.base import BackendUnavailable, StepConflict, TrainingFailed
 from training.learn_loop import CheckpointLost, NothingScored
 from training.tries import RolloutsFailed
