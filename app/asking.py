@@ -11,7 +11,7 @@ from app.auth.caller import Caller
 from app.auth.tenancy import RUN, require
 from app.db.tables import Checkpoint, Reflection, Run, Trajectory
 from app.errors import BadGateway, Conflict, InvalidRequest, NotFound, Unavailable
-from app.model_names import resolve
+from app.model_registry.names import resolve
 from app.processes.engine import EngineUnavailable
 from app.runs.configuration import make_environment, model_spec
 from app.runs.documents import UnknownDocument, put_back

@@ -39,8 +39,8 @@ from app.http.header_limits import BoundedHttp
 from app.http.idempotency import Idempotency
 from app.http.openai_errors import OpenAIErrors
 from app.http.response_headers import ResponseHeaders
+from app.model_registry.proxy import open_relay
 from app.processes.engine import Engine
-from app.relay import open_relay
 from app.service import open_service
 from app.settings import Settings
 from app.worker.drive import Connect, LearnLoop

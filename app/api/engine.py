@@ -5,8 +5,8 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from app.api.dependencies import CurrentService
-from app.engine_client import EngineClient
-from app.relay import Relay
+from app.model_registry.engine_client import EngineClient
+from app.model_registry.proxy import Relay
 
 
 async def _relay(request: Request) -> Relay:

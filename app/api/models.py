@@ -13,13 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from app.api.dependencies import CurrentCaller, CurrentService, Limit
 from app.api.engine import CurrentEngine
-from app.checkpoints import Checkpoints
 from app.db.tables import Promotion
 from app.domain.names import PATH_PATTERN, REPO_PATTERN
 from app.errors import NotFound
-from app.model_list import listed
-from app.model_names import UnknownModelName
-from app.promotions import Promotions
+from app.model_registry.checkpoints import Checkpoints
+from app.model_registry.listing import listed
+from app.model_registry.names import UnknownModelName
+from app.model_registry.promotions import Promotions
 from app.pushes.targets import Target, hub_target, s3_target
 from app.schemas.runs import Name
 

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Request, Response
 from app.api.dependencies import CurrentCaller, CurrentService
 from app.api.engine import CurrentEngine, CurrentRelay
 from app.errors import InvalidRequest
-from app.model_list import listed, one
-from app.model_names import resolve
+from app.model_registry.listing import listed, one
+from app.model_registry.names import resolve
 
 router = APIRouter(prefix="/v1", include_in_schema=False)
 """Not in our OpenAPI file: the protocol is OpenAI's, and so are its errors."""

@@ -5,8 +5,8 @@ import asyncio
 from app.db.tables import Run
 from app.domain.run_state import Verb
 from app.errors import Unavailable
+from app.model_registry.promotions import Promotions
 from app.processes.engine import EngineUnavailable
-from app.promotions import Promotions
 from app.results.folders import remove_folder
 from app.runs.configuration import model_spec
 from app.runs.store import require_verb

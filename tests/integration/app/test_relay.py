@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request, Response
 
 from app import errors
 from app.http.openai_errors import OpenAIErrors
-from app.relay import Relay
+from app.model_registry.proxy import Relay
 from tests.conditions import until
 from training.backends.base import Endpoint
 

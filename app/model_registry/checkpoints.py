@@ -11,12 +11,12 @@ from app.auth.caller import Caller
 from app.db.tables import Checkpoint, Promotion, Run
 from app.domain.event_types import EventType
 from app.domain.run_state import LIVE
-from app.engine_client import EngineClient
 from app.errors import Conflict, NotFound, Unavailable
 from app.events.log import append
-from app.model_names import UnknownModelName
+from app.model_registry.engine_client import EngineClient
+from app.model_registry.names import UnknownModelName
+from app.model_registry.promotions import Promotions
 from app.processes.engine import EngineUnavailable
-from app.promotions import Promotions
 from app.pushes.push import Pushed, Source, push
 from app.pushes.targets import Target
 from app.service import Service

@@ -16,8 +16,8 @@ from app.auth.tenancy import RUN, require, require_model
 from app.db.tables import Run
 from app.domain.names import MODEL_PATTERN, TINY_BASE
 from app.errors import Conflict, NotFound, Unavailable
+from app.model_registry.promotions import Promotions
 from app.processes.engine import EngineUnavailable
-from app.promotions import Promotions
 from app.runs.configuration import model_spec
 from app.service import Service
 from training.backends import embedded

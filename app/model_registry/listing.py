@@ -7,9 +7,9 @@ from sqlalchemy.dialects.postgresql import distinct_on
 
 from app.auth.caller import Caller
 from app.db.tables import Run
-from app.engine_client import EngineClient
-from app.model_names import UnknownModelName, base_models
-from app.promotions import Promotions
+from app.model_registry.engine_client import EngineClient
+from app.model_registry.names import UnknownModelName, base_models
+from app.model_registry.promotions import Promotions
 from app.service import Service
 from training.backends import embedded
 
