@@ -20,7 +20,7 @@ from app.model_registry.checkpoints import Checkpoints
 from app.model_registry.listing import listed
 from app.model_registry.names import UnknownModelName
 from app.model_registry.promotions import Promotions
-from app.pushes.targets import Target, hub_target, s3_target
+from app.model_registry.pushes.targets import Target, hub_target, s3_target
 from app.schemas.runs import Name
 
 router = APIRouter(tags=["models"])

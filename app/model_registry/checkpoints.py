@@ -16,9 +16,9 @@ from app.events.log import append
 from app.model_registry.engine_client import EngineClient
 from app.model_registry.names import UnknownModelName
 from app.model_registry.promotions import Promotions
+from app.model_registry.pushes.push import Pushed, Source, push
+from app.model_registry.pushes.targets import Target
 from app.processes.engine import EngineUnavailable
-from app.pushes.push import Pushed, Source, push
-from app.pushes.targets import Target
 from app.service import Service
 from training.backends import embedded
 from training.backends.base import BackendRefused, BackendUnavailable

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import insert
 
 from app.db.tables import Checkpoint
-from app.pushes.push import AT_ONCE
+from app.model_registry.pushes.push import AT_ONCE
 from tests.conditions import until
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.hub_server import HubServer, hub_server

@@ -16,9 +16,9 @@ from typing import Any, TextIO
 import structlog
 
 from app.errors import BadGateway, Conflict, ServiceError, Unavailable
+from app.model_registry.pushes.hugging_face import HubTarget
+from app.model_registry.pushes.targets import Target
 from app.processes.child import spawn, stop
-from app.pushes.hugging_face import HubTarget
-from app.pushes.targets import Target
 from app.settings import Settings
 from app.tracing.redaction import Redactor, secrets_of
 
@@ -78,7 +78,7 @@ def _job(source: Source, target: Target) -> str:
 
 async def _run(folder: Path, job: str, timeout_s: float) -> None:
     with (folder / "stderr").open("wb") as stderr:
-        argv = (sys.executable, "-m", "app.pushes.child", str(folder))
+        argv = (sys.executable, "-m", "app.model_registry.pushes.child", str(folder))
         process = await spawn(argv, stderr=stderr, env=_environment(job))
     try:
         async with asyncio.timeout(timeout_s):

@@ -6,8 +6,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from app.errors import Conflict, Forbidden
-from app.pushes.hugging_face import HubTarget
-from app.pushes.s3 import S3Target
+from app.model_registry.pushes.hugging_face import HubTarget
+from app.model_registry.pushes.s3 import S3Target
 from app.settings import Settings
 
 Target = HubTarget | S3Target

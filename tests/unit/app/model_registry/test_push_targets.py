@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from app.errors import Conflict, Forbidden
-from app.pushes import targets
-from app.pushes.targets import hub_target, s3_target
+from app.model_registry.pushes import targets
+from app.model_registry.pushes.targets import hub_target, s3_target
 from app.settings import Settings, SettingsError, load_settings
 
 

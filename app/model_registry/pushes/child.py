@@ -16,10 +16,10 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from app.pushes.hugging_face import HubTarget
-from app.pushes.hugging_face import upload as upload_to_hub
-from app.pushes.s3 import S3Target
-from app.pushes.s3 import upload as upload_to_s3
+from app.model_registry.pushes.hugging_face import HubTarget
+from app.model_registry.pushes.hugging_face import upload as upload_to_hub
+from app.model_registry.pushes.s3 import S3Target
+from app.model_registry.pushes.s3 import upload as upload_to_s3
 
 Json = Any
 _ENGINE_PATIENCE_S = 600.0
