@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter
 
-from app import asking
 from app.api.dependencies import CurrentCaller, CurrentService
+from app.operations import ask as asking
 from app.schemas import runs as schemas
 
 router = APIRouter(tags=["ask"])

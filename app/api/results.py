@@ -10,9 +10,9 @@ from app.api import ledger
 from app.api.dependencies import CurrentService, Limit, NumberCursor, RunId
 from app.api.links import results_path
 from app.api.presentation import node_scores, page
+from app.operations.verify_run import verify
 from app.results.documents import Results, content_type
 from app.results.files import results_folder, sizes
-from app.runs.verify import verify
 from app.schemas import runs as schemas
 from app.schemas.results import JudgeCallOut, NodeScores, ResultItem, RunResults, Verification
 

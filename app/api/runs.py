@@ -16,8 +16,8 @@ from app.api.dependencies import (
 )
 from app.api.links import results_path, run_links
 from app.domain.run_state import RunStatus
-from app.runs.fork import fork
-from app.runs.removal import remove
+from app.operations.delete_run import remove
+from app.operations.fork_run import fork
 from app.schemas import runs as schemas
 from app.service import Service
 

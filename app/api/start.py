@@ -6,7 +6,7 @@ from app.api.big_bodies import BigBodyRoute, LearnLoopBody
 from app.api.dependencies import CurrentCaller, CurrentService
 from app.api.ownership import in_project
 from app.api.presentation import accepted
-from app.runs.accept import accept
+from app.operations.start_run import accept
 from app.schemas import runs as schemas
 
 router = APIRouter(tags=["runs"], route_class=BigBodyRoute)

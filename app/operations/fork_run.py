@@ -9,7 +9,7 @@ from ulid import ULID
 from app.db.tables import Checkpoint, Reflection, Run
 from app.domain.run_state import Verb
 from app.errors import Conflict, InvalidRequest, NotFound
-from app.runs.accept import MakeReply, Parent, Reply, accept
+from app.operations.start_run import MakeReply, Parent, Reply, accept
 from app.runs.store import require_verb
 from app.schemas.runs import ForkRequest, LearnLoopRequest
 from app.service import Service

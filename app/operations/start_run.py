@@ -20,10 +20,10 @@ from app.domain.run_state import RunStatus
 from app.errors import InvalidRequest, Unavailable
 from app.events.log import append
 from app.http import idempotency
+from app.operations.run_defaults import judge_with_defaults, with_defaults
 from app.processes.engine import EngineUnavailable
 from app.runs import documents
 from app.runs.configuration import make_environment, make_judge
-from app.runs.defaults import judge_with_defaults, with_defaults
 from app.runs.documents import NewDocument, UnknownDocument
 from app.runs.resume_point import INHERITED, begin_with
 from app.schemas.runs import LearnLoopRequest
