@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--pause", type=float, required=True, help="seconds before each rollout")
     options = parser.parse_args()
     configure_logs("warning", "json")
-    sys.setswitchinterval(0.001)  # as app.serving does
+    sys.setswitchinterval(0.001)  # as app.server does
     settings = load_settings(
         _env_file=None,
         data_dir=options.data_dir,

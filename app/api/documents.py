@@ -9,8 +9,8 @@ from fastapi import APIRouter, Path
 from fastapi.responses import StreamingResponse
 
 import environment.registry
-from app.api.big_bodies import BigBodyRoute, GraphBody, ScenariosBody
 from app.api.dependencies import CurrentCaller, CurrentService, RunId
+from app.api.large_bodies import BigBodyRoute, GraphBody, ScenariosBody
 from app.auth.caller import Caller
 from app.errors import InvalidRequest, NotFound
 from app.runs import documents

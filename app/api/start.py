@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter
 
-from app.api.big_bodies import BigBodyRoute, LearnLoopBody
 from app.api.dependencies import CurrentCaller, CurrentService
+from app.api.large_bodies import BigBodyRoute, LearnLoopBody
 from app.api.ownership import in_project
 from app.api.presentation import accepted
 from app.operations.start_run import accept

@@ -25,7 +25,7 @@ def serve(
 ) -> None:
     """Run the service until Ctrl-C. Settings come from the environment and .env; these flags win."""
     settings = settings_with(host=host, port=port, data_dir=data_dir)
-    from app.serving import serve as serve_until_stopped
+    from app.server import serve as serve_until_stopped
 
     with plainly():
         serve_until_stopped(settings)

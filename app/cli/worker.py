@@ -25,7 +25,7 @@ def worker(
         raise Failure(
             "a worker drives at least one run: LEARNLOOP_MAX_CONCURRENT_RUNS is 0, which is for API processes"
         )
-    from app.serving import work
+    from app.server import work
 
     with plainly():
         work(settings)

@@ -18,7 +18,7 @@ from tests.conditions import answered, until
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
 
-_SERVE = "from app.serving import serve; from app.settings import load_settings; serve(load_settings(_env_file=None))"
+_SERVE = "from app.server import serve; from app.settings import load_settings; serve(load_settings(_env_file=None))"
 
 
 def _environment(data_dir: Path, **more: str) -> dict[str, str]:
@@ -85,7 +85,7 @@ async def test_health_tells_database_and_engine_apart(data_dir: Path, database_u
 
 async def _refusal(data_dir: Path, **environment: str) -> str:
     code = (
-        "from app.serving import serve; from app.settings import load_settings\n"
+        "from app.server import serve; from app.settings import load_settings\n"
         "try: serve(load_settings(_env_file=None))\n"
         "except Exception as error: print(type(error).__name__, error, sep=': ')"
     )
