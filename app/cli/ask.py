@@ -6,9 +6,8 @@ import typer
 
 from app.cli.client import Service
 from app.cli.options import DEFAULT_URL, AsJson, Url
-from app.cli.plain_text import plain
 from app.cli.run_request import overlay
-from app.cli.terminal import print_json, results
+from app.cli.terminal import plain, print_json, results
 
 
 def ask(

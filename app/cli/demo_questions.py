@@ -9,7 +9,7 @@ from rich.text import Text
 
 from app.cli.client import Service
 from app.cli.demo_examples import ask_both
-from app.cli.plain_text import plain
+from app.cli.terminal import plain
 
 Json = Any
 _TASK_FIELDS = ("question", "inbox_address", "query_date")

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli.charts import figure
-from app.cli.plain_text import plain
+from app.cli.terminal import plain
 
 Json = Any
 _FAULTS = {

@@ -10,10 +10,9 @@ from rich.table import Table
 from app.cli.charts import percent
 from app.cli.client import Service
 from app.cli.options import DEFAULT_URL, AsJson, Url
-from app.cli.plain_text import plain
 from app.cli.run_report import print_run
 from app.cli.run_request import BadRunFile, overlay, parse_settings
-from app.cli.terminal import Failure, print_json, progress, results
+from app.cli.terminal import Failure, plain, print_json, progress, results
 from app.cli.watching import ENDED, RunDisplay, follow
 
 app = typer.Typer(no_args_is_help=True, help="List, show, watch and steer runs.")

@@ -8,6 +8,7 @@ from datetime import date
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 results = Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
 progress = Console(highlight=False, markup=False, emoji=False, stderr=True)
@@ -30,3 +31,9 @@ def _plain(value: Any) -> str:
 def print_failure(message: str) -> None:
     """Say on stderr why the command failed."""
     progress.print(f"learnloop: {message}", style="red", soft_wrap=True)
+
+
+def plain(text: str, style: str = "") -> Text:
+    """Text that somebody else wrote, a model or a user, as it is: its markup is not interpreted, and what could steer
+    a terminal is shown as `?`."""
+    return Text("".join(c if c.isprintable() or c == "\n" else "?" for c in text), style=style, overflow="fold")

@@ -8,8 +8,7 @@ from rich.table import Table
 
 from app.cli.client import Service
 from app.cli.options import DEFAULT_URL, AsJson, Url
-from app.cli.plain_text import plain
-from app.cli.terminal import print_json, results
+from app.cli.terminal import plain, print_json, results
 
 app = typer.Typer(no_args_is_help=True, help="Tell receivers of runs' events, and see what they were sent.")
 
