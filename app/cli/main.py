@@ -7,7 +7,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from app.cli import ask, demo, feedback, inbox, keys, models, runs, serve, train, webhooks, worker
+from app.cli import ask, feedback, inbox, keys, models, runs, serve, train, webhooks, worker
+from app.cli.demo.command import demo
 from app.cli.terminal import Failure, print_failure
 
 
@@ -31,7 +32,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Learnloop makes an LLM agent better at its job while you watch.",
 )
-app.command()(demo.demo)
+app.command()(demo)
 app.command()(serve.serve)
 app.command()(worker.worker)
 app.command()(train.train)

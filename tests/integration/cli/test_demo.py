@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from app.cli.client import Service
-from app.cli.demo_figures import demo_document
-from app.cli.demo_jobs import DemoJob, demo_job
-from app.cli.demo_report import print_figures, print_introduction, print_links
+from app.cli.demo.document import demo_document
+from app.cli.demo.jobs import DemoJob, demo_job
+from app.cli.demo.report import print_figures, print_introduction, print_links
 from tests.fakes.scripted_sales import HOME, HOSTILE, SCENARIOS, ScriptedSales
 from tests.fakes.scripted_service import REFERENCES, RUN_ID, ScriptedService, serving
 from tests.integration.cli.conftest import Learnloop

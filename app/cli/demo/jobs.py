@@ -7,10 +7,10 @@ from typing import Any
 from rich.console import Console
 
 from app.cli.client import Service
-from app.cli.demo_questions import examples as question_examples
-from app.cli.demo_questions import print_answers
-from app.cli.demo_sales import examples as sales_examples
-from app.cli.demo_sales_report import print_examples as print_sales
+from app.cli.demo.questions import examples as question_examples
+from app.cli.demo.questions import print_answers
+from app.cli.demo.sales import examples as sales_examples
+from app.cli.demo.sales_report import print_examples as print_sales
 
 Json = Any
 

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli.client import Service
-from app.cli.demo_examples import ask_both
+from app.cli.demo.held_out_tasks import ask_both
 from app.cli.terminal import plain
 
 Json = Any

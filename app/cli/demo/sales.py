@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from app.cli.client import Service
-from app.cli.demo_examples import ask_both
+from app.cli.demo.held_out_tasks import ask_both
 
 if TYPE_CHECKING:
     from environment.sales_email.graph import Graph

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.demo_figures import demo_document
-from app.cli.demo_jobs import demo_job
-from app.cli.demo_report import print_figures, print_introduction, print_links
+from app.cli.demo.document import demo_document
+from app.cli.demo.jobs import demo_job
+from app.cli.demo.report import print_figures, print_introduction, print_links
 from app.cli.options import AsJson
 from app.cli.service_process import own_service
 from app.cli.terminal import Failure, print_json, progress, results
