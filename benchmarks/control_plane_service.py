@@ -19,8 +19,8 @@ from app.settings import load_settings
 from environment.base import Environment
 from judges.base import Judge
 from tests.fakes.scripted_learning import ScriptedBackend, scripted_result
-from training.allowance import Allowance
 from training.backends.base import Policy
+from training.budget import Allowance
 from training.journal import Journal
 from training.types import IterationResult, Progress, Resume, RunConfig
 

@@ -14,14 +14,14 @@ from typing import Literal
 from environment.base import Environment, Reflective, Rewarded, Scenario, Split
 from environment.trace import span
 from judges.base import Judge
-from training.allowance import Allowance, Unlimited
 from training.backends.art_import import import_art
 from training.backends.base import Endpoint, Policy
+from training.budget import Allowance, Unlimited
+from training.collector import Attempt, Report, RolloutCollector
 from training.journal import Journal, NoJournal
 from training.rollouts import failed, total
 from training.scoring import share, success_rate, summarise
 from training.train_step import TrainStep
-from training.tries import Attempt, Report, Tries
 from training.types import (
     Evaluation,
     Group,
@@ -65,7 +65,7 @@ async def learn_loop(
     """
     await asyncio.to_thread(import_art)
     journal = journal or NoJournal()
-    tries = Tries(config, environment, judge, journal, progress, allowance or Unlimited())
+    tries = RolloutCollector(config, environment, judge, journal, progress, allowance or Unlimited())
     loop = _Loop(config, environment, policy, tries, TrainStep(config, policy, journal), progress)
     if resume is None:
         with span("baseline", iteration=0):
@@ -87,7 +87,7 @@ class _Loop:
         config: RunConfig,
         environment: Environment,
         policy: Policy,
-        tries: Tries,
+        tries: RolloutCollector,
         train: TrainStep,
         progress: Report,
     ) -> None:

@@ -14,9 +14,9 @@ import structlog
 
 from environment.base import Environment, Episode, Json, Scenario, ToolError
 from environment.trace import span
-from training.allowance import BudgetReached, Reservation, Unreserved, Usage
 from training.backends.art_import import import_art
 from training.backends.base import Endpoint
+from training.budget import BudgetReached, Reservation, Unreserved, Usage
 from training.types import Rollout
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ async def open_chat(endpoint: Endpoint, concurrency: int = 1) -> AsyncIterator[C
     import httpx
     from openai import AsyncOpenAI
 
-    from training.connections import SinglePools
+    from training.http_pools import SinglePools
 
     http = httpx.AsyncClient(
         limits=httpx.Limits(max_connections=concurrency),

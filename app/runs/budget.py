@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from training.allowance import BudgetReached, Phase, Usage
+from training.budget import BudgetReached, Phase, Usage
 
 Clock = Callable[[], float]
 """Seconds that only grow."""
@@ -83,7 +83,7 @@ class Past:
 
 
 class Meter:
-    """Counts what a run spends, and lets no call begin that does not fit its budget (training.allowance.Allowance)."""
+    """Counts what a run spends, and lets no call begin that does not fit its budget (training.budget.Allowance)."""
 
     def __init__(self, budget: Budget, past: Past, clock: Clock = time.monotonic) -> None:
         self.prompt_per_turn, self.judging = past.prompt_per_turn, past.judging
@@ -210,7 +210,7 @@ class Meter:
 
 @dataclass(eq=False)
 class Held:
-    """What is held back for one call (training.allowance.Reservation)."""
+    """What is held back for one call (training.budget.Reservation)."""
 
     meter: Meter
     phase: Phase

@@ -19,7 +19,7 @@ from app.errors import Conflict
 from app.runs.budget import Meter, Past, Spent
 from app.runs.leases import Lease, require
 from judges.base import JudgeCall as JudgeCallResult
-from training.allowance import Phase, Usage, of_calls, of_rollouts
+from training.budget import Phase, Usage, of_calls, of_rollouts
 from training.types import IterationResult, ScoredRollout
 
 OTHER = "other"

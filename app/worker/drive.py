@@ -29,8 +29,8 @@ from app.worker.save_iteration import iteration_rows, save_iteration
 from environment.base import Environment
 from environment.trace import Span, Tracer, span, tracing
 from judges.base import Judge, JudgeServices
-from training.allowance import Allowance, BudgetReached
 from training.backends.base import Backend, BackendUnavailable, Policy
+from training.budget import Allowance, BudgetReached
 from training.journal import Journal
 from training.types import IterationResult, Progress, Resume, RunConfig
 

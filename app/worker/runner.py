@@ -22,8 +22,8 @@ from app.runs.store import RunStore
 from app.worker.drive import Driver
 from app.worker.heartbeat import Heartbeat
 from training.backends.base import BackendUnavailable, StepConflict, TrainingFailed
+from training.collector import RolloutsFailed
 from training.learn_loop import CheckpointLost, NothingScored
-from training.tries import RolloutsFailed
 from training.types import Progress
 
 _POLL_S = 1.0

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from environment.base import Json, Scenario, Split
-from environment.drawing import draw as draw_from
 from environment.invented_names import split_of
+from environment.scenario_order import draw as draw_from
 
 _REQUIRED = {"question": str, "answer": str, "source_ids": list}
 _OPTIONAL = ("inbox_address", "query_date")

@@ -5,7 +5,6 @@ from importlib.resources import files
 from pathlib import Path
 
 from environment.base import Environment, Json, Outcome, Rewarded, Scenario, Split, UnknownScenario
-from environment.drawing import draw
 from environment.sales_email.graph import Graph, parse_graph
 from environment.sales_email.node_scores import NodeScores, Rule
 from environment.sales_email.scenarios import (
@@ -17,6 +16,7 @@ from environment.sales_email.scenarios import (
 )
 from environment.sales_email.synthetic import world_of
 from environment.sales_email.tools import SalesEpisode
+from environment.scenario_order import draw
 
 _RUBRIC = files("environment.sales_email").joinpath("prompts/rubric.txt").read_text(encoding="utf-8").strip()
 

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from environment.base import Environment, Json, Scenario
 from judges.base import Judge, Score
-from training.allowance import Allowance
 from training.backends.base import Backend, Endpoint, ModelSpec, Policy, TrainOutcome
+from training.budget import Allowance
 from training.journal import Journal
 from training.types import (
     Evaluation,

@@ -20,8 +20,8 @@ from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedPolicy
 from training.backends.base import Endpoint, ModelSpec, StepConflict, TrainOutcome
+from training.collector import RolloutsFailed
 from training.learn_loop import NothingScored, learn_loop
-from training.tries import RolloutsFailed
 from training.types import Evaluation, EvaluationConfig, IterationResult, Progress, RunConfig
 
 CONFIG = RunConfig(

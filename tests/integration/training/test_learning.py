@@ -16,8 +16,8 @@ from tests.conditions import answered
 from tests.fakes.engine_process import EngineProcess
 from training.backends.base import ModelSpec
 from training.backends.embedded import EmbeddedBackend
+from training.collector import RolloutsFailed
 from training.learn_loop import learn_loop
-from training.tries import RolloutsFailed
 from training.types import EvaluationConfig, IterationResult, Progress, RunConfig
 
 CONFIG = RunConfig(

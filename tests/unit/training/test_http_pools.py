@@ -4,7 +4,7 @@ import asyncio
 
 import httpx
 
-from training.connections import SinglePools
+from training.http_pools import SinglePools
 
 
 async def _keep_alive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -12,7 +12,8 @@ from ulid import ULID
 
 from environment.base import Environment, Scenario
 from judges.base import Judge, Judgement
-from training.allowance import (
+from training.backends.base import BackendUnavailable, Endpoint
+from training.budget import (
     Allowance,
     BudgetReached,
     Estimates,
@@ -20,7 +21,6 @@ from training.allowance import (
     of_kept,
     phase_of,
 )
-from training.backends.base import BackendUnavailable, Endpoint
 from training.journal import Journal, dump_judgements, dump_rollout, load_judgements, load_rollout
 from training.rollouts import Chat, failed, open_chat, rollout
 from training.scoring import judge_group, pay_group
@@ -41,7 +41,7 @@ class Attempt:
     seed: int
 
 
-class Tries:
+class RolloutCollector:
     """Makes and judges the tries of one iteration at a time; `begin` says which."""
 
     def __init__(
