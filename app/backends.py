@@ -9,9 +9,10 @@ from app.aio.event_loops import run_on_loop
 from app.domain.names import TINY_BASE
 from app.processes.engine import Engine, EngineProcess, EngineState
 from app.settings import Settings
-from training.backends import embedded, local, serverless
+from training.backends import embedded, serverless
 from training.backends.base import Backend, BackendUnavailable
-from training.backends.local import missing, model_config
+from training.backends.local import backend as local
+from training.backends.local.backend import missing, model_config
 from training.backends.serverless import KEY_SETTING, ServerlessAccess
 
 NAMES = (embedded.NAME, serverless.NAME, local.NAME)
@@ -97,5 +98,5 @@ def access(settings: Settings) -> ServerlessAccess:
 def local_process(settings: Settings) -> EngineProcess:
     """ART's local backend under the engine's supervision, in a directory of its own."""
     config = model_config(settings.local_trainer_gpus, settings.local_inference_gpus, settings.local_arguments)
-    command = (sys.executable, "-m", "training.backends.local_server", "--model-config", json.dumps(config))
+    command = (sys.executable, "-m", "training.backends.local.server", "--model-config", json.dumps(config))
     return EngineProcess(settings.model_copy(update={"data_dir": settings.data_dir / local.NAME}), command)

@@ -24,7 +24,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from app.domain.names import MODEL_PATTERN, NAME_PATTERN, PATH_PATTERN, REPO_PATTERN, TINY_BASE, Name
 from app.security.address_guard import is_admissible
 from app.security.webhook_signing import is_secret
-from training.backends.local import model_config as local_model_config
+from training.backends.local.backend import model_config as local_model_config
 
 _HOST = r"(?:[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])"
 _ORIGIN_PATTERN = rf"http://{_HOST}(?::(?!80$)\d{{1,5}})?|https://{_HOST}(?::(?!443$)\d{{1,5}})?"

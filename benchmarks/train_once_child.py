@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from training.backends import embedded, local, serverless
+from training.backends import embedded, serverless
 from training.backends.art_import import import_art
 from training.backends.base import Backend, BackendUnavailable, ModelSpec
+from training.backends.local import backend as local
 from training.backends.serverless import ServerlessAccess
 from training.train_step import TrainStep
 from training.types import Group, RunConfig

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fakes.scripted_chat import Reply, ScriptedChat, scripted_chat
-from training.backends.local_server import art_backend, main
+from training.backends.local.server import art_backend, main
 
 CONFIG = {"peft_type": "LORA", "r": 8}
 

@@ -15,12 +15,11 @@ from tests.fakes.local_process import KEY, LocalProcess
 from tests.fakes.tiny_model import make_tiny_model
 from tests.integration.training.test_train_once import Entries, group_of, take
 from tests.unit.training.test_torn import OFFSETS
-from training.backends import local
 from training.backends.art_import import import_art
 from training.backends.base import BackendUnavailable, JobForgotten, ModelSpec, StepConflict
-from training.backends.local import LocalBackend, LocalPolicy, connect, missing, model_config
-from training.backends.local_models import LocalModels, Refused
-from training.backends.torn import ADAPTER
+from training.backends.local.backend import LocalBackend, LocalPolicy, connect, missing, model_config
+from training.backends.local.models import LocalModels, Refused
+from training.backends.local.torn_checkpoints import ADAPTER
 from training.rollouts import open_chat
 from training.types import Group
 
@@ -232,7 +231,7 @@ if "megatron" in missing:
     except ModuleNotFoundError as error:
         assert error.name.partition(".")[0] in missing, error
     else:
-        raise AssertionError("ART does not need megatron any more: take it out of training.backends.local.NEEDED")
+        raise AssertionError("ART does not need megatron any more: take it out of NEEDED")
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -240,7 +239,7 @@ if "megatron" in missing:
 
 def test_the_backend_itself_never_imports_it() -> None:
     script = (
-        "import sys, training.backends.local, training.backends.registry; "
+        "import sys, training.backends.local.backend, training.backends.registry; "
         "assert not {'art', 'torch', 'nest_asyncio', 'mp_actors'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
@@ -258,7 +257,7 @@ def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert said
     assert "unsloth" in said
     assert "learnloop[gpu]" in said
-    monkeypatch.setattr(local, "NEEDED", ("json",))
+    monkeypatch.setattr("training.backends.local.backend.NEEDED", ("json",))
     assert missing(tmp_path) == "it needs an NVIDIA GPU, and this machine shows none (no /dev/nvidia0)"
     (tmp_path / "nvidia0").touch()
     assert missing(tmp_path) is None

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from training.backends.local_jobs import LocalJobs
-from training.backends.torn import quarantine
+from training.backends.local.jobs import LocalJobs
+from training.backends.local.torn_checkpoints import quarantine
 
 _OPTIONS_NOT_TAKEN = {"kl_ref_adapter_path", "plot_tensors", "save_checkpoint", "verbose", "learning_rate"}
 """Of ART's `train`: what touches files, and what is ours to say."""

@@ -1,6 +1,6 @@
 """The process that runs ART's local backend, behind the training protocol that our engine speaks too.
 
-`python -m training.backends.local_server --data-dir DIR --ready-file FILE --port 0 --api-key-env NAME`.
+`python -m training.backends.local.server --data-dir DIR --ready-file FILE --port 0 --api-key-env NAME`.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from training.backends.local_models import IDLE_S, LocalModels, Refused
+from training.backends.local.models import IDLE_S, LocalModels, Refused
 
 _LONGEST_WAIT_S = 30.0
 _SAMPLING_TIMEOUT_S = 600.0

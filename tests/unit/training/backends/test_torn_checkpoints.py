@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.local_child import CONFIG, adapter
-from training.backends.torn import ADAPTER, is_whole, quarantine
+from training.backends.local.torn_checkpoints import ADAPTER, is_whole, quarantine
 
 SIZE = len(adapter())
 OFFSETS = (0, 1, 7, 8, 9, 40, SIZE - 256, SIZE - 255, SIZE - 100, SIZE - 1)
