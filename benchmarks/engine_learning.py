@@ -25,12 +25,12 @@ from judges.base import Attempt
 from judges.reference import ReferenceJudge
 from training.engine.__main__ import TINY_BASE, TINY_NAME
 from training.engine.engine import Engine, finish
-from training.engine.grpo import TrainOptions
-from training.engine.model_record import Target
-from training.engine.models import Registry
-from training.engine.sample import Sample, SampleRequest
-from training.engine.sampler import Sampler
-from training.engine.trajectories import Conversation, Trajectory
+from training.engine.registry.model_record import Target
+from training.engine.registry.registry import Registry
+from training.engine.sampling.requests import Sample, SampleRequest
+from training.engine.sampling.sampler import Sampler
+from training.engine.trainer.grpo_loss import TrainOptions
+from training.engine.trainer.trajectories import Conversation, Trajectory
 from training.types import RunConfig
 
 CONFIG = RunConfig()

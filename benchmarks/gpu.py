@@ -142,10 +142,10 @@ class Ours:
     """The engine's parts on one model."""
 
     def __init__(self, name: str) -> None:
-        from training.engine.decoder import snapshot
-        from training.engine.policy import Policy, fresh_adapter
-        from training.engine.sampler import Sampler
-        from training.engine.tuning import Tuning
+        from training.engine.registry.tuning import Tuning
+        from training.engine.sampling.sampler import Sampler
+        from training.engine.trainer.policy import Policy, fresh_adapter
+        from training.engine.weights.weights import snapshot
 
         torch.manual_seed(0)
         with torch.device("cuda"):
@@ -159,9 +159,9 @@ class Ours:
         self.shape = Shape.of(base.config)
 
     def iteration(self, seed: int) -> Iteration:
-        from training.engine.grpo import TrainOptions
-        from training.engine.grpo_step import grpo_step
-        from training.engine.packed import packed_batches
+        from training.engine.trainer.grpo_loss import TrainOptions
+        from training.engine.trainer.grpo_step import grpo_step
+        from training.engine.trainer.packed_batches import packed_batches
 
         with timed() as rollout:
             items, prefilled = self._rollouts(seed)
@@ -187,8 +187,8 @@ class Ours:
             self.sampler.release_idle()
 
     def _rollouts(self, seed: int) -> tuple[list[Any], int]:
-        from training.engine.sample import SampleRequest
-        from training.engine.trajectories import TrainSequence
+        from training.engine.sampling.requests import SampleRequest
+        from training.engine.trainer.trajectories import TrainSequence
 
         items: list[Any] = []
         prefilled = 0

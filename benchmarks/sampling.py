@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from training.engine.decoder import snapshot
-from training.engine.sampler import Sample, Sampler, SampleRequest
+from training.engine.sampling.sampler import Sample, Sampler, SampleRequest
+from training.engine.weights.weights import snapshot
 
 
 @dataclass(frozen=True, slots=True)

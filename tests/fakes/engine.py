@@ -7,10 +7,10 @@ import torch
 
 from tests.fakes.tiny_model import make_tiny_model
 from training.engine.engine import Engine
-from training.engine.models import Registry
-from training.engine.sample import Sample, SampleRequest
-from training.engine.sampler import Sampler
-from training.engine.trajectories import Conversation, Group, Trajectory
+from training.engine.registry.registry import Registry
+from training.engine.sampling.requests import Sample, SampleRequest
+from training.engine.sampling.sampler import Sampler
+from training.engine.trainer.trajectories import Conversation, Group, Trajectory
 
 
 def make_engine(directory: Path, *, family: str = "qwen3", micro_batch_tokens: int | None = None) -> Engine:

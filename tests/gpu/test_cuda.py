@@ -15,18 +15,18 @@ from transformers import AutoModelForCausalLM
 
 from tests.fakes.engine import odd_share, sampled_group
 from tests.fakes.tiny_model import make_tiny_model
-from training.engine.decoder import Weights, snapshot
 from training.engine.engine import Engine, finish
-from training.engine.forward import padded_batches
-from training.engine.grpo import TrainOptions
-from training.engine.grpo_step import grpo_step
-from training.engine.models import Registry
-from training.engine.packed import packed_batches
-from training.engine.policy import Policy, fresh_adapter
-from training.engine.sample import Sample, SampleRequest
-from training.engine.sampler import Sampler
-from training.engine.trajectories import TrainSequence
-from training.engine.tuning import Tuning
+from training.engine.registry.registry import Registry
+from training.engine.registry.tuning import Tuning
+from training.engine.sampling.requests import Sample, SampleRequest
+from training.engine.sampling.sampler import Sampler
+from training.engine.trainer.grpo_loss import TrainOptions
+from training.engine.trainer.grpo_step import grpo_step
+from training.engine.trainer.packed_batches import packed_batches
+from training.engine.trainer.padded_batches import padded_batches
+from training.engine.trainer.policy import Policy, fresh_adapter
+from training.engine.trainer.trajectories import TrainSequence
+from training.engine.weights.weights import Weights, snapshot
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 FAMILIES = ("qwen2", "qwen3", "llama")

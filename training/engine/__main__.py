@@ -48,9 +48,9 @@ def main(arguments: list[str] | None = None) -> int:
     import_model_classes()
 
     from training.engine.engine import Engine
-    from training.engine.models import Registry
-    from training.engine.sampler import Sampler
-    from training.engine.server import create_app
+    from training.engine.http.server import create_app
+    from training.engine.registry.registry import Registry
+    from training.engine.sampling.sampler import Sampler
 
     bases = {TINY_NAME: TINY_BASE} if (TINY_BASE / "config.json").is_file() else {}
     registry = Registry(options.data_dir, bases | dict(options.base_model), options.allow_base_dir)

@@ -14,9 +14,9 @@ import structlog
 import torch
 
 from training.engine.engine import Engine, Training, TrainResult
-from training.engine.grpo_step import Progress
-from training.engine.model_record import Target
-from training.engine.sample import Done, OnToken, Sample, SampleRequest
+from training.engine.registry.model_record import Target
+from training.engine.sampling.requests import Done, OnToken, Sample, SampleRequest
+from training.engine.trainer.grpo_step import Progress
 
 log = structlog.get_logger(__name__)
 

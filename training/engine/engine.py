@@ -19,19 +19,19 @@ from pathlib import Path
 import structlog
 import torch
 
-from training.engine.decoder import Weights, snapshot
-from training.engine.fused import FusedWeights
-from training.engine.grpo import TrainOptions
-from training.engine.grpo_step import Progress, grpo_step
 from training.engine.memory import free_bytes, is_out_of_memory
-from training.engine.model_record import Target
-from training.engine.models import Registry
-from training.engine.policy import Policy, load_checkpoint, load_policy
-from training.engine.sample import Done, OnToken, Sample, SampleRequest
-from training.engine.sampler import Sampler
-from training.engine.sft import Example, SftOptions, sft_step, supervised_sequences
+from training.engine.registry.model_record import Target
+from training.engine.registry.registry import Registry
+from training.engine.sampling.requests import Done, OnToken, Sample, SampleRequest
+from training.engine.sampling.sampler import Sampler
 from training.engine.tokens import ChatTokenizer
-from training.engine.trajectories import BadTrajectory, Group, NothingToTrain, TrainSequence, counts, sequences
+from training.engine.trainer.grpo_loss import TrainOptions
+from training.engine.trainer.grpo_step import Progress, grpo_step
+from training.engine.trainer.policy import Policy, load_checkpoint, load_policy
+from training.engine.trainer.sft import Example, SftOptions, sft_step, supervised_sequences
+from training.engine.trainer.trajectories import BadTrajectory, Group, NothingToTrain, TrainSequence, counts, sequences
+from training.engine.weights.llama_cpu import FusedWeights
+from training.engine.weights.weights import Weights, snapshot
 
 log = structlog.get_logger(__name__)
 

@@ -14,7 +14,7 @@ from tests.fakes.local_child import adapter
 from tests.fakes.local_process import KEY, LocalProcess
 from tests.fakes.tiny_model import make_tiny_model
 from tests.integration.training.test_train_once import Entries, group_of, take
-from tests.unit.training.test_torn import OFFSETS
+from tests.unit.training.backends.test_torn_checkpoints import OFFSETS
 from training.backends.art_import import import_art
 from training.backends.base import BackendUnavailable, JobForgotten, ModelSpec, StepConflict
 from training.backends.local.backend import LocalBackend, LocalPolicy, connect, missing, model_config

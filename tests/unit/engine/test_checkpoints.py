@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from training.engine import checkpoints
-from training.engine.checkpoints import CheckpointNotWritten, Manifest, TornCheckpoint
+from training.engine.registry import checkpoints
+from training.engine.registry.checkpoints import CheckpointNotWritten, Manifest, TornCheckpoint
 
 MANIFEST = Manifest(step=3, model="p/n", base_model="tiny", parent="p/n@2", metrics={"loss": 0.5})
 

@@ -5,7 +5,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from training.engine.choice import choose, uniforms
+from training.engine.sampling.sample_tokens import choose, uniforms
 
 
 def same(value: float, count: int) -> npt.NDArray[np.float32]:

@@ -11,12 +11,12 @@ import pytest
 from tests.fakes.engine import make_engine, odd_share, sampled_group
 from training.engine.compute import Compute, EngineStopped, ModelDeleted, TrainingTask
 from training.engine.engine import Engine, TrainResult
-from training.engine.grpo import TrainOptions
-from training.engine.grpo_step import Progress
-from training.engine.model_record import UnknownModel
-from training.engine.sample import SampleCancelled, SampleRequest
-from training.engine.server import create_app
-from training.engine.trajectories import Group
+from training.engine.http.server import create_app
+from training.engine.registry.model_record import UnknownModel
+from training.engine.sampling.requests import SampleCancelled, SampleRequest
+from training.engine.trainer.grpo_loss import TrainOptions
+from training.engine.trainer.grpo_step import Progress
+from training.engine.trainer.trajectories import Group
 
 Outcome = TrainResult | Exception
 

@@ -9,11 +9,11 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM, PreTrainedModel
 
 from tests.fakes.tiny_model import make_tiny_model
-from training.engine.attention import KEY_MULTIPLE, round_up
-from training.engine.decoder import Weights, snapshot
-from training.engine.fused import FusedWeights
-from training.engine.generic import ModuleWeights, UnsupportedModel
-from training.engine.kv_cache import KVCache, Piece
+from training.engine.weights.any_model import ModuleWeights, UnsupportedModel
+from training.engine.weights.attention import KEY_MULTIPLE, round_up
+from training.engine.weights.kv_cache import KVCache, Piece
+from training.engine.weights.llama_cpu import FusedWeights
+from training.engine.weights.weights import Weights, snapshot
 
 LLAMA3_ROPE = {
     "rope_type": "llama3",

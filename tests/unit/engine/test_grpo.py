@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 import torch
 
-from training.engine.grpo import BadOptions, TrainedTokens, TrainOptions, policy_loss
-from training.engine.trajectories import NothingToTrain, TrainSequence, normalised
+from training.engine.trainer.grpo_loss import BadOptions, TrainedTokens, TrainOptions, policy_loss
+from training.engine.trainer.trajectories import NothingToTrain, TrainSequence, normalised
 
 OPTIONS: list[dict[str, Any]] = [
     {},

@@ -17,7 +17,7 @@ def test_the_engine_comes_without_the_compiler_and_it_can_come_later() -> None:
         "import sys\n"
         "from training.engine.model_classes import import_model_classes\n"
         "import_model_classes()\n"
-        "import training.engine.server, transformers.models.qwen3.modeling_qwen3\n"
+        "import training.engine.http.server, transformers.models.qwen3.modeling_qwen3\n"
         f"print([name for name in {_HEAVY} if name in sys.modules])\n"
         "import torch, transformers.masking_utils as masks\n"
         "from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex\n"

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.tiny_model import make_tiny_model
-from training.engine.bases import parameter_count
-from training.engine.checkpoints import TornCheckpoint
-from training.engine.model_record import BadModelName, CheckpointInUse, ModelExists, ModelRecord, UnknownModel
-from training.engine.models import Registry
-from training.engine.tuning import Tuning
+from training.engine.registry.base_models import parameter_count
+from training.engine.registry.checkpoints import TornCheckpoint
+from training.engine.registry.model_record import BadModelName, CheckpointInUse, ModelExists, ModelRecord, UnknownModel
+from training.engine.registry.registry import Registry
+from training.engine.registry.tuning import Tuning
 
 
 @pytest.fixture(scope="module")

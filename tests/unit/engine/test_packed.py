@@ -14,15 +14,15 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from tests.fakes.tiny_model import make_tiny_model
-from training.engine.forward import padded_batches
-from training.engine.grpo import TrainOptions
-from training.engine.grpo_step import grpo_step
-from training.engine.head import PIECE_BYTES, head_logprobs
-from training.engine.lean import LoraProduct
-from training.engine.packed import ATTENTION, packed_batches
-from training.engine.policy import Policy
-from training.engine.trajectories import TrainSequence
-from training.engine.tuning import Tuning
+from training.engine.registry.tuning import Tuning
+from training.engine.trainer.chunked_logprobs import PIECE_BYTES, head_logprobs
+from training.engine.trainer.grpo_loss import TrainOptions
+from training.engine.trainer.grpo_step import grpo_step
+from training.engine.trainer.lean_modules import LoraProduct
+from training.engine.trainer.packed_batches import ATTENTION, packed_batches
+from training.engine.trainer.padded_batches import padded_batches
+from training.engine.trainer.policy import Policy
+from training.engine.trainer.trajectories import TrainSequence
 
 CPU = torch.device("cpu")
 
@@ -97,7 +97,7 @@ def test_the_head_in_pieces_is_the_head(monkeypatch: pytest.MonkeyPatch) -> None
     gradients = [hidden.grad, weight.grad]
     hidden.grad = weight.grad = None
     assert PIECE_BYTES > 4 * 30 * 7
-    monkeypatch.setattr("training.engine.head.PIECE_BYTES", 4 * 30 * 7)
+    monkeypatch.setattr("training.engine.trainer.chunked_logprobs.PIECE_BYTES", 4 * 30 * 7)
     logprobs, own_entropy = head_logprobs(hidden, weight, targets)
     (logprobs * slope).sum().backward()  # type: ignore[no-untyped-call]
     torch.testing.assert_close(logprobs, expected[torch.arange(50), targets])

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tests.fakes.tiny_model import make_tiny_model
-from training.engine.replies import TokenTexts
-from training.engine.sampled_turns import SampledTurns
-from training.engine.text_stream import TextStream
+from training.engine.http.replies import TokenTexts
+from training.engine.http.sampled_turns import SampledTurns
+from training.engine.http.text_stream import TextStream
 from training.engine.tokens import ChatTokenizer
 
 USER = {"role": "user", "content": "a"}

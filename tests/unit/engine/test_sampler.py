@@ -12,9 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tests.fakes.tiny_model import make_tiny_model
-from training.engine.decoder import Weights, snapshot
-from training.engine.kv_cache import KVCache, Piece
-from training.engine.sampler import (
+from training.engine.sampling.sampler import (
     ContextTooLong,
     NonFiniteLogits,
     OutOfMemory,
@@ -24,6 +22,8 @@ from training.engine.sampler import (
     SampleRequest,
     UnknownWeights,
 )
+from training.engine.weights.kv_cache import KVCache, Piece
+from training.engine.weights.weights import Weights, snapshot
 
 KEY = "project/model@0"
 CONTEXT = 512

@@ -10,16 +10,16 @@ import torch
 
 from tests.fakes.engine import make_engine, odd_share, sampled_group
 from training.engine import engine as engine_module
-from training.engine.checkpoints import CheckpointNotWritten
 from training.engine.engine import Engine, StepConflict, TrainingOutOfMemory, finish
-from training.engine.forward import padded_batches
-from training.engine.grpo import TrainOptions
-from training.engine.model_record import UnknownModel
-from training.engine.optimizer import NonFiniteGradient
-from training.engine.policy import load_checkpoint
-from training.engine.sft import Example, SftOptions
-from training.engine.trajectories import BadTrajectory, Conversation, Trajectory
-from training.engine.tuning import Tuning
+from training.engine.registry.checkpoints import CheckpointNotWritten
+from training.engine.registry.model_record import UnknownModel
+from training.engine.registry.tuning import Tuning
+from training.engine.trainer.grpo_loss import TrainOptions
+from training.engine.trainer.optimizer import NonFiniteGradient
+from training.engine.trainer.padded_batches import padded_batches
+from training.engine.trainer.policy import load_checkpoint
+from training.engine.trainer.sft import Example, SftOptions
+from training.engine.trainer.trajectories import BadTrajectory, Conversation, Trajectory
 
 FAST = TrainOptions(learning_rate=1e-2)
 LORA = Tuning("lora", rank=4, alpha=8)
@@ -191,7 +191,7 @@ def test_a_failed_write_leaves_the_model_as_it_was(tmp_path: Path, monkeypatch: 
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("training.engine.policy.Policy.save", full_disk)
+        patched.setattr("training.engine.trainer.policy.Policy.save", full_disk)
         with pytest.raises(CheckpointNotWritten, match="No space left"):
             finish(engine.train(model, [group], FAST))
     checkpoints = engine.registry.newest(model).directory.parent

@@ -7,7 +7,7 @@ import pytest
 
 from tests.fakes.tiny_model import make_tiny_model
 from training.engine.tokens import ChatTokenizer
-from training.engine.trajectories import (
+from training.engine.trainer.trajectories import (
     BadTrajectory,
     Conversation,
     Trajectory,

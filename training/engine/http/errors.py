@@ -8,16 +8,22 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from training.engine.checkpoints import CheckpointNotWritten, TornCheckpoint
 from training.engine.compute import EngineStopped, ModelDeleted
 from training.engine.engine import StepConflict
-from training.engine.grpo import BadOptions
-from training.engine.jobs import UnknownEvent, UnknownJob
-from training.engine.model_record import BadModelName, CheckpointInUse, ModelExists, UnknownModel
-from training.engine.policy import BadModelDirectory
-from training.engine.sample import ContextTooLong, NonFiniteLogits, OutOfMemory, SampleCancelled, UnknownWeights
+from training.engine.http.jobs import UnknownEvent, UnknownJob
+from training.engine.registry.checkpoints import CheckpointNotWritten, TornCheckpoint
+from training.engine.registry.model_record import BadModelName, CheckpointInUse, ModelExists, UnknownModel
+from training.engine.sampling.requests import (
+    ContextTooLong,
+    NonFiniteLogits,
+    OutOfMemory,
+    SampleCancelled,
+    UnknownWeights,
+)
 from training.engine.tokens import BadConversation
-from training.engine.trajectories import BadTrajectory
+from training.engine.trainer.grpo_loss import BadOptions
+from training.engine.trainer.policy import BadModelDirectory
+from training.engine.trainer.trajectories import BadTrajectory
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -14,14 +14,14 @@ from transformers import PreTrainedModel
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from training.engine.checkpoints import ADAPTER_FILE, OPTIMIZER_FILE
-from training.engine.forward import Batch, padded_batches
-from training.engine.fused import FusedWeights
-from training.engine.lean import make_lean
 from training.engine.memory import free_bytes, is_out_of_memory
-from training.engine.optimizer import Optimizer
-from training.engine.packed import ATTENTION, packed_batches
-from training.engine.tuning import Tuning
+from training.engine.registry.checkpoints import ADAPTER_FILE, OPTIMIZER_FILE
+from training.engine.registry.tuning import Tuning
+from training.engine.trainer.lean_modules import make_lean
+from training.engine.trainer.optimizer import Optimizer
+from training.engine.trainer.packed_batches import ATTENTION, packed_batches
+from training.engine.trainer.padded_batches import Batch, padded_batches
+from training.engine.weights.llama_cpu import FusedWeights
 
 log = structlog.get_logger(__name__)
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from training.engine.checkpoints import MANIFEST_FILE, Checkpoint, TornCheckpoint
+from training.engine.registry.checkpoints import MANIFEST_FILE, Checkpoint, TornCheckpoint
 
 _PIECE = 1 << 20
 

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedModel
 
-from training.engine.fused import FusedWeights, _Layer
-from training.engine.kernels import add_norm, decode_attention, rotate_and_store, silu_mul
-from training.engine.kv_cache import KVCache, Piece
-from training.engine.varlen import Segments, varlen_attention
+from training.engine.weights.kv_cache import KVCache, Piece
+from training.engine.weights.llama_cpu import FusedWeights, _Layer
+from training.engine.weights.triton_kernels import add_norm, decode_attention, rotate_and_store, silu_mul
+from training.engine.weights.varlen_attention import Segments, varlen_attention
 
 CAPTURE_BYTES = 1 << 30
 """Memory that the driver finds free when a graph is made: what torch keeps for later is no use to it."""

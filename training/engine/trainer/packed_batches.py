@@ -11,9 +11,9 @@ from peft import PeftModel
 from torch import Tensor
 from transformers import AttentionInterface
 
-from training.engine.head import head_logprobs
-from training.engine.rows import common_prefix
-from training.engine.varlen import Segments, varlen_attention
+from training.engine.sampling.cache_slots import common_prefix
+from training.engine.trainer.chunked_logprobs import head_logprobs
+from training.engine.weights.varlen_attention import Segments, varlen_attention
 
 ATTENTION = "learnloop_packed"
 

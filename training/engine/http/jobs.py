@@ -12,7 +12,7 @@ import structlog
 
 from training.engine.compute import Compute, TrainingTask
 from training.engine.engine import Engine, StepConflict, Training, TrainResult
-from training.engine.grpo_step import Progress
+from training.engine.trainer.grpo_step import Progress
 
 log = structlog.get_logger(__name__)
 

@@ -8,8 +8,8 @@ import torch
 from transformers import AttentionInterface, DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache
 
-from training.engine.attention import KEY_MULTIPLE, MIN_ROWS, attend, causal_mask, round_up
-from training.engine.kv_cache import KVCache, KVShape, Piece
+from training.engine.weights.attention import KEY_MULTIPLE, MIN_ROWS, attend, causal_mask, round_up
+from training.engine.weights.kv_cache import KVCache, KVShape, Piece
 
 ATTENTION = "learnloop_rows"
 

@@ -13,19 +13,19 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from training.engine.checkpoints import Checkpoint, TornCheckpoint
 from training.engine.compute import Compute
 from training.engine.engine import Engine, StepConflict, Training
-from training.engine.export import export
-from training.engine.grpo import TrainOptions
-from training.engine.jobs import Job, JobEvent, Jobs, new_job
-from training.engine.model_record import ModelRecord
-from training.engine.models import Registry
-from training.engine.protocol import ApiError, read_body
-from training.engine.sft import SftOptions, read_examples
-from training.engine.training_data import TrainingData
-from training.engine.trajectories import read_groups
-from training.engine.tuning import Tuning
+from training.engine.http.errors import ApiError, read_body
+from training.engine.http.jobs import Job, JobEvent, Jobs, new_job
+from training.engine.http.training_data import TrainingData
+from training.engine.registry.checkpoints import Checkpoint, TornCheckpoint
+from training.engine.registry.export import export
+from training.engine.registry.model_record import ModelRecord
+from training.engine.registry.registry import Registry
+from training.engine.registry.tuning import Tuning
+from training.engine.trainer.grpo_loss import TrainOptions
+from training.engine.trainer.sft import SftOptions, read_examples
+from training.engine.trainer.trajectories import read_groups
 
 Json = Any
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from training.engine.forward import Batch
-from training.engine.grpo import TrainedTokens, TrainOptions, policy_loss
-from training.engine.optimizer import NonFiniteGradient
-from training.engine.policy import Policy
-from training.engine.trajectories import TrainSequence, normalised
+from training.engine.trainer.grpo_loss import TrainedTokens, TrainOptions, policy_loss
+from training.engine.trainer.optimizer import NonFiniteGradient
+from training.engine.trainer.padded_batches import Batch
+from training.engine.trainer.policy import Policy
+from training.engine.trainer.trajectories import TrainSequence, normalised
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from training.engine.forward import Batch
-from training.engine.grpo import BadOptions
-from training.engine.grpo_step import Progress
-from training.engine.optimizer import NonFiniteGradient
-from training.engine.policy import Policy
 from training.engine.tokens import ChatTokenizer
-from training.engine.trajectories import BadTrajectory, Json, Message, NothingToTrain
+from training.engine.trainer.grpo_loss import BadOptions
+from training.engine.trainer.grpo_step import Progress
+from training.engine.trainer.optimizer import NonFiniteGradient
+from training.engine.trainer.padded_batches import Batch
+from training.engine.trainer.policy import Policy
+from training.engine.trainer.trajectories import BadTrajectory, Json, Message, NothingToTrain
 
 
 class SftOptions(BaseModel):

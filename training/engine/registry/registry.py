@@ -13,10 +13,10 @@ from pathlib import Path
 
 import structlog
 
-from training.engine import checkpoints, model_files
-from training.engine.bases import Bases, usual_tuning
-from training.engine.checkpoints import OPTIMIZER_FILE, Checkpoint, Manifest, TornCheckpoint
-from training.engine.model_record import (
+from training.engine.registry import checkpoints, model_files
+from training.engine.registry.base_models import Bases, usual_tuning
+from training.engine.registry.checkpoints import OPTIMIZER_FILE, Checkpoint, Manifest, TornCheckpoint
+from training.engine.registry.model_record import (
     INFERENCE_NAME,
     NAME,
     BadModelName,
@@ -26,7 +26,7 @@ from training.engine.model_record import (
     Target,
     UnknownModel,
 )
-from training.engine.tuning import Tuning
+from training.engine.registry.tuning import Tuning
 
 log = structlog.get_logger(__name__)
 

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import httpx
 
-from training.engine.protocol import ApiError
+from training.engine.http.errors import ApiError
 
 Json = Any
 

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 import torch
 from peft import PeftModel
 
-from training.engine.fused import FusedWeights
-from training.engine.generic import ModuleWeights
-from training.engine.kv_cache import KVCache, KVShape, Piece
+from training.engine.weights.any_model import ModuleWeights
+from training.engine.weights.kv_cache import KVCache, KVShape, Piece
+from training.engine.weights.llama_cpu import FusedWeights
 
 
 class Weights(Protocol):
@@ -51,6 +51,6 @@ def snapshot(model: Any, *, device: torch.device | str | None = None, dtype: tor
 def _fused(device: torch.device) -> type[FusedWeights]:
     if device.type != "cuda":
         return FusedWeights
-    from training.engine.cuda_weights import CudaWeights  # it needs Triton, which only torch for CUDA brings
+    from training.engine.weights.llama_cuda import CudaWeights  # it needs Triton, which only torch for CUDA brings
 
     return CudaWeights

@@ -8,14 +8,14 @@ import numpy.typing as npt
 import structlog
 import torch
 
-from training.engine.attention import KEY_MULTIPLE, MIN_ROWS, round_up
-from training.engine.batch import Columns, Ticket
-from training.engine.choice import choose, uniforms
-from training.engine.decoder import Weights
-from training.engine.kv_cache import KVCache, Piece
 from training.engine.memory import free_bytes, is_out_of_memory
-from training.engine.rows import Rows, common_prefix
-from training.engine.sample import NonFiniteLogits, OutOfMemory, Sample, SampleRequest
+from training.engine.sampling.batch import Columns, Ticket
+from training.engine.sampling.cache_slots import Rows, common_prefix
+from training.engine.sampling.requests import NonFiniteLogits, OutOfMemory, Sample, SampleRequest
+from training.engine.sampling.sample_tokens import choose, uniforms
+from training.engine.weights.attention import KEY_MULTIPLE, MIN_ROWS, round_up
+from training.engine.weights.kv_cache import KVCache, Piece
+from training.engine.weights.weights import Weights
 
 log = structlog.get_logger(__name__)
 

@@ -5,8 +5,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from training.engine.model_record import UnknownModel
-from training.engine.tuning import Tuning
+from training.engine.registry.model_record import UnknownModel
+from training.engine.registry.tuning import Tuning
 
 FULL_TUNING_BELOW = 1_000_000_000
 """Models with fewer parameters are trained whole unless a LoRA is asked for."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from training.engine.sample import Done, OnToken, SampleRequest
+from training.engine.sampling.requests import Done, OnToken, SampleRequest
 
 
 @dataclass(slots=True, eq=False)

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from training.engine.chat_request import ChatRequest
-from training.engine.sample import Sample
+from training.engine.http.chat_request import ChatRequest
+from training.engine.sampling.requests import Sample
 from training.engine.tokens import ChatTokenizer
 
 Json = Any

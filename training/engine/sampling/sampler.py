@@ -7,10 +7,8 @@ import itertools
 import secrets
 from collections.abc import Callable, Sequence
 
-from training.engine.batch import Ticket
-from training.engine.decoder import Weights
-from training.engine.lane import CACHE_BYTES, Lane
-from training.engine.sample import (
+from training.engine.sampling.batch import Ticket
+from training.engine.sampling.requests import (
     ContextTooLong,
     Done,
     NonFiniteLogits,
@@ -22,6 +20,8 @@ from training.engine.sample import (
     SamplingError,
     UnknownWeights,
 )
+from training.engine.sampling.scheduler import CACHE_BYTES, Lane
+from training.engine.weights.weights import Weights
 
 __all__ = [
     "ContextTooLong",

@@ -17,16 +17,16 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from training.engine.chat import Chat
-from training.engine.chat_request import ChatRequest
 from training.engine.compute import Compute
 from training.engine.engine import Engine
-from training.engine.jobs import Jobs
-from training.engine.model_record import UnknownModel
-from training.engine.models import Registry
-from training.engine.protocol import FORESEEN, ApiError, api_error, read_body
-from training.engine.training_api import TrainingApi
-from training.engine.training_data import TrainingData
+from training.engine.http.chat import Chat
+from training.engine.http.chat_request import ChatRequest
+from training.engine.http.errors import FORESEEN, ApiError, api_error, read_body
+from training.engine.http.jobs import Jobs
+from training.engine.http.training_api import TrainingApi
+from training.engine.http.training_data import TrainingData
+from training.engine.registry.model_record import UnknownModel
+from training.engine.registry.registry import Registry
 
 log = structlog.get_logger(__name__)
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import structlog
 
-from training.engine import checkpoints
-from training.engine.checkpoints import MANIFEST_FILE, OPTIMIZER_FILE, Checkpoint, Manifest
-from training.engine.model_record import ModelRecord, Target
-from training.engine.tuning import Tuning
+from training.engine.registry import checkpoints
+from training.engine.registry.checkpoints import MANIFEST_FILE, OPTIMIZER_FILE, Checkpoint, Manifest
+from training.engine.registry.model_record import ModelRecord, Target
+from training.engine.registry.tuning import Tuning
 
 log = structlog.get_logger(__name__)
 

@@ -10,8 +10,8 @@ from peft.tuners.lora import Linear as LoraLinear
 from peft.tuners.lora import LoraLayer
 from transformers import PreTrainedModel
 
-from training.engine.attention import KEY_MULTIPLE, MIN_ROWS, attend, causal_mask, round_up
-from training.engine.kv_cache import KVCache, KVShape, Piece
+from training.engine.weights.attention import KEY_MULTIPLE, MIN_ROWS, attend, causal_mask, round_up
+from training.engine.weights.kv_cache import KVCache, KVShape, Piece
 
 FAMILIES = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
 ROPE_TYPES = frozenset({"default", "linear", "llama3", "yarn"})

@@ -36,7 +36,7 @@ def _mlp_forward(module: Any, hidden: Tensor) -> Tensor:
 def _silu_mul(gate: Tensor, up: Tensor) -> Tensor:
     if gate.device.type != "cuda":
         return F.silu(gate) * up
-    from training.engine.kernels import SiluMul  # it needs Triton, which only torch for CUDA brings
+    from training.engine.weights.triton_kernels import SiluMul  # it needs Triton, which only torch for CUDA brings
 
     mixed: Tensor = SiluMul.apply(gate, up)  # type: ignore[no-untyped-call]
     return mixed

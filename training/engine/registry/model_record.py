@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from training.engine.tuning import Tuning
+from training.engine.registry.tuning import Tuning
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """Of an entity, a project or a model: it becomes a directory's."""

@@ -11,15 +11,15 @@ from typing import Any
 
 import structlog
 
-from training.engine.chat_request import ChatRequest
 from training.engine.compute import Compute
-from training.engine.model_record import Target
-from training.engine.models import Registry
-from training.engine.protocol import api_error
-from training.engine.replies import TOOL_CALL_MARK, TokenTexts, choice, finish_reason, token_logprobs, usage
-from training.engine.sample import Sample, SampleRequest
-from training.engine.sampled_turns import SampledTurns
-from training.engine.text_stream import TextStream
+from training.engine.http.chat_request import ChatRequest
+from training.engine.http.errors import api_error
+from training.engine.http.replies import TOOL_CALL_MARK, TokenTexts, choice, finish_reason, token_logprobs, usage
+from training.engine.http.sampled_turns import SampledTurns
+from training.engine.http.text_stream import TextStream
+from training.engine.registry.model_record import Target
+from training.engine.registry.registry import Registry
+from training.engine.sampling.requests import Sample, SampleRequest
 from training.engine.tokens import ChatTokenizer
 
 log = structlog.get_logger(__name__)
