@@ -30,9 +30,10 @@ serve: $(INSTALLED) ## the service on http://127.0.0.1:8000
 test: $(INSTALLED) ## all tests
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(ARGS)
 
-check: $(INSTALLED) ## lint, formatting and types
+check: $(INSTALLED) ## lint, formatting, imports and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/mypy
 
 bench: $(INSTALLED) ## speed beside transformers and TRL, the service under load, what an iteration spends on neither

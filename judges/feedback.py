@@ -17,13 +17,10 @@ market, and named as such wherever it shows.
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from environment.base import Json, Outcome, Scenario
 from judges.base import SIMULATOR, Attempt, Evidence, FeedbackSource, Judge, Judgement, JudgeServices, Score
-
-if TYPE_CHECKING:
-    from environment.sales_email.market import Market
+from judges.market import Market
 
 NAME = "feedback"
 ONLINE: Mapping[str, float] = {
@@ -55,9 +52,6 @@ def build(config: Mapping[str, Json], services: JudgeServices) -> Judge:
         raise ValueError("the market simulator gives outcomes only: leave out market, or take the signal online")
     if not isinstance(market, dict) or set(market) != {"seed"} or type(market["seed"]) is not int:
         raise ValueError(f'market is {{"seed": a whole number}}, not {market!r}')
-    # The one judge that needs an environment's own module, and only if it is asked for.
-    from environment.sales_email.market import Market
-
     return MarketJudge(Market(market["seed"]))
 
 
@@ -81,7 +75,7 @@ class MarketJudge:
 
     name = NAME
 
-    def __init__(self, market: "Market") -> None:
+    def __init__(self, market: Market) -> None:
         self._market = market
 
     async def judge(self, scenario: Scenario, attempts: Sequence[Attempt]) -> Judgement:

@@ -12,9 +12,9 @@ from app.cli.client import Service
 from app.cli.options import DEFAULT_URL, AsJson, Url
 from app.cli.runs import RunId
 from app.cli.terminal import Failure, print_json, progress, results
-from environment.sales_email.market import Market
 from judges.base import SIMULATOR
 from judges.feedback import ONLINE
+from judges.market import Market
 
 app = typer.Typer(no_args_is_help=True, help=f"Show feedback on a run's emails, or let the {SIMULATOR} give some.")
 

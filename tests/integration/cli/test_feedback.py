@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from app.db.session import Sessions, make_engine, make_sessions, parse_url
-from environment.sales_email.market import Market
 from judges.feedback import ONLINE
+from judges.market import Market
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.emails import email, make_run, make_trajectory
 from tests.integration.app.served import served, settings_for

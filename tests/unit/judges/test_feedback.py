@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environment.base import Scenario
-from environment.sales_email.market import Market
 from judges.base import Attempt, Evidence, JudgeServices, Score
 from judges.feedback import ONLINE, build
+from judges.market import Market
 from judges.registry import build as build_by_name
 
 SCENARIO = Scenario("train.0.1", "train", {"prospect": "Tolu Marend", "company": "Velmor", "goal": "book a call"})

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from environment.base import Json, Scenario
 from environment.sales_email.environment import SalesEmail
-from environment.sales_email.market import TASTES, Market
 from judges.feedback import ONLINE
+from judges.market import TASTES, Market
 
 STAGES = list(ONLINE)
 CARELESS = {"subject": "Buy now", "body": "Our product is great.", "citations": []}
