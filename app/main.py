@@ -47,8 +47,8 @@ from app.worker.drive import Connect, LearnLoop
 from training.learn_loop import learn_loop
 
 MAX_BODY_BYTES = 1_000_000
-BEARER = HTTPBearer(auto_error=False, description="An API key. Needed unless the service listens on loopback only.")
-"""For the documentation: the Guard is what asks for the key."""
+BEARER = HTTPBearer(auto_error=False, description="An API key. Required unless the service listens on loopback only.")
+"""For the documentation only: the Guard checks the key."""
 _PARTS = (start, documents, runs, events, trajectories, ask, feedback, catalogue, webhooks, keys, models, openai)
 _DRAIN_S = 10
 

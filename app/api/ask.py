@@ -1,4 +1,4 @@
-"""Ask the trained agent."""
+"""Asking a trained agent."""
 
 from fastapi import APIRouter
 
@@ -11,13 +11,18 @@ router = APIRouter(tags=["ask"])
 
 @router.post("/ask")
 async def ask(service: CurrentService, caller: CurrentCaller, request: schemas.AskRequest) -> schemas.AskOut:
-    """A task for a run's best checkpoint, for one of its steps, or for a model by name: a question, or a prospect to
-    write to."""
+    """Give a trained agent one task, such as a question to answer or a prospect to write to, and wait for the result.
+
+    The agent is the best checkpoint of a run, one of its other checkpoints, or any model by name.
+    """
     return await asking.ask(service, request, caller)
 
 
 @router.post("/invoke")
 async def invoke(service: CurrentService, caller: CurrentCaller, request: schemas.InvokeRequest) -> schemas.InvokeOut:
-    """The same for clients of ZenML deployments: the newest trained agent answers, or the base model before any."""
+    """Answer a question in the request format of ZenML deployments.
+
+    The newest trained agent answers, or the base model if none has been trained yet.
+    """
     answer = await asking.invoke(service, request.parameters, caller)
     return schemas.InvokeOut.model_validate(answer, from_attributes=True)

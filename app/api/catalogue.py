@@ -1,22 +1,22 @@
-"""What a learn-loop can be made of."""
+"""What learn-loops can use: backends, environments and judges."""
 
 from fastapi import APIRouter
-from pydantic import BaseModel
 
 import environment.registry
 import judges.registry
 from app.api.dependencies import CurrentService
 from app.backends import choices
+from app.schemas.base import ResponseModel
 
 router = APIRouter(tags=["catalogue"])
 
 
-class Named(BaseModel):
+class Named(ResponseModel):
     name: str
 
 
-class Catalogue(BaseModel):
-    """All of a kind; there are never so many that they need pages."""
+class Catalogue(ResponseModel):
+    """The complete list. It has a single page."""
 
     items: list[Named]
     next_cursor: None = None
@@ -25,17 +25,17 @@ class Catalogue(BaseModel):
 class BackendOut(Named):
     available: bool
     reason: str | None
-    """Why not, and what to do about it."""
+    """Why it is not available, and what to do about it."""
 
 
-class BackendCatalogue(BaseModel):
+class BackendCatalogue(ResponseModel):
     items: list[BackendOut]
     next_cursor: None = None
 
 
 @router.get("/backends")
 async def list_backends(service: CurrentService) -> BackendCatalogue:
-    """Where models can be trained."""
+    """List the backends that can train models, and whether each is available here."""
     found = choices(service.settings)
     return BackendCatalogue(
         items=[BackendOut(name=each.name, available=each.refusal is None, reason=each.refusal) for each in found]
@@ -44,11 +44,11 @@ async def list_backends(service: CurrentService) -> BackendCatalogue:
 
 @router.get("/environments")
 async def list_environments() -> Catalogue:
-    """The jobs an agent can learn here."""
+    """List the environments that agents can be trained in."""
     return Catalogue(items=[Named(name=name) for name in environment.registry.names()])
 
 
 @router.get("/judges")
 async def list_judges() -> Catalogue:
-    """Who can score attempts."""
+    """List the judges that can score rollouts."""
     return Catalogue(items=[Named(name=name) for name in judges.registry.names()])

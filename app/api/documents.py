@@ -1,4 +1,4 @@
-"""Graphs and sets of scenarios: stored once, given to learn-loops by their hash."""
+"""Graphs and sets of scenarios: stored once, then passed to learn-loops by hash."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -27,7 +27,7 @@ Hash = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of th
 
 @router.post("/graphs", status_code=201)
 async def store_graph(service: CurrentService, caller: CurrentCaller, request: GraphBody) -> schemas.GraphStored:
-    """Store a knowledge graph for `sales_email`. The same graph again has the same hash."""
+    """Store a knowledge graph for `sales_email`, to pass to learn-loops by its hash. Storing it again has no effect."""
     new = await asyncio.to_thread(_checked_graph, caller, request)
     await _save(service, new)
     return schemas.GraphStored(**new.reference, links={"self": f"/graphs/{new.reference['sha256']}"})
@@ -35,7 +35,7 @@ async def store_graph(service: CurrentService, caller: CurrentCaller, request: G
 
 @router.get("/graphs/{sha256}")
 async def get_graph(service: CurrentService, caller: CurrentCaller, sha256: Hash) -> StreamingResponse:
-    """The graph, in the form in which it is posted."""
+    """Get a stored graph, in the form in which `POST /graphs` takes it."""
     return await _stored(service, caller.project, "graph", sha256)
 
 
@@ -43,7 +43,10 @@ async def get_graph(service: CurrentService, caller: CurrentCaller, sha256: Hash
 async def store_scenarios(
     service: CurrentService, caller: CurrentCaller, request: ScenariosBody
 ) -> schemas.ScenariosStored:
-    """Store scenarios for an environment. The graph is only what they are checked with."""
+    """Store scenarios for an environment, to pass to learn-loops by their hash.
+
+    A `graph` is only used to check the scenarios; it is not stored.
+    """
     environment = {"name": request.environment, "config": _config(request)}
     given = {"environment": environment, "model": {"project": caller.project}}
     try:
@@ -57,17 +60,17 @@ async def store_scenarios(
 
 @router.get("/scenarios/{sha256}")
 async def get_scenarios(service: CurrentService, caller: CurrentCaller, sha256: Hash) -> StreamingResponse:
-    """The scenarios, as they were posted."""
+    """Get stored scenarios, in the form in which they were posted."""
     return await _stored(service, caller.project, "scenarios", sha256)
 
 
 @router.get("/runs/{run_id}/graph")
 async def get_run_graph(service: CurrentService, run_id: RunId) -> StreamingResponse:
-    """The graph that the run was given."""
+    """Get the graph that a run was started with."""
     run = await service.store.get(run_id)
     sha256 = documents.reference(run.request, "graph")
     if sha256 is None:
-        raise NotFound(f"run {run_id} was given no graph")
+        raise NotFound(f"Run {run_id} was started without a graph.")
     return await _stored(service, run.model_project, "graph", sha256)
 
 
@@ -85,7 +88,7 @@ def _config(request: schemas.ScenariosRequest) -> dict[str, Any]:
 
 
 def _checked_scenarios(caller: Caller, choice: Mapping[str, Any], data_dir: FilePath) -> NewDocument:
-    """The graph is tried alone first, to tell whose fault it is."""
+    """The graph is checked alone first, so that the error names the right field."""
     name, config = choice["name"], choice["config"]
     graph = {key: value for key, value in config.items() if key == "graph"}
     field = "graph"

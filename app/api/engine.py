@@ -1,4 +1,4 @@
-"""How handlers reach models: to sample from them, and to see what there is of them."""
+"""How handlers reach the engine: to sample from models and to list them."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""What happened to a run: as pages of JSON, or as a stream (server-sent events) that goes on where it broke off."""
+"""The events of a run, as pages of JSON or as server-sent events; a stream that broke off can be continued."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
 from app.api.dependencies import CurrentCaller, CurrentService, Limit, NumberCursor, RunId
@@ -21,21 +20,25 @@ from app.errors import DATABASE_DOWN, NotFound, Unauthorized
 from app.events.feed import parsed
 from app.events.progress import Moved
 from app.schemas import runs as schemas
+from app.schemas.base import ResponseModel
 from app.service import Service
 
 router = APIRouter(tags=["events"])
 _STREAM = "text/event-stream"
 
 
-class EventOut(BaseModel):
-    """docs/events.md tells what `data` holds for each type."""
+class EventOut(ResponseModel):
+    """One event of a run. What `data` contains depends on the type; see docs/events.md."""
 
     seq: int
+    """Sequence number within the run, without gaps."""
     type: str
     version: int
+    """Version of the format of `data` for this type."""
     run_id: str
     iteration: int | None
     actor: str
+    """Who caused it: an API key, a worker, or the service."""
     occurred_at: datetime
     data: dict[str, Any]
 
@@ -43,7 +46,10 @@ class EventOut(BaseModel):
 @router.get(
     "/runs/{run_id}/events",
     response_model=schemas.Page[EventOut],
-    responses={200: {"content": {_STREAM: {}}}, 204: {"description": "The run has ended, and all was sent"}},
+    responses={
+        200: {"content": {_STREAM: {}}},
+        204: {"description": "The run has ended; nothing is left to send"},
+    },
 )
 async def list_events(
     service: CurrentService,
@@ -53,9 +59,13 @@ async def list_events(
     cursor: NumberCursor = None,
     limit: Limit = 50,
     last_event_id: Annotated[str | None, Header(pattern=r"^\d{1,18}$")] = None,
-    after: Annotated[int | None, Query(ge=0, lt=2**63, description="Stream from the event after this one")] = None,
+    after: Annotated[int | None, Query(ge=0, lt=2**63, description="Stream events after this `seq`")] = None,
 ) -> Any:
-    """In order, without a gap. With `Accept: text/event-stream` as a stream; it ends with the run."""
+    """List the events of a run in order, or stream them.
+
+    With `Accept: text/event-stream` the response is a stream that ends when the run does. To continue a stream that
+    broke off, send the last event's id as `Last-Event-ID` or as `after`.
+    """
     run = await service.store.get(run_id)
     if _STREAM not in request.headers.get("accept", ""):
         found = await service.feed.read(run_id, int(cursor or 0), limit + 1)
@@ -70,7 +80,7 @@ async def list_events(
 
 
 class _EventStream(StreamingResponse):
-    """Holds its caller's place for as long as it is sent, and no longer however it ends."""
+    """Counts against its caller's limit of streams until it ends, however it ends."""
 
     def __init__(self, parts: AsyncIterator[str], place: AbstractContextManager[None]) -> None:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -86,10 +96,10 @@ class _EventStream(StreamingResponse):
 async def _stream(
     service: Service, run_id: str, after: int, caller: Callable[[], Awaitable[Caller]] | None = None
 ) -> AsyncIterator[str]:
-    """Until all of a run that has ended was sent, or the caller's key is not good any more. A comment now and then
-    keeps the connection open.
+    """Ends when all events of an ended run were sent, or when the caller's key is no longer valid. Occasional comments
+    keep the connection open.
 
-    Progress has no id: it is no event, and a client that reconnects goes on after the last event.
+    Progress messages have no id, because they are not events: a client that reconnects continues after the last event.
     """
     async for events in service.feed.watch(run_id, after):
         if caller is not None and not await _is_good(caller):
@@ -112,13 +122,13 @@ async def _is_good(caller: Callable[[], Awaitable[Caller]]) -> bool:
         await caller()
     except Unauthorized:
         return False
-    except DATABASE_DOWN:  # it will be asked again
+    except DATABASE_DOWN:  # checked again later
         return True
     return True
 
 
 async def _is_over(service: Service, run_id: str, sent: int) -> bool:
-    """Whether the run has ended, and was sent whole. One that failed may have been retried since."""
+    """Whether the run has ended and all its events were sent. A failed run may have been retried since."""
     try:
         run = await service.store.get(run_id)
     except NotFound:  # deleted

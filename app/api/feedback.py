@@ -1,4 +1,4 @@
-"""Feedback: what became of emails, and what people think of them."""
+"""Feedback: what happened to emails, and what people think of them."""
 
 from fastapi import APIRouter
 
@@ -20,9 +20,10 @@ router = APIRouter(tags=["feedback"])
 
 @router.post("/feedback")
 async def take_feedback(service: CurrentService, caller: CurrentCaller, request: FeedbackBody) -> FeedbackTaken:
-    """One event, or up to 1,000 as `{"events": [...]}`; late, repeated and out of order as they come.
+    """Store feedback: one event, or up to 1,000 as `{"events": [...]}`. Events may be late, repeated and out of order.
 
-    One event that cannot be taken is an error. Of several, those that can be taken are, and the others are listed.
+    A single invalid event is an error. In a batch the valid events are stored and the invalid ones are listed in the
+    response.
     """
     events = request.events if isinstance(request, FeedbackBatch) else [request]
     taken = await store.take(service.sessions, events, request.source, caller.sees)
@@ -44,7 +45,10 @@ async def take_feedback(service: CurrentService, caller: CurrentCaller, request:
 async def list_feedback(
     service: CurrentService, run_id: RunId, cursor: IdCursor = None, limit: Limit = 50
 ) -> schemas.Page[FeedbackOut]:
-    """Events on the run's emails, the last received first; `simulator` ones come from the market simulator."""
+    """List the feedback events on a run's emails, most recently received first.
+
+    Events whose source is `simulator` come from the market simulator.
+    """
     await service.queries.require_run(run_id)
     found = await store.listed(service.sessions, run_id, before=cursor, limit=limit + 1)
     return page(
@@ -63,7 +67,7 @@ async def list_feedback(
 async def list_emails_with_feedback(
     service: CurrentService, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50
 ) -> schemas.Page[EmailFeedbackOut]:
-    """What all events together say of each email, in the order of the trajectories."""
+    """List a run's emails that have feedback, each with the sum of its feedback."""
     await service.queries.require_run(run_id)
     after = -1 if cursor is None else int(cursor)
     found = await evidence.emails(service.sessions, run_id, after=after, limit=limit + 1)

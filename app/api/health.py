@@ -1,26 +1,26 @@
-"""Is the process alive, and can it do its work?"""
+"""Liveness and readiness."""
 
 import asyncio
 from typing import Literal
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel
 from sqlalchemy import text
 
 from app.api.dependencies import CurrentService
 from app.errors import DATABASE_DOWN
 from app.processes.engine import EngineState
+from app.schemas.base import ResponseModel
 
 router = APIRouter(prefix="/health", tags=["health"])
 _PATIENCE_S = 2.0
 
 
-class Alive(BaseModel):
+class Alive(ResponseModel):
     status: Literal["ok"] = "ok"
 
 
-class Readiness(BaseModel):
-    """`ready` needs the database only: while the engine comes up, runs are accepted and wait for it."""
+class Readiness(ResponseModel):
+    """`ready` depends on the database only: while the engine starts, runs are accepted and wait for it."""
 
     status: Literal["ready", "not ready"]
     database: Literal["ok", "unreachable"]
@@ -29,13 +29,13 @@ class Readiness(BaseModel):
 
 @router.get("/live")
 async def live() -> Alive:
-    """The process answers."""
+    """Liveness probe: the process responds."""
     return Alive()
 
 
 @router.get("/ready", responses={503: {"model": Readiness}})
 async def ready(service: CurrentService, response: Response) -> Readiness:
-    """The database answers, and what the engine is doing. 503 while the database does not."""
+    """Readiness probe: 503 while the database is unreachable. Also reports the state of the engine."""
     try:
         async with asyncio.timeout(_PATIENCE_S), service.database.connect() as connection:
             await connection.execute(text("SELECT 1"))

@@ -1,10 +1,10 @@
-"""API keys: make, list and revoke them. All of it needs the scope `operator`."""
+"""Creating, listing and revoking API keys. All of it needs the scope `operator`."""
 
 from datetime import datetime
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from app.api.dependencies import CurrentCaller, CurrentService, IdCursor, Limit
 from app.api.presentation import page
@@ -14,49 +14,53 @@ from app.auth.scopes import Scope
 from app.db.tables import ApiKey
 from app.errors import Forbidden, InvalidRequest
 from app.schemas import runs as schemas
+from app.schemas.base import RequestBody, ResponseModel
 
 router = APIRouter(tags=["keys"])
 KeyId = Annotated[str, Path(pattern=r"^[0-9A-HJKMNP-TV-Z]{26}$")]
 
 
-class KeyRequest(schemas._Request):
-    """A key to make. It is for one project, the operator's own by default; `*` is for all."""
+class KeyRequest(RequestBody):
+    """An API key to create."""
 
     project: schemas.Name | Literal["*"] | None = None
+    """The project that the key gives access to; `*` for all. Default: the project of the key that is used."""
     name: str = Field(min_length=1, max_length=100)
-    """What it is for; for people."""
+    """What the key is for, for people to read."""
     scopes: set[Scope] = Field(
         default={Scope.READ, Scope.WRITE}, min_length=1, json_schema_extra={"uniqueItems": False}
     )
+    """What the key allows: read, write, operator."""
     expires_days: int | None = Field(default=None, ge=1, le=3_650)
-    """None: it does not expire."""
+    """Days until the key expires. Default: never."""
 
 
-class KeyOut(BaseModel):
-    """A key, without the key itself."""
+class KeyOut(ResponseModel):
+    """An API key, without the secret part."""
 
     id: str
     project: str
     name: str
     prefix: str
+    """First characters of the key, to recognise it by."""
     scopes: list[Scope]
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None
-    """To the minute."""
+    """Accurate to one minute."""
 
 
 class KeyCreated(KeyOut):
-    """A new key."""
+    """A new API key."""
 
     key: str
-    """Shown this once; the service keeps only its hash."""
+    """The key itself. Shown only once: the service stores only its hash."""
 
 
 @router.post("/keys", status_code=201)
 async def create_key(service: CurrentService, caller: CurrentCaller, request: KeyRequest) -> KeyCreated:
-    """Make a key. The reply is the only place where it can be read."""
+    """Create an API key. This response is the only place where the key can be read."""
     new = await Keys(service.sessions).create(
         project=_project(request, caller),
         name=request.name,
@@ -70,24 +74,24 @@ async def create_key(service: CurrentService, caller: CurrentCaller, request: Ke
 async def list_keys(
     service: CurrentService, caller: CurrentCaller, cursor: IdCursor = None, limit: Limit = 50
 ) -> schemas.Page[KeyOut]:
-    """The newest first, revoked and expired ones too."""
+    """List API keys, newest first, including revoked and expired ones."""
     found = await Keys(service.sessions).list(caller, before=cursor, limit=limit + 1)
     return page(found, limit, _shown, lambda row: row.id)
 
 
 @router.delete("/keys/{key_id}")
 async def revoke_key(service: CurrentService, caller: CurrentCaller, key_id: KeyId) -> KeyOut:
-    """End a key. Every replica refuses it within 5 seconds."""
+    """Revoke an API key. Every replica refuses it within 5 seconds."""
     return _shown(await Keys(service.sessions).revoke(caller, key_id))
 
 
 def _project(request: KeyRequest, caller: Caller) -> str:
     if caller.project is None:
         if request.project is None:
-            raise InvalidRequest(("body", "project"), f"name a project, or {ANY_PROJECT} for all")
+            raise InvalidRequest(("body", "project"), f"Give a project, or {ANY_PROJECT} for all projects.")
         return request.project
     if request.project not in (None, caller.project):
-        raise Forbidden(f"the API key is for the project {caller.project}: it makes keys to no other")
+        raise Forbidden(f"This API key belongs to project {caller.project} and cannot create keys for another one.")
     return caller.project
 
 

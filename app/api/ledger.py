@@ -1,4 +1,4 @@
-"""What a run spent, phase by phase, beside its budget."""
+"""What a run has used, phase by phase, and its budget."""
 
 from dataclasses import asdict
 
@@ -17,7 +17,7 @@ router = APIRouter(tags=["results"])
 
 @router.get("/runs/{run_id}/ledger")
 async def get_ledger(service: CurrentService, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50) -> Ledger:
-    """Tokens, seconds and money of each phase of each iteration, in the order of saving; wasted work is named."""
+    """List the tokens, seconds and dollars that each phase of each iteration used, including wasted work."""
     run = await service.store.get(run_id)
     query = (
         select(LedgerEntry)

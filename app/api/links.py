@@ -1,7 +1,7 @@
-"""Where the things of the API lie."""
+"""Paths of the API that responses link to."""
 
 VERBS = ("cancel", "pause", "resume", "retry", "fork")
-"""What a POST asks for of a run; DELETE on the run itself deletes it."""
+"""What can be done to a run by POST; DELETE on the run itself deletes it."""
 _PARTS = (
     "iterations",
     "trajectories",
@@ -16,11 +16,11 @@ _PARTS = (
 
 
 def run_links(run_id: str) -> dict[str, str]:
-    """A run and what belongs to it."""
+    """Paths of a run and of what belongs to it."""
     own = f"/runs/{run_id}"
     return {"self": own, **{name: f"{own}/{name}" for name in _PARTS}}
 
 
 def results_path(run_id: str) -> str:
-    """Where a run's results are listed; their documents lie below."""
+    """Path of the list of a run's results; the documents are below it."""
     return f"/runs/{run_id}/results"

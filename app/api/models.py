@@ -1,4 +1,4 @@
-"""Models: their checkpoints, and the names these are promoted to."""
+"""Models, their checkpoints, and the names that checkpoints are promoted to."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 import httpx
 from fastapi import APIRouter, Depends, Path, Query
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from app.api.dependencies import CurrentCaller, CurrentService, Limit
 from app.api.engine import CurrentEngine
@@ -21,6 +21,7 @@ from app.model_registry.listing import listed
 from app.model_registry.names import UnknownModelName
 from app.model_registry.promotions import Promotions
 from app.model_registry.pushes.targets import Target, hub_target, s3_target
+from app.schemas.base import RequestPart, ResponseModel
 from app.schemas.runs import Name
 
 router = APIRouter(tags=["models"])
@@ -30,101 +31,105 @@ ProjectPart = Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
 ModelPart = Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
 
 
-class ModelBrief(BaseModel):
-    """A model that can be sampled. `step` is its newest checkpoint's; None: a base model."""
+class ModelBrief(ResponseModel):
+    """A model that can be sampled."""
 
     model: str
+    """`PROJECT/NAME`, or the name of a base model."""
     backend: str
     base_model: str | None
     step: int | None
+    """Step of its newest checkpoint; null for a base model."""
     promoted_as: list[str]
+    """Names that one of its checkpoints is promoted to."""
 
 
-class ModelsOut(BaseModel):
-    """All of them; there are never so many that they need pages."""
+class ModelsOut(ResponseModel):
+    """The complete list. It has a single page."""
 
     items: list[ModelBrief]
     next_cursor: None = None
 
 
-class ModelCheckpoint(BaseModel):
-    """A step of a model. What a run found out about it is None where no run made it."""
+class ModelCheckpoint(ResponseModel):
+    """A checkpoint of a model. Run, iteration and success are null if no run made it."""
 
     step: int
     created_at: datetime | None
     metrics: dict[str, float]
-    """Of its training, where the backend keeps them."""
+    """Metrics of the training step, if the backend keeps them."""
     run_id: str | None
     iteration: int | None
     success: float | None
     is_best: bool
-    """Of that run."""
+    """Whether it is the best checkpoint of that run."""
     promoted_as: list[str]
+    """Names that this checkpoint is promoted to."""
 
 
-class ModelWhole(BaseModel):
-    """A model with all its checkpoints, in the order of their steps."""
+class ModelWhole(ResponseModel):
+    """A model with all its checkpoints, ordered by step."""
 
     model: str
     backend: str
     checkpoints: list[ModelCheckpoint]
 
 
-class PromoteRequest(BaseModel):
-    """Which checkpoint, and the name that means it from now on, in the model's project."""
-
-    model_config = ConfigDict(extra="forbid")
+class PromoteRequest(RequestPart):
+    """Which checkpoint to promote, and to which name."""
 
     step: Step
     name: Name = Field(alias="as")
+    """The name, in the project of the model."""
 
 
-class PushRequest(BaseModel):
-    """Which checkpoint (by default the newest), and where to: a repository of a hub, or a place in a store."""
-
-    model_config = ConfigDict(extra="forbid")
+class PushRequest(RequestPart):
+    """Which checkpoint to push, and where to."""
 
     step: Step | None = None
+    """Default: the newest checkpoint."""
     to: Literal["hf", "s3"]
+    """A Hugging Face repository, or an S3-compatible store."""
     repo: Annotated[str, Field(pattern=rf"^{REPO_PATTERN}$")] | None = None
-    """NAMESPACE/NAME, with hf only; one that is made is private."""
+    """With `hf`: the repository, as NAMESPACE/NAME. It is created as private if it does not exist."""
     prefix: Annotated[str, Field(pattern=rf"^{PATH_PATTERN}$", max_length=512)] | None = None
-    """Below the project's own, with s3 only; None: NAME/STEP."""
+    """With `s3`: the prefix below that of the project. Default: NAME/STEP."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.to == "hf" and (self.repo is None or self.prefix is not None):
-            raise ValueError("a push to hf names a repo, and no prefix")
+            raise ValueError("a push to hf needs repo and takes no prefix")
         if self.to == "s3" and self.repo is not None:
-            raise ValueError("a push to s3 names no repo")
+            raise ValueError("a push to s3 takes no repo")
         return self
 
 
-class PushOut(BaseModel):
-    """What lies where now."""
+class PushOut(ResponseModel):
+    """What was pushed, and where it is."""
 
     model: str
     step: int
     url: str
     revision: str | None
-    """The commit, on a hub."""
+    """The commit, in a Hugging Face repository."""
     files: int
     bytes: int
 
 
-class PromotionOut(BaseModel):
-    """A checkpoint under a name that its users know."""
+class PromotionOut(ResponseModel):
+    """A name and the checkpoint that it is promoted to."""
 
     name: str
-    """What requests call it: PROJECT/NAME."""
+    """The promoted name, as requests use it: `PROJECT/NAME`."""
     model: str
     step: int
     backend: str
     actor: str
+    """Who promoted it."""
     created_at: datetime
 
 
-class PromotionsOut(BaseModel):
+class PromotionsOut(ResponseModel):
     items: list[PromotionOut]
     next_cursor: None = None
 
@@ -138,12 +143,12 @@ async def _checkpoints(
 
 
 OfModel = Annotated[Checkpoints, Depends(_checkpoints)]
-"""Of the model in the path; to a caller of another project it does not exist."""
+"""Checkpoints of the model in the path, which does not exist for callers of another project."""
 
 
 @router.get("/models")
 async def list_models(service: CurrentService, caller: CurrentCaller, engine: CurrentEngine) -> ModelsOut:
-    """Base models, and the caller's own ones."""
+    """List the base models and the caller's trained models."""
     promoted: dict[str, list[str]] = {}
     for each in await Promotions(service.sessions).all(caller.project):
         promoted.setdefault(f"{each.project}/{each.model_name}", []).append(each.name)
@@ -164,20 +169,20 @@ async def list_models(service: CurrentService, caller: CurrentCaller, engine: Cu
 
 @router.get("/models/{project}/{name}")
 async def get_model(checkpoints: OfModel) -> ModelWhole:
-    """Its checkpoints, with what is known of each."""
+    """Get a model with its checkpoints."""
     found = [ModelCheckpoint.model_validate(each) for each in await checkpoints.listed()]
     return ModelWhole(model=checkpoints.model, backend=await checkpoints.backend(), checkpoints=found)
 
 
 @router.post("/models/{project}/{name}/promote", status_code=201)
 async def promote_model(checkpoints: OfModel, caller: CurrentCaller, request: PromoteRequest) -> PromotionOut:
-    """Let a name mean this checkpoint from now on. To roll back, promote an older one again."""
+    """Promote a checkpoint to a name that requests can use. To roll back, promote the older checkpoint again."""
     return _promotion(await checkpoints.promote(request.name, request.step, caller))
 
 
 @router.get("/promotions")
 async def list_promotions(service: CurrentService, caller: CurrentCaller) -> PromotionsOut:
-    """What each name means now."""
+    """List the promoted names, each with its current checkpoint."""
     return PromotionsOut(items=[_promotion(each) for each in await Promotions(service.sessions).all(caller.project)])
 
 
@@ -185,10 +190,10 @@ async def list_promotions(service: CurrentService, caller: CurrentCaller) -> Pro
 async def get_promotion(
     service: CurrentService, caller: CurrentCaller, project: ProjectPart, name: ModelPart, limit: Limit = 50
 ) -> PromotionsOut:
-    """All that a name meant, the newest first: the first one is what it means now."""
+    """List all checkpoints that a name was promoted to, newest first. The first one is current."""
     found = await Promotions(service.sessions).history(project, name, limit=limit) if caller.sees(project) else []
     if not found:
-        raise NotFound(f"nothing is promoted as '{project}/{name}'")
+        raise NotFound(f"No checkpoint is promoted to '{project}/{name}'.")
     return PromotionsOut(items=[_promotion(each) for each in found])
 
 
@@ -200,8 +205,11 @@ async def get_promotion(
 async def export_checkpoint(
     checkpoints: OfModel, step: Annotated[int | None, Query(ge=0, lt=2**31)] = None
 ) -> StreamingResponse:
-    """A checkpoint (by default the newest) as a tar: weights or adapter in safetensors, in the layout of Hugging Face
-    or peft, with tokenizer and a manifest of SHA-256 hashes. One that is torn is refused, not sent."""
+    """Download a checkpoint (default: the newest) as a tar file.
+
+    It contains the weights or the LoRA adapter as safetensors in the Hugging Face or peft layout, the tokenizer, and a
+    manifest with SHA-256 hashes. A corrupt checkpoint is refused.
+    """
     path = await checkpoints.export_path(step)
     stack = AsyncExitStack()
     reply = await stack.enter_async_context(checkpoints.engine.stream(path))
@@ -213,8 +221,10 @@ async def export_checkpoint(
 async def push_checkpoint(
     checkpoints: OfModel, service: CurrentService, caller: CurrentCaller, request: PushRequest
 ) -> PushOut:
-    """Push a checkpoint to a Hugging Face repository or an S3-compatible store, as far as the operator's settings
-    allow. Answered when it is there; doing it again does no harm. One that is torn is refused, not sent."""
+    """Push a checkpoint to a Hugging Face repository or an S3-compatible store that the operator's settings allow.
+
+    The response comes when the push has finished. Repeating it is safe. A corrupt checkpoint is refused.
+    """
     step = await checkpoints.exported_step(request.step)
     if request.repo is not None:
         target: Target = hub_target(service.settings, checkpoints.project, request.repo)
@@ -225,7 +235,10 @@ async def push_checkpoint(
 
 @router.delete("/models/{project}/{name}/checkpoints/{step}")
 async def delete_checkpoint(checkpoints: OfModel, step: Annotated[int, Path(ge=0, lt=2**31)]) -> ModelWhole:
-    """Delete one for good; what is left is answered. Not the newest, nor a run's best, nor one that is promoted."""
+    """Delete a checkpoint permanently, and return the model with the remaining ones.
+
+    The newest checkpoint, the best one of a run, and promoted ones cannot be deleted.
+    """
     await checkpoints.delete([step])
     return await get_model(checkpoints)
 

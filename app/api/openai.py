@@ -1,4 +1,4 @@
-"""`/v1`: the models of this service for any OpenAI client. docs/openai.md tells which names there are."""
+"""`/v1`: the models of this service for any OpenAI client. docs/models.md describes their names."""
 
 import json
 from typing import Any
@@ -12,13 +12,13 @@ from app.model_registry.listing import listed, one
 from app.model_registry.names import resolve
 
 router = APIRouter(prefix="/v1", include_in_schema=False)
-"""Not in our OpenAPI file: the protocol is OpenAI's, and so are its errors."""
+"""Not in our OpenAPI file: the protocol and its errors are OpenAI's."""
 
 Json = Any
 
 
 class BadBody(InvalidRequest):
-    """What OpenAI answers with 400."""
+    """OpenAI answers with 400 here, not 422."""
 
     status = 400
 
@@ -27,18 +27,18 @@ class BadBody(InvalidRequest):
 async def chat_completions(
     service: CurrentService, caller: CurrentCaller, relay: CurrentRelay, request: Request
 ) -> Response:
-    """A chat completion, whole or streamed; what it may hold is for the model's server to say."""
+    """Create a chat completion, streamed or not. The server of the model checks the other fields."""
     body = _object(await request.body())
     model = body.get("model")
     if not isinstance(model, str):
-        raise BadBody(("body", "model"), "model must be the name of a model")
+        raise BadBody(("body", "model"), "model must be a string: the name of a model")
     named = await resolve(service, caller, model)
     return await relay.chat(request, named.endpoint, body)
 
 
 @router.get("/models")
 async def list_models(service: CurrentService, caller: CurrentCaller, engine: CurrentEngine) -> dict[str, Json]:
-    """Base models, and what the caller's projects have: models and promoted names."""
+    """List the base models, and the models and promoted names of the caller's project."""
     return {"object": "list", "data": await listed(service, engine, caller)}
 
 
@@ -46,7 +46,7 @@ async def list_models(service: CurrentService, caller: CurrentCaller, engine: Cu
 async def retrieve_model(
     service: CurrentService, caller: CurrentCaller, engine: CurrentEngine, name: str
 ) -> dict[str, Json]:
-    """One of them; `@STEP` names a checkpoint."""
+    """Get one model; append `@STEP` for a checkpoint."""
     return await one(service, engine, caller, name)
 
 
@@ -54,7 +54,7 @@ def _object(raw: bytes) -> dict[str, Json]:
     try:
         body = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise BadBody(("body",), f"the body is not JSON: {error}") from None
+        raise BadBody(("body",), f"The body is not valid JSON: {error}") from None
     if not isinstance(body, dict):
-        raise BadBody(("body",), "the body must be a JSON object")
+        raise BadBody(("body",), "The body must be a JSON object.")
     return body

@@ -1,4 +1,4 @@
-"""Dependencies that keep a caller within its project: what a path names, and what a learn-loop asks for."""
+"""Keeps callers within their project: the objects in paths, and the project of a new learn-loop."""
 
 from fastapi import Request
 
@@ -11,7 +11,7 @@ from app.schemas.runs import LearnLoopRequest
 
 
 async def own_only(request: Request, service: CurrentService, caller: CurrentCaller) -> None:
-    """Dependency of every route. Raises NotFound for what the path names if it is not the caller's."""
+    """Dependency of every route. Raises NotFound if the object in the path belongs to another project."""
     path = route_path(request.scope)
     owned = next((owned for begin, owned in OWNED.items() if path.startswith(begin)), None)
     if owned is None or caller.project is None or not request.path_params:
@@ -26,10 +26,10 @@ async def own_only(request: Request, service: CurrentService, caller: CurrentCal
 
 
 def in_project(request: LearnLoopRequest, caller: Caller) -> LearnLoopRequest:
-    """The learn-loop in the caller's project, which is the default there. Raises Forbidden if it names another."""
+    """The learn-loop in the caller's project. Raises Forbidden if it names another one."""
     if caller.project is None:
         return request
     if request.model.project not in (None, caller.project):
-        raise Forbidden(f"the API key is for the project {caller.project}: body.model.project may name no other")
+        raise Forbidden(f"This API key belongs to project {caller.project}; body.model.project cannot be another one.")
     model = request.model.model_copy(update={"project": caller.project})
     return request.model_copy(update={"model": model})

@@ -1,4 +1,4 @@
-"""Rows as the API shows them."""
+"""Turns rows into response bodies."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -22,14 +22,14 @@ Shown = TypeVar("Shown")
 def page(
     found: Sequence[Source], limit: int, show: Callable[[Source], Shown], cursor: Callable[[Source], str | int]
 ) -> schemas.Page[Shown]:
-    """A page of at most `limit`; `found` has one more if there is a next page."""
+    """A page of at most `limit` items; `found` has one more if there is a next page."""
     shown = found[:limit]
     next_cursor = str(cursor(shown[-1])) if len(found) > limit else None
     return schemas.Page(items=[show(item) for item in shown], next_cursor=next_cursor)
 
 
 def accepted(run: Run, endpoints: Sequence[NewEndpoint]) -> schemas.LearnLoopAccepted:
-    """What a request that made a run is told of it, and of the endpoints that it gave the run."""
+    """The response to a request that created a run and its webhook endpoints."""
     return schemas.LearnLoopAccepted(
         run_id=run.id,
         status=RunStatus(run.status),
@@ -47,7 +47,7 @@ def run_brief(run: Run) -> schemas.RunBrief:
 
 
 def run_whole(figures: RunFigures, place: Place | None) -> schemas.RunOut:
-    """A run with its figures, and its place in the queue."""
+    """A run with its figures and its position in the queue."""
     run = figures.run
     return schemas.RunOut.model_validate(
         _brief(run)
@@ -87,7 +87,7 @@ def ledger_totals(sums: Totals) -> LedgerTotals:
 
 
 def iteration(shown: ShownIteration) -> schemas.IterationOut:
-    """One iteration in full."""
+    """One iteration with all its figures."""
     row, showcase = shown
     return schemas.IterationOut(
         **_curve_point(vars(row)),
@@ -102,16 +102,16 @@ def iteration(shown: ShownIteration) -> schemas.IterationOut:
 
 
 def node_scores(row: Reflection) -> NodeScores:
-    """An iteration's node scores. Raises NotFound if the environment scores no nodes."""
+    """An iteration's node scores. Raises NotFound if the environment does not score nodes."""
     scores = row.state.get("node_scores")
     if scores is None:
-        raise NotFound(f"the environment of run {row.run_id!r} scores no nodes")
+        raise NotFound(f"The environment of run {row.run_id} does not score nodes.")
     ranked = sorted(scores, key=lambda id: (-scores[id], id))
     return NodeScores(run_id=row.run_id, iteration=row.iteration, node_scores=scores, ranked=ranked)
 
 
 def _brief(run: Run) -> dict[str, Any]:
-    """Plain values: pydantic makes models of them all at once, much faster than one by one."""
+    """Plain values: pydantic validates them in a single call, much faster than one by one."""
     return {
         "run_id": run.id,
         "status": run.status,

@@ -1,4 +1,4 @@
-"""What a run gave: its documents, its node scores, what its judges cost, and whether its figures are right."""
+"""The results of a run: documents, node scores, the cost of judges, and the verification of all figures."""
 
 import asyncio
 from typing import Annotated
@@ -25,7 +25,7 @@ Iteration = Annotated[int | None, Query(ge=0, lt=2**31)]
 async def list_results(
     service: CurrentService, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50
 ) -> RunResults:
-    """The documents there are so far; each is downloaded from its `url`."""
+    """List the result documents that a run has produced so far, each with its download URL."""
     run = await service.store.get(run_id)
     names = await Results(service.sessions).names(run_id)
     there = await asyncio.to_thread(sizes, results_folder(service.settings.data_dir, run_id))
@@ -45,7 +45,7 @@ async def list_results(
 
 @router.get("/runs/{run_id}/results/{name}", response_class=StreamingResponse)
 async def get_result(service: CurrentService, run_id: RunId, name: str) -> StreamingResponse:
-    """One document, made from the database. What an agent wrote is never shown as a page: it is saved."""
+    """Download one result document. Browsers save it as a file and never render what an agent wrote."""
     pieces = await Results(service.sessions).open(run_id, name)
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"}
     return StreamingResponse(pieces, media_type=content_type(name), headers=headers)
@@ -53,7 +53,7 @@ async def get_result(service: CurrentService, run_id: RunId, name: str) -> Strea
 
 @router.get("/runs/{run_id}/node-scores")
 async def get_node_scores(service: CurrentService, run_id: RunId, iteration: Iteration = None) -> NodeScores:
-    """The score of each node after an iteration, by default the newest."""
+    """Get the node scores of a run after an iteration (default: the latest)."""
     await service.queries.require_run(run_id)
     return node_scores(await service.queries.reflection(run_id, iteration))
 
@@ -66,7 +66,7 @@ async def list_judge_calls(
     cursor: NumberCursor = None,
     limit: Limit = 50,
 ) -> schemas.Page[JudgeCallOut]:
-    """What each verdict of a judge model cost, in the order of saving."""
+    """List the verdicts of judge models in a run, with what each cost."""
     await service.queries.require_run(run_id)
     after = -1 if cursor is None else int(cursor)
     found = await service.queries.judge_calls(run_id, iteration=iteration, after=after, limit=limit + 1)
@@ -75,5 +75,5 @@ async def list_judge_calls(
 
 @router.get("/runs/{run_id}/verify")
 async def verify_run(service: CurrentService, run_id: RunId) -> Verification:
-    """Recompute every stored figure of the run from its stored trajectories, and compare bit for bit."""
+    """Recompute every stored figure of a run from its stored trajectories, and compare bit for bit."""
     return await verify(service, run_id)

@@ -1,4 +1,4 @@
-"""What `GET /runs/{id}` answers. Many ask for the same run again and again, so those who ask together share one."""
+"""The response of `GET /runs/{id}`. Many clients poll the same run, so simultaneous requests share one read."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -24,7 +24,7 @@ class RunDocuments:
     async def get(self, run_id: str) -> bytes:
         """A run as it is now. Raises NotFound."""
         if (document := await self.reads.get(run_id)) is None:
-            raise NotFound(f"there is no run {run_id!r}")
+            raise NotFound(f"There is no run {run_id!r}.")
         return document
 
     async def _read(self, run_ids: Sequence[str]) -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""Runs: see how they go; cancel, pause, resume, retry, fork and delete them."""
+"""Runs: list, inspect, cancel, pause, resume, retry, fork and delete them."""
 
 from typing import Annotated
 
@@ -33,21 +33,23 @@ async def list_runs(
     cursor: IdCursor = None,
     limit: Limit = 50,
 ) -> schemas.Page[schemas.RunBrief]:
-    """The newest first."""
+    """List runs, newest first."""
     found = await service.queries.runs(status=status, before=cursor, limit=limit + 1, project=caller.project)
     return presentation.page(found, limit, presentation.run_brief, lambda run: run.id)
 
 
 @router.get("/runs/{run_id}", response_model=schemas.RunOut)
 async def get_run(documents: CurrentRunDocuments, run_id: RunId) -> Response:
-    """Status, progress, the curve of rewards, held-out figures, best checkpoint, error."""
+    """Get a run: status, progress, learning curve, held-out figures, best checkpoint, cost, error."""
     return Response(await documents.get(run_id), media_type="application/json")
 
 
 @router.delete("/runs/{run_id}")
 async def delete_run(service: CurrentService, run_id: RunId) -> schemas.RunBrief:
-    """Delete a run that has ended, with all that belongs to it, and its model if no other run needs it. The answer is
-    what it was."""
+    """Delete a run that has ended, with everything that belongs to it, and return what it was.
+
+    Its model is deleted too, unless another run needs it.
+    """
     return presentation.run_brief(await remove(service, run_id))
 
 
@@ -55,7 +57,7 @@ async def delete_run(service: CurrentService, run_id: RunId) -> schemas.RunBrief
 async def list_iterations(
     service: CurrentService, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50
 ) -> schemas.Page[schemas.IterationOut]:
-    """In order, in full."""
+    """List a run's iterations in order, with all figures."""
     await service.queries.require_run(run_id)
     found = await service.queries.iterations(run_id, after=_after(cursor), limit=limit + 1)
     return presentation.page(found, limit, presentation.iteration, lambda shown: shown.row.iteration)
@@ -65,7 +67,7 @@ async def list_iterations(
 async def list_checkpoints(
     service: CurrentService, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50
 ) -> schemas.Page[schemas.CheckpointOut]:
-    """In order of their steps."""
+    """List a run's checkpoints, ordered by step."""
     await service.queries.require_run(run_id)
     found = await service.queries.checkpoints(run_id, after=_after(cursor), limit=limit + 1)
     return presentation.page(
@@ -78,13 +80,13 @@ async def list_checkpoints(
 
 @router.post("/runs/{run_id}/cancel", status_code=202)
 async def cancel_run(service: CurrentService, caller: CurrentCaller, run_id: RunId) -> schemas.Accepted:
-    """Stop a run for good. It is `cancelled` once nothing of it works any more; poll it until then."""
+    """Cancel a run permanently. Poll the run: its status is `cancelled` once all its work has stopped."""
     return _moved(service, run_id, await service.store.cancel(run_id, caller.actor))
 
 
 @router.post("/runs/{run_id}/pause", status_code=202)
 async def pause_run(service: CurrentService, caller: CurrentCaller, run_id: RunId) -> schemas.Accepted:
-    """Stop a run for now. What it finished is kept; it is `paused` once nothing of it works any more."""
+    """Pause a run. Finished work is kept; its status is `paused` once all its work has stopped."""
     return _moved(service, run_id, await service.store.pause(run_id, caller.actor))
 
 
@@ -92,14 +94,14 @@ async def pause_run(service: CurrentService, caller: CurrentCaller, run_id: RunI
 async def resume_run(
     service: CurrentService, caller: CurrentCaller, run_id: RunId, request: schemas.ResumeRequest | None = None
 ) -> schemas.Accepted:
-    """Let a paused run go on where it was. One whose budget is reached needs a higher one."""
+    """Resume a paused run where it stopped. If its budget is used up, give a higher one."""
     budget = request.budget.model_dump(exclude_unset=True) if request and request.budget else None
     return _moved(service, run_id, await service.store.resume(run_id, caller.actor, budget))
 
 
 @router.post("/runs/{run_id}/retry", status_code=202)
 async def retry_run(service: CurrentService, caller: CurrentCaller, run_id: RunId) -> schemas.Accepted:
-    """Let a failed run go on after the last thing that it finished."""
+    """Retry a failed run. It continues after the last work that was saved."""
     return _moved(service, run_id, await service.store.retry(run_id, caller.actor))
 
 
@@ -107,7 +109,7 @@ async def retry_run(service: CurrentService, caller: CurrentCaller, run_id: RunI
 async def fork_run(
     service: CurrentService, caller: CurrentCaller, run_id: RunId, request: schemas.ForkRequest | None = None
 ) -> schemas.LearnLoopAccepted:
-    """Start a new run that goes on from a checkpoint of this one, by its request but for what is given."""
+    """Start a new run from a checkpoint of this one. Fields that are not given are taken from this run's request."""
     return await fork(service, run_id, request or schemas.ForkRequest(), presentation.accepted, caller.actor)
 
 

@@ -1,4 +1,4 @@
-"""Start a learn-loop."""
+"""Starting a learn-loop."""
 
 from fastapi import APIRouter
 
@@ -16,5 +16,5 @@ router = APIRouter(tags=["runs"], route_class=BigBodyRoute)
 async def post_learn_loop(
     service: CurrentService, caller: CurrentCaller, request: LearnLoopBody
 ) -> schemas.LearnLoopAccepted:
-    """Start a learn-loop in the background; follow it at the links."""
+    """Start a learn-loop in the background. Follow its progress at the returned links."""
     return await accept(service, in_project(request, caller), accepted, caller.actor)

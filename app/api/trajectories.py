@@ -1,4 +1,4 @@
-"""What the agent did: light lists of trajectories, and single ones whole."""
+"""Trajectories, the records of rollouts: short lists, and single ones with all details."""
 
 from typing import Annotated
 
@@ -23,7 +23,7 @@ async def list_trajectories(
     cursor: NumberCursor = None,
     limit: Limit = 50,
 ) -> schemas.Page[schemas.TrajectoryBrief]:
-    """In the order of saving, without their messages."""
+    """List the trajectories of a run in the order in which they were saved, without messages."""
     await service.queries.require_run(run_id)
     found = await service.queries.trajectories(
         run_id,
@@ -45,6 +45,6 @@ async def list_trajectories(
 
 @router.get("/trajectories/{trajectory_id}")
 async def get_trajectory(service: CurrentService, trajectory_id: TrajectoryId) -> schemas.TrajectoryOut:
-    """Messages, tool calls, score with its explanation, reward by parts, token counts."""
+    """Get a trajectory: messages, tool calls, score with explanation, parts of the reward, token counts."""
     row = await service.queries.trajectory(trajectory_id)
     return schemas.TrajectoryOut.model_validate(row, from_attributes=True)

@@ -1,4 +1,4 @@
-"""Webhooks: who hears of events, and what became of each message."""
+"""Webhooks: endpoints that receive events, and the deliveries to them."""
 
 from typing import Annotated, Any
 
@@ -41,18 +41,18 @@ def _deliveries(service: CurrentService) -> Deliveries:
 AllEndpoints = Annotated[Endpoints, Depends(_endpoints)]
 AllDeliveries = Annotated[Deliveries, Depends(_deliveries)]
 Id = Annotated[str, Path(max_length=64, pattern=r"^[^\x00]+$")]
-RunFilter = Annotated[str | None, Query(max_length=64, pattern=r"^[^\x00]+$", description="Only those of that run")]
+RunFilter = Annotated[str | None, Query(max_length=64, pattern=r"^[^\x00]+$", description="Only endpoints of this run")]
 
 
 @router.post("", status_code=201)
 async def create_webhook(
     service: CurrentService, caller: CurrentCaller, endpoints: AllEndpoints, request: EndpointRequest
 ) -> EndpointCreated:
-    """A new endpoint. Its secret is shown in this answer only."""
+    """Create a webhook endpoint. Its secret is shown in this response only."""
     if request.run_id is not None:
         await require(service.sessions, caller, RUN, request.run_id)
     if not caller.sees(request.project or caller.project):
-        raise Forbidden(f"the API key is for the project {caller.project}: body.project may name no other")
+        raise Forbidden(f"This API key belongs to project {caller.project}; body.project cannot be another one.")
     return _created(await endpoints.create(request, caller.project or service.settings.art_project))
 
 
@@ -64,14 +64,14 @@ async def list_webhooks(
     cursor: IdCursor = None,
     limit: Limit = 50,
 ) -> schemas.Page[EndpointOut]:
-    """The newest first."""
+    """List webhook endpoints, newest first."""
     found = await endpoints.listed(project=caller.project, run_id=run_id, before=cursor, limit=limit + 1)
     return page(found, limit, _endpoint, lambda row: row.id)
 
 
 @router.get("/deliveries/{id}")
 async def get_delivery(deliveries: AllDeliveries, id: Id) -> DeliveryOut:
-    """One delivery with its body and every attempt."""
+    """Get a delivery with its body and all attempts."""
     row, tries = await deliveries.get(id)
     shown = DeliveryBrief.model_validate(row, from_attributes=True)
     attempts = [AttemptOut.model_validate(each, from_attributes=True) for each in tries]
@@ -80,38 +80,41 @@ async def get_delivery(deliveries: AllDeliveries, id: Id) -> DeliveryOut:
 
 @router.post("/deliveries/{id}/redeliver", status_code=202)
 async def redeliver(deliveries: AllDeliveries, id: Id) -> DeliveryBrief:
-    """Send a delivery again under the same id, whatever became of it."""
+    """Send a delivery again with the same id, whatever its state."""
     return DeliveryBrief.model_validate(await deliveries.redeliver(id), from_attributes=True)
 
 
 @router.get("/{id}")
 async def get_webhook(endpoints: AllEndpoints, id: Id) -> EndpointOut:
-    """One endpoint."""
+    """Get a webhook endpoint."""
     return _endpoint(await endpoints.get(id))
 
 
 @router.patch("/{id}")
 async def change_webhook(endpoints: AllEndpoints, id: Id, change: EndpointChange) -> EndpointOut:
-    """Another URL, other events, off or on."""
+    """Change the URL or the event types of a webhook endpoint, or enable or disable it."""
     return _endpoint(await endpoints.change(id, change))
 
 
 @router.delete("/{id}")
 async def delete_webhook(endpoints: AllEndpoints, id: Id) -> EndpointOut:
-    """Remove an endpoint; what waits for it is not sent any more. The answer is what it was."""
+    """Delete a webhook endpoint, and return what it was. Waiting deliveries to it are not sent."""
     return _endpoint(await endpoints.remove(id))
 
 
 @router.post("/{id}/rotate-secret")
 async def rotate_secret(endpoints: AllEndpoints, id: Id, request: RotateRequest | None = None) -> EndpointCreated:
-    """A new secret. The one before it signs too for a while, so that the receiver can change over."""
+    """Create a new secret for a webhook endpoint.
+
+    For a while messages are signed with both the old and the new secret, so that the receiver can switch.
+    """
     overlap = (request or RotateRequest()).overlap_hours
     return _created(await endpoints.rotate(id, overlap))
 
 
 @router.post("/{id}/test")
 async def send_test(endpoints: AllEndpoints, id: Id) -> TestResult:
-    """Send a `webhook.test` message now and say how it went."""
+    """Send a `webhook.test` message now, and return the result."""
     reply = await endpoints.test(id)
     return TestResult(delivered=reply.error is None, status=reply.status, error=reply.error, seconds=reply.seconds)
 
@@ -124,7 +127,7 @@ async def list_deliveries(
     cursor: NumberCursor = None,
     limit: Limit = 50,
 ) -> schemas.Page[DeliveryBrief]:
-    """What was queued for an endpoint, the newest first."""
+    """List the deliveries to a webhook endpoint, newest first."""
     before = None if cursor is None else int(cursor)
     found = await deliveries.listed(id, state=state, before=before, limit=limit + 1)
     return page(found, limit, lambda row: DeliveryBrief.model_validate(row, from_attributes=True), lambda row: row.seq)
@@ -132,7 +135,7 @@ async def list_deliveries(
 
 @router.post("/{id}/replay", status_code=202)
 async def replay(deliveries: AllDeliveries, id: Id, request: ReplayRequest) -> Replayed:
-    """Send events of a run's log to an endpoint, those that it has had under the ids that it knows."""
+    """Send past events of a run to a webhook endpoint. Events that it already received keep their message ids."""
     queued, next_after_seq = await deliveries.replay(id, request.run_id, request.after_seq)
     return Replayed(queued=queued, next_after_seq=next_after_seq)
 

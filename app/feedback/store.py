@@ -94,7 +94,7 @@ class _Emails:
         """The id of the event's trajectory. Raises NotFound, InvalidRequest."""
         id = event.trajectory_id or self.shown.get((event.run_id or "", event.iteration or 0))
         if id is None or (event.run_id is not None and id not in self.known):
-            raise NotFound(f"there is no run {event.run_id!r} that showed an email after iteration {event.iteration}")
+            raise NotFound(f"Run {event.run_id!r} has no sample email after iteration {event.iteration}.")
         self.check(id, event.type)
         return id
 

@@ -1,5 +1,5 @@
-"""The OpenAPI file. FastAPI writes it from the handlers; what every operation has in common is added here: the errors,
-each a problem document (RFC 9457), and the header `Idempotency-Key`.
+"""The OpenAPI file. FastAPI generates it from the handlers; this module adds what all operations share: the errors, as
+problem documents (RFC 9457), and the header `Idempotency-Key`.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ Json = Any
 _PROBLEM = {
     "type": "object",
     "title": "Problem",
-    "description": "RFC 9457. Some kinds of problem have further members: `allowed`, `run_id`.",
+    "description": "An error, as defined by RFC 9457. Some types have further members: `allowed`, `run_id`.",
     "properties": {
         "type": {"type": "string"},
         "title": {"type": "string"},
@@ -38,24 +38,24 @@ _PROBLEM = {
 }
 _REFERENCE = {"schema": {"$ref": "#/components/schemas/Problem"}}
 _FASTAPIS_OWN = ("HTTPValidationError", "ValidationError")
-"""What FastAPI believes an invalid request is answered with."""
+"""FastAPI's own description of a response to an invalid request, which we do not use."""
 _IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
-    "description": "The same request with the same key is done once, and answered alike for 24 hours",
+    "description": "Makes it safe to repeat the request: for 24 hours, the same key returns the first response",
     "schema": {"type": "string", "pattern": "^[!-~]{1,255}$"},
 }
 
 
 def install(app: FastAPI) -> None:
-    """Let the application serve the whole file."""
+    """Make the application serve the completed file."""
     plain = app.openapi
     app.openapi = lambda: described(plain())  # type: ignore[method-assign]
 
 
 def described(api: dict[str, Json]) -> dict[str, Json]:
-    """The file with what is missing; it is changed in place, and once only."""
+    """Add what is missing, in place and only once."""
     schemas = api["components"]["schemas"]
     schemas["Problem"] = _PROBLEM
     for name in _FASTAPIS_OWN:
@@ -70,9 +70,9 @@ def described(api: dict[str, Json]) -> dict[str, Json]:
 
 
 def _errors(path: str, method: str, operation: dict[str, Json]) -> Iterator[int]:
-    """With which statuses the operation may refuse or fail."""
+    """Error statuses that the operation can return."""
     yield from (401, 403, 429, 503)
-    if "{" in path or method == "post":  # what the path or the body names is not there
+    if "{" in path or method == "post":  # an object in the path or the body does not exist
         yield 404
     if method != "get":
         yield 409
@@ -87,7 +87,7 @@ def _errors(path: str, method: str, operation: dict[str, Json]) -> Iterator[int]
 def _response(status: int) -> dict[str, Json]:
     response: dict[str, Json] = {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: _REFERENCE}}
     if status in (429, 503):
-        response["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds"}}
+        response["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds until a retry"}}
     if status == 401:
         response["headers"] = {"WWW-Authenticate": {"schema": {"type": "string"}}}
     return response

@@ -92,7 +92,7 @@ class Results:
             run = (await session.execute(about_run)).one_or_none()
             emails, scores = (await session.execute(about_baseline)).one_or_none() or (False, False)
         if run is None:
-            raise NotFound(f"there is no run {run_id!r}")
+            raise NotFound(f"There is no run {run_id!r}.")
         iterations, status = run
         shown = [part for part, there in ((_EMAIL, emails), (_NODE_SCORES, scores)) if there]
         ended = iterations > 0 and (completed or status == RunStatus.COMPLETED)

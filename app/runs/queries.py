@@ -211,7 +211,7 @@ class RunQueries:
         """Raises NotFound."""
         async with self._sessions() as session:
             if (await session.execute(select(Run.id).where(Run.id == run_id))).scalar_one_or_none() is None:
-                raise NotFound(f"there is no run {run_id!r}")
+                raise NotFound(f"There is no run {run_id!r}.")
 
     async def _rows(self, query: Select[_Entity]) -> Sequence[_Entity]:
         async with self._sessions() as session:

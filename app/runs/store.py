@@ -82,7 +82,7 @@ class RunStore:
         async with self._sessions() as session:
             run = await session.get(Run, run_id)
         if run is None:
-            raise NotFound(f"there is no run {run_id!r}")
+            raise NotFound(f"There is no run {run_id!r}.")
         return run
 
     async def beat(self, lease: Lease, progress: Progress | None, waits: str | None = None) -> Wishes:
@@ -215,7 +215,7 @@ async def _locked(session: AsyncSession, run_id: str, verb: Verb) -> Run:
     """The run's row, which nobody else moves before the transaction ends. Raises NotFound, NotAllowed."""
     run = await session.get(Run, run_id, with_for_update={"key_share": True})
     if run is None:
-        raise NotFound(f"there is no run {run_id!r}")
+        raise NotFound(f"There is no run {run_id!r}.")
     require_verb(run, verb)
     return run
 

@@ -1,12 +1,12 @@
-"""Shapes of feedback's requests and responses."""
+"""Bodies of the requests and responses about feedback."""
 
 import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AwareDatetime, BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from app.schemas.runs import _Request
+from app.schemas.base import RequestBody, ResponseModel
 
 MAX_EVENTS = 1_000
 """In one request."""
@@ -29,57 +29,59 @@ _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d
 def _rfc3339(value: Any) -> Any:
     if isinstance(value, str) and _RFC3339.fullmatch(value):
         return value
-    raise ValueError("a time looks like 2026-03-14T09:30:00Z: RFC 3339 with a zone")
+    raise ValueError("give the time as RFC 3339 with a time zone, such as 2026-03-14T09:30:00Z")
 
 
 OccurredAt = Annotated[AwareDatetime, BeforeValidator(_rfc3339), Field(ge=datetime(2000, 1, 1, tzinfo=UTC))]
 
 
-class FeedbackEvent(_Request):
-    """What happened with an email, or what somebody thinks of it.
+class FeedbackEvent(RequestBody):
+    """What happened to an email, or what someone thinks of it.
 
-    The email is that of `trajectory_id`, or the one that the run `run_id` showed after `iteration`. Answers of
-    environments that write no emails take thumbs and preferences, too.
+    Name the email by its `trajectory_id`, or by `run_id` and `iteration`: the sample email of that iteration. In
+    environments without emails, answers accept thumbs and preferences.
     """
 
     event_id: str = Field(min_length=1, max_length=200)
-    """The sender's own id of the event. One that is sent again is the same event."""
+    """The sender's id of the event. Sending the same event again has no effect."""
     type: FeedbackType
     trajectory_id: str | None = Field(default=None, min_length=1, max_length=200)
     run_id: str | None = Field(default=None, min_length=1, max_length=64)
     iteration: int | None = Field(default=None, ge=0, lt=2**31)
     over: str | None = Field(default=None, min_length=1, max_length=200)
-    """Of `preferred`: the trajectory of the other email."""
+    """Trajectory of the other email, which was not preferred. Only for `preferred`."""
     confidence: float = Field(default=1.0, gt=0, le=1)
-    """Of thumbs and preferences: their weight."""
+    """Weight of a thumb or a preference."""
     occurred_at: OccurredAt | None = None
-    """None: now."""
+    """When it happened. Default: now."""
 
     @model_validator(mode="after")
     def _names_one_email(self) -> Self:
         by_run = {self.run_id is not None, self.iteration is not None}
         if len(by_run) != 1 or by_run == {self.trajectory_id is not None}:
-            raise ValueError("give either trajectory_id, or run_id and iteration")
+            raise ValueError("give either trajectory_id, or both run_id and iteration")
         return self
 
     @model_validator(mode="after")
     def _fits_its_type(self) -> Self:
         if (self.type == "preferred") != (self.over is not None):
-            raise ValueError("`preferred` needs `over`, the trajectory of the other email; no other type has it")
+            raise ValueError(
+                "`over` (the other email's trajectory) is required for `preferred` and not allowed for other types"
+            )
         if "confidence" in self.model_fields_set and self.type not in _OPINIONS:
-            raise ValueError(f"confidence belongs to {', '.join(sorted(_OPINIONS))} only")
+            raise ValueError(f"confidence is only allowed for {', '.join(sorted(_OPINIONS))}")
         return self
 
 
 class FeedbackRequest(FeedbackEvent):
-    """One event."""
+    """One feedback event."""
 
     source: Source = "api"
-    """`simulator` for an invented event: it is shown as such wherever it counts."""
+    """`simulator` marks an invented event; figures that use it say so."""
 
 
-class FeedbackBatch(_Request):
-    """Several events. Those that cannot be taken are told one by one; the others are."""
+class FeedbackBatch(RequestBody):
+    """Several feedback events. Valid ones are stored even if others are rejected."""
 
     events: list[FeedbackEvent] = Field(min_length=1, max_length=MAX_EVENTS)
     source: Source = "api"
@@ -94,50 +96,55 @@ FeedbackBody = Annotated[
 ]
 
 
-class RejectedEvent(BaseModel):
-    """An event of a batch that was not taken, and why; `index` from 0."""
+class RejectedEvent(ResponseModel):
+    """An event of a batch that was rejected."""
 
     index: int
+    """Position in the batch, from 0."""
     event_id: str
     detail: str
+    """Why it was rejected."""
 
 
-class FeedbackTaken(BaseModel):
-    """What became of the events. `links` says by run where its feedback is listed."""
+class FeedbackTaken(ResponseModel):
+    """How many events were stored."""
 
     accepted: int
     duplicates: int
-    """Known before, with the same content."""
+    """Events that were already stored, with the same content."""
     rejected: list[RejectedEvent]
     links: dict[str, str]
+    """By run id, where its feedback is listed."""
 
 
-class FeedbackOut(BaseModel):
-    """One event as it is kept."""
+class FeedbackOut(ResponseModel):
+    """One stored feedback event."""
 
     event_id: str
     type: FeedbackType
     trajectory_id: str
     over: str | None
+    """Trajectory of the other email, of a preference."""
     iteration: int | None
-    """Of the trajectory."""
+    """Iteration of the trajectory."""
     confidence: float
     source: Source
     occurred_at: datetime
     received_at: datetime
 
 
-class EmailFeedbackOut(BaseModel):
-    """What is known of one email so far."""
+class EmailFeedbackOut(ResponseModel):
+    """All feedback on one email so far."""
 
     trajectory_id: str
     kind: str
-    """Of the trajectory: showcase, train, evaluation or ask."""
+    """Kind of its trajectory: showcase (the sample email of an iteration), train, evaluation or ask."""
     iteration: int | None
     online: float | None
-    """Its furthest outcome in [0, 1]; None if it is not known to have been sent."""
+    """Value in [0, 1] of its best outcome, from opened to closed_won; null if it is not known to have been sent."""
     wins: float
+    """Thumbs and preferences in its favour, weighted by their confidence."""
     losses: float
-    """Of thumbs and preferences, each weighted by its confidence."""
+    """Thumbs and preferences against it, weighted by their confidence."""
     simulated: bool
-    """At least one of its events is of the market simulator."""
+    """Whether at least one of its events comes from the market simulator."""

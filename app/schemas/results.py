@@ -1,30 +1,33 @@
-"""Shapes of what the API answers about a run's results."""
+"""Bodies of the responses about a run's results."""
 
 from datetime import datetime
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import Field
+
+from app.schemas.base import ResponseModel
 
 Json = Any
 
 
-class LedgerRow(BaseModel):
-    """What a phase of an iteration used. `wasted`: by work that led to nothing."""
+class LedgerRow(ResponseModel):
+    """What one phase of an iteration used."""
 
     id: int
     iteration: int
     phase: str
-    """rollout, judge, train, reflect, evaluate, or other: time that belongs to none of them."""
+    """rollout, judge, train, reflect, evaluate, or other (time between these)."""
     seconds: float
     prompt_tokens: int
     completion_tokens: int
     usd: float | None
-    """Of judge calls whose price is known; None: of none it is."""
+    """Price of the judge calls; null if no price is known."""
     wasted: bool
+    """Whether the work was lost, for example because a worker died before saving it."""
 
 
-class LedgerTotals(BaseModel):
-    """The sums of all rows, and of the wasted ones among them."""
+class LedgerTotals(ResponseModel):
+    """Sums over the whole ledger; `wasted_*` are the parts that were lost."""
 
     seconds: float = 0.0
     prompt_tokens: int = 0
@@ -35,15 +38,16 @@ class LedgerTotals(BaseModel):
 
 
 class RunCost(LedgerTotals):
-    """What a run took so far: all of it as in its ledger, and its judge models. Prices count where they are known."""
+    """What a run has used so far: the totals of its ledger, and the judge models' part of it. Calls without a known
+    price count as 0 dollars."""
 
     judge_usd: float = 0.0
     judge_prompt_tokens: int = 0
     judge_completion_tokens: int = 0
 
 
-class BudgetState(BaseModel):
-    """The limits of a run, and what counts against them. None is no limit."""
+class BudgetState(ResponseModel):
+    """The limits of a run, and how much of each is used. A null limit means no limit."""
 
     max_usd: float | None
     max_minutes: float | None
@@ -53,48 +57,52 @@ class BudgetState(BaseModel):
     spent_tokens: int
 
 
-class Ledger(BaseModel):
-    """A page of a run's ledger in the order of iterations, with the sums and the budget of the whole run."""
+class Ledger(ResponseModel):
+    """One page of a run's ledger, with the totals and the budget of the whole run."""
 
     items: list[LedgerRow]
     next_cursor: str | None
+    """Pass it as `cursor` to get the next page; null on the last page."""
     totals: LedgerTotals
     budget: BudgetState
 
 
-class ShowcaseScenario(BaseModel):
-    """What the agent was told to do."""
+class ShowcaseScenario(ResponseModel):
+    """The task that the email was written for."""
 
     id: str
     task: dict[str, Json]
 
 
-class ShowcaseEmail(BaseModel):
-    """The email that the agent wrote after an iteration. If it wrote none, `email_written` is false and it is empty."""
+class ShowcaseEmail(ResponseModel):
+    """The sample email: after each iteration the current agent writes one email for a fixed scenario."""
 
     iteration: int
     email_written: bool
+    """False if the agent did not finish its email; the texts are empty then."""
     subject: str
     body: str
     citations: list[str]
+    """Ids of the cited nodes."""
     trajectory_id: str
     scenario: ShowcaseScenario
     reward: float | None
     success: bool | None
 
 
-class NodeScores(BaseModel):
-    """The score of each node after an iteration."""
+class NodeScores(ResponseModel):
+    """How useful each node of the graph has been for emails, after an iteration."""
 
     run_id: str
     iteration: int
     node_scores: dict[str, float]
+    """Score in [0, 1] by node id."""
     ranked: list[str]
-    """Node ids, the best first; equal ones by id."""
+    """Node ids from the highest score to the lowest; equal ones by id."""
 
 
-class JudgeCallOut(BaseModel):
-    """What one verdict of a judge model cost."""
+class JudgeCallOut(ResponseModel):
+    """One verdict of a judge model, and what it cost."""
 
     id: int
     iteration: int
@@ -104,54 +112,59 @@ class JudgeCallOut(BaseModel):
     completion_tokens: int
     cost_usd: float | None
     requests: int
+    """Requests sent to the judge model, repeated ones included."""
     seconds: float
     cached: bool
+    """Whether the verdict came from the cache."""
     error: str | None
 
 
-class ResultItem(BaseModel):
-    """One document of a run's results."""
+class ResultItem(ResponseModel):
+    """One result document of a run."""
 
     name: str
     content_type: str
     bytes: int | None
-    """Of the file in the folder; None where it was not written."""
+    """Size of the file in the results folder; null if it was not written there."""
     url: str
+    """Where to download it."""
 
 
-class RunResults(BaseModel):
-    """The documents of a run, in order; pass `next_cursor` as `cursor` for the next part."""
+class RunResults(ResponseModel):
+    """One page of the result documents of a run."""
 
     run_id: str
     results_path: str
     error: str | None
-    """Why the folder is not complete. The documents here are made from the database and always are."""
+    """Why the results folder on disk is incomplete. Downloads are made from the database and always complete."""
     items: list[ResultItem]
     next_cursor: str | None
+    """Pass it as `cursor` to get the next page; null on the last page."""
 
 
-class Difference(BaseModel):
-    """A stored figure that is not what the stored trajectories give."""
+class Difference(ResponseModel):
+    """A stored figure that differs from the one recomputed from the stored trajectories."""
 
     iteration: int
     what: str
+    """Name of the figure."""
     trajectory_id: str | None = None
     stored: Json
     recomputed: Json
 
 
-class Verification(BaseModel):
-    """Whether every stored figure of a run follows, bit for bit, from its stored trajectories."""
+class Verification(ResponseModel):
+    """Whether every stored figure of a run equals, bit for bit, the one recomputed from its stored trajectories."""
 
     run_id: str
     ok: bool
     iterations: int
     trajectories: int
     figures: int
-    """How many were compared."""
+    """Number of figures compared."""
     node_scores: int
-    """How many of them are scores of nodes."""
+    """Number of node scores among them."""
     difference_count: int
     differences: list[Difference] = Field(max_length=100)
-    """The first hundred."""
+    """The first 100 differences."""
     verified_at: datetime

@@ -1,14 +1,14 @@
-"""Shapes of the API's requests and responses. Requests refuse unknown fields; every size is bounded."""
+"""Bodies of the requests and responses about runs. Requests refuse unknown fields; every size is bounded."""
 
 from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonSchema, model_validator
+from pydantic import Discriminator, Field, Tag, WithJsonSchema, model_validator
 
-from app.db.json_text import flaw
 from app.domain.event_types import EventType
 from app.domain.names import NAME_PATTERN
 from app.domain.run_state import RunStatus
+from app.schemas.base import RequestBody, RequestPart, ResponseModel
 from app.schemas.results import RunCost, ShowcaseEmail
 from training.types import RunConfig
 
@@ -21,45 +21,37 @@ Item = TypeVar("Item")
 _DEFAULTS = RunConfig()
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
-class _Request(_Part):
-    """A whole body."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_flaw(cls, value: Json) -> Json:
-        if (why := flaw(value)) is not None:
-            raise ValueError(why)
-        return value
-
-
-class EnvironmentChoice(_Part):
-    """Which job the agent does; `config` is the environment's own."""
+class EnvironmentChoice(RequestPart):
+    """The environment that the agent acts in: its task, tools and reward."""
 
     name: Name = "email_search"
+    """One of `GET /environments`."""
     config: dict[str, Json] = Field(default_factory=dict)
+    """Settings of this environment."""
 
 
-class JudgeChoice(_Part):
-    """Who scores the attempts; `config` is the judge's own. Without a name: the environment's default."""
+class JudgeChoice(RequestPart):
+    """The judge that scores the rollouts."""
 
     name: Name | None = None
+    """One of `GET /judges`. Default: the environment's own judge."""
     config: dict[str, Json] = Field(default_factory=dict)
+    """Settings of this judge."""
 
 
-class WeightedJudge(_Part):
-    """One of several judges; weights count relative to each other."""
+class WeightedJudge(RequestPart):
+    """One of several judges whose scores are averaged."""
 
     name: Name
+    """One of `GET /judges`."""
     config: dict[str, Json] = Field(default_factory=dict)
+    """Settings of this judge."""
     weight: float = Field(gt=0, le=1_000)
+    """Relative to the weights of the other judges."""
 
 
 UNION_TAGS = ("one judge", "several judges")
-"""Pydantic puts them into the place of an error, where they name no field."""
+"""Pydantic puts them into the location of an error, where they name no field."""
 Judges = Annotated[
     Annotated[JudgeChoice, Tag(UNION_TAGS[0])]
     | Annotated[list[WeightedJudge], Field(min_length=2, max_length=8), Tag(UNION_TAGS[1])],
@@ -78,148 +70,182 @@ GraphSource = Annotated[
         }
     ),
 ]
-"""Nodes, or `{"sha256"}` of stored ones. The environment checks them: no other knows what a node is."""
+"""Nodes, or the `{"sha256"}` of a stored graph. The environment checks them: only it knows what a node is."""
 
 
-class ModelChoice(_Part):
-    """Which model is trained. A project and name that exist are trained on. None takes the service's defaults."""
+class ModelChoice(RequestPart):
+    """The model to train. If the project already has a model of this name, training continues from it."""
 
     name: Name | None = None
+    """Default: chosen by the service."""
     project: Name | None = None
+    """Default: the project of the API key, else that of the service."""
     base_model: str | None = Field(default=None, min_length=1, max_length=300)
-    """A base model, or PROJECT/NAME@STEP: a checkpoint of the same project."""
+    """A base model, or `PROJECT/NAME@STEP` for a checkpoint of the same project. Default: set by the service."""
 
 
 WebhookUrl = Annotated[str, Field(min_length=1, max_length=2_000)]
-"""http or https. Where it leads is checked now and whenever something is sent."""
 WebhookEvents = Annotated[list[EventType], Field(max_length=len(EventType))]
-"""Which types are sent; empty: all."""
 
 
-class RunWebhook(_Part):
-    """An endpoint that hears of one run, given when the run is started."""
+class RunWebhook(RequestPart):
+    """A webhook endpoint for this run only."""
 
     url: WebhookUrl
+    """http or https. The address is checked now and before every request."""
     events: WebhookEvents = Field(default_factory=list)
+    """Event types to send. Empty: all."""
 
 
-class EvaluationChoice(_Part):
-    """Held-out evaluation: every `every` iterations on `scenarios` validation scenarios, at the start and the end also
-    on `test_scenarios` test scenarios; one greedy and `samples` sampled tries each."""
+class EvaluationChoice(RequestPart):
+    """Held-out evaluation. Each scenario gets one greedy rollout and `samples` sampled ones."""
 
     every: int = Field(default=_DEFAULTS.evaluation.every, ge=1, le=10_000)
+    """Evaluate on the validation scenarios every so many iterations."""
     scenarios: int = Field(default=_DEFAULTS.evaluation.scenarios, ge=1, le=1_000)
+    """Number of validation scenarios."""
     test_scenarios: int = Field(default=_DEFAULTS.evaluation.test_scenarios, ge=1, le=1_000)
+    """Number of test scenarios, evaluated at the start and at the end of the run."""
     samples: int = Field(default=_DEFAULTS.evaluation.samples, ge=1, le=32)
+    """Sampled rollouts per scenario."""
 
 
-class BudgetChoice(_Part):
-    """What a run may spend: the price of its judge calls where it is known, the time it is driven, and all tokens. None
-    is no limit. The run pauses before the call that might go beyond one."""
+class BudgetChoice(RequestPart):
+    """Limits of a run; null means no limit. The run pauses before a call that could exceed one of them."""
 
     max_usd: float | None = Field(default=None, gt=0, le=1e9)
+    """US dollars for judge calls, as far as their price is known."""
     max_minutes: float | None = Field(default=None, gt=0, le=1e9)
+    """Minutes that a worker spends on the run."""
     max_tokens: int | None = Field(default=None, ge=1, le=10**15)
+    """Prompt and completion tokens of the agent and the judges."""
 
 
-class CheckpointsChoice(_Part):
-    """Which checkpoints are kept while the run goes on. The run's best, what is promoted and what other runs need stay
-    in any case."""
+class CheckpointsChoice(RequestPart):
+    """Which checkpoints to keep during the run. The best one, promoted ones and those that other runs need are always
+    kept."""
 
     keep_best: int = Field(default=1, ge=1, le=10_000)
-    """The best so many, by success on the validation scenarios."""
+    """Keep this many with the highest success on the validation scenarios."""
     keep_last: int = Field(default=2, ge=1, le=10_000)
-    """The newest so many."""
+    """Keep this many of the newest."""
     keep_every: int | None = Field(default=None, ge=1, le=10_000)
-    """Those whose step is a multiple of it."""
+    """Also keep each checkpoint whose step is a multiple of this number."""
 
 
-class LearnLoopRequest(_Request):
-    """A learn-loop. Everything has a default.
+class LearnLoopRequest(RequestBody):
+    """A learn-loop to start. Every field has a default.
 
-    `graph` alone stands for the environment `sales_email` on that graph, and `depth` beside it for `max_turns`.
+    `graph` without `environment` selects the environment `sales_email` on that graph; `depth` is another name for
+    `max_turns` there.
     """
 
     graph: GraphSource = None
+    """Nodes of a knowledge graph, or `{"sha256"}` of one stored by `POST /graphs`."""
     depth: int | None = Field(default=None, ge=1, le=100)
+    """Maximum turns per rollout, when `graph` is given."""
     environment: EnvironmentChoice = Field(default_factory=EnvironmentChoice)
     judge: Judges | None = None
-    """None takes the environment's own; a list is scored by their weighted mean."""
+    """One judge, or a list whose scores are combined as a weighted mean. Default: the environment's own judge."""
     model: ModelChoice = Field(default_factory=ModelChoice)
     backend: Name | None = None
+    """Where the model is trained; see `GET /backends`. Default: set by the service."""
     iterations: int = Field(default=_DEFAULTS.iterations, ge=1, le=10_000)
+    """Number of training iterations, each of rollouts, judging and one training step."""
     groups_per_iteration: int = Field(default=_DEFAULTS.groups_per_iteration, ge=1, le=256)
+    """Scenarios per iteration."""
     rollouts_per_group: int = Field(default=_DEFAULTS.rollouts_per_group, ge=2, le=256)
-    """One rollout alone has nothing to be compared with."""
+    """Rollouts per scenario. At least 2: rewards are compared within a group."""
     max_turns: int | None = Field(default=None, ge=1, le=100)
+    """Maximum turns per rollout. Default: set by the environment."""
     max_completion_tokens: int = Field(default=_DEFAULTS.max_completion_tokens, ge=1, le=32_768)
+    """Maximum tokens per turn of the agent."""
     learning_rate: float = Field(default=_DEFAULTS.learning_rate, gt=0, le=0.1)
     warmup_iterations: int = Field(default=_DEFAULTS.warmup_iterations, ge=1, le=1_000)
+    """Iterations over which the learning rate rises linearly to its full value."""
     temperature: float = Field(default=_DEFAULTS.temperature, gt=0, le=2)
+    """Sampling temperature of the training rollouts."""
     seed: int = Field(default=_DEFAULTS.seed, ge=0, lt=2**31)
+    """Seed of the scenario order and of sampling."""
     concurrency: int = Field(default=_DEFAULTS.concurrency, ge=1, le=1_024)
+    """Maximum number of simultaneous rollouts."""
     evaluation: EvaluationChoice = Field(default_factory=EvaluationChoice)
     budget: BudgetChoice | None = None
     checkpoints: CheckpointsChoice | None = None
-    """None keeps all."""
+    """Which checkpoints to keep. Default: all."""
     webhooks: list[RunWebhook] = Field(default_factory=list, max_length=10)
-    """Who hears of this run alone, from its first event on."""
+    """Endpoints that receive the events of this run, from the first one on."""
 
 
-class ResumeRequest(_Request):
-    """How a paused run goes on. What the budget does not name stays as it is; null takes a limit away."""
+class ResumeRequest(RequestBody):
+    """How to resume a paused run."""
 
     budget: BudgetChoice | None = None
+    """New limits. Omitted limits stay as they are; null removes a limit."""
 
 
 class ForkRequest(LearnLoopRequest):
-    """A new run that goes on from a run's checkpoint, with its request but for what is given here.
+    """A new run that starts from a checkpoint of an existing run, with the request of that run except for the fields
+    given here.
 
-    The new run trains a model of its own. Project, backend and the environment's name stay as they are.
+    The new run trains a model of its own. Project, backend and environment name cannot be changed.
     """
 
     checkpoint: int | None = Field(default=None, ge=0, lt=2**31)
-    """A step of the run; None takes the best one."""
+    """Step of the checkpoint to start from. Default: the best one."""
 
     @model_validator(mode="after")
     def _keeps_its_place(self) -> Self:
         for name in ("graph", "depth", "backend"):
             if name in self.model_fields_set:
-                raise ValueError(f"{name} is not for a fork: {_INSTEAD[name]}")
+                raise ValueError(f"{name} cannot be set in a fork: {_INSTEAD[name]}")
         if self.model.model_fields_set - {"name"}:
-            raise ValueError("of model only the name is given: project and base model follow from the parent")
+            raise ValueError("a fork can only set model.name: project and base model are those of the parent run")
         return self
 
 
 _INSTEAD = {
-    "graph": "change environment.config",
-    "depth": "it is called max_turns",
-    "backend": "it stays where its checkpoint is",
+    "graph": "set environment.config instead",
+    "depth": "set max_turns instead",
+    "backend": "it must be the backend that has the checkpoint",
 }
 
 
-class AskRequest(_Request):
-    """A task for a run's trained agent, or for a model by name. `checkpoint` is a step; None takes the best one.
+class AskRequest(RequestBody):
+    """One task for the trained agent of a run, or for a model by name.
 
-    What the task needs is the environment's: email_search takes the question and its inbox, sales_email the prospect
-    and company, any other one its own `input`.
+    Which fields describe the task depends on the environment: `email_search` takes a question and its inbox,
+    `sales_email` a prospect and a company, any other environment its own `input`.
     """
 
     run_id: str | None = Field(default=None, min_length=1, max_length=64)
+    """The run whose agent does the task. Give either this or `model`."""
     model: str | None = Field(default=None, min_length=1, max_length=300)
+    """A base model, `PROJECT/NAME`, `PROJECT/NAME@STEP`, or a promoted name."""
     checkpoint: int | None = Field(default=None, ge=0, lt=2**31)
+    """Step of the checkpoint to use. Default: the best one of the run."""
     environment: EnvironmentChoice | None = None
+    """Default: that of the run."""
     input: dict[str, Json] | None = None
+    """The whole task in the environment's own form, instead of the fields below."""
     question: str | None = Field(default=None, min_length=1, max_length=10_000)
+    """email_search: the question to answer."""
     inbox_address: str | None = Field(default=None, max_length=320)
+    """email_search: the address of the inbox to search."""
     query_date: str | None = Field(default=None, max_length=40)
+    """email_search: the date on which the question is asked."""
     prospect: str | None = Field(default=None, max_length=1_000)
+    """sales_email: name of the person to write to."""
     company: str | None = Field(default=None, max_length=1_000)
+    """sales_email: company of the prospect."""
     role: str | None = Field(default=None, max_length=1_000)
+    """sales_email: job title of the prospect."""
     goal: str | None = Field(default=None, max_length=1_000)
+    """sales_email: what the email should achieve."""
     start: str | list[str] | None = None
+    """sales_email: ids of the nodes to start from."""
     graph: str | None = Field(default=None, max_length=200)
-    """The name of a synthetic graph, such as `test.0.17`."""
+    """sales_email: name of a synthetic graph, such as `test.0.17`."""
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:
@@ -237,101 +263,115 @@ class AskRequest(_Request):
         return self._named() if self.input is None else self.input
 
 
-class InvokeParameters(_Part):
-    """What `POST /invoke` takes."""
+class InvokeParameters(RequestPart):
+    """The question to answer."""
 
     question: str = Field(min_length=1, max_length=10_000)
     inbox_address: str | None = Field(default=None, max_length=320)
+    """The address of the inbox to search."""
     query_date: str | None = Field(default=None, max_length=40)
+    """The date on which the question is asked."""
 
 
-class InvokeRequest(_Request):
-    """The form of ZenML pipeline deployments."""
+class InvokeRequest(RequestBody):
+    """A question in the form of a ZenML pipeline deployment."""
 
     parameters: InvokeParameters
 
 
-class GraphRequest(_Request):
-    """A graph to store."""
+class GraphRequest(RequestBody):
+    """A knowledge graph to store."""
 
     graph: list[Json]
+    """The nodes, in the form that `POST /learn-loop` takes."""
 
 
-class ScenariosRequest(_Request):
-    """Scenarios to store, checked by that environment; on that graph, if it takes one."""
+class ScenariosRequest(RequestBody):
+    """Scenarios to store. The environment checks them, on the graph if one is given."""
 
     environment: Name
     scenarios: list[Json]
     graph: GraphSource = None
+    """Nodes, or `{"sha256"}` of a stored graph."""
 
 
-class GraphStored(BaseModel):
-    """Give `{"sha256"}` as the graph of a learn-loop. `edges` counts them as given."""
+class GraphStored(ResponseModel):
+    """A stored graph. Pass its `sha256` as `{"sha256": ...}` in the field `graph` of a learn-loop."""
 
     sha256: str
     nodes: int
     edges: int
+    """As given: an edge that was given twice counts twice."""
     links: dict[str, str]
 
 
-class ScenariosStored(BaseModel):
-    """Give `{"sha256"}` as the scenarios of a learn-loop."""
+class ScenariosStored(ResponseModel):
+    """Stored scenarios. Pass their `sha256` as `{"sha256": ...}` in `environment.config.scenarios`."""
 
     sha256: str
     count: int
     links: dict[str, str]
 
 
-class Page(BaseModel, Generic[Item]):
-    """Part of a list; pass `next_cursor` as `cursor` for the next part. None: that was the last."""
+class Page(ResponseModel, Generic[Item]):
+    """One page of a list."""
 
     items: list[Item]
     next_cursor: str | None
+    """Pass it as `cursor` to get the next page; null on the last page."""
 
 
-class Accepted(BaseModel):
-    """What was asked for was accepted; the run shows when it is done."""
+class Accepted(ResponseModel):
+    """The request was accepted. Poll the run to see when it has taken effect."""
 
     run_id: str
     status: RunStatus
     results_path: str
+    """Path of the run's result documents."""
     links: dict[str, str]
 
 
-class RunWebhookCreated(BaseModel):
-    """An endpoint of the new run, with its secret, which is shown this once."""
+class RunWebhookCreated(ResponseModel):
+    """A webhook endpoint of the new run."""
 
     id: str
     url: str
     secret: str
+    """Signs the messages. Shown only once."""
 
 
 class LearnLoopAccepted(Accepted):
-    """A learn-loop was accepted."""
+    """The learn-loop was accepted and waits for a worker."""
 
-    webhooks: list[RunWebhookCreated] = []
-    """Those of the request, in its order."""
+    webhooks: list[RunWebhookCreated] = Field(default_factory=list)
+    """The endpoints of the request, in the same order."""
 
 
-class ModelOut(BaseModel):
+class ModelOut(ResponseModel):
+    """The model that a run trains."""
+
     project: str
     name: str
     base_model: str
 
 
-class Progress(BaseModel):
-    """`phase` with `done` of `total` units in iteration `iteration`; all None before the start."""
+class Progress(ResponseModel):
+    """How far a run is."""
 
     iterations_done: int
     iterations_total: int
     iteration: int | None
+    """The current iteration; 0 is the baseline evaluation."""
     phase: str | None
+    """The current phase of that iteration."""
     done: int | None
+    """Units of work of the phase that are done."""
     total: int | None
+    """Units of work in the phase."""
 
 
-class Rewards(BaseModel):
-    """Of the rollouts that have a reward."""
+class Rewards(ResponseModel):
+    """Statistics over the rollouts that have a reward."""
 
     mean: float | None
     median: float | None
@@ -340,31 +380,37 @@ class Rewards(BaseModel):
     count: int
 
 
-class IterationFigures(BaseModel):
-    """The curve: one point an iteration."""
+class IterationFigures(ResponseModel):
+    """One point of the learning curve."""
 
     iteration: int
     step: int
+    """The policy step that the backend reported after the iteration."""
     rewards: Rewards
     success: float | None
+    """Share of the rollouts that succeeded."""
     malformed: float | None
+    """Share of the rollouts that ended with a malformed tool call."""
 
 
 class IterationOut(IterationFigures):
-    """One iteration in full."""
+    """One iteration with all its figures."""
 
     best_step: int
+    """Step of the best checkpoint so far."""
     failed_rollouts: int
     skipped_groups: dict[str, int]
+    """Groups that were not trained on, counted by reason."""
     train_metrics: dict[str, float | None]
     timing: dict[str, float]
+    """Seconds per phase."""
     finished_at: datetime
     email: ShowcaseEmail | None = None
-    """What the agent wrote after it, in an environment that shows emails."""
+    """The sample email written after this iteration, in environments that write emails."""
 
 
-class EvaluationOut(BaseModel):
-    """Held-out figures of one checkpoint."""
+class EvaluationOut(ResponseModel):
+    """Held-out evaluation of one checkpoint."""
 
     iteration: int
     split: Split
@@ -372,24 +418,31 @@ class EvaluationOut(BaseModel):
     step: int
     scenarios: int
     success: float
+    """Share of the rollouts that succeeded."""
     mean_reward: float
     malformed: float
+    """Share of the rollouts that ended with a malformed tool call."""
     turns: float
+    """Mean number of turns per rollout."""
 
 
-class BestCheckpoint(BaseModel):
+class BestCheckpoint(ResponseModel):
+    """The checkpoint with the highest success on the validation scenarios."""
+
     step: int
     success: float | None
-    """Sampled success on validation scenarios."""
+    """Success of sampled rollouts on the validation scenarios."""
 
 
-class Tokens(BaseModel):
+class Tokens(ResponseModel):
+    """Tokens of the agent."""
+
     prompt: int
     completion: int
 
 
-class RunBrief(BaseModel):
-    """A run in a list."""
+class RunBrief(ResponseModel):
+    """A run, as listed."""
 
     run_id: str
     status: RunStatus
@@ -400,67 +453,75 @@ class RunBrief(BaseModel):
     progress: Progress
     best_checkpoint: BestCheckpoint | None
     rollouts: int
+    """Rollouts so far, evaluation included."""
     tokens: Tokens
     error: str | None
+    """Why the run failed."""
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
     links: dict[str, str]
 
 
-class Queue(BaseModel):
-    """Where a queued run stands."""
+class Queue(ResponseModel):
+    """Position of a queued run."""
 
     position: int
-    """How many queued runs are older."""
+    """Number of older queued runs."""
     reason: str
-    """Why it waits, in words."""
+    """Why the run is waiting."""
 
 
-class Parent(BaseModel):
-    """The run and the step that a run was forked from."""
+class Parent(ResponseModel):
+    """The run and checkpoint that a run was forked from."""
 
     run_id: str
     step: int
 
 
 class RunOut(RunBrief):
-    """A run with its figures: the last 200 iterations, the baseline's and the last evaluations."""
+    """A run with its figures: up to 200 of the latest iterations, the baseline evaluation and the latest ones."""
 
     queue: Queue | None = None
-    """None unless it is queued."""
+    """Set while the run is queued."""
     wait_reason: str | None = None
-    """Why a paused run is paused, or what a running one waits for (its engine, a disk that is full)."""
+    """Why a paused run is paused, or what a running one is waiting for (the engine, a full disk)."""
     parent: Parent | None = None
-    """None unless it was forked, and for as long as its parent is there."""
+    """Set if the run was forked and its parent still exists."""
     attempts: int = 0
-    """How often a worker took it since something of it was last finished."""
+    """How many times workers have claimed the run since it last made progress."""
     cancel_requested: bool
     request: dict[str, Json]
+    """The request with all defaults filled in."""
     iterations: list[IterationFigures]
     evaluations: list[EvaluationOut]
     summary: dict[str, Json] | None
+    """Held-out figures before and after, once the run has completed."""
     webhooks: dict[str, int]
-    """Deliveries by state."""
+    """Number of webhook deliveries by state."""
     cost: RunCost = RunCost()
     results_path: str = ""
+    """Path of the run's result documents."""
     results_error: str | None = None
-    """Why the folder of results is not complete; the downloads are."""
+    """Why the results folder on disk is incomplete. Downloads are made from the database and always complete."""
 
 
-class CheckpointOut(BaseModel):
+class CheckpointOut(ResponseModel):
+    """A checkpoint of a run."""
+
     step: int
     iteration: int
     model: str | None
-    """What the backend calls it: `project/name@step`, or an artifact of W&B."""
+    """The backend's name for it: `PROJECT/NAME@STEP`, or a W&B artifact."""
     success: float | None
+    """Success of sampled rollouts on the validation scenarios."""
     is_best: bool
     created_at: datetime
     deleted_at: datetime | None
 
 
-class TrajectoryBrief(BaseModel):
-    """A trajectory in a list: everything but messages, tools and explanations."""
+class TrajectoryBrief(ResponseModel):
+    """A trajectory, as listed: without messages, tools and explanations."""
 
     id: str
     run_id: str | None
@@ -473,9 +534,13 @@ class TrajectoryBrief(BaseModel):
     scenario_id: str
     scenario: dict[str, Json]
     outcome: dict[str, Json]
+    """What the rollout produced, such as an answer or an email."""
     score: float | None
+    """The judge's score in [0, 1]; null if it gave none."""
     reward: float | None
+    """The number that training uses."""
     advantage: float | None
+    """The reward compared with the group's mean."""
     success: bool | None
     error: str | None
     turns: int
@@ -486,43 +551,50 @@ class TrajectoryBrief(BaseModel):
 
 
 class TrajectoryOut(TrajectoryBrief):
-    """A trajectory, whole."""
+    """A trajectory with its messages, tools and the details of its score and reward."""
 
     messages: list[Json]
     tools: list[Json]
     score_explanation: str | None
     score_parts: dict[str, float]
+    """The judges' scores that the score is made of."""
     reward_parts: dict[str, float]
+    """The terms that add up to the reward."""
 
 
-class Email(BaseModel):
-    """What sales_email writes. Plain text: a page that shows it must escape it."""
+class Email(ResponseModel):
+    """An email that the agent wrote. It is plain text: escape it before showing it on a page."""
 
     subject: str
     body: str
     citations: list[str]
+    """Ids of the cited nodes."""
 
 
-class AskOut(BaseModel):
-    """An answer, and where to see how it came about."""
+class AskOut(ResponseModel):
+    """The agent's answer."""
 
     question: str | None
-    """None where the task is none."""
+    """Null if the task was not a question."""
     answer: str | None
-    """Of an email, its body."""
+    """The answer, or the body of the email."""
     source_ids: list[str]
+    """Ids of the emails or nodes that the agent cites."""
     success: bool
-    """Whether the agent gave an answer; a question without a reference has no right and wrong."""
+    """Whether the agent gave an answer. There is no reference to say whether it is right."""
     email: Email | None = None
     trajectory_id: str
+    """The stored trajectory, at `GET /trajectories/{trajectory_id}`."""
     model: str
     step: int | None
 
 
-class InvokeOut(BaseModel):
-    """The seed's form of an answer."""
+class InvokeOut(ResponseModel):
+    """The agent's answer."""
 
     question: str
     answer: str | None
     source_ids: list[str]
+    """Ids of the emails that the agent cites."""
     success: bool
+    """Whether the agent gave an answer."""

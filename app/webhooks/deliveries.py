@@ -94,7 +94,7 @@ async def _require_hears(session: AsyncSession, endpoint_id: str, run_id: str) -
         .where(Run.id == run_id, WebhookEndpoint.id == endpoint_id)
     )
     if (await session.execute(hearing)).scalar_one_or_none() is None:
-        raise NotFound(f"there is no run {run_id!r} that this webhook hears of")
+        raise NotFound(f"There is no run {run_id!r} whose events this webhook receives.")
 
 
 async def _wanted_events(session: AsyncSession, endpoint_id: str, run_id: str, after_seq: int) -> Sequence[Event]:

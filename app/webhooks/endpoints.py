@@ -165,7 +165,7 @@ async def _require_changeable(session: AsyncSession, id: str) -> None:
 async def _project_of(session: AsyncSession, run_id: str) -> str:
     project = (await session.execute(select(Run.model_project).where(Run.id == run_id))).scalar_one_or_none()
     if project is None:
-        raise NotFound(f"there is no run {run_id!r}")
+        raise NotFound(f"There is no run {run_id!r}.")
     return project
 
 

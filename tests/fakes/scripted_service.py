@@ -111,7 +111,7 @@ class ScriptedService:
         @app.get("/runs/{run_id}")
         def run(run_id: str) -> RunOut:
             if run_id != RUN_ID:
-                raise errors.NotFound(f"there is no run {run_id!r}")
+                raise errors.NotFound(f"There is no run {run_id!r}.")
             self.reads += 1
             self.being_read.set()
             return self.run()

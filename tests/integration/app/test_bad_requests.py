@@ -85,7 +85,7 @@ async def test_paths_and_methods_that_are_not_there(client: httpx.AsyncClient) -
     _problem(await client.get("/nothing"), 404)
     assert _problem(await client.delete("/runs"), 405)["detail"] == "/runs does not take DELETE"
     for path in ("/runs/01K", "/runs/01K/iterations", "/runs/01K/checkpoints", "/runs/01K/trajectories"):
-        assert _problem(await client.get(path), 404)["detail"] == "there is no run '01K'"
+        assert _problem(await client.get(path), 404)["detail"] == "There is no run '01K'."
     _problem(await client.post("/runs/01K/cancel"), 404)
     _problem(await client.get("/trajectories/01K"), 404)
     _problem(await client.get("/runs/a%00b"), 422)

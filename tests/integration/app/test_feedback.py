@@ -344,7 +344,7 @@ async def test_emails_of_another_project_do_not_exist(data_dir: Path, database_u
         assert [each["detail"] for each in reply["rejected"]] == [
             f"there is no trajectory {other!r}",
             f"there is no trajectory {other!r}",
-            f"there is no run {theirs!r} that showed an email after iteration 0",
+            f"Run {theirs!r} has no sample email after iteration 0.",
         ]
         _problem(await outside.client.get(f"/runs/{theirs}/feedback"), 404)
         _problem(await outside.client.get(f"/runs/{theirs}/feedback/emails"), 404)

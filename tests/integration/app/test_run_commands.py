@@ -122,4 +122,4 @@ async def test_events_are_lines_and_can_be_followed_to_the_end(client: httpx.Asy
     followed = [json.loads(line) for line in (await following).stdout.splitlines()]
     assert [event["seq"] for event in followed] == list(range(1, 7))
     assert followed[-1]["type"] == "run.completed"
-    assert "there is no run" in (await _runs(client, "events", "none", "--follow")).stderr
+    assert "There is no run" in (await _runs(client, "events", "none", "--follow")).stderr

@@ -136,7 +136,7 @@ async def test_their_owner_reads_all_of_it(tenants: Tenants, data_dir: Path, dat
         if reply.status_code == 200:
             answered |= {begin for begin in tenants.ids if template.startswith(begin)}
         else:
-            assert "there is no run" not in reply.text
+            assert "There is no run" not in reply.text
     templates = [template for _, template in _operations(data_dir, database_url)]
     there = {_begin(template, tenants.ids) for template in templates}
     assert answered == there - {"/keys/{key_id}", "/models/{project}/{name}"}  # models need the engine
@@ -232,7 +232,7 @@ async def test_nothing_foreign_can_be_asked(tenants: Tenants) -> None:
     for told in ({"run_id": foreign}, {"run_id": absent}):
         reply = await tenants.sales_asks("POST", "/ask", json={"question": "why?"} | told)
         assert reply.status_code == 404
-        assert reply.json()["detail"] == f"there is no run {told['run_id']!r}"
+        assert reply.json()["detail"] == f"There is no run {told['run_id']!r}."
     for model in ("mail/agent", "mail/agent@3", "nobody/agent", "sales/../mail/agent", "agent"):
         reply = await tenants.sales_asks("POST", "/ask", json={"question": "why?", "model": model})
         assert reply.status_code == 404

@@ -88,4 +88,4 @@ async def test_a_run_that_showed_no_email(shown: Shown) -> None:
     assert (ran.exit_code, ran.stdout) == (1, "")
     assert f"run {empty} has shown no email" in ran.stderr
     assert (await shown.feedback("list", run_id=empty)).stdout == "no feedback\n"
-    assert "there is no run 'nope'" in (await shown.feedback("simulate", run_id="nope")).stderr
+    assert "There is no run 'nope'." in (await shown.feedback("simulate", run_id="nope")).stderr

@@ -51,7 +51,7 @@ def test_cancel_waits_for_the_end(learnloop: Learnloop, service: ScriptedService
 def test_an_unknown_run_is_one_readable_line(learnloop: Learnloop, service: ScriptedService) -> None:
     ran = learnloop("runs", "show", "nope", "--url", service.url, "--json")
     assert (ran.exit_code, ran.stdout) == (1, "")
-    assert ran.stderr == "learnloop: GET /runs/nope was refused (404): there is no run 'nope'\n"
+    assert ran.stderr == "learnloop: GET /runs/nope was refused (404): There is no run 'nope'.\n"
 
 
 @pytest.mark.parametrize("url", ["ftp://host", "host:8000", "", "http://"])

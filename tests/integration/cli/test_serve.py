@@ -62,7 +62,7 @@ def test_an_empty_service_lists_no_runs(learnloop: Learnloop, url: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("runs", "show", "nope"), "(404): there is no run 'nope'"),
+        (("runs", "show", "nope"), "(404): There is no run 'nope'."),
         (("runs", "cancel", "nope"), "(404)"),
         (("runs", "list", "--status", "asleep"), "query.status: Input should be"),
         (("train", "--environment", "chess"), "environment.name: no environment named 'chess'"),
