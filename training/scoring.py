@@ -3,11 +3,12 @@
 import dataclasses
 from collections.abc import Iterable, Sequence
 from math import fsum
-from statistics import fmean, median, pstdev
+from statistics import fmean, median
 
 from environment.base import Environment, Scenario
 from environment.trace import span
 from judges.base import Attempt, Judge, Judgement, Score
+from training.advantages import advantages
 from training.rollouts import messages_of
 from training.types import Group, RewardSummary, Rollout, ScoredRollout
 
@@ -72,15 +73,11 @@ def _pay(environment: Environment, rollout: Rollout, score: Score) -> ScoredRoll
 
 
 def _with_advantages(rollouts: Sequence[ScoredRollout]) -> tuple[ScoredRollout, ...]:
-    """GRPO's advantage for each reward: (reward - mean) / (standard deviation + 1e-6), as ART computes it."""
+    """Rollouts that have no reward get no advantage either."""
     rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
-    if not rewards:
-        return tuple(rollouts)
-    mean, deviation = fmean(rewards), pstdev(rewards)
+    remaining = iter(advantages(rewards))
     return tuple(
-        rollout
-        if rollout.reward is None
-        else dataclasses.replace(rollout, advantage=(rollout.reward - mean) / (deviation + 1e-6))
+        rollout if rollout.reward is None else dataclasses.replace(rollout, advantage=next(remaining))
         for rollout in rollouts
     )
 

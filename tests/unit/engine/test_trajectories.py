@@ -11,7 +11,6 @@ from training.engine.trainer.trajectories import (
     BadTrajectory,
     Conversation,
     Trajectory,
-    advantages,
     counts,
     read_groups,
     sequences,
@@ -87,17 +86,9 @@ def test_arts_own_dump_is_read(tokenizer: ChatTokenizer) -> None:
     assert (first.advantage, second.advantage) == pytest.approx((1, -1), abs=1e-5)
 
 
-def test_advantages_are_scaled_by_the_groups_deviation() -> None:
-    group = _group(0.0, 1.0, 2.0)
-    deviation = math.sqrt(2 / 3)
-    assert advantages(group, scale_rewards=True) == pytest.approx([-1 / deviation, 0, 1 / deviation], abs=1e-5)
-    assert advantages(group, scale_rewards=False) == [-1, 0, 1]
-
-
-def test_equal_rewards_have_no_advantage_however_their_mean_is_rounded(tokenizer: ChatTokenizer) -> None:
+def test_equal_rewards_train_nothing_however_their_mean_is_rounded(tokenizer: ChatTokenizer) -> None:
     group = _group(*[0.1] * 3)
     assert sum([0.1] * 3) / 3 != 0.1
-    assert advantages(group, scale_rewards=True) == [0, 0, 0]
     assert list(sequences([group], tokenizer, scale_rewards=True)) == []
 
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from training.advantages import advantages
+
 Json = Any
 Message = dict[str, Json]
 
@@ -98,7 +100,7 @@ def sequences(groups: Sequence[Group], tokenizer: SequenceTokenizer, *, scale_re
     advantage = (reward - group mean) / (group std + 1e-6); weight = 1 / (trained tokens of the trajectory).
     """
     for group in groups:
-        for trajectory, advantage in zip(group, advantages(group, scale_rewards=scale_rewards), strict=True):
+        for trajectory, advantage in zip(group, _advantages(group, scale_rewards=scale_rewards), strict=True):
             if advantage == 0:
                 continue
             tokenised = [
@@ -109,20 +111,14 @@ def sequences(groups: Sequence[Group], tokenizer: SequenceTokenizer, *, scale_re
                 yield TrainSequence(ids, trained, logprobs, advantage, weight)
 
 
-def advantages(group: Group, *, scale_rewards: bool) -> list[float]:
-    """The advantage of every trajectory of a group; all 0 where the rewards are equal."""
-    rewards = [trajectory.reward for trajectory in group]
-    if len(set(rewards)) < 2:
-        # Rounding of the mean must not turn equal rewards into a tiny signal that normalisation blows up.
-        return [0.0] * len(rewards)
-    mean = sum(rewards) / len(rewards)
-    deviation = math.sqrt(sum((reward - mean) ** 2 for reward in rewards) / len(rewards))
-    return [(reward - mean) / (deviation + 1e-6 if scale_rewards else 1.0) for reward in rewards]
+def _advantages(group: Group, *, scale_rewards: bool) -> list[float]:
+    """The advantage of every trajectory of a group."""
+    return advantages([trajectory.reward for trajectory in group], scale=scale_rewards)
 
 
 def counts(groups: Sequence[Group]) -> GroupCounts:
     """What of `groups` can teach; see GroupCounts."""
-    nonzero = [sum(advantage != 0 for advantage in advantages(group, scale_rewards=False)) for group in groups]
+    nonzero = [sum(advantage != 0 for advantage in _advantages(group, scale_rewards=False)) for group in groups]
     return GroupCounts(len(groups), sum(count > 0 for count in nonzero), sum(map(len, groups)), sum(nonzero))
 
 
