@@ -24,6 +24,7 @@ from environment.email_search.environment import SyntheticEmailSearch
 from judges.base import Attempt
 from judges.reference import ReferenceJudge
 from training.engine.__main__ import TINY_BASE, TINY_NAME
+from training.engine.cpu_mode import set_cpu_mode
 from training.engine.engine import Engine, finish
 from training.engine.registry.model_record import Target
 from training.engine.registry.registry import Registry
@@ -154,6 +155,20 @@ def success(agent: Agent, split: Split, temperature: float, samples: int, seed: 
     return fmean(ENVIRONMENT.success(outcome, score) for outcome, score in scored(tries))
 
 
+def rewarded_groups(
+    agent: Agent, seed: int, iteration: int, config: RunConfig = CONFIG
+) -> list[list[tuple[Try, float]]]:
+    """What an iteration trains on: its scenarios, each tried several times, with rewards."""
+    start = (iteration - 1) * config.groups_per_iteration
+    scenarios = ENVIRONMENT.scenarios("train", config.groups_per_iteration, seed, start)
+    count = config.rollouts_per_group
+    tries = agent.play([each for each in scenarios for _ in range(count)], 1.0, f"{seed}/{iteration}")
+    rewarded = [
+        (each, sum(ENVIRONMENT.reward(*verdict).values())) for each, verdict in zip(tries, scored(tries), strict=True)
+    ]
+    return [rewarded[at : at + count] for at in range(0, len(rewarded), count)]
+
+
 def learn(device: str, seed: int, iterations: int) -> dict[str, Any]:
     """One run's figures: success before and after, mean reward of each iteration, seconds."""
     started = time.perf_counter()
@@ -162,17 +177,9 @@ def learn(device: str, seed: int, iterations: int) -> dict[str, Any]:
         before = [success(agent, "test", 1.0, 2, seed), success(agent, "test", 0.0, 1, seed)]
         rewards = []
         for iteration in range(1, iterations + 1):
-            start = (iteration - 1) * CONFIG.groups_per_iteration
-            scenarios = ENVIRONMENT.scenarios("train", CONFIG.groups_per_iteration, seed, start)
-            count = CONFIG.rollouts_per_group
-            tries = agent.play([each for each in scenarios for _ in range(count)], 1.0, f"{seed}/{iteration}")
-            paid = [
-                (each, sum(ENVIRONMENT.reward(*verdict).values()))
-                for each, verdict in zip(tries, scored(tries), strict=True)
-            ]
-            rewards.append(round(fmean(reward for _, reward in paid), 3))
-            rate = CONFIG.learning_rate * min(1.0, iteration / CONFIG.warmup_iterations)
-            agent.train([paid[at : at + count] for at in range(0, len(paid), count)], rate)
+            groups = rewarded_groups(agent, seed, iteration)
+            rewards.append(round(fmean(reward for group in groups for _, reward in group), 3))
+            agent.train(groups, CONFIG.learning_rate * min(1.0, iteration / CONFIG.warmup_iterations))
         after = [success(agent, "test", 1.0, 2, seed), success(agent, "test", 0.0, 1, seed)]
     return {
         "device": device,
@@ -190,6 +197,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--iterations", type=int, default=CONFIG.iterations)
     options = parser.parse_args()
+    set_cpu_mode()
     for seed in options.seeds:
         print(json.dumps(learn(options.device, seed, options.iterations)), flush=True)
     return 0

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+from training.engine.cpu_mode import set_cpu_mode
 from training.engine.sampling.sampler import Sample, Sampler, SampleRequest
 from training.engine.weights.weights import snapshot
 
@@ -125,6 +126,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
 
+    set_cpu_mode()
     torch.set_num_threads(options.threads)
     model = AutoModelForCausalLM.from_pretrained(options.model) if options.model else tiny_model()
     model.generation_config.eos_token_id = None  # replies of the full length on both sides

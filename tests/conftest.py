@@ -12,6 +12,9 @@ from sqlalchemy import URL
 from ulid import ULID
 
 from app.processes.postgres import EmbeddedPostgres
+from training.engine.cpu_mode import set_cpu_mode
+
+set_cpu_mode()  # tests that run the engine in this process want it as exact as in its own
 
 
 @pytest.fixture(scope="session")

@@ -216,8 +216,7 @@ class EngineProcess:
         """Start it, announce when it listens, wait for its end; its exit status. A cancelled wait stops it."""
         self._ready_file.unlink(missing_ok=True)
         self._last_lines.clear()
-        # A thread that waits for another must not spin: on a busy machine that costs more than it saves.
-        env = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, KEY_VARIABLE: self._key}
+        env = {**os.environ, KEY_VARIABLE: self._key}
         argv = (*self._command, "--port", str(self._port))
         log.info("engine starts")
         process = await child_process.spawn(argv, stderr=asyncio.subprocess.PIPE, env=env)

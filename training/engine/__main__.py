@@ -14,6 +14,8 @@ from pathlib import Path
 
 import structlog
 
+from training.engine.cpu_mode import set_cpu_mode
+
 TINY_BASE = Path(__file__).parent / "tiny_base" / "model"
 TINY_NAME = "learnloop/tiny"
 
@@ -37,6 +39,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     sock = _listen(options.host, options.port)
 
+    set_cpu_mode()
+    # A thread that waits for another must not spin: on a busy machine that costs more than it saves.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if options.device == "cuda":
         # The cache and the training's activations are given back to each other, in pieces of all sizes.
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")

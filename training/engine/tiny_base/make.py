@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 from torch.nn import functional
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from training.engine.cpu_mode import set_cpu_mode
 from training.engine.tiny_base.corpus import Corpus, conversation, make_corpus
 from training.engine.tiny_base.tokenizer import END_OF_TURN, PADDING, save_tokenizer, train_tokenizer
 
@@ -58,6 +59,7 @@ def main() -> None:
     for name, default in asdict(Recipe()).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
     arguments = vars(parser.parse_args())
+    set_cpu_mode()
     out, device, processes, kept = (arguments.pop(name) for name in ("out", "device", "processes", "corpus"))
     recipe = Recipe(**arguments)
     started = time.monotonic()
