@@ -94,7 +94,7 @@ class NotAllowed(Conflict):
     title = "Not allowed in this state"
 
     def __init__(self, message: str, allowed: Sequence[str]) -> None:
-        super().__init__(f"{message}; it takes: {', '.join(allowed) or 'nothing'}")
+        super().__init__(f"{message}. Allowed: {', '.join(allowed)}.")
         self.allowed = list(allowed)
 
     def members(self) -> Mapping[str, Any]:

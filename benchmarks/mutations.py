@@ -117,7 +117,7 @@ MUTATIONS = (
     _one(
         "a poison run is given up",
         "app/runs/leases.py",
-        "if found.attempts < MAX_ATTEMPTS:",
+        "if found.claims < MAX_CLAIMS:",
         "if True:",
         f"{_LEASES}::test_a_run_that_ends_its_workers",
     ),

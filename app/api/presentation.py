@@ -55,7 +55,7 @@ def run_whole(figures: RunFigures, place: Place | None) -> schemas.RunOut:
             "queue": None if place is None else {"position": place.position, "reason": place.reason},
             "wait_reason": run.wait_reason,
             "parent": _parent(run),
-            "attempts": run.attempts,
+            "attempts": run.claims,
             "cancel_requested": run.cancel_requested,
             "request": run.request,
             "iterations": figures.iterations,

@@ -91,8 +91,8 @@ class Run(Base):
     """Raised by each claim; every commit of a worker names the epoch it claimed with."""
     lease_until: Mapped[datetime | None]
     """Until then, by the database's clock, nobody else may claim it."""
-    attempts: Mapped[int] = mapped_column(default=0, server_default="0")
-    """Claims since something was last finished: a run that kills its workers ends."""
+    claims: Mapped[int] = mapped_column("attempts", default=0, server_default="0")
+    """Claims since progress was last saved: a run that kills its workers ends."""
     engine: Mapped[str | None]
     """The engine that has the run's model, once it was driven; only workers that reach it can go on."""
     wait_reason: Mapped[str | None]

@@ -1,6 +1,10 @@
-"""The states of a run, the moves between them, and what its owner may ask for. Pure."""
+"""The states of a run, the moves between them, and what its owner may ask for. Pure.
 
-from enum import StrEnum
+This is the one table of both: `app/runs/moves.py` makes of a move the statement that makes it, which names its sources.
+"""
+
+from collections.abc import Mapping
+from enum import Enum, StrEnum, unique
 
 
 class RunStatus(StrEnum):
@@ -14,6 +18,42 @@ class RunStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
+TERMINAL = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
+LIVE = frozenset(RunStatus) - TERMINAL
+"""A live run holds its model: no other run may train it."""
+
+
+@unique
+class Move(Enum):
+    """A change of a run's status: from any of `sources` to `target`."""
+
+    CLAIM = {RunStatus.QUEUED, RunStatus.RUNNING}, RunStatus.RUNNING
+    """A worker takes the run; a running one only after its worker's lease has lapsed."""
+    GIVE_UP = {RunStatus.QUEUED, RunStatus.RUNNING}, RunStatus.FAILED
+    """Instead of a claim, when too many claims of the run led to nothing."""
+
+    # By the worker that holds the lease:
+    RELEASE = {RunStatus.RUNNING}, RunStatus.QUEUED
+    """It stops, and any worker may continue."""
+    SUSPEND = {RunStatus.RUNNING}, RunStatus.PAUSED
+    """The owner asked for it, the budget is reached, or the backend is unavailable."""
+    COMPLETE = {RunStatus.RUNNING}, RunStatus.COMPLETED
+    FAIL = {RunStatus.RUNNING}, RunStatus.FAILED
+    STOP = {RunStatus.RUNNING}, RunStatus.CANCELLED
+    """The owner asked for it."""
+
+    # By the owner, while no worker holds the run:
+    CANCEL = {RunStatus.QUEUED, RunStatus.PAUSED}, RunStatus.CANCELLED
+    PAUSE = {RunStatus.QUEUED}, RunStatus.PAUSED
+    RESUME = {RunStatus.PAUSED}, RunStatus.QUEUED
+    RETRY = {RunStatus.FAILED}, RunStatus.QUEUED
+    """The run continues after the last iteration that was saved."""
+
+    def __init__(self, sources: set[RunStatus], target: RunStatus) -> None:
+        self.sources = frozenset(sources)
+        self.target = target
+
+
 class Verb(StrEnum):
     """What its owner may do to a run."""
 
@@ -25,43 +65,17 @@ class Verb(StrEnum):
     DELETE = "delete"
 
 
-_MOVES: dict[RunStatus, frozenset[RunStatus]] = {
-    RunStatus.QUEUED: frozenset({RunStatus.RUNNING, RunStatus.PAUSED, RunStatus.FAILED, RunStatus.CANCELLED}),
-    # Back to queued: its worker stopped, and another one goes on.
-    RunStatus.RUNNING: frozenset(
-        {RunStatus.QUEUED, RunStatus.PAUSED, RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED}
-    ),
-    RunStatus.PAUSED: frozenset({RunStatus.QUEUED, RunStatus.CANCELLED}),
-    RunStatus.COMPLETED: frozenset(),
-    # A retry goes on from the last iteration that was saved.
-    RunStatus.FAILED: frozenset({RunStatus.QUEUED}),
-    RunStatus.CANCELLED: frozenset(),
+_ACCEPTED_IN: Mapping[Verb, frozenset[RunStatus]] = {
+    # The worker of a running run is asked to stop or suspend it. Cancelling a cancelled run changes nothing.
+    Verb.CANCEL: Move.CANCEL.sources | {RunStatus.RUNNING, RunStatus.CANCELLED},
+    Verb.PAUSE: Move.PAUSE.sources | {RunStatus.RUNNING},
+    Verb.RESUME: Move.RESUME.sources,
+    Verb.RETRY: Move.RETRY.sources,
+    Verb.FORK: frozenset(RunStatus) - {RunStatus.QUEUED},
+    Verb.DELETE: TERMINAL,
 }
-_VERBS: dict[RunStatus, frozenset[Verb]] = {
-    RunStatus.QUEUED: frozenset({Verb.CANCEL, Verb.PAUSE}),
-    RunStatus.RUNNING: frozenset({Verb.CANCEL, Verb.PAUSE, Verb.FORK}),
-    RunStatus.PAUSED: frozenset({Verb.CANCEL, Verb.RESUME, Verb.FORK}),
-    RunStatus.COMPLETED: frozenset({Verb.FORK, Verb.DELETE}),
-    RunStatus.FAILED: frozenset({Verb.RETRY, Verb.FORK, Verb.DELETE}),
-    # Cancelling it again changes nothing, and tells so.
-    RunStatus.CANCELLED: frozenset({Verb.CANCEL, Verb.FORK, Verb.DELETE}),
-}
-
-TERMINAL = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
-LIVE = frozenset(RunStatus) - TERMINAL
-"""A live run holds its model: no other run may train it."""
-
-
-def moves(status: RunStatus) -> frozenset[RunStatus]:
-    """The states that a run may move to from `status`."""
-    return _MOVES[status]
-
-
-def sources(target: RunStatus) -> frozenset[RunStatus]:
-    """The states from which a run may move to `target`."""
-    return frozenset(status for status, targets in _MOVES.items() if target in targets)
 
 
 def allowed(status: RunStatus) -> list[Verb]:
     """What may be asked for of a run in that state, in the order of `Verb`."""
-    return [verb for verb in Verb if verb in _VERBS[status]]
+    return [verb for verb in Verb if status in _ACCEPTED_IN[verb]]

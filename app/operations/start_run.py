@@ -97,7 +97,7 @@ async def accept(
         told.append(reply(run, endpoints))
         await idempotency.complete(session, 202, told[0], tells_secret=bool(endpoints))
 
-    await service.store.create(run, new, beside=beside, actor=actor)
+    await service.store.create(run, new, also=beside, actor=actor)
     service.runner.wake()
     return told[0]
 

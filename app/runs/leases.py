@@ -1,7 +1,7 @@
-"""Leases on runs: who drives which, proven by an epoch that every commit names. All times are the database's.
+"""Leases on runs: which worker drives which run. All times are the database's.
 
-A run is claimed if it is queued, or if its worker has not renewed the lease in time. A claim raises the run's epoch;
-whoever still works with an older one finds nothing to commit to (`held`) and stops.
+A run can be claimed if it is queued, or if its worker has not renewed the lease in time. Each claim raises the run's
+epoch, the fencing token that every commit must carry (`held`): a worker with an older one changes nothing, and stops.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,18 +14,15 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db.session import Sessions
 from app.db.tables import Run
 from app.domain.event_types import EventType
-from app.domain.run_state import RunStatus
+from app.domain.run_state import Move, RunStatus
 from app.events.log import append
+from app.runs.moves import moving
 from training.backends.embedded import NAME as EMBEDDED
 
-MAX_ATTEMPTS = 5
-"""Claims of a run in which nothing is finished, before it is given up."""
-_CLAIMS = 0x636C61696D
+MAX_CLAIMS = 5
+"""Claims of a run without any progress, before it is given up."""
+_CLAIMING = 0x636C61696D
 """Advisory lock: one claim at a time, so that limits over several runs hold."""
-
-
-class LeaseLost(Exception):
-    """The run is not ours any more: another worker claimed it, or it has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +34,25 @@ class Lease:
     worker: str
 
     def held(self) -> ColumnElement[bool]:
-        """True of the run's row while the lease is ours. A lapsed lease that nobody took is still ours."""
+        """True of the run's row while we hold the lease. We still hold one that has lapsed until another claim."""
         return and_(Run.id == self.run_id, Run.epoch == self.epoch, Run.status == RunStatus.RUNNING)
 
     @property
     def actor(self) -> str:
-        """How events name us."""
+        """The worker's name in events."""
         return f"worker:{self.worker}"
+
+
+class LeaseLost(Exception):
+    """Another worker has claimed the run, or it has ended."""
+
+    def __init__(self, lease: Lease, why: str = "it is lost") -> None:
+        super().__init__(f"the lease on run {lease.run_id} with epoch {lease.epoch}: {why}")
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many runs may be under way at once; None is no limit."""
+    """How many runs may be driven at the same time; None is no limit."""
 
     per_project: int | None = None
     per_backend: int | None = None
@@ -67,7 +71,7 @@ class Leases:
         backends: Sequence[str],
         engine: str,
     ) -> None:
-        """`backends` are those that this worker can drive; `engine` names the engine that it reaches."""
+        """`backends` are those that this worker can drive; `engine` is the name of the engine that it can reach."""
         self._sessions = sessions
         self.worker = worker
         self.ttl_s = ttl_s
@@ -76,11 +80,11 @@ class Leases:
         self._engine = engine
 
     async def claim(self) -> tuple[Run, Lease] | None:
-        """The oldest run that may be driven now, and the lease on it; None if there is none."""
+        """Claim the oldest run that can be driven now; None if there is none."""
         async with self._sessions.begin() as session:
-            await session.execute(select(func.pg_advisory_xact_lock(_CLAIMS)))
+            await session.execute(select(func.pg_advisory_xact_lock(_CLAIMING)))
             while (found := await self._candidate(session)) is not None:
-                if found.attempts < MAX_ATTEMPTS:
+                if found.claims < MAX_CLAIMS:
                     return await self._take(session, found)
                 await _give_up(session, found)
         return None
@@ -105,7 +109,7 @@ class Leases:
         return (await session.execute(query)).scalar_one_or_none()
 
     def _within_limits(self) -> list[ColumnElement[bool]]:
-        """A run that is already under way counts itself, and is within the limits."""
+        """A running run, to be taken over, is within the limits already."""
         other = Run.__table__.alias("other")
         allowed = []
         for column, limit in (("model_project", self._limits.per_project), ("backend", self._limits.per_backend)):
@@ -124,14 +128,13 @@ class Leases:
     async def _take(self, session: AsyncSession, found: Run) -> tuple[Run, Lease]:
         previous = found.owner
         taken = (
-            update(Run)
-            .where(Run.id == found.id)
-            .values(
-                status=RunStatus.RUNNING,
+            moving(
+                Move.CLAIM,
+                Run.id == found.id,
                 owner=self.worker,
                 engine=self._engine if found.backend == EMBEDDED else None,
                 epoch=Run.epoch + 1,
-                attempts=Run.attempts + 1,
+                claims=Run.claims + 1,
                 lease_until=until(self.ttl_s),
                 started_at=func.coalesce(Run.started_at, func.now()),
                 wait_reason=None,
@@ -141,17 +144,16 @@ class Leases:
         )
         run = (await session.execute(taken)).scalar_one()
         lease = Lease(run.id, run.epoch, self.worker)
-        data = {"worker": self.worker, "epoch": run.epoch, "attempt": run.attempts, "after": previous}
+        data = {"worker": self.worker, "epoch": run.epoch, "attempt": run.claims, "after": previous}
         await append(session, run.id, EventType.RUN_STARTED, lease.actor, data)
         await session.refresh(run)
         session.expunge(run)
         return run, lease
 
     async def release(self, lease: Lease) -> None:
-        """Let another worker go on at once. Nothing happens if the lease is not ours any more."""
-        # A stop in good order is no sign of a run that kills its workers.
-        values = {"status": RunStatus.QUEUED, "attempts": func.greatest(Run.attempts - 1, 0), **NOBODYS}
-        give = update(Run).where(lease.held()).values(**values)
+        """Let any worker continue the run immediately. Does nothing if the lease is lost."""
+        # A worker that stops in good order says nothing against the run.
+        give = moving(Move.RELEASE, lease.held(), claims=func.greatest(Run.claims - 1, 0), **UNOWNED)
         async with self._sessions.begin() as session:
             if (await session.execute(give.returning(Run.id))).scalar_one_or_none() is not None:
                 await append(session, lease.run_id, EventType.RUN_RELEASED, lease.actor)
@@ -163,7 +165,7 @@ class Leases:
             await session.execute(dead.values(lease_until=None))
 
 
-NOBODYS: Mapping[str, Any] = {
+UNOWNED: Mapping[str, Any] = {
     "owner": None,
     "lease_until": None,
     "phase": None,
@@ -171,7 +173,7 @@ NOBODYS: Mapping[str, Any] = {
     "phase_done": None,
     "phase_total": None,
 }
-"""The columns of a run that nobody drives."""
+"""The columns of a run that no worker drives."""
 
 
 def until(ttl_s: float) -> ColumnElement[Any]:
@@ -181,20 +183,16 @@ def until(ttl_s: float) -> ColumnElement[Any]:
 
 async def _give_up(session: AsyncSession, run: Run) -> None:
     reason = (
-        f"given up: {MAX_ATTEMPTS} workers took the run one after another, and each ended before anything of it was "
-        f"finished (the last one was {run.owner})"
+        f"given up: {MAX_CLAIMS} workers took the run, one after another, and each ended before it saved any progress "
+        f"(the last one was {run.owner})"
     )
-    end = (
-        update(Run)
-        .where(Run.id == run.id)
-        .values(status=RunStatus.FAILED, error=reason, finished_at=func.now(), **NOBODYS)
-    )
-    await session.execute(end)
+    values = {"error": reason, "finished_at": func.now(), **UNOWNED}
+    await session.execute(moving(Move.GIVE_UP, Run.id == run.id, **values))
     await append(session, run.id, EventType.RUN_FAILED, "system", {"error": reason})
 
 
 async def require(session: AsyncSession, lease: Lease) -> None:
-    """Hold the lease until the transaction ends: nobody can claim the run before. Raises LeaseLost."""
+    """Hold the lease until the transaction ends: the run cannot be claimed before. Raises LeaseLost."""
     query = select(Run.id).where(lease.held()).with_for_update(key_share=True)
     if (await session.execute(query)).scalar_one_or_none() is None:
-        raise LeaseLost(f"run {lease.run_id} is not ours any more (epoch {lease.epoch})")
+        raise LeaseLost(lease)

@@ -145,7 +145,7 @@ class StoredJournal:
             new = (await session.execute(_WRITE, mine | entries)).all()
             if not new:
                 return
-            await session.execute(update(Run).where(Run.id == self._lease.run_id).values(attempts=0))
+            await session.execute(update(Run).where(Run.id == self._lease.run_id).values(claims=0))
             for iteration, name in new:
                 for phase in _PHASES.get(name, ()):
                     await append(

@@ -1,10 +1,12 @@
-"""A worker: claims runs, sees each to its end or hands it over, and stops in good order."""
+"""A worker: claims runs, drives each to its end or hands it over, and stops in good order."""
 
 import asyncio
 import contextlib
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 import structlog
 from sqlalchemy import URL
@@ -27,10 +29,10 @@ from training.learn_loop import CheckpointLost, NothingScored
 from training.types import Progress
 
 _POLL_S = 1.0
-_BEAT_S = 0.5
+_HEARTBEAT_S = 0.5
 _CLOSE_S = 15.0
 _EXPECTED = (CheckpointLost, TrainingFailed, StepConflict, RolloutsFailed, NothingScored, ValueError)
-"""Failures whose message says all: no traceback in the log."""
+"""Failures that their message explains: no traceback in the log."""
 
 log = structlog.get_logger(__name__)
 
@@ -47,29 +49,29 @@ class _End(StrEnum):
 
 @dataclass(eq=False)
 class _Active:
-    """A run under way: `work` drives it, `guard` sees to its end."""
+    """A run that we drive: `work` does so, `supervisor` waits for it and saves how it ended."""
 
     run: Run
     lease: Lease
-    home: asyncio.AbstractEventLoop
+    main_loop: asyncio.AbstractEventLoop
     work: asyncio.Task[None] | None = None
-    guard: asyncio.Task[None] | None = None
+    supervisor: asyncio.Task[None] | None = None
     progress: Progress | None = None
     moved_at: float = field(default_factory=time.monotonic)
     """When it last made progress, on the monotonic clock."""
-    waits: str | None = None
-    """What it waits for before it can go on."""
+    wait_reason: str | None = None
+    """What it waits for before it can continue."""
     end: _End | None = None
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set if the work hangs and is not waited for."""
+    abandoned: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set if the work hangs, and its end is not waited for."""
 
     def note(self, progress: Progress) -> None:
-        """From any thread."""
-        self.progress, self.waits, self.moved_at = progress, None, time.monotonic()
+        """The run made progress. Called from any thread."""
+        self.progress, self.wait_reason, self.moved_at = progress, None, time.monotonic()
 
     def wait(self, reason: str) -> None:
-        """From any thread. It is no hanging: it is seen to, and ends by itself."""
-        self.waits, self.moved_at = reason, time.monotonic()
+        """The run waits, which is not a hang: somebody retries. Called from any thread."""
+        self.wait_reason, self.moved_at = reason, time.monotonic()
 
     def stop(self, why: _End) -> None:
         """End the work; the first reason counts."""
@@ -77,16 +79,16 @@ class _Active:
             self.end = why
             self.work.cancel()
             if why is _End.HUNG:
-                self.gone.set()
+                self.abandoned.set()
 
     def stop_soon(self, why: _End) -> None:
-        """As `stop`, from any thread."""
+        """Like `stop`, from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: everything has ended
-            self.home.call_soon_threadsafe(self.stop, why)
+            self.main_loop.call_soon_threadsafe(self.stop, why)
 
 
 class Runner:
-    """Drives up to `max_concurrent` runs at once."""
+    """Drives up to `max_concurrent` runs at the same time."""
 
     def __init__(
         self,
@@ -98,7 +100,7 @@ class Runner:
         max_concurrent: int,
         phase_timeout_s: float,
     ) -> None:
-        """`phase_timeout_s`: a run without any progress for so long is hung, and fails."""
+        """`phase_timeout_s`: a run without any progress for that long hangs, and fails."""
         self._store = RunStore(sessions)
         self._sessions = sessions
         self._leases = leases
@@ -111,35 +113,35 @@ class Runner:
         self._heartbeat = Heartbeat(url, leases.ttl_s, self._alive, self._lost)
 
     def start(self) -> None:
-        """Claim for ever."""
+        """Start to claim runs."""
         self._heartbeat.start()
-        self._claimer = asyncio.create_task(self._claim_for_ever(), name="run-claimer")
+        self._claimer = asyncio.create_task(self._claim_forever(), name="run-claimer")
 
     def wake(self) -> None:
-        """There may be something to claim."""
+        """Look for runs to claim now: there may be a new one."""
         self._wake.set()
 
     def nudge(self, run_id: str) -> None:
-        """Its owner asked for something: see now, if the run is ours or free."""
+        """The run's owner has asked for something: look for it now, if we drive the run or can claim it."""
         self.wake()
         if (active := self._active.get(run_id)) is not None:
-            asyncio.get_running_loop().create_task(self._beat(active, None)).add_done_callback(_seen)
+            asyncio.get_running_loop().create_task(self._save_progress(active, None)).add_done_callback(_log_failure)
 
     async def close(self) -> None:
-        """Stop all work and hand its runs over."""
+        """Stop all work and hand the runs over."""
         if self._claimer is not None:
             self._claimer.cancel()
             await asyncio.wait({self._claimer})
         for active in list(self._active.values()):
             active.stop(_End.STOPPED)
-        if guards := {active.guard for active in self._active.values() if active.guard is not None}:
-            _, stuck = await asyncio.wait(guards, timeout=_CLOSE_S)
-            for guard in stuck:  # the database is away: the leases lapse
-                guard.cancel()
+        if supervisors := {active.supervisor for active in self._active.values() if active.supervisor is not None}:
+            _, stuck = await asyncio.wait(supervisors, timeout=_CLOSE_S)
+            for supervisor in stuck:  # the database is down: the leases lapse
+                supervisor.cancel()
         await asyncio.to_thread(self._heartbeat.close)
 
     def _alive(self) -> list[Lease]:
-        """The leases to renew, asked by the heartbeat's thread: not those of runs that hang."""
+        """The leases to renew: all but those of runs that hang. Called on the heartbeat's thread."""
         since = time.monotonic() - self._phase_timeout_s
         actives = list(self._active.values())
         for active in actives:
@@ -151,14 +153,14 @@ class Runner:
         if (active := self._active.get(lease.run_id)) is not None and active.lease == lease:
             active.stop_soon(_End.LOST)
 
-    async def _claim_for_ever(self) -> None:
+    async def _claim_forever(self) -> None:
         while True:
             self._wake.clear()
             try:
                 while len(self._active) < self._max_concurrent and (claimed := await self._leases.claim()):
                     self._take(*claimed)
             except DATABASE_DOWN as error:
-                log.warning("the database does not answer, no run is claimed", error=_first_line(error))
+                log.warning("database unavailable, no run is claimed", error=_first_line(error))
             with contextlib.suppress(TimeoutError):
                 # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the event.
                 async with asyncio.timeout(_POLL_S):
@@ -169,19 +171,19 @@ class Runner:
         work = self._driver.drive(run, lease, active.note, active.wait, lambda: active.stop_soon(_End.LOST))
         active.work = asyncio.create_task(work, name=f"run-{run.id}")
         self._active[run.id] = active
-        active.guard = asyncio.create_task(self._see_to_its_end(active), name=f"run-{run.id}-guard")
-        log.info("run claimed", run_id=run.id, epoch=lease.epoch, attempt=run.attempts)
+        active.supervisor = asyncio.create_task(self._supervise(active), name=f"run-{run.id}-supervisor")
+        log.info("run claimed", run_id=run.id, epoch=lease.epoch, claims=run.claims)
 
-    async def _see_to_its_end(self, active: _Active) -> None:
-        """Wait for the work, or for the news that it hangs; then save how it ended."""
+    async def _supervise(self, active: _Active) -> None:
+        """Wait until the work ends or hangs; then save how it ended."""
         assert active.work is not None
-        beat = asyncio.create_task(self._beat_for_ever(active))
-        gone = asyncio.create_task(active.gone.wait())
+        reporting = asyncio.create_task(self._report(active))
+        abandoned = asyncio.create_task(active.abandoned.wait())
         try:
-            await asyncio.wait({active.work, gone}, return_when=asyncio.FIRST_COMPLETED)
-            beat.cancel()
-            gone.cancel()
-            await asyncio.wait({beat, gone})
+            await asyncio.wait({active.work, abandoned}, return_when=asyncio.FIRST_COMPLETED)
+            reporting.cancel()
+            abandoned.cancel()
+            await asyncio.wait({reporting, abandoned})
             await self._settle(active, active.work)
         finally:
             del self._active[active.run.id]
@@ -197,7 +199,7 @@ class Runner:
             case _End.CANCELLED:
                 await self._finish(lease, RunStatus.CANCELLED)
             case _End.PAUSED:
-                await retry_while_database_is_down(lambda: self._store.paused(lease, "asked for by its owner"))
+                await self._suspend(lease, "asked for by its owner")
             case _End.HUNG:
                 phase = active.progress.phase if active.progress else "start"
                 hung = f"the phase {phase} made no progress for {self._phase_timeout_s:.0f} s"
@@ -213,21 +215,22 @@ class Runner:
             await retry_while_database_is_down(lambda: self._leases.release(lease))
         elif isinstance(error, RunBudgetReached):
             shortage = error.shortage
-            await retry_while_database_is_down(lambda: self._store.paused(lease, str(shortage), shortage.figures()))
+            await self._suspend(lease, str(shortage), shortage.figures())
             log.info("run paused: its budget is reached", run_id=lease.run_id, **shortage.figures())
         elif isinstance(error, EngineUnavailable | BackendUnavailable):
-            await retry_while_database_is_down(
-                lambda: self._store.paused(lease, f"{error}; resume it when that is mended")
-            )
-            log.warning("run paused: its backend is away", run_id=lease.run_id, error=str(error))
+            await self._suspend(lease, f"{error}; resume the run when that is fixed")
+            log.warning("run paused: its backend is unavailable", run_id=lease.run_id, error=str(error))
         elif error is not None:
             await self._finish(lease, RunStatus.FAILED, _reason(error))
         else:
             await self._finish(lease, RunStatus.COMPLETED)
 
+    async def _suspend(self, lease: Lease, reason: str, shortage: Mapping[str, Any] | None = None) -> None:
+        await retry_while_database_is_down(lambda: self._store.suspend(lease, reason, shortage))
+
     async def _finish(self, lease: Lease, status: RunStatus, error: str | None = None) -> None:
-        """Save how a run ended, be the database away for up to an hour. After that its lease lapses, and whoever claims
-        it next goes on from what is saved: where everything is, to the same end at once."""
+        """Save how a run ended, even if the database is down for up to an hour. After that its lease lapses, and the
+        next worker finds everything saved and ends the run in the same way."""
 
         async def finish() -> None:
             completed = status is RunStatus.COMPLETED
@@ -238,40 +241,40 @@ class Runner:
         await retry_while_database_is_down(finish)
         log.info("run ended", run_id=lease.run_id, status=status, error=error)
 
-    async def _beat_for_ever(self, active: _Active) -> None:
-        """Save the progress, and hear what the run's owner wishes."""
+    async def _report(self, active: _Active) -> None:
+        """Save the progress and look for requests of the run's owner, again and again."""
         saved: Progress | None = None
         while True:
             progress = active.progress
-            if await self._beat(active, progress if progress != saved else None):
+            if await self._save_progress(active, progress if progress != saved else None):
                 saved = progress
-            await asyncio.sleep(_BEAT_S)
+            await asyncio.sleep(_HEARTBEAT_S)
 
-    async def _beat(self, active: _Active, progress: Progress | None) -> bool:
-        """Whether the progress was saved."""
+    async def _save_progress(self, active: _Active, progress: Progress | None) -> bool:
+        """Returns whether the progress was saved, and does what the run's owner has asked for."""
         try:
-            wishes = await self._store.beat(active.lease, progress, active.waits)
+            pending = await self._store.heartbeat(active.lease, progress, active.wait_reason)
         except DATABASE_DOWN as error:
             log.warning("progress not saved", run_id=active.run.id, error=_first_line(error))
             return False
         except LeaseLost:
             active.stop(_End.LOST)
             return False
-        if wishes.cancel:
+        if pending.cancel:
             active.stop(_End.CANCELLED)
-        elif wishes.pause:
+        elif pending.pause:
             active.stop(_End.PAUSED)
         return True
 
 
-def _seen(task: asyncio.Task[bool]) -> None:
-    """A nudge that failed is made up for by the next beat."""
+def _log_failure(task: asyncio.Task[bool]) -> None:
+    """The next report makes up for a nudge that failed."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.warning("nudge failed", error=_first_line(error))
 
 
 def _reason(error: BaseException) -> str:
-    """What the run's row says of its failure; the unexpected goes to the log with its traceback."""
+    """The failure as saved with the run. Unexpected errors are logged with their traceback."""
     if isinstance(error, _EXPECTED):
         return str(error)
     log.error("run failed unexpectedly", exc_info=error)

@@ -87,7 +87,7 @@ async def _advance(session: AsyncSession, lease: Lease, result: IterationResult)
         .where(lease.held(), Run.next_iteration == result.iteration)
         .values(
             next_iteration=result.iteration + 1,
-            attempts=0,
+            claims=0,
             step=result.step,
             best_step=result.best_step,
             rollouts=Run.rollouts + rollouts,
@@ -103,7 +103,7 @@ async def _advance(session: AsyncSession, lease: Lease, result: IterationResult)
         return True
     saved = select(Run.id).where(lease.held(), Run.next_iteration > result.iteration)
     if (await session.execute(saved)).scalar_one_or_none() is None:
-        raise LeaseLost(f"run {lease.run_id} did not wait for iteration {result.iteration} of epoch {lease.epoch}")
+        raise LeaseLost(lease, f"iteration {result.iteration} is not the next one to save")
     return False
 
 

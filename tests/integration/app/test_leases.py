@@ -15,7 +15,7 @@ from ulid import ULID
 from app.db.session import Sessions, make_engine, make_sessions, migrate, parse_url
 from app.db.tables import Event, Journal, Run
 from app.domain.run_state import RunStatus
-from app.runs.leases import MAX_ATTEMPTS, Lease, LeaseLost, Leases, Limits
+from app.runs.leases import MAX_CLAIMS, Lease, LeaseLost, Leases, Limits
 from app.runs.store import RunStore
 from app.worker.heartbeat import Heartbeat
 from app.worker.journal_store import StoredJournal
@@ -99,9 +99,9 @@ async def test_a_lease_that_lapsed_goes_to_another_with_a_higher_epoch(sessions:
     assert (new.run_id, new.epoch) == (run_id, old.epoch + 1)
     store = RunStore(sessions)
     with pytest.raises(LeaseLost):
-        await store.beat(old, None)
+        await store.heartbeat(old, None)
     await store.finish(old, RunStatus.FAILED, error="a zombie says so")
-    await store.paused(old, "a zombie says so")
+    await store.suspend(old, "a zombie says so")
     await first.release(old)
     run = await store.get(run_id)
     assert (run.status, run.owner, run.error) == ("running", "second", None)
@@ -158,7 +158,7 @@ async def test_an_iteration_is_saved_once_and_none_is_left_out(sessions: Session
     await save_iteration(sessions, lease, rows[0])  # the reply to the first was lost
     after = await RunStore(sessions).get(run_id)
     assert (after.rollouts, after.event_seq, after.next_iteration) == (before.rollouts, before.event_seq, 1)
-    with pytest.raises(LeaseLost, match="did not wait for iteration 2"):
+    with pytest.raises(LeaseLost, match="iteration 2 is not the next one"):
         await save_iteration(sessions, lease, rows[2])
     await save_iteration(sessions, lease, rows[1])
     assert [type for _, type in await events(sessions, run_id)].count("iteration.completed") == 2
@@ -168,7 +168,7 @@ async def test_a_run_that_ends_its_workers_ends_alone(sessions: Sessions) -> Non
     poison = await queued(sessions)
     other = await queued(sessions)
     leases = worker(sessions, "w")
-    for attempt in range(MAX_ATTEMPTS):
+    for attempt in range(MAX_CLAIMS):
         lease = await claimed(leases)
         assert lease.run_id == poison, attempt
         await lapse(sessions, poison)
@@ -182,7 +182,7 @@ async def test_a_run_that_ends_its_workers_ends_alone(sessions: Sessions) -> Non
 async def test_progress_makes_earlier_losses_forgotten(sessions: Sessions) -> None:
     run_id = await queued(sessions)
     leases = worker(sessions, "w")
-    for number in range(2 * MAX_ATTEMPTS):
+    for number in range(2 * MAX_CLAIMS):
         lease = await claimed(leases)
         journal = StoredJournal(sessions, lease, asyncio.get_running_loop(), lambda: None)
         await journal.keep(0, f"rollout/test.greedy/{number}", "{}")
@@ -223,7 +223,7 @@ async def test_no_worker_tells_the_database_its_own_time(sessions: Sessions) -> 
     event.listen(sessions.kw["bind"].sync_engine, "before_cursor_execute", note)
     leases, store = worker(sessions, "w"), RunStore(sessions)
     lease = await claimed(leases)
-    await store.beat(lease, None)
+    await store.heartbeat(lease, None)
     await StoredJournal(sessions, lease, asyncio.get_running_loop(), lambda: None).keep(0, "judge/train", "[]")
     policy = ScriptedPolicy(ModelSpec("p", "m", "learnloop/tiny"), "http://127.0.0.1:9")
     result = replace(scripted_result(policy, 0, 0, 3, "so"), evaluations=())  # a rollout tells when it began

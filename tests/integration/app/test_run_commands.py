@@ -64,7 +64,7 @@ async def test_a_run_is_paused_watched_and_resumed(client: httpx.AsyncClient, lo
     assert (await _runs(client, "resume", run_id)).stdout == f"run {run_id} is queued\n"
     assert (await watching).exit_code == 0
     refused = await _runs(client, "retry", run_id)
-    assert (refused.exit_code, "takes no retry" in refused.stderr) == (1, True)
+    assert (refused.exit_code, "Cannot retry" in refused.stderr) == (1, True)
 
 
 async def test_watch_says_why_a_run_waits(client: httpx.AsyncClient, loop: ScriptedLoop) -> None:

@@ -143,7 +143,7 @@ async def test_a_completed_run_cannot_be_cancelled(data_dir: Path, database_url:
         await run_with(client, run_id, "completed")
         response = await client.post(f"/runs/{run_id}/cancel")
         assert response.status_code == 409
-        assert response.json()["detail"] == "a run that is completed takes no cancel; it takes: fork, delete"
+        assert response.json()["detail"] == "Cannot cancel a completed run. Allowed: fork, delete."
 
 
 async def test_a_failing_loop_fails_its_run_and_the_next_one_goes_on(data_dir: Path, database_url: str) -> None:

@@ -20,9 +20,9 @@ from ulid import ULID
 
 from app.db.session import Sessions, make_engine, make_sessions, migrate
 from app.db.tables import Event, Iteration, Run, WebhookDelivery, WebhookEndpoint
-from app.domain.run_state import TERMINAL, RunStatus, Verb, allowed, moves
+from app.domain.run_state import TERMINAL, Move, RunStatus, Verb, allowed
 from app.errors import NotAllowed
-from app.runs.leases import MAX_ATTEMPTS, Lease, LeaseLost, Leases, Limits
+from app.runs.leases import MAX_CLAIMS, Lease, LeaseLost, Leases, Limits
 from app.runs.store import RunStore
 from app.webhooks.queue import note, take
 from app.webhooks.sender import Reply
@@ -37,6 +37,11 @@ _SEQUENCES = int(os.environ.get("LEARNLOOP_SEQUENCES", "40"))
 _PHASES = (Phase.generate,) if os.environ.get("LEARNLOOP_SHRINK") == "0" else tuple(Phase)
 _ITERATIONS = 50
 _ENDS = {f"run.{status}" for status in TERMINAL}
+_ENDINGS = {
+    RunStatus.COMPLETED: Move.COMPLETE,
+    RunStatus.FAILED: Move.FAIL,
+    RunStatus.CANCELLED: Move.STOP,
+}
 _LEASES = st.sampled_from([0, 0, 0, 0, 0, 1, 2])
 """Of the leases that were ever given, how many came after it: mostly the newest, else hardly anything is committed."""
 _CRASH = st.sampled_from([*[None] * 48, *range(16)])
@@ -61,7 +66,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self._given: list[Lease] = []
         self._status = RunStatus.QUEUED
         self._lapsed = False
-        self._attempts = 0
+        self._claims = 0
         self._done = 0
         self._entries = 0
         self._cancel = self._pause = False
@@ -91,7 +96,7 @@ class LeaseMachine(RuleBasedStateMachine):
             base_model="tiny",
             iterations_total=_ITERATIONS,
         )
-        self._do(self._store.create(run, beside=self._listen))
+        self._do(self._store.create(run, also=self._listen))
 
     async def _listen(self, session: AsyncSession) -> None:
         session.add(WebhookEndpoint(id=self._id, run_id=self._id, url="http://receiver.example", events=[]))
@@ -110,25 +115,23 @@ class LeaseMachine(RuleBasedStateMachine):
     def _holds(self, lease: Lease) -> bool:
         return self._status is RunStatus.RUNNING and lease == self._given[-1]
 
-    def _move(self, status: RunStatus) -> None:
-        assert status in moves(self._status)
-        self._status = status
-        if status is not RunStatus.RUNNING:
-            self._lapsed = False
+    def _move(self, move: Move) -> None:
+        assert self._status in move.sources
+        self._status, self._lapsed = move.target, False
 
     @rule(worker=st.integers(0, 1), crash=_CRASH)
     def claim(self, worker: int, crash: int | None) -> None:
         free = self._status is RunStatus.QUEUED or (self._status is RunStatus.RUNNING and self._lapsed)
         with self._dying(crash):
             claimed = self._do(self._workers[worker].claim())
-            assert (claimed is not None) == (free and self._attempts < MAX_ATTEMPTS)
+            assert (claimed is not None) == (free and self._claims < MAX_CLAIMS)
             if claimed is not None:
                 assert claimed[1].epoch == len(self._given) + 1
                 self._given.append(claimed[1])
-                self._attempts += 1
-                self._status, self._lapsed = RunStatus.RUNNING, False
+                self._claims += 1
+                self._move(Move.CLAIM)
             elif free:
-                self._move(RunStatus.FAILED)
+                self._move(Move.GIVE_UP)
 
     @rule(forward=st.sampled_from([True, True, True, False]))
     def time_passes(self, forward: bool) -> None:
@@ -148,12 +151,12 @@ class LeaseMachine(RuleBasedStateMachine):
         if (lease := self._lease(back)) is None:
             return
         try:
-            wishes = self._do(self._store.beat(lease, None))
+            pending = self._do(self._store.heartbeat(lease, None))
         except LeaseLost:
             assert not self._holds(lease)
         else:
             assert self._holds(lease)
-            assert (wishes.cancel, wishes.pause) == (self._cancel, self._pause)
+            assert (pending.cancel, pending.pause) == (self._cancel, self._pause)
 
     @rule(back=_LEASES, crash=_CRASH)
     def keep(self, back: int, crash: int | None) -> None:
@@ -167,7 +170,7 @@ class LeaseMachine(RuleBasedStateMachine):
             else:
                 assert self._holds(lease)
                 self._entries += 1
-                self._attempts = 0
+                self._claims = 0
 
     async def _keep(self, lease: Lease) -> None:
         journal = StoredJournal(self._sessions, lease, asyncio.get_running_loop(), lambda: None)
@@ -188,7 +191,7 @@ class LeaseMachine(RuleBasedStateMachine):
                 assert ahead <= 0
                 if ahead == 0:
                     self._done += 1
-                    self._attempts = 0
+                    self._claims = 0
                 if again:
                     self._do(self._save(lease, iteration))
 
@@ -206,8 +209,8 @@ class LeaseMachine(RuleBasedStateMachine):
         with self._dying(crash):
             self._do(holder.release(lease))
             if self._holds(lease):
-                self._move(RunStatus.QUEUED)
-                self._attempts = max(self._attempts - 1, 0)
+                self._move(Move.RELEASE)
+                self._claims = max(self._claims - 1, 0)
 
     @rule(back=_LEASES, how=st.sampled_from(sorted(TERMINAL)), crash=_CRASH)
     def finish(self, back: int, how: RunStatus, crash: int | None) -> None:
@@ -217,16 +220,16 @@ class LeaseMachine(RuleBasedStateMachine):
         with self._dying(crash):
             self._do(self._store.finish(lease, how, error=error))
             if self._holds(lease):
-                self._move(how)
+                self._move(_ENDINGS[how])
 
     @rule(back=_LEASES, crash=_CRASH)
     def stop_for_a_pause(self, back: int, crash: int | None) -> None:
         if (lease := self._lease(back)) is None:
             return
         with self._dying(crash):
-            self._do(self._store.paused(lease, "asked for"))
+            self._do(self._store.suspend(lease, "asked for"))
             if self._holds(lease):
-                self._move(RunStatus.PAUSED)
+                self._move(Move.SUSPEND)
                 self._pause = False
 
     @rule(verb=st.sampled_from([Verb.CANCEL, Verb.PAUSE, Verb.RESUME, Verb.RETRY]))
@@ -239,13 +242,13 @@ class LeaseMachine(RuleBasedStateMachine):
             return
         assert verb in allowed(self._status)
         if verb in (Verb.RESUME, Verb.RETRY):
-            self._move(RunStatus.QUEUED)
-            self._attempts, self._cancel, self._pause = 0, False, False
+            self._move(Move.RESUME if verb is Verb.RESUME else Move.RETRY)
+            self._claims, self._cancel, self._pause = 0, False, False
         elif self._status is RunStatus.RUNNING:
             self._cancel |= verb is Verb.CANCEL
             self._pause |= verb is Verb.PAUSE
         elif self._status is not RunStatus.CANCELLED:
-            self._move(RunStatus.CANCELLED if verb is Verb.CANCEL else RunStatus.PAUSED)
+            self._move(Move.CANCEL if verb is Verb.CANCEL else Move.PAUSE)
         assert status is self._status
 
     @rule(crash=st.booleans())
@@ -272,7 +275,7 @@ class LeaseMachine(RuleBasedStateMachine):
             events = (await session.execute(select(Event).order_by(Event.seq))).scalars().all()
             iterations = list(await session.scalars(select(Iteration.iteration).order_by(Iteration.iteration)))
             told = list(await session.scalars(select(WebhookDelivery.event_seq).order_by(WebhookDelivery.seq)))
-        assert (run.status, run.epoch, run.attempts) == (self._status, len(self._given), self._attempts)
+        assert (run.status, run.epoch, run.claims) == (self._status, len(self._given), self._claims)
         assert run.owner == (self._given[-1].worker if self._status is RunStatus.RUNNING else None) or (
             self._status not in (RunStatus.RUNNING, *TERMINAL) and run.owner is None
         )
