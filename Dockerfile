@@ -6,11 +6,11 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /opt/venv
 ENV PATH=/opt/venv/bin:$PATH
 WORKDIR /srv/learnloop
-# Dependencies first: this layer stays as long as pyproject.toml does.
-COPY pyproject.toml ./
+# Dependencies first: this layer stays as long as these two files do.
+COPY pyproject.toml constraints.txt ./
 RUN python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
     print(*p['dependencies'], *p['optional-dependencies']['embedded'], *p['optional-dependencies']['export'], sep='\n')" > /tmp/requirements.txt \
-    && pip install --extra-index-url "$TORCH_INDEX" --requirement /tmp/requirements.txt
+    && pip install --extra-index-url "$TORCH_INDEX" --constraint constraints.txt --requirement /tmp/requirements.txt
 COPY README.md LICENSE ./
 COPY alembic ./alembic
 COPY app ./app

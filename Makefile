@@ -2,33 +2,43 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Two stamps, because the demo needs less than the tests: what was installed last, and with what.
+RUNTIME := $(VENV)/.runtime
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-sales serve test check bench bench-learning
+.PHONY: help install demo demo-sales serve test check bench bench-learning constraints
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 24
 
 install: $(INSTALLED) ## a virtual environment in .venv with everything that the demo and the tests need
 
-$(INSTALLED): pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[embedded,dev]'
+$(RUNTIME): pyproject.toml constraints.txt scripts/install.py
+	$(PYTHON) scripts/install.py embedded
 	@touch $@
 
-demo: $(INSTALLED) ## train the email agent on this machine and ask it, before and after
+$(INSTALLED): pyproject.toml constraints.txt scripts/install.py
+	$(PYTHON) scripts/install.py embedded,dev
+	@touch $(RUNTIME) $@
+
+constraints: ## the newest versions that fit each other, in constraints.txt; with ARGS="-P NAME" of one package only
+	PATH="$(BIN):$$PATH" UV_CUSTOM_COMPILE_COMMAND="make constraints" uv pip compile --quiet --universal \
+		--python-version 3.11 --no-annotate --extra embedded --extra export --extra bench --extra dev \
+		--output-file constraints.txt $(or $(ARGS),--upgrade) pyproject.toml
+
+demo: $(RUNTIME) ## train the email agent on this machine and ask it, before and after
 	@$(BIN)/learnloop demo $(ARGS)
 
-demo-sales: $(INSTALLED) ## the same with the sales-email agent on a knowledge graph
+demo-sales: $(RUNTIME) ## the same with the sales-email agent on a knowledge graph
 	@$(BIN)/learnloop demo --environment sales_email $(ARGS)
 
-serve: $(INSTALLED) ## the service on http://127.0.0.1:8000
+serve: $(RUNTIME) ## the service on http://127.0.0.1:8000
 	@$(BIN)/learnloop serve $(ARGS)
 
 test: $(INSTALLED) ## all tests
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=10 $(ARGS)
 
 check: $(INSTALLED) ## lint, formatting, imports and types
 	$(BIN)/ruff check .
@@ -37,7 +47,7 @@ check: $(INSTALLED) ## lint, formatting, imports and types
 	$(BIN)/mypy
 
 bench: $(INSTALLED) ## speed beside transformers and TRL, the service under load, what an iteration spends on neither
-	$(BIN)/python -m pip install --quiet --editable '.[embedded,bench]'
+	$(PYTHON) scripts/install.py embedded,bench
 	@for name in sampling trl_rollouts service_under_load iteration_overhead ruler; do \
 		echo; echo "== $$name"; $(BIN)/python -m benchmarks.$$name $(ARGS) || exit; \
 	done

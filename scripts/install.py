@@ -1,0 +1,107 @@
+"""Install Learnloop and its dependencies into `.venv`: with uv, which takes seconds, or else with pip.
+
+    python3 scripts/install.py embedded,dev
+
+The versions are those of `constraints.txt`. uv comes from PATH or from the package index. It reads nothing of pip's
+configuration, so the indexes, local wheels and certificates that pip is configured with are passed on to it.
+"""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
+PYTHON = BIN / "python"
+
+# Each setting of pip and the variable that says the same to uv.
+UV_VARIABLES = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "trusted-host": "UV_INSECURE_HOST",
+    "cert": "SSL_CERT_FILE",
+}
+# uv separates the indexes by spaces, as pip does, but these by commas.
+COMMAS = {"UV_FIND_LINKS"}
+# Of pip's sections these apply to an installation; the first one that has a setting decides.
+SECTIONS = (":env:", "install", "global")
+
+
+def main(extras: str) -> int:
+    """Install with `extras`, such as `embedded,dev`; the exit status of the installer."""
+    wanted = ["--constraint", str(ROOT / "constraints.txt"), "--editable", f"{ROOT}[{extras}]"]
+    uv = find_uv()
+    if uv:
+        settings = uv_settings(pip_configuration(), os.environ)
+        command = [uv, "pip", "install", "--quiet", "--python", str(PYTHON), "pip", *wanted]
+        if subprocess.run(command, env=os.environ | settings).returncode == 0:
+            return 0
+        print("uv could not install it; now with pip", file=sys.stderr)
+    if not has_pip(PYTHON):
+        subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
+    # What is imported compiles itself at its first import; compiling everything beforehand takes a minute.
+    return subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", "--no-compile", *wanted]).returncode
+
+
+def find_uv() -> str | None:
+    """uv of PATH, or else of the environment, where this puts it; None if there is none to be had. Makes the
+    environment: without pip where uv or this interpreter's pip can do its work, because pip takes seconds to unpack."""
+    on_path = shutil.which("uv")
+    if PYTHON.exists():
+        return on_path or shutil.which("uv", path=str(BIN)) or _add_uv([PYTHON, "-m", "pip"])
+    if on_path or has_pip(Path(sys.executable)):
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(VENV)], check=True)
+        return on_path or _add_uv([sys.executable, "-m", "pip", "--python", PYTHON])
+    subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
+    return _add_uv([PYTHON, "-m", "pip"])
+
+
+def _add_uv(pip: list[str | Path]) -> str | None:
+    done = subprocess.run([*pip, "install", "--quiet", "--no-compile", "uv"], stderr=subprocess.DEVNULL)
+    return shutil.which("uv", path=str(BIN)) if done.returncode == 0 else None
+
+
+def has_pip(python: Path) -> bool:
+    """Whether this interpreter exists and has pip."""
+    command = [python, "-c", "import pip"]
+    return python.exists() and subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 0
+
+
+def pip_configuration() -> dict[str, str]:
+    """pip's settings by their names, from its files and from the environment; empty without pip."""
+    python = next((python for python in (Path(sys.executable), PYTHON) if has_pip(python)), None)
+    if python is None:
+        return {}
+    listed = subprocess.run([python, "-m", "pip", "config", "list"], capture_output=True, text=True)
+    return read_configuration(listed.stdout) if listed.returncode == 0 else {}
+
+
+def read_configuration(listed: str) -> dict[str, str]:
+    """What `pip config list` printed: lines such as `global.find-links='/opt/wheels'`."""
+    found: dict[str, dict[str, str]] = {section: {} for section in SECTIONS}
+    for line in listed.splitlines():
+        name, _, value = line.partition("=")
+        section, _, setting = name.rpartition(".")
+        if section in found:
+            found[section][setting] = str(ast.literal_eval(value))
+    return {setting: value for section in reversed(SECTIONS) for setting, value in found[section].items()}
+
+
+def uv_settings(pip: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that tell uv what pip is configured with. What is set for uv itself stays as it is."""
+    settings = {}
+    for setting, variable in UV_VARIABLES.items():
+        if pip.get(setting) and variable not in environment:
+            settings[variable] = ("," if variable in COMMAS else " ").join(pip[setting].split())
+    # As pip does: the best version of all indexes, not of the first one that knows the package.
+    return {"UV_INDEX_STRATEGY": "unsafe-best-match"} | settings if "UV_INDEX" in settings else settings
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
