@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 INSTALLED := $(VENV)/.installed
 ARGS ?=
+# Modules are compiled when they are first imported, not at the installation: what is compiled has to be kept.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo demo-sales serve test check bench bench-learning constraints

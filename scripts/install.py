@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,7 +54,7 @@ def find_uv() -> str | None:
     environment: without pip where uv or this interpreter's pip can do its work, because pip takes seconds to unpack."""
     on_path = shutil.which("uv")
     if PYTHON.exists():
-        return on_path or shutil.which("uv", path=str(BIN)) or _add_uv([PYTHON, "-m", "pip"])
+        return on_path or shutil.which("uv", path=BIN) or _add_uv([PYTHON, "-m", "pip"])
     if on_path or has_pip(Path(sys.executable)):
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(VENV)], check=True)
         return on_path or _add_uv([sys.executable, "-m", "pip", "--python", PYTHON])
@@ -62,14 +62,14 @@ def find_uv() -> str | None:
     return _add_uv([PYTHON, "-m", "pip"])
 
 
-def _add_uv(pip: list[str | Path]) -> str | None:
+def _add_uv(pip: Sequence[str | Path]) -> str | None:
     done = subprocess.run([*pip, "install", "--quiet", "--no-compile", "uv"], stderr=subprocess.DEVNULL)
-    return shutil.which("uv", path=str(BIN)) if done.returncode == 0 else None
+    return shutil.which("uv", path=BIN) if done.returncode == 0 else None
 
 
 def has_pip(python: Path) -> bool:
     """Whether this interpreter exists and has pip."""
-    command = [python, "-c", "import pip"]
+    command = (python, "-c", "import pip")
     return python.exists() and subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 0
 
 
@@ -97,10 +97,12 @@ def uv_settings(pip: Mapping[str, str], environment: Mapping[str, str]) -> dict[
     """The variables that tell uv what pip is configured with. What is set for uv itself stays as it is."""
     settings = {}
     for setting, variable in UV_VARIABLES.items():
-        if pip.get(setting) and variable not in environment:
+        if pip.get(setting):
             settings[variable] = ("," if variable in COMMAS else " ").join(pip[setting].split())
-    # As pip does: the best version of all indexes, not of the first one that knows the package.
-    return {"UV_INDEX_STRATEGY": "unsafe-best-match"} | settings if "UV_INDEX" in settings else settings
+    if "UV_INDEX" in settings:
+        # As pip does: the best version of all indexes, not of the first one that knows the package.
+        settings["UV_INDEX_STRATEGY"] = "unsafe-best-match"
+    return {variable: value for variable, value in settings.items() if variable not in environment}
 
 
 if __name__ == "__main__":

@@ -1,49 +1,101 @@
 """Fixtures that all tests may use."""
 
 import asyncio
+import os
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import certifi
 import psycopg
 import pytest
 from sqlalchemy import URL
 from ulid import ULID
 
+from app.db.session import make_engine, migrate
 from app.processes.postgres import EmbeddedPostgres
 from training.engine.cpu_mode import set_cpu_mode
 
 set_cpu_mode()  # tests that run the engine in this process want it as exact as in its own
 
+_TEMPLATE = "migrated"
+_NOT_DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
+"""What makes data outlive a crash of the machine, which no test of a shared server is about."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_authorities(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Every HTTP client reads the certificate authorities, which takes it longer than a local request: here it is one
+    authority. No test speaks to a server of the world."""
+    first, end, _ = Path(certifi.where()).read_text().partition("-----END CERTIFICATE-----\n")
+    file = tmp_path_factory.mktemp("authorities") / "one.pem"
+    file.write_text(first + end)
+    os.environ["SSL_CERT_FILE"] = str(file)
+
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[URL]:
-    """A real Postgres for the session. It lives on an event loop of its own, because each test has another."""
+    """A real Postgres for the session, with a database at the newest schema that others are copied from. It lives on an
+    event loop of its own, because each test has another."""
     directory = tempfile.TemporaryDirectory(prefix="learnloop-test-")
     server = EmbeddedPostgres(Path(directory.name))
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="postgres")
     thread.start()
+
+    def run(work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, loop).result(timeout=60)
+
     try:
-        asyncio.run_coroutine_threadsafe(server.start(), loop).result(timeout=60)
+        run(server.start())
+        run(_prepare(server.url))
         yield server.url
     finally:
-        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(timeout=60)
+        run(server.stop())
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
         directory.cleanup()
 
 
+async def _prepare(server: URL) -> None:
+    async with await psycopg.AsyncConnection.connect(_conninfo(server), autocommit=True) as admin:
+        for setting in _NOT_DURABLE:
+            await admin.execute(f"ALTER SYSTEM SET {setting} = off".encode())
+        await admin.execute("SELECT pg_reload_conf()")
+        await admin.execute(f"CREATE DATABASE {_TEMPLATE}".encode())
+    engine = make_engine(server.set(database=_TEMPLATE))
+    await migrate(engine)
+    await engine.dispose()
+
+
+def _conninfo(server: URL) -> str:
+    return f"host='{server.query['host']}' user=postgres dbname=postgres"
+
+
 @pytest.fixture
 async def database_url(postgres: URL) -> AsyncIterator[str]:
-    """An empty database for one test."""
+    """A database for one test, with the newest schema and without a row."""
+    async with _database(postgres, _TEMPLATE) as url:
+        yield url
+
+
+@pytest.fixture
+async def empty_database_url(postgres: URL) -> AsyncIterator[str]:
+    """A database for one test, without a schema."""
+    async with _database(postgres, "template1") as url:
+        yield url
+
+
+@asynccontextmanager
+async def _database(server: URL, template: str) -> AsyncIterator[str]:
     name = f"t{ULID()}".lower()
-    conninfo = f"host='{postgres.query['host']}' user=postgres dbname=postgres"
-    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as admin:
-        await admin.execute(f"CREATE DATABASE {name}".encode())
-        yield postgres.set(drivername="postgresql", database=name).render_as_string(hide_password=False)
+    async with await psycopg.AsyncConnection.connect(_conninfo(server), autocommit=True) as admin:
+        await admin.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
+        yield server.set(drivername="postgresql", database=name).render_as_string(hide_password=False)
         await admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 

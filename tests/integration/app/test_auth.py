@@ -133,7 +133,7 @@ async def test_a_refused_body_is_not_read(service: Keyed) -> None:
     reader, writer = await asyncio.open_connection(host, port)
     writer.write(b"POST /graphs HTTP/1.1\r\nHost: a\r\nContent-Length: 30000000\r\n\r\n")
     await writer.drain()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert (await reader.readline()).startswith(b"HTTP/1.1 401")
     writer.close()
 
@@ -219,7 +219,7 @@ async def test_an_open_stream_ends_with_its_key(data_dir: Path, database_url: st
             ask = partial(service.client.get, path, headers=bearer(new.key))
             await answered(ask, lambda response: response.status_code == 401)
             assert (await service.client.post(f"{path}/pause", headers=operator)).status_code < 300
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 heard += "".join([part async for part in parts])
         assert "event: run.created" in heard
         assert "run.paused" not in heard

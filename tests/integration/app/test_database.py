@@ -10,8 +10,8 @@ from sqlalchemy import Connection, text
 from app.db.session import SchemaError, make_engine, migrate, parse_url, scripts
 
 
-async def test_migrations_make_exactly_what_the_rows_need(database_url: str) -> None:
-    engine = make_engine(parse_url(database_url))
+async def test_migrations_make_exactly_what_the_rows_need(empty_database_url: str) -> None:
+    engine = make_engine(parse_url(empty_database_url))
     await migrate(engine)
 
     def check(connection: Connection) -> None:
@@ -30,8 +30,8 @@ async def test_migrations_make_exactly_what_the_rows_need(database_url: str) -> 
     await engine.dispose()
 
 
-async def test_services_that_start_at_once_migrate_once(database_url: str) -> None:
-    engines = [make_engine(parse_url(database_url)) for _ in range(4)]
+async def test_services_that_start_at_once_migrate_once(empty_database_url: str) -> None:
+    engines = [make_engine(parse_url(empty_database_url)) for _ in range(4)]
     await asyncio.gather(*map(migrate, engines))
     async with engines[0].connect() as connection:
         assert (await connection.execute(text("SELECT count(*) FROM alembic_version"))).scalar_one() == 1
@@ -39,8 +39,8 @@ async def test_services_that_start_at_once_migrate_once(database_url: str) -> No
         await engine.dispose()
 
 
-async def test_a_newer_schema_is_refused(database_url: str) -> None:
-    engine = make_engine(parse_url(database_url))
+async def test_a_newer_schema_is_refused(empty_database_url: str) -> None:
+    engine = make_engine(parse_url(empty_database_url))
     await migrate(engine)
     async with engine.begin() as connection:
         await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))

@@ -37,8 +37,8 @@ def _migrate(connection: Connection) -> set[tuple[str, str]]:
     return {(project, sha256) for project, sha256 in found}
 
 
-async def test_documents_become_those_of_the_projects_that_use_them(database_url: str) -> None:
-    engine = make_engine(parse_url(database_url))
+async def test_documents_become_those_of_the_projects_that_use_them(empty_database_url: str) -> None:
+    engine = make_engine(parse_url(empty_database_url))
     async with engine.begin() as connection:
         found = await connection.run_sync(_migrate)
     await engine.dispose()

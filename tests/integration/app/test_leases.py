@@ -206,7 +206,7 @@ async def test_a_run_that_somebody_else_moves_is_not_claimed_meanwhile(sessions:
         run = await session.get_one(Run, cancelled, with_for_update={"key_share": True})
         run.status = RunStatus.CANCELLED
         await session.flush()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert (await claimed(worker(sessions, "w"))).run_id == free
             assert await worker(sessions, "w").claim() is None
     assert await worker(sessions, "w").claim() is None

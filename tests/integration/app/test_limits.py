@@ -76,7 +76,7 @@ async def _reply(port: int, *parts: bytes) -> bytes:
         for part in parts:
             writer.write(part)
             await writer.drain()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await reader.read()
     except ConnectionError:
         return b""  # closed while we were still sending

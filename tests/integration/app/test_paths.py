@@ -129,7 +129,7 @@ async def _raw(client: httpx.AsyncClient, method: str, target: str) -> bytes:
     reader, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
     head = f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
     writer.write(head.encode("latin-1", "replace"))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         reply = await reader.read()
     writer.close()
     return reply

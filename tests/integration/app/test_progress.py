@@ -152,7 +152,7 @@ async def test_a_stream_of_a_run_that_is_deleted_ends(database_url: str) -> None
         feed.start()
         async with here.sessions.begin() as session:
             await session.execute(delete(Run).where(Run.id == run_id))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert [seen async for seen in feed.watch(run_id, last) if seen] == []
         await feed.close()
 
@@ -169,7 +169,7 @@ async def test_a_service_that_stops_ends_its_streams(database_url: str) -> None:
         watching = [asyncio.create_task(watch()) for _ in range(3)]
         await until(lambda: feed._tails[run_id].watchers == 3)
         feed.end()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert await asyncio.gather(*watching) == [[], [], []]
 
 
@@ -181,7 +181,7 @@ async def test_an_event_whose_hint_is_lost_is_seen_all_the_same(database_url: st
         nowhere = parse_url(database_url).set(database="nowhere")
         feed = EventFeed(here.sessions, nowhere, lambda: None)
         feed.start()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             waits = asyncio.create_task(anext(each async for each in feed.watch(run_id, last) if each))
             await until(lambda: feed._tails[run_id].events)  # a look was there: the watcher waits
             await here.event(run_id)

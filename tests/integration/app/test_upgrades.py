@@ -60,9 +60,9 @@ def _id(mark: str) -> str:
 
 
 @pytest.fixture(params=REVISIONS)
-async def old(request: pytest.FixtureRequest, database_url: str) -> AsyncIterator[AsyncEngine]:
+async def old(request: pytest.FixtureRequest, empty_database_url: str) -> AsyncIterator[AsyncEngine]:
     """A database as the services up to that revision left it."""
-    engine = make_engine(parse_url(database_url))
+    engine = make_engine(parse_url(empty_database_url))
     async with engine.begin() as connection:
         for file in FILES:
             if file.stem <= request.param:
@@ -171,8 +171,8 @@ async def test_old_journals_documents_and_keys_are_still_read(old: AsyncEngine, 
         assert (await client.get(f"/runs/{_id('3R')}", headers=bearer(REVOKED_KEY))).status_code == 401
 
 
-async def test_an_old_worker_refuses_a_new_schema_and_says_so(database_url: str, data_dir: Path) -> None:
-    engine = make_engine(parse_url(database_url))
+async def test_an_old_worker_refuses_a_new_schema_and_says_so(empty_database_url: str, data_dir: Path) -> None:
+    engine = make_engine(parse_url(empty_database_url))
     await migrate(engine)
     async with engine.begin() as connection:
         await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
@@ -181,7 +181,7 @@ async def test_an_old_worker_refuses_a_new_schema_and_says_so(database_url: str,
     await engine.dispose()
     worker = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "app.cli", "worker"),
-        env=_environment(data_dir, DATABASE_URL=database_url) | {"PYTHONPATH": str(ROOT)},
+        env=_environment(data_dir, DATABASE_URL=empty_database_url) | {"PYTHONPATH": str(ROOT)},
         cwd="/",
         stderr=asyncio.subprocess.PIPE,
     )

@@ -33,5 +33,5 @@ async def test_a_close_that_comes_together_with_a_wake_up_ends_it() -> None:
     await dispatcher.waiting.wait()
     await asyncio.sleep(0)  # it waits for the event now
     dispatcher.wake()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await dispatcher.close()
