@@ -12,6 +12,7 @@ from typing import Any
 import certifi
 import psycopg
 import pytest
+from hypothesis import settings
 from sqlalchemy import URL
 from ulid import ULID
 
@@ -20,6 +21,11 @@ from app.processes.postgres import EmbeddedPostgres
 from training.engine.cpu_mode import set_cpu_mode
 
 set_cpu_mode()  # tests that run the engine in this process want it as exact as in its own
+
+# Few examples before a commit; no deadlines, because machines have other work. `--hypothesis-profile nightly` has more.
+settings.register_profile("commit", max_examples=30, deadline=None)
+settings.register_profile("nightly", max_examples=1_000, deadline=None)
+settings.load_profile("commit")
 
 _TEMPLATE = "migrated"
 _NOT_DURABLE = ("fsync", "full_page_writes", "synchronous_commit")

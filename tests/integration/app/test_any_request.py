@@ -8,7 +8,7 @@ from app.main import create_app
 from benchmarks.api_fuzz import fuzz
 from tests.integration.app.served import settings_for
 
-EXAMPLES = 8
+EXAMPLES = 5
 """Of each operation; `python -m benchmarks.api_fuzz` makes more of more kinds."""
 
 

@@ -1,4 +1,4 @@
-"""One engine process for all tests of a module, and clients for it."""
+"""One engine process for all tests of this folder, and clients for it."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("base") / "tiny")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def engine(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
     """A running engine with the base model `tiny`."""
     with EngineProcess(tmp_path_factory.mktemp("engine"), "--base-model", f"tiny={base}", "--slots", "8") as process:

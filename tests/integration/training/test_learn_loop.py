@@ -325,7 +325,7 @@ async def test_what_the_backend_raises_passes_through() -> None:
 async def test_cancelling_leaves_no_rollout_running() -> None:
     async with left_as_it_was(), scripted_chat(hang) as model:
         work = asyncio.create_task(run(model))
-        await until(lambda: model.answering >= CONFIG.concurrency, 30)
+        await until(lambda: model.answering >= CONFIG.concurrency)
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
             await work

@@ -108,7 +108,7 @@ async def test_cancelling_in_the_middle_of_rollouts_leaves_the_engine_idle(
 
         await begun.wait()
         at_first = await sampling_s()
-        await answered(sampling_s, lambda seconds: seconds >= at_first + 0.2, 30)
+        await answered(sampling_s, lambda seconds: seconds >= at_first + 0.2)
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
             await work
