@@ -39,13 +39,13 @@ def usable(settings: Settings) -> list[str]:
 def refusal(settings: Settings, name: str, base_model: str | None = None) -> str | None:
     """Why a run cannot have that backend, with that base model, and what to do about it; None: it can."""
     if name not in NAMES:
-        return f"no backend named {name!r}; there are: {', '.join(NAMES)}"
+        return f"Unknown backend {name!r}. Available: {', '.join(NAMES)}."
     if name == serverless.NAME and settings.wandb_api_key is None:
-        return f"serverless trains at Weights & Biases and needs the setting {KEY_SETTING}"
+        return f"The backend serverless (W&B Training) needs the setting {KEY_SETTING}."
     if name == local.NAME and (lacks := missing()) is not None:
-        return f"local is not available here: {lacks}"
+        return f"The backend local is not available here: {lacks}"
     if name != embedded.NAME and base_model == TINY_BASE:
-        return f"{name} has no base model {TINY_BASE}: name another one in model.base_model or ART_BASE_MODEL"
+        return f"The backend {name} does not have the base model {TINY_BASE}; set model.base_model or ART_BASE_MODEL."
     return None
 
 

@@ -23,14 +23,14 @@ DATABASE_DOWN = (
     PsycopgOperationalError,
     PsycopgInternalError,
 )
-"""What a lost, full, restarting or read-only database raises: worth a retry, nobody's mistake. (Read-only, as a standby
-is after a failover, and a transaction that idled too long are internal errors to Python's drivers.)"""
+"""What a lost, full, restarting or read-only database raises; worth a retry. (To Python's drivers a read-only database,
+such as a standby after a failover, and a transaction that idled too long are internal errors.)"""
 
 log = structlog.get_logger(__name__)
 
 
 class ServiceError(Exception):
-    """Something that a caller is told; the message is the problem's `detail`."""
+    """An error that is reported to the caller; its message is the `detail` of the problem document."""
 
     status: ClassVar[int] = 500
     title: ClassVar[str] = "Internal error"
@@ -40,12 +40,12 @@ class ServiceError(Exception):
         return {}
 
     def headers(self) -> Mapping[str, str]:
-        """Further headers of the reply."""
+        """Further headers of the response."""
         return {}
 
 
 class Unauthorized(ServiceError):
-    """Nobody who may come in asks."""
+    """The request has no valid credentials."""
 
     status = 401
     title = "Not authenticated"
@@ -55,28 +55,28 @@ class Unauthorized(ServiceError):
 
 
 class Forbidden(ServiceError):
-    """The caller may not do that."""
+    """The caller is not allowed to do this."""
 
     status = 403
     title = "Forbidden"
 
 
 class NotFound(ServiceError):
-    """There is no such run, trajectory or model."""
+    """The run, trajectory, model or other object does not exist."""
 
     status = 404
     title = "Not found"
 
 
 class Conflict(ServiceError):
-    """The request does not fit the state of things."""
+    """The request conflicts with the current state."""
 
     status = 409
     title = "Conflict"
 
 
 class StillRunning(Conflict):
-    """The same request is under way already."""
+    """The same request is already being handled."""
 
     title = "Still running"
 
@@ -89,7 +89,7 @@ class StillRunning(Conflict):
 
 
 class NotAllowed(Conflict):
-    """The run is in a state that does not allow what was asked of it."""
+    """The status of the run does not allow this operation."""
 
     title = "Not allowed in this state"
 
@@ -102,12 +102,12 @@ class NotAllowed(Conflict):
 
 
 class ModelBusy(Conflict):
-    """Another live run trains the model."""
+    """Another active run is training the model."""
 
     title = "Model in use"
 
     def __init__(self, model: str, run_id: str) -> None:
-        super().__init__(f"run {run_id} is training {model}; wait for it, cancel it, or name another model")
+        super().__init__(f"Run {run_id} is training {model}. Wait for it, cancel it, or choose another model.")
         self.run_id = run_id
 
     def members(self) -> Mapping[str, Any]:
@@ -115,7 +115,7 @@ class ModelBusy(Conflict):
 
 
 class InvalidRequest(ServiceError):
-    """A field of the request is well-formed but cannot be used."""
+    """A field of the request is well-formed, but its value cannot be used."""
 
     status = 422
     title = "Invalid request"
@@ -129,7 +129,7 @@ class InvalidRequest(ServiceError):
 
 
 class TooManyRequests(ServiceError):
-    """The caller asks too often."""
+    """The caller exceeds its request rate."""
 
     status = 429
     title = "Too many requests"
@@ -143,17 +143,17 @@ class TooManyRequests(ServiceError):
 
 
 class BadGateway(ServiceError):
-    """The model behind the service did not give an answer."""
+    """The model did not give an answer."""
 
     status = 502
     title = "No answer from the model"
 
 
 class Unavailable(ServiceError):
-    """Something the service needs is not there right now."""
+    """Something that the service needs is temporarily unavailable."""
 
     status = 503
-    title = "Not available now"
+    title = "Temporarily unavailable"
 
     def __init__(self, message: str, retry_after_s: int = 5) -> None:
         super().__init__(message)
@@ -166,13 +166,13 @@ class Unavailable(ServiceError):
 def problem(
     status: int, title: str, detail: str, *, headers: Mapping[str, str] | None = None, **members: Any
 ) -> JSONResponse:
-    """A problem document; `type` is about:blank, so `title` and `status` say which kind it is."""
+    """A problem document; `type` is about:blank, so `title` and `status` identify the kind of problem."""
     body = {"type": "about:blank", "title": title, "status": status, "detail": detail, **members}
     return JSONResponse(body, status, headers, media_type=MEDIA_TYPE)
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error of the service as a problem."""
+    """Turn every error into a problem document."""
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
@@ -182,10 +182,10 @@ def install(app: FastAPI) -> None:
 
 
 def problem_of(error: Exception, path: str) -> JSONResponse:
-    """The problem that a service error is, or a database that does not answer (DATABASE_DOWN)."""
+    """The problem document for a service error or an unreachable database (DATABASE_DOWN)."""
     if not isinstance(error, ServiceError):
         log.warning("database not available", path=path, error=str(error).splitlines()[0])
-        error = Unavailable("the database does not answer; try again", retry_after_s=2)
+        error = Unavailable("The database is unreachable; retry.", retry_after_s=2)
     return problem(error.status, error.title, str(error), headers=error.headers(), **error.members())
 
 
@@ -196,8 +196,8 @@ def _service_error(request: Request, error: Exception) -> JSONResponse:
 def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     details = {
-        404: f"there is nothing at {request.url.path}",
-        405: f"{request.url.path} does not take {request.method}",
+        404: f"Nothing exists at {request.url.path}.",
+        405: f"{request.method} is not allowed for {request.url.path}.",
     }
     detail = details.get(error.status_code, str(error.detail))
     headers = {"Allow": ", ".join(_methods(request))} if error.status_code == 405 else error.headers
@@ -205,7 +205,7 @@ def _http_error(request: Request, error: Exception) -> JSONResponse:
 
 
 def _methods(request: Request) -> list[str]:
-    """What the path takes; Starlette names the methods of one of its handlers only."""
+    """Methods that the path allows; Starlette lists those of only one of its handlers."""
     methods = ("DELETE", "GET", "PATCH", "POST", "PUT")
     routes = request.app.routes
     return [m for m in methods if any(r.matches({**request.scope, "method": m})[0] is Match.FULL for r in routes)]
@@ -215,7 +215,7 @@ def _validation_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     sent = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if request.method == "POST" and not sent.endswith("json"):
-        return problem(415, "Unsupported media type", f"send the body as application/json, not {sent}")
+        return problem(415, "Unsupported media type", f"Send the body as application/json, not {sent}.")
     problems = [{"loc": list(each["loc"]), "msg": each["msg"], "type": each["type"]} for each in error.errors()]
     first = problems[0]
     where = ".".join(map(str, first["loc"]))
@@ -223,8 +223,8 @@ def _validation_error(request: Request, error: Exception) -> JSONResponse:
 
 
 def _unexpected(request: Request, error: Exception) -> JSONResponse:
-    # Sent from outside of every middleware: what ResponseHeaders adds elsewhere is added here.
+    # This response bypasses all middleware, so the headers that ResponseHeaders adds are added here.
     headers: dict[str, str] = getattr(request.state, "response_headers", {})
     id = headers.get("x-request-id")
     log.error("unexpected error", path=request.url.path, method=request.method, request_id=id, exc_info=error)
-    return problem(500, "Internal error", "an unexpected error; the service's log has it", headers=headers)
+    return problem(500, "Internal error", "An unexpected error occurred; see the log of the service.", headers=headers)

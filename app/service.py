@@ -127,7 +127,7 @@ async def open_worker(
     Raises DataDirectoryError, DatabaseUrlError or SchemaError.
     """
     if settings.database_url is None:
-        raise DatabaseUrlError("a worker needs DATABASE_URL: the Postgres of the service whose runs it drives")
+        raise DatabaseUrlError("a worker needs DATABASE_URL, the Postgres of the service whose runs it drives")
     async with _foundation(settings, connect, engine) as base, _driving(base, learn):
         log.info("worker is up", data_dir=str(settings.data_dir), at_once=settings.max_concurrent_runs)
         yield
@@ -232,7 +232,7 @@ async def _migrate(database: AsyncEngine) -> None:
                 await migrate(database)
     except DATABASE_DOWN as error:
         said = str(error.__cause__ or error).splitlines()[0]
-        raise DatabaseUrlError(f"no database after {_DATABASE_START_S:.0f} s: {said}") from error
+        raise DatabaseUrlError(f"the database was unreachable for {_DATABASE_START_S:.0f} s: {said}") from error
 
 
 async def _database_url(settings: Settings, stack: AsyncExitStack) -> URL:

@@ -161,8 +161,8 @@ class Settings(BaseSettings):
     def _never_on_a_network(cls, value: str, info: ValidationInfo) -> str:
         if value == "never" and not is_loopback(info.data["host"]):
             raise ValueError(
-                "without keys anybody who reaches the service may use it: never is for LEARNLOOP_HOST=127.0.0.1 only; "
-                "on another address leave it at auto and make keys (docs/security.md)"
+                "without keys anyone who reaches the service can use it: never is only allowed with "
+                "LEARNLOOP_HOST=127.0.0.1; for other addresses keep auto and create keys (docs/security.md)"
             )
         return value
 
@@ -185,7 +185,7 @@ class Settings(BaseSettings):
         if origins != ("*",) and not all(re.fullmatch(_ORIGIN_PATTERN, origin) for origin in origins):
             raise ValueError(
                 "expected origins as browsers send them, such as https://app.example or http://localhost:3000, "
-                "comma-separated: a scheme, in lower case, no path, no slash at the end, no default port; or * alone"
+                "comma-separated (scheme, lower case, no path, trailing slash or default port), or * alone"
             )
         return origins
 
@@ -218,7 +218,7 @@ class Settings(BaseSettings):
             for project, _, repo in pairs
         ):
             raise ValueError(
-                "expected PROJECT=NAMESPACE/NAME such as mail=acme/mail-*, comma-separated; * as a project: all"
+                "expected PROJECT=NAMESPACE/NAME such as mail=acme/mail-*, comma-separated; project * is any"
             )
         return tuple((project, repo) for project, _, repo in pairs)
 

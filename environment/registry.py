@@ -29,7 +29,7 @@ def build(name: str, config: Mapping[str, Json], data_dir: Path) -> Environment:
     if (point := _registered().get(name)) is not None:
         builder: Builder = point.load()
         return builder(config, data_dir)
-    raise UnknownEnvironment(f"no environment named {name!r}; there are: {', '.join(names())}")
+    raise UnknownEnvironment(f"Unknown environment {name!r}. Available: {', '.join(names())}.")
 
 
 @cache  # looking through all installed packages takes longer than the rest of a request

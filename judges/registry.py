@@ -25,7 +25,7 @@ def build(name: str, config: Mapping[str, Json], services: JudgeServices) -> Jud
     if (point := _registered().get(name)) is not None:
         builder: Builder = point.load()
         return builder(config, services)
-    raise UnknownJudge(f"no judge named {name!r}; there are: {', '.join(names())}")
+    raise UnknownJudge(f"Unknown judge {name!r}. Available: {', '.join(names())}.")
 
 
 @cache  # looking through all installed packages takes longer than the rest of a request

@@ -1,4 +1,4 @@
-"""No request gets in without a key, but to the public paths. It stands before all else: also before a body is read."""
+"""Requires an API key for all but the public paths, before anything else happens and before a body is read."""
 
 import math
 from collections.abc import Collection
@@ -14,20 +14,20 @@ from app.errors import DATABASE_DOWN, Forbidden, ServiceError, TooManyRequests, 
 
 
 class Guard:
-    """ASGI middleware: 401 without a key that is good, 403 if it lacks the scope, 429 if its caller asks too often.
+    """ASGI middleware: 401 without a valid key, 403 if it lacks the scope, 429 above the rate limit.
 
-    What is let in has a Caller in its state. Without `required`, everybody is the local caller.
+    Admitted requests have a Caller in their state. If keys are not required, it is the local caller.
     """
 
     def __init__(self, app: ASGIApp, *, required: bool, limit: RateLimit | None, origins: Collection[str] = ()) -> None:
-        """`origins` are those whose pages may call without keys."""
+        """Pages of `origins` may call without keys."""
         self._app = app
         self._required = required
         self._limit = limit
         self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":  # there are none
+        if scope["type"] == "websocket":  # the service has none
             await send({"type": "websocket.close", "code": 1008})
             return
         if scope["type"] == "http" and not scopes.is_public(scopes.route_path(scope)):
@@ -48,19 +48,19 @@ class Guard:
         caller = await cache.caller(key_of(scope))
         wait_s = 0.0 if self._limit is None else self._limit.take(caller.actor)
         if wait_s:
-            raise TooManyRequests("this API key makes too many requests", retry_after_s=math.ceil(wait_s))
+            raise TooManyRequests("Too many requests with this API key.", retry_after_s=math.ceil(wait_s))
         needed = scopes.needed(scope["method"], scopes.route_path(scope))
         if needed not in caller.scopes:
-            raise Forbidden(f"the API key lacks the scope {needed}")
+            raise Forbidden(f"This API key does not have the scope {needed}.")
         return caller
 
 
 def key_of(scope: Scope) -> str:
-    """The key of a request. Only from the header: addresses are written to logs and histories. Raises Unauthorized."""
+    """The key of a request, from the header only: URLs end up in logs and histories. Raises Unauthorized."""
     given: list[bytes] = [value for name, value in scope["headers"] if name == b"authorization"]
     if not given:
-        raise Unauthorized("give an API key: Authorization: Bearer ll_...")
+        raise Unauthorized("An API key is required: Authorization: Bearer ll_...")
     kind, _, key = given[0].decode("latin-1").partition(" ")
     if len(given) > 1 or kind.lower() != "bearer":
-        raise Unauthorized("give the API key as one header: Authorization: Bearer ll_...")
+        raise Unauthorized("Send the API key in a single header: Authorization: Bearer ll_...")
     return key.strip()

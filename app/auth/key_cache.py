@@ -45,7 +45,7 @@ class KeyCache:
             return _OPERATOR
         row = await self._row(sha256) if well_formed(key) else None
         if row is None or not hmac.compare_digest(row.sha256, sha256) or _is_over(row):
-            raise Unauthorized("the API key is wrong, revoked or expired")
+            raise Unauthorized("The API key is invalid, revoked or expired.")
         self._used.add(row.id)
         return caller_with(row)
 

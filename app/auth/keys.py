@@ -91,7 +91,7 @@ class Keys:
         async with self._sessions.begin() as session:
             row = (await session.execute(ended)).scalar_one_or_none()
         if row is None:
-            raise NotFound(f"there is no key {key_id!r}")
+            raise NotFound(f"There is no key {key_id!r}.")
         return row
 
     async def by_hash(self, sha256: str) -> ApiKey | None:

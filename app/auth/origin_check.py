@@ -1,7 +1,7 @@
-"""Without keys everybody who reaches the service may do everything: so that must be a program of this machine.
+"""Without API keys only programs on this machine may use the service.
 
-A web page reaches loopback too, from the browser of whoever visits it. Its requests tell by `Origin` that another
-site sends them; a page whose name was made to mean 127.0.0.1 (DNS rebinding) tells by `Host`.
+A web page can reach loopback through the browser of its visitor. The `Origin` header shows that such a request comes
+from another site; the `Host` header exposes a page whose name resolves to 127.0.0.1 (DNS rebinding).
 """
 
 from collections.abc import Collection
@@ -15,10 +15,12 @@ _NAMES = {"127.0.0.1", "localhost", "::1"}
 
 
 def refuse_foreign_pages(scope: Scope, origins: Collection[str]) -> None:
-    """Raises Forbidden for what a web page of another site sends; pages of `origins` (CORS) are welcome."""
+    """Raises Forbidden for requests from web pages of other sites, except those of `origins` (CORS)."""
     headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in (b"host", b"origin")}
     host, origin = headers.get(b"host", ""), headers.get(b"origin")
     if host and urlsplit(f"//{host}").hostname not in _NAMES:
-        raise Forbidden(f"without API keys only loopback names are answered, not {host!r}: set LEARNLOOP_REQUIRE_KEYS")
+        raise Forbidden(
+            f"Host {host!r} is not allowed without API keys; use a loopback name, or set LEARNLOOP_REQUIRE_KEYS."
+        )
     if origin is not None and urlsplit(origin).netloc != host and not {origin, "*"} & set(origins):
-        raise Forbidden(f"pages of {origin!r} may not call this service: name it in LEARNLOOP_CORS_ORIGINS")
+        raise Forbidden(f"Origin {origin!r} is not allowed; add it to LEARNLOOP_CORS_ORIGINS.")

@@ -68,7 +68,7 @@ async def require(sessions: Sessions, caller: Caller, owned: Owned, id: str) -> 
         async with sessions() as session:
             project = (await session.execute(owned.project.where(owned.id == id))).scalar_one_or_none()
     if project != caller.project:
-        raise NotFound(f"there is no {owned.called} {id!r}")
+        raise NotFound(f"There is no {owned.called} {id!r}.")
 
 
 def require_model(caller: Caller, model: str, base_models: Container[str]) -> None:
@@ -77,4 +77,4 @@ def require_model(caller: Caller, model: str, base_models: Container[str]) -> No
     # A name without a project could be any project's; only who sees all of them may use one.
     whole = bool(name) or caller.project is None
     if model not in base_models and not (whole and caller.sees(project) and "/" not in name):
-        raise NotFound(f"there is no model {model!r}")
+        raise NotFound(f"There is no model {model!r}.")

@@ -1,4 +1,4 @@
-"""`learnloop ask`."""
+"""`learnloop ask`: give a trained agent one task."""
 
 from typing import Annotated, Any
 
@@ -11,26 +11,32 @@ from app.cli.terminal import plain, print_json, results
 
 
 def ask(
-    question: Annotated[str | None, typer.Argument(help="For an agent that answers questions.")] = None,
-    run: Annotated[str | None, typer.Option(metavar="RUN_ID", help="Ask the agent that this run trained.")] = None,
+    question: Annotated[str | None, typer.Argument(help="The question, for an agent that answers questions.")] = None,
+    run: Annotated[str | None, typer.Option(metavar="RUN_ID", help="Ask the agent trained by this run.")] = None,
     model: Annotated[str | None, typer.Option(help="Ask this model, such as learnloop/tiny.")] = None,
-    checkpoint: Annotated[int | None, typer.Option(help="The model's step.  \\[default: the best]")] = None,
-    environment: Annotated[str | None, typer.Option(help="The kind of job. \\[default: the run's]")] = None,
-    inbox: Annotated[str | None, typer.Option(help="An imported inbox by name.")] = None,
-    inbox_address: Annotated[str | None, typer.Option(help="Whose inbox it is.")] = None,
-    query_date: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="Today, for the agent.")] = None,
-    prospect: Annotated[str | None, typer.Option(help="Whom an agent that writes emails shall write to.")] = None,
-    company: Annotated[str | None, typer.Option(help="Where the prospect works.")] = None,
-    role: Annotated[str | None, typer.Option(help="What the prospect does there.")] = None,
-    goal: Annotated[str | None, typer.Option(help="What the email is for.")] = None,
-    start: Annotated[list[str] | None, typer.Option(metavar="NODE", help="Where in the graph to begin.")] = None,
+    checkpoint: Annotated[int | None, typer.Option(help="Step of the checkpoint. \\[default: the best]")] = None,
+    environment: Annotated[
+        str | None, typer.Option(help="Environment of the task. \\[default: that of the run]")
+    ] = None,
+    inbox: Annotated[str | None, typer.Option(help="Name of an imported inbox.")] = None,
+    inbox_address: Annotated[str | None, typer.Option(help="Address of the inbox to search.")] = None,
+    query_date: Annotated[
+        str | None, typer.Option(metavar="YYYY-MM-DD", help="The date on which the question is asked.")
+    ] = None,
+    prospect: Annotated[str | None, typer.Option(help="Person to write to, for an agent that writes emails.")] = None,
+    company: Annotated[str | None, typer.Option(help="Company of the prospect.")] = None,
+    role: Annotated[str | None, typer.Option(help="Job title of the prospect.")] = None,
+    goal: Annotated[str | None, typer.Option(help="What the email should achieve.")] = None,
+    start: Annotated[
+        list[str] | None, typer.Option(metavar="NODE", help="Node of the graph to start from; repeatable.")
+    ] = None,
     graph: Annotated[str | None, typer.Option(metavar="NAME", help="A synthetic graph, such as test.0.17.")] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Ask a trained agent, or a base model: a question, or for an email to a prospect."""
+    """Give a trained agent, or a base model, one task: a question, or a prospect to write an email to."""
     if (run is None) == (model is None):
-        raise typer.BadParameter("name one of them", param_hint="--run / --model")
+        raise typer.BadParameter("give exactly one of them", param_hint="--run / --model")
     request = overlay(
         {},
         {
@@ -56,16 +62,16 @@ def ask(
         print_json(reply)
         return
     _print_email(reply["email"]) if reply["email"] else _print_answer(reply)
-    results.print(f"model    {reply['model']}, step {reply['step']}")
-    results.print(f"how      {service.url}/trajectories/{reply['trajectory_id']}", soft_wrap=True)
+    results.print(f"model       {reply['model']}, step {reply['step']}")
+    results.print(f"trajectory  {service.url}/trajectories/{reply['trajectory_id']}", soft_wrap=True)
 
 
 def _print_answer(reply: dict[str, Any]) -> None:
     results.print(plain(reply["answer"], "bold") if reply["answer"] is not None else "(no answer)")
-    results.print(plain(f"sources  {', '.join(reply['source_ids']) or '-'}"))
+    results.print(plain(f"sources     {', '.join(reply['source_ids']) or '-'}"))
 
 
 def _print_email(email: dict[str, Any]) -> None:
     results.print(plain(email["subject"], "bold"))
     results.print(plain(f"\n{email['body']}\n"))
-    results.print(plain(f"cites    {', '.join(email['citations']) or '-'}"))
+    results.print(plain(f"cites       {', '.join(email['citations']) or '-'}"))

@@ -18,15 +18,15 @@ _EVENTS_AT_ONCE = 1_000
 _PATIENCE_S = 30.0
 _RECONNECT_S = 0.5
 KEY_VARIABLE = "LEARNLOOP_API_KEY"
-"""Holds the key that commands use; never an argument, which other users of the machine could read."""
+"""Holds the API key. It cannot be an argument, because other users of the machine can read those."""
 
 
 class ServiceUnreachable(Failure):
-    """Nothing answers at the service's URL."""
+    """The service cannot be reached at its URL."""
 
 
 class ServiceRefused(Failure):
-    """The service answered with an error; `status` is the HTTP status."""
+    """The service returned an error; `status` is the HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -37,10 +37,10 @@ class Service:
     """One Learnloop service. Every method raises ServiceUnreachable or ServiceRefused."""
 
     def __init__(self, url: str, *, timeout_s: float = 60.0) -> None:
-        """Raises Failure if the URL is none."""
+        """Raises Failure if the URL is not valid."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise Failure(f"{url!r} is no service URL; it looks like http://127.0.0.1:8000")
+            raise Failure(f"{url!r} is not the URL of a service, such as http://127.0.0.1:8000")
         self.url = url.rstrip("/")
         self._http = httpx.Client(
             base_url=self.url,
@@ -67,11 +67,11 @@ class Service:
         return self._page("/runs", limit, {"status": status})
 
     def run(self, run_id: str) -> Json:
-        """One run as it stands."""
+        """The current state of a run."""
         return self._call("GET", f"/runs/{run_id}")
 
     def cancel(self, run_id: str) -> Json:
-        """Ask for a run's end."""
+        """Cancel a run."""
         return self.ask_of(run_id, "cancel")
 
     def ask_of(self, run_id: str, verb: str, body: Json = None) -> Json:
@@ -79,15 +79,15 @@ class Service:
         return self._call("POST", f"/runs/{run_id}/{verb}", json=body)
 
     def delete_run(self, run_id: str) -> Json:
-        """Delete a run that has ended; what it was."""
+        """Delete a run that has ended; returns what it was."""
         return self._call("DELETE", f"/runs/{run_id}")
 
     def events(self, run_id: str) -> Iterator[Json]:
-        """What happened to a run so far, in order."""
+        """The events of a run so far, in order."""
         return self._items(f"/runs/{run_id}/events", {"limit": 200})
 
     def follow_events(self, run_id: str) -> Iterator[Json]:
-        """All events of a run as they happen, until it has ended. A stream that breaks off is taken up there."""
+        """All events of a run as they happen, until it has ended. A stream that breaks off is continued."""
         newest = 0
         lost_at: float | None = None
         while True:
@@ -105,7 +105,7 @@ class Service:
             except (ServiceUnreachable, httpx.TransportError) as error:
                 lost_at = lost_at or time.monotonic()
                 if time.monotonic() - lost_at > _PATIENCE_S:
-                    raise ServiceUnreachable(f"no service answers at {self.url} ({error})") from error
+                    raise ServiceUnreachable(f"no service is reachable at {self.url} ({error})") from error
                 time.sleep(_RECONNECT_S)
 
     @contextmanager
@@ -113,7 +113,7 @@ class Service:
         headers = {"accept": "text/event-stream", "last-event-id": str(after)}
         with self._http.stream("GET", path, headers=headers) as response:
             if response.is_server_error:  # it starts, or its database does
-                raise ServiceUnreachable(f"it answers {response.status_code}")
+                raise ServiceUnreachable(f"it returns {response.status_code}")
             if not response.is_success:
                 response.read()
                 raise ServiceRefused(response.status_code, _problem_text("GET", path, response))
@@ -124,11 +124,11 @@ class Service:
         return self._items(f"/runs/{run_id}/trajectories", filters)
 
     def trajectory(self, trajectory_id: str) -> Json:
-        """One trajectory whole."""
+        """One trajectory with all details."""
         return self._call("GET", f"/trajectories/{trajectory_id}")
 
     def ask(self, request: Mapping[str, Json]) -> Json:
-        """Let an agent answer a question."""
+        """Give an agent one task."""
         return self._call("POST", "/ask", json=request)
 
     def readiness(self) -> Json:
@@ -136,7 +136,7 @@ class Service:
         return self._call("GET", "/health/ready", accept=(503,))
 
     def verify(self, run_id: str) -> Json:
-        """Have a run's figures computed again from its trajectories."""
+        """Recompute the figures of a run from its trajectories."""
         return self._call("GET", f"/runs/{run_id}/verify")
 
     def feedback(self, run_id: str, limit: int) -> list[Json]:
@@ -144,7 +144,7 @@ class Service:
         return self._page(f"/runs/{run_id}/feedback", limit, {})
 
     def send_simulated(self, events: Sequence[Json]) -> Iterator[Json]:
-        """Post events of the market simulator; a reply for each 1,000."""
+        """Post events of the market simulator; yields one response per 1,000."""
         for start in range(0, len(events), _EVENTS_AT_ONCE):
             body = {"source": "simulator", "events": events[start : start + _EVENTS_AT_ONCE]}
             yield self._call("POST", "/feedback", json=body)
@@ -174,26 +174,26 @@ class Service:
         try:
             response = self._http.request(method, path, **request)
         except httpx.TimeoutException as error:
-            raise ServiceUnreachable(f"{method} {self.url}{path} got no answer in time") from error
+            raise ServiceUnreachable(f"{method} {self.url}{path} timed out") from error
         except httpx.TransportError as error:
             raise ServiceUnreachable(
-                f"no service answers at {self.url} ({error}); start one with `learnloop serve`, or give another --url"
+                f"no service is reachable at {self.url} ({error}); start one with `learnloop serve`, or give --url"
             ) from error
         if response.is_success or response.status_code in accept:
             try:
                 return response.json()
             except ValueError as error:
-                raise ServiceRefused(response.status_code, f"{self.url}{path} answered without JSON") from error
+                raise ServiceRefused(response.status_code, f"{self.url}{path} did not return JSON") from error
         raise ServiceRefused(response.status_code, _problem_text(method, path, response))
 
 
 def _problem_text(method: str, path: str, response: httpx.Response) -> str:
-    """What a problem document (RFC 9457) says, as one line, or a line for every wrong field."""
+    """A problem document (RFC 9457) as one line, or one line per invalid field."""
     try:
         problem = response.json()
     except ValueError:
         problem = None
-    refused = f"{method} {path} was refused ({response.status_code})"
+    refused = f"{method} {path} failed ({response.status_code})"
     if not isinstance(problem, dict):
         return f"{refused}: {response.reason_phrase}"
     wrong = [

@@ -1,4 +1,4 @@
-"""`learnloop feedback`: what was said of a run's emails, and a market simulator that says something."""
+"""`learnloop feedback`: feedback on the emails of a run, and a market simulator that invents some."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
@@ -16,7 +16,7 @@ from judges.base import SIMULATOR
 from judges.feedback import ONLINE
 from judges.market import Market
 
-app = typer.Typer(no_args_is_help=True, help=f"Show feedback on a run's emails, or let the {SIMULATOR} give some.")
+app = typer.Typer(no_args_is_help=True, help=f"List feedback on a run's emails, or let the {SIMULATOR} invent some.")
 
 Json = Any
 
@@ -24,11 +24,11 @@ Json = Any
 @app.command("list")
 def list_(
     run_id: RunId,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many, newest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of events.")] = 20,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """List what was said of a run's emails, newest first."""
+    """List the feedback on a run's emails, newest first."""
     with Service(url) as service:
         found = service.feedback(run_id, limit)
     if as_json:
@@ -40,19 +40,19 @@ def list_(
 @app.command()
 def simulate(
     run_id: RunId,
-    seed: Annotated[int, typer.Option(help="Which invented market.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the invented market.")] = 0,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Let a market simulator answer the emails that a run showed. Nothing of it is real."""
+    """Let a market simulator respond to the sample emails of a run. None of it is real."""
     market = Market(seed)
     with Service(url) as service:
         shown = [email for email in _showcases(service, run_id) if email["outcome"].get("email")]
         if not shown:
-            raise Failure(f"run {run_id} has shown no email that the {SIMULATOR} could answer")
+            raise Failure(f"run {run_id} has no sample email that the {SIMULATOR} could respond to")
         fates = [market.events(email["scenario"]["task"], email["outcome"]) for email in shown]
         events = [_event(seed, email, kind) for email, fate in zip(shown, fates, strict=True) for kind in fate]
-        Random(seed).shuffle(events)  # as the world would: in no order
+        Random(seed).shuffle(events)  # real feedback arrives in no particular order
         replies = list(service.send_simulated(events))
     rows = _rows(shown, fates)
     sums = {name: sum(reply[name] for reply in replies) for name in ("accepted", "duplicates")}
@@ -61,19 +61,19 @@ def simulate(
         print_json({"source": SIMULATOR, "seed": seed, "emails": rows, **sums, "rejected": rejected})
     else:
         results.print(_fates_table(seed, rows))
-        results.print(f"{sums['accepted']} events sent, {sums['duplicates']} known before")
+        results.print(f"{sums['accepted']} events stored, {sums['duplicates']} already known")
     for each in rejected:
         progress.print(f"rejected {each['event_id']}: {each['detail']}", soft_wrap=True)
 
 
 def _showcases(service: Service, run_id: str) -> Iterator[Json]:
-    """The emails that a run showed, one an iteration, whole."""
+    """The trajectories of a run's sample emails, one per iteration."""
     for brief in service.trajectories(run_id, kind="showcase", limit=200):
         yield service.trajectory(brief["id"])
 
 
 def _event(seed: int, email: Json, kind: str) -> Json:
-    """The same id each time: to simulate twice adds nothing."""
+    """Ids are stable: simulating twice adds nothing."""
     return {"event_id": f"{SIMULATOR}:{seed}:{email['id']}:{kind}", "type": kind, "trajectory_id": email["id"]}
 
 
@@ -100,7 +100,7 @@ def _fates_table(seed: int, rows: Sequence[Mapping[str, Json]]) -> Table:
     )
     table.add_column("ITERATION", justify="right", no_wrap=True)
     table.add_column("SUBJECT", no_wrap=True, overflow="ellipsis", max_width=40)
-    table.add_column("FURTHEST OUTCOME", no_wrap=True)
+    table.add_column("BEST OUTCOME", no_wrap=True)
     table.add_column("ONLINE", justify="right", no_wrap=True)
     for row in rows:
         table.add_row(str(row["iteration"]), " ".join(row["subject"].split()), row["outcome"], figure(row["online"], 1))

@@ -1,4 +1,4 @@
-"""Before and after: the held-out figures of a run's base and of what it trained."""
+"""Held-out figures before and after training."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,11 +9,11 @@ from app.cli.charts import figure, percent
 
 Json = Any
 Pair = dict[str, float | None]
-"""`before` and `after`; None where it was not examined."""
+"""`before` and `after`; None where there was no evaluation."""
 
 
 def held_out_figures(evaluations: Sequence[Json], split: str) -> Json:
-    """Success by mode, and the other figures of the sampled tries, of iteration 0 and of the last evaluation."""
+    """Figures of iteration 0 and of the last evaluation: success by mode, and the others of sampled rollouts."""
     rows = sorted((row for row in evaluations if row["split"] == split), key=lambda row: row["iteration"])
 
     def pair(name: str, mode: str = "sampled") -> Pair:
@@ -46,22 +46,22 @@ def held_out_table(figures: Json) -> Table:
     _add_share(table, "success, greedy", held_out["greedy"])
     _add_number(table, "mean reward", figures["mean_reward"])
     _add_share(table, "malformed calls", figures["malformed"])
-    _add_number(table, "turns a try", figures["turns"])
+    _add_number(table, "turns per rollout", figures["turns"])
     return table
 
 
 def _add_share(table: Table, label: str, pair: Pair) -> None:
-    change = _change(pair)
-    table.add_row(
-        label, percent(pair["before"]), percent(pair["after"]), "-" if change is None else f"{100 * change:+.0f}"
-    )
+    before, after = percent(pair["before"]), percent(pair["after"])
+    table.add_row(label, before, after, _change(before, after, "+.0f"))
 
 
 def _add_number(table: Table, label: str, pair: Pair) -> None:
-    change = _change(pair)
-    table.add_row(label, figure(pair["before"]), figure(pair["after"]), "-" if change is None else f"{change:+.2f}")
+    before, after = figure(pair["before"]), figure(pair["after"])
+    table.add_row(label, before, after, _change(before, after, "+.2f"))
 
 
-def _change(pair: Pair) -> float | None:
-    before, after = pair["before"], pair["after"]
-    return None if before is None or after is None else after - before
+def _change(before: str, after: str, form: str) -> str:
+    """The difference of two figures as they are shown, so that a row agrees with itself."""
+    if "-" in (before, after):
+        return "-"
+    return format(float(after.rstrip("%")) - float(before.rstrip("%")), form)

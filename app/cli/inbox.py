@@ -1,4 +1,4 @@
-"""`learnloop inbox`: mail that the email agent searches, in the data directory."""
+"""`learnloop inbox`: inboxes in the data directory, which the email agent searches."""
 
 import json
 from collections.abc import Iterator
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 MAX_WORLDS = 50
 _SHOWN_BROKEN = 5
 
-app = typer.Typer(no_args_is_help=True, help="Import, make and count the mail that the email agent searches.")
+app = typer.Typer(no_args_is_help=True, help="Import, generate and inspect inboxes that the email agent can search.")
 
-Name = Annotated[str, typer.Argument(help="The inbox's name: letters, digits, '-' and '_'.")]
+Name = Annotated[str, typer.Argument(help="Name of the inbox: letters, digits, '-' and '_'.")]
 
 
 @app.command("import")
 def import_(
     name: Name,
     sources: Annotated[
-        list[Path], typer.Argument(help="mbox files (.gz too), Maildirs, .eml files or folders of them.")
+        list[Path], typer.Argument(help="mbox files (also .gz), Maildirs, .eml files, or folders of these.")
     ],
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add real mail to an inbox. Mail that is already there is left out; broken mail is reported."""
+    """Import real email into an inbox. Emails that it already has are skipped; unreadable ones are reported."""
     from environment.email_search.importer import MailSourceError, import_mail
     from environment.email_search.inbox import InboxError
 
@@ -47,9 +47,9 @@ def import_(
         print_json({"inbox": name, "path": str(path), **asdict(report)})
         return
     figures = {key.replace("_", " "): value for key, value in asdict(report).items() if isinstance(value, int)}
-    _print_figures(figures | {"broken": len(report.broken), "seconds": f"{report.seconds:.1f}"})
+    _print_figures(figures | {"unreadable": len(report.broken), "seconds": f"{report.seconds:.1f}"})
     for mail in report.broken[:_SHOWN_BROKEN]:
-        results.print(f"  broken: {mail.file} (mail {mail.number}): {mail.reason}")
+        results.print(f"  unreadable: {mail.file} (email {mail.number}): {mail.reason}")
     if len(report.broken) > _SHOWN_BROKEN:
         results.print(f"  and {len(report.broken) - _SHOWN_BROKEN} more (--json lists them)")
     results.print(f'\nAsk about it: learnloop ask --model MODEL --inbox {name} "QUESTION"')
@@ -60,18 +60,20 @@ def make(
     name: Name,
     worlds: Annotated[
         int,
-        typer.Option(min=1, max=MAX_WORLDS, help="How many invented companies; each adds about 17 mails, 1 question."),
+        typer.Option(
+            min=1, max=MAX_WORLDS, help="Number of invented companies; each adds about 17 emails and 1 question."
+        ),
     ] = 10,
-    seed: Annotated[int, typer.Option(min=0, max=999_999_999, help="The same seed makes the same mails.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=999_999_999, help="The same seed generates the same emails.")] = 0,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write an invented inbox with questions and answers: a form to copy for your own mail."""
+    """Generate an invented inbox with questions and answers, as an example of the format."""
     from environment.email_search.inbox import InboxError, write_inbox
 
     path = _path(name, data_dir)
     if path.exists():
-        raise Failure(f"there is an inbox {name!r} already; choose another name")
+        raise Failure(f"inbox {name!r} already exists; choose another name")
     made = list(_distinct_worlds(seed, worlds))
     try:
         emails = write_inbox(path, (mail for world in made for mail in world.emails))
@@ -87,13 +89,13 @@ def make(
             {"inbox": name, "path": str(path), "questions_path": str(questions), "emails": emails, "questions": worlds}
         )
         return
-    results.print(f"{emails} mails in {path}")
-    results.print(f"{worlds} questions in {questions}, the first: {made[0].question}")
+    results.print(f"{emails} emails in {path}")
+    results.print(f"{worlds} questions in {questions}; the first: {made[0].question}")
 
 
 @app.command()
 def stats(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Count the mails and people of an inbox."""
+    """Show how many emails and people an inbox has."""
     from environment.email_search.inbox import Inbox, InboxError
 
     path = _path(name, data_dir)
@@ -123,7 +125,7 @@ def _path(name: str, data_dir: Path | None) -> Path:
 
 
 def _distinct_worlds(seed: int, worlds: int) -> "Iterator[World]":
-    """Worlds whose mails share no id, so that they can lie in one inbox."""
+    """Worlds whose emails share no id, so that they fit into one inbox."""
     from environment.email_search.synthetic import make_world
 
     taken: set[str] = set()

@@ -1,4 +1,4 @@
-"""`learnloop keys`: who may use the service."""
+"""`learnloop keys`: API keys."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self
@@ -11,7 +11,7 @@ from app.cli.options import DEFAULT_URL, AsJson, DataDir, Url
 from app.cli.serve import settings_with
 from app.cli.terminal import Failure, print_json, progress, results
 
-app = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys.")
+app = typer.Typer(no_args_is_help=True, help="Create, list and revoke API keys.")
 
 Json = Any
 _SHOWN = {"id", "project", "name", "prefix", "scopes", "created_at", "expires_at", "key"}
@@ -32,29 +32,33 @@ class KeyService(Service):
         return self._page("/keys", limit, {})
 
     def revoke_key(self, key_id: str) -> Json:
-        """End a key."""
+        """Revoke a key."""
         return self._call("DELETE", f"/keys/{key_id}")
 
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Option(help="What it is for.")],
-    project: Annotated[str | None, typer.Option(help="The one project it is for; * for all.")] = None,
+    name: Annotated[str, typer.Option(help="What the key is for.")],
+    project: Annotated[str | None, typer.Option(help="The project that the key gives access to; * for all.")] = None,
     scope: Annotated[
-        list[str] | None, typer.Option(help="read, write or operator. \\[default: read and write]")
+        list[str] | None, typer.Option(help="read, write or operator; repeatable. \\[default: read and write]")
     ] = None,
-    expires_days: Annotated[int | None, typer.Option(min=1, max=3_650, help="\\[default: never]")] = None,
+    expires_days: Annotated[
+        int | None, typer.Option(min=1, max=3_650, help="Days until the key expires. \\[default: never]")
+    ] = None,
     bootstrap: Annotated[
-        bool, typer.Option("--bootstrap", help="Write an operator's key for all projects into the database itself.")
+        bool, typer.Option("--bootstrap", help="Create an operator key for all projects directly in the database.")
     ] = False,
     data_dir: DataDir = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key and print it, this once: the service keeps only its hash."""
+    """Create a key and print it. It is shown only once: the service stores only its hash."""
     if bootstrap:
         if project is not None or scope is not None or expires_days is not None:
-            raise Failure("--bootstrap makes a key with all scopes for all projects: give no project, scope or expiry")
+            raise Failure(
+                "--bootstrap creates a key with all scopes for all projects; omit --project, --scope and --expires-days"
+            )
         made = _bootstrap(settings_with(data_dir=data_dir), name)
     else:
         request = {"project": project, "name": name, "expires_days": expires_days}
@@ -71,11 +75,11 @@ def create(
 
 @app.command("list")
 def list_(
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many, newest first.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of keys.")] = 50,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """List keys, newest first."""
+    """List API keys, newest first."""
     with KeyService(url) as service:
         found = service.keys(limit)
     if as_json:
@@ -88,7 +92,7 @@ def list_(
 def revoke(
     key_id: Annotated[str, typer.Argument(metavar="KEY_ID")], url: Url = DEFAULT_URL, as_json: AsJson = False
 ) -> None:
-    """End a key. Every replica refuses it within 5 seconds."""
+    """Revoke a key. Every replica refuses it within 5 seconds."""
     with KeyService(url) as service:
         row = service.revoke_key(key_id)
     print_json(row) if as_json else results.print(f"key {key_id} ({row['name']}) is revoked", soft_wrap=True)
@@ -103,11 +107,11 @@ def _bootstrap(settings: Any, name: str) -> Json:
     from app.processes.data_directory import DataDirectoryError
     from app.processes.postgres import EmbeddedPostgresError
 
-    configure_logs("warning", settings.log_format)  # on standard error: stdout is for the key
+    configure_logs("warning", settings.log_format)  # on stderr: stdout is for the key
     try:
         new = asyncio.run(first_key(settings, name))
     except DataDirectoryError as error:
-        raise Failure(f"{error}; or start the service with LEARNLOOP_OPERATOR_KEY and use that") from error
+        raise Failure(f"{error}; or start the service with LEARNLOOP_OPERATOR_KEY and use that key") from error
     except (DatabaseUrlError, SchemaError, EmbeddedPostgresError) as error:
         raise Failure(str(error)) from error
     return {name: getattr(new.row, name) for name in sorted(_SHOWN - {"key"})} | {"key": new.key}

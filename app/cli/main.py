@@ -1,4 +1,4 @@
-"""The command `learnloop`: the same verbs as the API. Commands import what they need when they run."""
+"""The command `learnloop`. Its commands mirror the API, and import what they need only when they run."""
 
 import signal
 from types import FrameType
@@ -30,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Learnloop makes an LLM agent better at its job while you watch.",
+    help="Train LLM agents by reinforcement learning.",
 )
 app.command()(demo)
 app.command()(serve.serve)
@@ -46,7 +46,7 @@ app.add_typer(webhooks.app, name="webhooks")
 
 
 def main() -> None:
-    """Run the command line. A TERM ends a command as orderly as Ctrl-C does."""
+    """Run the command line. SIGTERM ends a command in the same orderly way as Ctrl-C."""
     signal.signal(signal.SIGTERM, _interrupt)
     app(prog_name="learnloop")
 

@@ -1,4 +1,4 @@
-"""`learnloop models`: what was trained, under which names it is used, and how it leaves."""
+"""`learnloop models`: trained models, their promoted names, export and deletion."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -14,13 +14,13 @@ from app.cli.client import Service, ServiceRefused, ServiceUnreachable
 from app.cli.options import DEFAULT_URL, AsJson, Url
 from app.cli.terminal import Failure, print_json, results
 
-app = typer.Typer(no_args_is_help=True, help="List, promote, export, push and delete checkpoints of models.")
+app = typer.Typer(no_args_is_help=True, help="List models, and promote, export, push and delete their checkpoints.")
 
 Json = Any
 Model = Annotated[str, typer.Argument(metavar="PROJECT/NAME")]
 _EXPORT_TIMEOUT_S = 600.0
 _PUSH_TIMEOUT_S = 3660.0
-"""More than any service takes for one."""
+"""Longer than any service lets a push take."""
 
 
 class PushTarget(StrEnum):
@@ -37,34 +37,34 @@ class ModelService(Service):
         return self
 
     def models(self) -> list[Json]:
-        """All that the caller may use."""
+        """All models that the caller can use."""
         items: list[Json] = self._call("GET", "/models")["items"]
         return items
 
     def model(self, name: str) -> Json:
-        """One with its checkpoints."""
+        """One model with its checkpoints."""
         return self._call("GET", _path(name))
 
     def promote(self, name: str, step: int, to: str) -> Json:
-        """Let a name mean that checkpoint."""
+        """Promote a checkpoint to a name."""
         return self._call("POST", f"{_path(name)}/promote", json={"step": step, "as": to})
 
     def promotions(self, name: str) -> list[Json]:
-        """All that a promoted name meant."""
+        """All checkpoints that a name was promoted to."""
         project, own = _parts(name)
         items: list[Json] = self._call("GET", f"/promotions/{project}/{own}")["items"]
         return items
 
     def delete_checkpoint(self, name: str, step: int) -> Json:
-        """Delete one for good."""
+        """Delete a checkpoint permanently."""
         return self._call("DELETE", f"{_path(name)}/checkpoints/{step}")
 
     def push(self, name: str, request: dict[str, Json]) -> Json:
-        """Push a checkpoint; what lies where then."""
+        """Push a checkpoint; returns what was pushed where."""
         return self._call("POST", f"{_path(name)}/push", json=request)
 
     def export(self, name: str, step: int | None, to: Path) -> int:
-        """Write a checkpoint as a tar; its size in bytes. A file that is not whole does not get that name."""
+        """Write a checkpoint as a tar file; returns its size in bytes. An incomplete file never gets the final name."""
         unfinished = to.with_name(f".{to.name}.unfinished")
         path = f"{_path(name)}/export"
         params = {} if step is None else {"step": step}
@@ -72,14 +72,14 @@ class ModelService(Service):
             with self._http.stream("GET", path, params=params) as reply, unfinished.open("wb") as file:
                 if not reply.is_success:
                     reply.read()
-                    raise ServiceRefused(reply.status_code, f"GET {path} was refused: {reply.text}")
+                    raise ServiceRefused(reply.status_code, f"GET {path} failed: {reply.text}")
                 for piece in reply.iter_bytes():
                     file.write(piece)
             unfinished.rename(to)
         except httpx.TransportError as error:
-            raise ServiceUnreachable(f"the export of {name} broke off ({error})") from error
+            raise ServiceUnreachable(f"the export of {name} was interrupted ({error})") from error
         except OSError as error:
-            raise Failure(f"{to} cannot be written: {error.strerror}") from error
+            raise Failure(f"cannot write {to}: {error.strerror}") from error
         finally:
             unfinished.unlink(missing_ok=True)
         return to.stat().st_size
@@ -87,7 +87,7 @@ class ModelService(Service):
 
 @app.command("list")
 def list_(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """List base models and trained ones."""
+    """List base models and trained models."""
     with ModelService(url) as service:
         found = service.models()
     print_json(found) if as_json else results.print(_models_table(found) if found else "no models")
@@ -104,22 +104,24 @@ def show(model: Model, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 @app.command()
 def promote(
     model: Model,
-    step: Annotated[int, typer.Option(min=0, help="Which checkpoint.")],
-    to: Annotated[str, typer.Option("--as", metavar="NAME", help="The name that means it from now on.")],
+    step: Annotated[int, typer.Option(min=0, help="Step of the checkpoint.")],
+    to: Annotated[str, typer.Option("--as", metavar="NAME", help="Name to promote it to.")],
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Let a name of the project mean a checkpoint. To roll back, promote an older one again."""
+    """Promote a checkpoint to a name in its project. To roll back, promote the older checkpoint again."""
     with ModelService(url) as service:
         made = service.promote(model, step, to)
-    print_json(made) if as_json else results.print(f"{made['name']} is {made['model']}@{made['step']}", soft_wrap=True)
+    print_json(made) if as_json else results.print(
+        f"{made['name']} is now {made['model']}@{made['step']}", soft_wrap=True
+    )
 
 
 @app.command()
 def history(
     name: Annotated[str, typer.Argument(metavar="PROJECT/NAME")], url: Url = DEFAULT_URL, as_json: AsJson = False
 ) -> None:
-    """Show all that a promoted name meant, the newest first."""
+    """Show all checkpoints that a name was promoted to, newest first."""
     with ModelService(url) as service:
         found = service.promotions(name)
     if as_json:
@@ -133,11 +135,11 @@ def history(
 @app.command()
 def export(
     model: Model,
-    to: Annotated[Path, typer.Argument(metavar="FILE", dir_okay=False, help="The tar to write.")],
-    step: Annotated[int | None, typer.Option(min=0, help="Which checkpoint. \\[default: the newest]")] = None,
+    to: Annotated[Path, typer.Argument(metavar="FILE", dir_okay=False, help="The tar file to write.")],
+    step: Annotated[int | None, typer.Option(min=0, help="Step of the checkpoint. \\[default: the newest]")] = None,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Write a checkpoint as a tar: safetensors in the layout of Hugging Face or peft, with a manifest of hashes."""
+    """Write a checkpoint to a tar file: safetensors in the Hugging Face or peft layout, with a manifest of hashes."""
     with ModelService(url, timeout_s=_EXPORT_TIMEOUT_S) as service:
         size = service.export(model, step, to)
     results.print(f"{to}: {size} bytes", soft_wrap=True)
@@ -147,15 +149,15 @@ def export(
 def push(
     model: Model,
     to: Annotated[PushTarget, typer.Option(help="A Hugging Face repository, or an S3-compatible store.")],
-    repo: Annotated[str | None, typer.Option(metavar="NAMESPACE/NAME", help="Which repository, with hf.")] = None,
+    repo: Annotated[str | None, typer.Option(metavar="NAMESPACE/NAME", help="The repository, with --to hf.")] = None,
     prefix: Annotated[
-        str | None, typer.Option(help="Where below the project's own place, with s3. \\[default: NAME/STEP]")
+        str | None, typer.Option(help="Prefix below that of the project, with --to s3. \\[default: NAME/STEP]")
     ] = None,
-    step: Annotated[int | None, typer.Option(min=0, help="Which checkpoint. \\[default: the newest]")] = None,
+    step: Annotated[int | None, typer.Option(min=0, help="Step of the checkpoint. \\[default: the newest]")] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Let the service push a checkpoint to where its operator allows it to go."""
+    """Push a checkpoint to a repository or store that the operator of the service allows."""
     named = {"to": to.value, "repo": repo, "prefix": prefix, "step": step}
     request = {name: value for name, value in named.items() if value is not None}
     with ModelService(url, timeout_s=_PUSH_TIMEOUT_S) as service:
@@ -164,24 +166,24 @@ def push(
         print_json(pushed)
         return
     at = f" at {pushed['revision']}" if pushed["revision"] else ""
-    results.print(f"{pushed['model']}@{pushed['step']} is in {pushed['url']}{at}", soft_wrap=True)
+    results.print(f"{pushed['model']}@{pushed['step']} is now in {pushed['url']}{at}", soft_wrap=True)
 
 
 @app.command()
 def delete(
     model: Model,
-    step: Annotated[int, typer.Option(min=0, help="Which checkpoint.")],
+    step: Annotated[int, typer.Option(min=0, help="Step of the checkpoint.")],
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a checkpoint for good: not the newest, nor a run's best, nor one that is promoted."""
+    """Delete a checkpoint permanently. The newest, the best one of a run and promoted ones cannot be deleted."""
     with ModelService(url) as service:
         left = service.delete_checkpoint(model, step)
     if as_json:
         print_json(left)
         return
     steps = ", ".join(str(each["step"]) for each in left["checkpoints"])
-    results.print(f"{model}@{step} is deleted; left: {steps}", soft_wrap=True)
+    results.print(f"{model}@{step} is deleted; remaining steps: {steps}", soft_wrap=True)
 
 
 def _path(name: str) -> str:
@@ -192,7 +194,7 @@ def _path(name: str) -> str:
 def _parts(name: str) -> tuple[str, str]:
     project, slash, own = name.partition("/")
     if not slash or not own or "/" in own:
-        raise Failure(f"{name!r} is no model's name; it looks like PROJECT/NAME")
+        raise Failure(f"{name!r} is not a model name, which looks like PROJECT/NAME")
     return quote(project, safe=""), quote(own, safe="")
 
 

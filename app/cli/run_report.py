@@ -1,4 +1,4 @@
-"""How one run stands, in words and a table."""
+"""One run as text and a table."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -14,7 +14,7 @@ Json = Any
 
 
 def print_run(run: Json) -> None:
-    """A run's status, curve and held-out figures."""
+    """Print a run's status, learning curve and held-out figures."""
     place = run["progress"]
     results.print(f"run {run['run_id']} is {run['status']}", style="bold")
     if run["error"]:
@@ -33,7 +33,7 @@ def print_run(run: Json) -> None:
     results.print(facts)
     _print_curve([row for row in run["iterations"] if row["iteration"] > 0])
     if run["evaluations"]:
-        # The test scenarios are examined again at the very end; until then the validation ones tell more.
+        # Test scenarios are only evaluated at the start and the end; until then show the validation ones.
         tested = any(row["split"] == "test" and row["iteration"] > 0 for row in run["evaluations"])
         figures = held_out_figures(run["evaluations"], "test" if tested else "validation")
         results.print()
@@ -41,7 +41,7 @@ def print_run(run: Json) -> None:
 
 
 def run_seconds(run: Json) -> float | None:
-    """From its start to its end; None before the end."""
+    """Seconds from start to end; None before the end."""
     if not run["started_at"] or not run["finished_at"]:
         return None
     return (datetime.fromisoformat(run["finished_at"]) - datetime.fromisoformat(run["started_at"])).total_seconds()

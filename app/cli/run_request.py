@@ -1,4 +1,4 @@
-"""The body of POST /learn-loop, from a YAML file and flags. What it may hold is the service's to judge."""
+"""The body of POST /learn-loop, from a YAML file and flags. The service validates it."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,7 @@ Json = Any
 
 
 class BadRunFile(ValueError):
-    """The file or a setting cannot be read as a run."""
+    """The file or a setting does not describe a run."""
 
 
 def read_run_file(path: Path) -> dict[str, Json]:
@@ -21,7 +21,7 @@ def read_run_file(path: Path) -> dict[str, Json]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise BadRunFile(f"cannot read {path}: {error}") from error
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
-        raise BadRunFile(f"{path} must hold the fields of a run, such as `iterations: 20`")
+        raise BadRunFile(f"{path} must contain the fields of a run, such as `iterations: 20`")
     return document
 
 
@@ -33,7 +33,7 @@ def read_graph_file(path: Path) -> Json:
         raise BadRunFile(f"cannot read {path}: {error}") from error
     nodes = document.get("graph") if isinstance(document, dict) else document
     if not isinstance(nodes, list):
-        raise BadRunFile(f'{path} must hold a list of nodes, or {{"graph": [...]}}')
+        raise BadRunFile(f'{path} must contain a list of nodes, or {{"graph": [...]}}')
     return nodes
 
 

@@ -1,4 +1,4 @@
-"""`learnloop runs`: what runs there are and how they do."""
+"""`learnloop runs`: list, inspect and control runs."""
 
 import json
 from datetime import datetime
@@ -15,7 +15,7 @@ from app.cli.run_request import BadRunFile, overlay, parse_settings
 from app.cli.terminal import Failure, plain, print_json, progress, results
 from app.cli.watching import ENDED, RunDisplay, follow
 
-app = typer.Typer(no_args_is_help=True, help="List, show, watch and steer runs.")
+app = typer.Typer(no_args_is_help=True, help="List, inspect and control runs.")
 
 _VERIFY_TIMEOUT_S = 600.0
 
@@ -24,8 +24,8 @@ RunId = Annotated[str, typer.Argument(metavar="RUN_ID")]
 
 @app.command("list")
 def list_(
-    status: Annotated[str | None, typer.Option(help="Only runs of that status.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many, newest first.")] = 20,
+    status: Annotated[str | None, typer.Option(help="Only runs with this status.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of runs.")] = 20,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -40,7 +40,7 @@ def list_(
 
 @app.command()
 def show(run_id: RunId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Show one run: how far it is and what it learned."""
+    """Show a run: its progress and its figures."""
     with Service(url) as service:
         run = service.run(run_id)
     print_json(run) if as_json else print_run(run)
@@ -48,7 +48,7 @@ def show(run_id: RunId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None
 
 @app.command()
 def watch(run_id: RunId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Follow a run until it ends. Ctrl-C ends the watching, not the run."""
+    """Follow a run until it ends. Ctrl-C stops watching, not the run."""
     with Service(url) as service, RunDisplay(progress) as display:
         run = follow(service, run_id, display.show)
     print_json(run) if as_json else print_run(run)
@@ -66,7 +66,7 @@ def cancel(run_id: RunId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> No
 
 @app.command()
 def pause(run_id: RunId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Pause a run and wait until it has stopped. What it finished is kept."""
+    """Pause a run and wait until it has stopped. Finished work is kept."""
     with Service(url) as service:
         service.ask_of(run_id, "pause")
         run = follow(service, run_id, lambda _: None, until={*ENDED, "paused"})
@@ -75,29 +75,31 @@ def pause(run_id: RunId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> Non
 
 @app.command()
 def resume(run_id: RunId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Let a paused run go on where it was."""
+    """Resume a paused run where it stopped."""
     _ask(run_id, "resume", url, as_json)
 
 
 @app.command()
 def retry(run_id: RunId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Let a failed run go on after the last thing that it finished."""
+    """Retry a failed run. It continues after the last work that was saved."""
     _ask(run_id, "retry", url, as_json)
 
 
 @app.command()
 def fork(
     run_id: RunId,
-    checkpoint: Annotated[int | None, typer.Option(min=0, help="A step of the run. Default: the best one.")] = None,
-    name: Annotated[str | None, typer.Option(help="What the new model is called.")] = None,
+    checkpoint: Annotated[
+        int | None, typer.Option(min=0, help="Step of the checkpoint to start from. \\[default: the best]")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the new model.")] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="FIELD=VALUE", help="A field of the run to change; again for more."),
+        typer.Option("--set", metavar="FIELD=VALUE", help="A field of the request to change; repeatable."),
     ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Start a new run that goes on from a checkpoint of this one, with other settings if you like."""
+    """Start a new run from a checkpoint of this one, optionally with other settings."""
     try:
         changed = overlay({}, parse_settings(settings or []))
         request = overlay(changed, {"checkpoint": checkpoint, "model.name": name})
@@ -110,7 +112,7 @@ def fork(
 
 @app.command()
 def delete(run_id: RunId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Delete a run that has ended: what it recorded, its files, and its model if no other run needs that."""
+    """Delete a run that has ended: its records, its files, and its model unless another run needs it."""
     with Service(url) as service:
         was = service.delete_run(run_id)
     print_json(was) if as_json else results.print(f"run {run_id} is deleted")
@@ -119,11 +121,11 @@ def delete(run_id: RunId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> No
 @app.command()
 def events(
     run_id: RunId,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on until the run has ended.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Keep printing new events until the run has ended.")] = False,
     url: Url = DEFAULT_URL,
-    as_json: Annotated[bool, typer.Option("--json", help="Print each event as one line of JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON per event.")] = False,
 ) -> None:
-    """Print what happened to a run, a line each."""
+    """Print the events of a run, one per line."""
     with Service(url) as service:
         for event in service.follow_events(run_id) if follow else service.events(run_id):
             line = json.dumps(event, ensure_ascii=False) if as_json else _event_line(event)
@@ -132,7 +134,7 @@ def events(
 
 @app.command()
 def verify(run_id: RunId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Compute a run's figures again from its stored trajectories. Exits with 1 if one differs."""
+    """Recompute a run's figures from its stored trajectories. The exit code is 1 if any differs."""
     with Service(url, timeout_s=_VERIFY_TIMEOUT_S) as service:
         found = service.verify(run_id)
     print_json(found) if as_json else _print_verification(found)
@@ -147,23 +149,23 @@ def _ask(run_id: str, verb: str, url: str, as_json: bool) -> None:
 
 def _event_line(event: Any) -> str:
     at = f"{datetime.fromisoformat(event['occurred_at']).astimezone():%d %b %H:%M:%S}"
-    told = {name: value for name, value in event["data"].items() if isinstance(value, str | int | float)}
+    shown = {name: value for name, value in event["data"].items() if isinstance(value, str | int | float)}
     where = f"iteration {event['iteration']}  " if event["iteration"] is not None else ""
-    said = "  ".join(f"{name} {value}" for name, value in told.items() if name != "iteration")
-    return f"{event['seq']:>4}  {at}  {event['type']:<22} {where}{said}".rstrip()
+    text = "  ".join(f"{name} {value}" for name, value in shown.items() if name != "iteration")
+    return f"{event['seq']:>4}  {at}  {event['type']:<22} {where}{text}".rstrip()
 
 
 def _print_verification(found: Any) -> None:
     compared = f"{found['figures']} figures of {found['trajectories']} trajectories in {found['iterations']} iterations"
     if found["ok"]:
-        results.print(f"every figure follows from the stored trajectories: {compared}", soft_wrap=True)
+        results.print(f"all figures agree with the stored trajectories: {compared}", soft_wrap=True)
         return
     results.print(f"{found['difference_count']} of {compared} differ", soft_wrap=True)
     for each in found["differences"]:
         where = f"iteration {each['iteration']}: {each['what']}" + (
             f" of {each['trajectory_id']}" if each["trajectory_id"] else ""
         )
-        results.print(f"  {where}: stored {each['stored']!r}, computed {each['recomputed']!r}", soft_wrap=True)
+        results.print(f"  {where}: stored {each['stored']!r}, recomputed {each['recomputed']!r}", soft_wrap=True)
 
 
 def _table(found: list[Any]) -> Table:

@@ -10,7 +10,7 @@ import typer
 from app.cli.options import DataDir
 from app.cli.terminal import Failure
 
-if TYPE_CHECKING:  # importing pydantic takes a while
+if TYPE_CHECKING:  # importing pydantic is slow
     from app.settings import Settings
 
 
@@ -23,7 +23,7 @@ def serve(
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Run the service until Ctrl-C. Settings come from the environment and .env; these flags win."""
+    """Run the service until Ctrl-C. Settings come from the environment and .env; flags take precedence."""
     settings = settings_with(host=host, port=port, data_dir=data_dir)
     from app.server import serve as serve_until_stopped
 
@@ -33,7 +33,7 @@ def serve(
 
 @contextmanager
 def plainly() -> Iterator[None]:
-    """What keeps a process from starting as a Failure. These imports take a second: not before they are needed."""
+    """Turn errors that keep a process from starting into a Failure. The imports take a second, so they are deferred."""
     try:
         yield
     except Exception as error:
@@ -47,7 +47,7 @@ def plainly() -> Iterator[None]:
 
 
 def settings_with(**flags: Any) -> "Settings":
-    """The settings of the environment, with the given flags (None: not given) in their place. Raises Failure."""
+    """The settings of the environment, overridden by flags that are not None. Raises Failure."""
     from app.settings import SettingsError, load_settings
 
     try:

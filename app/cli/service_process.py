@@ -1,4 +1,4 @@
-"""A service of our own, in a child process, for the time of one command."""
+"""Runs a service in a child process for the duration of one command."""
 
 import ctypes
 import os
@@ -23,9 +23,9 @@ _STOP_S = 30.0
 def own_service(data_dir: Path, *, ready_s: float = 180.0, waiting: Callable[[str], None]) -> Iterator[Service]:
     """Start `learnloop serve` on a free loopback port, wait until it is ready, stop it at the end.
 
-    Its log goes to `service.log` in the data directory. `waiting` is told what it still waits for.
-    Raises Failure if the directory cannot be used, and with the log's end if the service does not become ready within
-    `ready_s` seconds or stops answering later.
+    Its log goes to `service.log` in the data directory. `waiting` is called with what is not ready yet. Raises Failure
+    if the directory cannot be used, and with the last lines of the log if the service does not become ready within
+    `ready_s` seconds or stops responding later.
     """
     log_path = data_dir / "service.log"
     port = free_port()
@@ -35,13 +35,13 @@ def own_service(data_dir: Path, *, ready_s: float = 180.0, waiting: Callable[[st
             _wait_until_ready(service, process, log_path, ready_s, waiting)
             yield service
     except ServiceUnreachable as error:
-        raise Failure(f"the service stopped answering; the end of {log_path}:\n{_tail(log_path)}") from error
+        raise Failure(f"the service stopped responding. Last lines of {log_path}:\n{_tail(log_path)}") from error
     finally:
         _stop(process)
 
 
 def _start(data_dir: Path, log_path: Path, port: int) -> subprocess.Popen[bytes]:
-    # -P: a directory `app` that happens to be where the user is must not be taken for ours.
+    # -P: do not import a directory `app` that happens to be in the working directory.
     command = [sys.executable, "-P", "-m", "app.cli", "serve", "--port", str(port), "--data-dir", str(data_dir)]
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def _start(data_dir: Path, log_path: Path, port: int) -> subprocess.Popen[bytes]
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # Its own session: Ctrl-C must reach this command only, which then ends the service in order.
+                # Its own session: Ctrl-C must reach only this command, which then stops the service in an orderly way.
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
             )
@@ -68,7 +68,7 @@ def free_port() -> int:
 
 
 def _die_with_parent() -> None:
-    """In the child: be told to stop when this process dies, even by kill -9 (Linux only)."""
+    """In the child: receive SIGTERM when the parent dies, even by kill -9 (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -80,7 +80,7 @@ def _wait_until_ready(
     missing = "service"
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise Failure(f"the service ended while starting; the end of {log_path}:\n{_tail(log_path)}")
+            raise Failure(f"the service exited during startup. Last lines of {log_path}:\n{_tail(log_path)}")
         waiting(missing)
         try:
             readiness = service.readiness()
@@ -91,13 +91,13 @@ def _wait_until_ready(
             if not missing:
                 return
             if readiness["engine"] == "failed":
-                raise Failure(f"the engine does not start; the end of {log_path}:\n{_tail(log_path)}")
+                raise Failure(f"the engine failed to start. Last lines of {log_path}:\n{_tail(log_path)}")
         time.sleep(_POLL_S)
-    raise Failure(f"no {missing} after {ready_s:.0f} s; the end of {log_path}:\n{_tail(log_path)}")
+    raise Failure(f"the {missing} was not ready after {ready_s:.0f} s. Last lines of {log_path}:\n{_tail(log_path)}")
 
 
 def _missing(readiness: dict[str, str]) -> str:
-    """What is not there yet, or nothing."""
+    """What is not ready yet, or an empty string."""
     if readiness["database"] != "ok":
         return "database"
     return "" if readiness["engine"] in ("ready", "shared") else "engine"
@@ -108,7 +108,7 @@ def _tail(path: Path, lines: int = 12) -> str:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM, a while to stop in order, then SIGKILL for its whole group."""
+    """SIGTERM, time for an orderly stop, then SIGKILL for the whole group."""
     if process.poll() is None:
         process.terminate()
     try:

@@ -1,6 +1,6 @@
 """Where commands write: results on stdout, progress and errors on stderr.
 
-Neither gets control characters when it is not a terminal, so both can be piped and kept.
+Neither gets control characters unless it is a terminal, so both can be piped and saved.
 """
 
 import json
@@ -15,11 +15,11 @@ progress = Console(highlight=False, markup=False, emoji=False, stderr=True)
 
 
 class Failure(Exception):
-    """Ends a command with exit code 1. The message is what the user reads: what failed, and what would help."""
+    """Ends a command with exit code 1. The message says what failed and what would help."""
 
 
 def print_json(document: Any) -> None:
-    """Write the one JSON document of a `--json` command."""
+    """Print the single JSON document of a `--json` command."""
     text = json.dumps(document, indent=2, ensure_ascii=False, default=_plain)
     results.print(text, soft_wrap=True)
 
@@ -29,11 +29,10 @@ def _plain(value: Any) -> str:
 
 
 def print_failure(message: str) -> None:
-    """Say on stderr why the command failed."""
+    """Print to stderr why the command failed."""
     progress.print(f"learnloop: {message}", style="red", soft_wrap=True)
 
 
 def plain(text: str, style: str = "") -> Text:
-    """Text that somebody else wrote, a model or a user, as it is: its markup is not interpreted, and what could steer
-    a terminal is shown as `?`."""
+    """Text written by a model or a user: markup is not interpreted, and control characters are shown as `?`."""
     return Text("".join(c if c.isprintable() or c == "\n" else "?" for c in text), style=style, overflow="fold")

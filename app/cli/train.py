@@ -1,4 +1,4 @@
-"""`learnloop train`: one run from a YAML file and flags."""
+"""`learnloop train`: start one run, from a YAML file and flags, and follow it."""
 
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -19,38 +19,38 @@ from app.cli.watching import RunDisplay, Waiting, run_to_end
 def train(
     file: Annotated[
         Path | None,
-        typer.Argument(exists=True, dir_okay=False, help="A YAML file with the fields of POST /learn-loop."),
+        typer.Argument(exists=True, dir_okay=False, help="YAML file with the fields of POST /learn-loop."),
     ] = None,
-    environment: Annotated[str | None, typer.Option(help="What the agent learns.")] = None,
+    environment: Annotated[str | None, typer.Option(help="Environment to train in.")] = None,
     graph: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="A JSON file with the graph of sales_email.")
+        Path | None, typer.Option(exists=True, dir_okay=False, help="JSON file with the graph for sales_email.")
     ] = None,
-    judge: Annotated[str | None, typer.Option(help="Who scores its tries.")] = None,
-    model: Annotated[str | None, typer.Option(help="The model's name; an existing one goes on learning.")] = None,
-    base_model: Annotated[str | None, typer.Option(help="What a new model starts from.")] = None,
-    iterations: Annotated[int | None, typer.Option(help="Rounds of trying, judging and training.")] = None,
-    groups: Annotated[int | None, typer.Option(help="Scenarios an iteration.")] = None,
-    rollouts: Annotated[int | None, typer.Option(help="Tries at each scenario.")] = None,
-    max_turns: Annotated[int | None, typer.Option(help="Turns a try may take.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Step size of the training.")] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same run.")] = None,
+    judge: Annotated[str | None, typer.Option(help="Judge that scores the rollouts.")] = None,
+    model: Annotated[str | None, typer.Option(help="Name of the model; an existing model is trained further.")] = None,
+    base_model: Annotated[str | None, typer.Option(help="Base model for a new model.")] = None,
+    iterations: Annotated[int | None, typer.Option(help="Number of training iterations.")] = None,
+    groups: Annotated[int | None, typer.Option(help="Scenarios per iteration.")] = None,
+    rollouts: Annotated[int | None, typer.Option(help="Rollouts per scenario.")] = None,
+    max_turns: Annotated[int | None, typer.Option(help="Maximum turns per rollout.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed.")] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Any other field, such as evaluation.every=5."),
+        typer.Option("--set", metavar="PATH=VALUE", help="Any other field, such as evaluation.every=5; repeatable."),
     ] = None,
     url: Annotated[
         str | None,
-        typer.Option(
-            envvar=URL_VARIABLE, help="A running service. Without it, one is started for the time of the run."
-        ),
+        typer.Option(envvar=URL_VARIABLE, help="URL of a running service. \\[default: start one for this run]"),
     ] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Only post the run to the service at --url.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Start the run at the service at --url and return immediately.")
+    ] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Train an agent and watch it learn. Ctrl-C cancels the run."""
     if detach and url is None:
-        raise typer.BadParameter("needs a running service: give --url", param_hint="--detach")
+        raise typer.BadParameter("requires a running service; give --url", param_hint="--detach")
     flags: dict[str, Any] = {
         "environment.name": environment,
         "judge.name": judge,

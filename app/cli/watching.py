@@ -1,4 +1,4 @@
-"""Following a run until it ends: a line an iteration, and on a terminal the curves and the phase under way."""
+"""Following a run until it ends: a line per iteration, and on a terminal also the curves and the current phase."""
 
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -17,18 +17,18 @@ ENDED = {"completed", "failed", "cancelled"}
 _FIRST_POLL_S, _POLL_S = 0.05, 0.5
 _PATIENCE_S = 30.0
 _PHASES = {
-    "rollout": "trying",
+    "rollout": "rollouts",
     "judge": "judging",
     "train": "training",
     "reflect": "reflecting",
-    "evaluate": "examining",
+    "evaluate": "evaluating",
 }
 
 
 def follow(service: Service, run_id: str, show: Callable[[Json], None], until: Collection[str] = ENDED) -> Json:
     """Show the run as it changes; returns it once its status is one of `until`.
 
-    A service that is away for less than half a minute (a restart) is waited for. Raises what Service does.
+    Waits for a service that is unreachable for less than half a minute (a restart). Raises what Service raises.
     """
     lost_at: float | None = None
     pause_s = _FIRST_POLL_S
@@ -49,7 +49,7 @@ def follow(service: Service, run_id: str, show: Callable[[Json], None], until: C
 
 
 class RunDisplay:
-    """Draws a run on a console. Lines only where the console is no terminal."""
+    """Draws a run on a console; only as lines if the console is not a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -74,7 +74,7 @@ class RunDisplay:
         self._console.print(line)
 
     def show(self, run: Json) -> None:
-        """Bring the display up to date."""
+        """Update the display."""
         if (waits := _waits(run)) != self._waits:
             self._waits = waits
             if waits and not self._live:
@@ -89,7 +89,7 @@ class RunDisplay:
 
 
 def iteration_lines(row: Json, evaluations: Sequence[Json]) -> list[str]:
-    """What one iteration brought, and the held-out figures taken at its end."""
+    """The figures of one iteration, and of the held-out evaluation after it."""
     lines = []
     if row["iteration"] > 0:
         lines.append(
@@ -108,7 +108,7 @@ def iteration_lines(row: Json, evaluations: Sequence[Json]) -> list[str]:
 
 
 def live_panel(run: Json, elapsed_s: float) -> Group:
-    """Curves so far, and the phase under way."""
+    """The curves so far, and the current phase."""
     trained = [row for row in run["iterations"] if row["iteration"] > 0]
     rewards = [row["rewards"]["mean"] for row in trained]
     successes = [row["success"] for row in trained]
@@ -124,7 +124,7 @@ def live_panel(run: Json, elapsed_s: float) -> Group:
 
 
 def _waits(run: Json) -> str:
-    """That a run is queued or paused, and why; nothing of any other."""
+    """That a run is queued or paused, and why; otherwise an empty string."""
     if run["status"] not in ("queued", "paused"):
         return ""
     reason = run["queue"]["reason"] if run["queue"] else run["wait_reason"]
@@ -145,7 +145,7 @@ def _now(run: Json) -> str:
 
 
 def run_to_end(service: Service, request: Json, display: RunDisplay) -> Json:
-    """Post a learn-loop and follow it. On Ctrl-C the run is cancelled, and has ended when this raises."""
+    """Start a learn-loop and follow it. On Ctrl-C the run is cancelled and has ended before this raises."""
     run_id = service.start_run(request)["run_id"]
     try:
         return follow(service, run_id, display.show)
@@ -157,14 +157,14 @@ def run_to_end(service: Service, request: Json, display: RunDisplay) -> Json:
 
 
 class Waiting:
-    """Says once what is being waited for."""
+    """Prints each thing that is being waited for once."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._said: str | None = None
 
     def show(self, what: str) -> None:
-        """Waiting for this now."""
+        """Print this, unless it was the last thing printed."""
         if what != self._said:
             self._said = what
             self._console.print(f"waiting for the {what}", style="dim")

@@ -1,4 +1,4 @@
-"""`learnloop webhooks`: who hears of events, and what became of each message."""
+"""`learnloop webhooks`: endpoints that receive events, and the deliveries to them."""
 
 from datetime import datetime
 from typing import Annotated, Any, Self
@@ -10,12 +10,12 @@ from app.cli.client import Service
 from app.cli.options import DEFAULT_URL, AsJson, Url
 from app.cli.terminal import plain, print_json, results
 
-app = typer.Typer(no_args_is_help=True, help="Tell receivers of runs' events, and see what they were sent.")
+app = typer.Typer(no_args_is_help=True, help="Manage webhook endpoints and inspect deliveries.")
 
 Json = Any
 Id = Annotated[str, typer.Argument(metavar="WEBHOOK_ID")]
 DeliveryId = Annotated[str, typer.Argument(metavar="DELIVERY_ID")]
-Limit = Annotated[int, typer.Option(min=1, max=10_000, help="At most so many, newest first.")]
+Limit = Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of items.")]
 
 
 class WebhookService(Service):
@@ -35,12 +35,12 @@ class WebhookService(Service):
 
 @app.command("list")
 def list_(
-    run_id: Annotated[str | None, typer.Option(help="Only those of that run.")] = None,
+    run_id: Annotated[str | None, typer.Option(help="Only endpoints of this run.")] = None,
     limit: Limit = 20,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """List endpoints, newest first."""
+    """List webhook endpoints, newest first."""
     with WebhookService(url) as service:
         found = service.listed("", limit, run_id=run_id)
     if as_json:
@@ -51,14 +51,14 @@ def list_(
 
 @app.command()
 def add(
-    to: Annotated[str, typer.Argument(metavar="URL_OF_RECEIVER", help="Where events are sent.")],
-    event: Annotated[list[str] | None, typer.Option(help="A type to send; again for more. Default: all.")] = None,
-    run_id: Annotated[str | None, typer.Option(help="Only events of that run.")] = None,
-    project: Annotated[str | None, typer.Option(help="Events of all runs of that project.")] = None,
+    to: Annotated[str, typer.Argument(metavar="URL_OF_RECEIVER", help="URL to send events to.")],
+    event: Annotated[list[str] | None, typer.Option(help="Event type to send; repeatable. \\[default: all]")] = None,
+    run_id: Annotated[str | None, typer.Option(help="Only events of this run.")] = None,
+    project: Annotated[str | None, typer.Option(help="Events of all runs of this project.")] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Add an endpoint. Its secret is shown this once."""
+    """Add a webhook endpoint. Its secret is shown only once."""
     given = {"url": to, "events": event or None, "run_id": run_id, "project": project}
     with WebhookService(url) as service:
         made = service.do("POST", "", {name: value for name, value in given.items() if value is not None})
@@ -67,15 +67,15 @@ def add(
 
 @app.command()
 def remove(id: Id, url: Url = DEFAULT_URL) -> None:
-    """Delete an endpoint; what waits for it is not sent any more."""
+    """Delete a webhook endpoint. Waiting deliveries to it are not sent."""
     with WebhookService(url) as service:
         service.do("DELETE", f"/{id}")
-    results.print(f"webhook {id} is gone")
+    results.print(f"webhook {id} is deleted")
 
 
 @app.command()
 def enable(id: Id, url: Url = DEFAULT_URL) -> None:
-    """Send to an endpoint again."""
+    """Enable a webhook endpoint again."""
     with WebhookService(url) as service:
         service.do("PATCH", f"/{id}", {"enabled": True})
     results.print(f"webhook {id} is enabled")
@@ -83,7 +83,7 @@ def enable(id: Id, url: Url = DEFAULT_URL) -> None:
 
 @app.command()
 def disable(id: Id, url: Url = DEFAULT_URL) -> None:
-    """Send nothing more to an endpoint; what waits for it becomes dead letters."""
+    """Disable a webhook endpoint. Waiting deliveries to it count as failed."""
     with WebhookService(url) as service:
         service.do("PATCH", f"/{id}", {"enabled": False})
     results.print(f"webhook {id} is disabled")
@@ -92,11 +92,13 @@ def disable(id: Id, url: Url = DEFAULT_URL) -> None:
 @app.command("rotate-secret")
 def rotate_secret(
     id: Id,
-    overlap_hours: Annotated[float, typer.Option(min=0, max=72, help="How long the old one signs too.")] = 24,
+    overlap_hours: Annotated[
+        float, typer.Option(min=0, max=72, help="How long messages are also signed with the old secret.")
+    ] = 24,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Give an endpoint a new secret, which is shown this once."""
+    """Create a new secret for a webhook endpoint. It is shown only once."""
     with WebhookService(url) as service:
         made = service.do("POST", f"/{id}/rotate-secret", {"overlap_hours": overlap_hours})
     _print_secret(made, as_json)
@@ -104,13 +106,13 @@ def rotate_secret(
 
 @app.command("test")
 def send_test(id: Id, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Send a test message now. Exits with 1 if the receiver did not take it."""
+    """Send a test message now. The exit code is 1 if it was not delivered."""
     with WebhookService(url) as service:
         went = service.do("POST", f"/{id}/test")
     if as_json:
         print_json(went)
     else:
-        said = "the receiver took it" if went["delivered"] else went["error"]
+        said = "delivered" if went["delivered"] else went["error"]
         results.print(plain(f"{said} ({went['seconds']:.2f} s)"), soft_wrap=True)
     raise typer.Exit(0 if went["delivered"] else 1)
 
@@ -118,12 +120,14 @@ def send_test(id: Id, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 @app.command()
 def deliveries(
     id: Id,
-    state: Annotated[str | None, typer.Option(help="pending, delivered or failed.")] = None,
+    state: Annotated[
+        str | None, typer.Option(help="Only deliveries in this state: pending, delivered or failed.")
+    ] = None,
     limit: Limit = 20,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """List what was queued for an endpoint, newest first."""
+    """List the deliveries to a webhook endpoint, newest first."""
     with WebhookService(url) as service:
         found = service.listed(f"/{id}/deliveries", limit, state=state)
     if as_json:
@@ -134,14 +138,14 @@ def deliveries(
 
 @app.command()
 def delivery(id: DeliveryId, url: Url = DEFAULT_URL) -> None:
-    """Show one delivery as JSON: its body and every attempt."""
+    """Show a delivery as JSON, with its body and all attempts."""
     with WebhookService(url) as service:
         print_json(service.do("GET", f"/deliveries/{id}"))
 
 
 @app.command()
 def redeliver(id: DeliveryId, url: Url = DEFAULT_URL) -> None:
-    """Send a delivery again under the same id."""
+    """Send a delivery again with the same id."""
     with WebhookService(url) as service:
         service.do("POST", f"/deliveries/{id}/redeliver")
     results.print(f"delivery {id} is queued")
@@ -151,10 +155,10 @@ def redeliver(id: DeliveryId, url: Url = DEFAULT_URL) -> None:
 def replay(
     id: Id,
     run_id: Annotated[str, typer.Argument(metavar="RUN_ID")],
-    after_seq: Annotated[int, typer.Option(min=0, help="Only events with a greater number.")] = 0,
+    after_seq: Annotated[int, typer.Option(min=0, help="Only events whose seq is greater than this.")] = 0,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Send all events of a run's log to an endpoint, again or for the first time."""
+    """Send all past events of a run to a webhook endpoint, whether or not it already received them."""
     queued, after = 0, after_seq
     with WebhookService(url) as service:
         while True:
@@ -177,10 +181,10 @@ def _print_secret(made: Json, as_json: bool) -> None:
 def _endpoints(found: list[Json]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("WEBHOOK", no_wrap=True, min_width=26)
-    for name in ("OF", "EVENTS", "STATE", "URL"):
+    for name in ("SCOPE", "EVENTS", "STATE", "URL"):
         table.add_column(name, overflow="fold")
     for each in found:
-        of = each["run_id"] or each["project"] or "everything"
+        of = each["run_id"] or each["project"] or "all projects"
         state = "enabled" if each["enabled"] else f"disabled: {each['disabled_reason']}"
         table.add_row(each["id"], of, ", ".join(each["events"]) or "all", plain(state), plain(each["url"]))
     return table
@@ -189,7 +193,7 @@ def _endpoints(found: list[Json]) -> Table:
 def _deliveries(found: list[Json]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("DELIVERY", no_wrap=True, min_width=26)
-    for name in ("EVENT", "STATE", "TRIES", "CREATED", "LAST ERROR"):
+    for name in ("EVENT", "STATE", "ATTEMPTS", "CREATED", "LAST ERROR"):
         table.add_column(name, overflow="fold")
     for each in found:
         created = f"{datetime.fromisoformat(each['created_at']).astimezone():%d %b %H:%M}"

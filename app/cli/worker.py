@@ -1,4 +1,4 @@
-"""`learnloop worker`: a process that drives runs of a service elsewhere."""
+"""`learnloop worker`: a process that drives runs without an API."""
 
 from typing import Annotated
 
@@ -12,19 +12,19 @@ from app.cli.terminal import Failure
 def worker(
     max_concurrent_runs: Annotated[
         int | None,
-        typer.Option(min=1, max=64, help="Runs at once. \\[default: LEARNLOOP_MAX_CONCURRENT_RUNS or 1]"),
+        typer.Option(
+            min=1, max=64, help="Maximum number of simultaneous runs. \\[default: LEARNLOOP_MAX_CONCURRENT_RUNS or 1]"
+        ),
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Drive runs of the services that share DATABASE_URL, without an API, until Ctrl-C. Its runs are handed over then.
+    """Drive the runs in the database at DATABASE_URL, without an API, until Ctrl-C. Other workers then take them over.
 
-    It needs a data directory of its own. Settings come from the environment and .env; these flags win.
+    Each worker needs its own data directory. Settings come from the environment and .env; flags take precedence.
     """
     settings = settings_with(max_concurrent_runs=max_concurrent_runs, data_dir=data_dir)
     if settings.max_concurrent_runs == 0:
-        raise Failure(
-            "a worker drives at least one run: LEARNLOOP_MAX_CONCURRENT_RUNS is 0, which is for API processes"
-        )
+        raise Failure("LEARNLOOP_MAX_CONCURRENT_RUNS is 0, which is only for API processes; a worker needs at least 1")
     from app.server import work
 
     with plainly():

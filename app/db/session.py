@@ -30,10 +30,10 @@ def parse_url(database_url: str) -> URL:
     try:
         url = make_url(database_url)
     except (ArgumentError, ValueError):
-        raise DatabaseUrlError("DATABASE_URL is no URL; it looks like postgresql://user:password@host/name") from None
+        raise DatabaseUrlError("DATABASE_URL is not a URL such as postgresql://user:password@host/name") from None
     if url.drivername not in {"postgres", "postgresql", "postgresql+psycopg"}:
         raise DatabaseUrlError(
-            f"DATABASE_URL names {url.drivername!r}; only Postgres is supported: postgresql://user:password@host/name"
+            f"DATABASE_URL is for {url.drivername!r}; only Postgres is supported: postgresql://user:password@host/name"
         )
     return url.set(drivername="postgresql+psycopg")
 
@@ -88,7 +88,7 @@ def _upgrade(connection: Connection) -> None:
         command.upgrade(config, "head")
     except CommandError as error:
         raise SchemaError(
-            f"the database was made by another version of learnloop, which is newer: update this one ({error})"
+            f"the database was created by a newer version of learnloop; update this installation ({error})"
         ) from error
 
 

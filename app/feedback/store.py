@@ -102,9 +102,11 @@ class _Emails:
         """Raises NotFound, InvalidRequest."""
         email = self.known.get(id)
         if email is None:
-            raise NotFound(f"there is no trajectory {id!r}")
+            raise NotFound(f"There is no trajectory {id!r}.")
         if not email.written and (email.is_email or type in ONLINE):
-            raise InvalidRequest(("body",), f"trajectory {id!r} has no email: {type!r} cannot be said of it")
+            raise InvalidRequest(
+                ("body",), f"Trajectory {id!r} has no email, so it cannot have feedback of type {type!r}."
+            )
 
 
 async def _shown(session: AsyncSession, places: Iterable[tuple[str, int | None]]) -> dict[tuple[str, int], str]:
@@ -135,9 +137,9 @@ def _row(event: FeedbackEvent, emails: _Emails, source: str) -> dict[str, Any] |
         if event.over is not None:
             emails.check(event.over, event.type)
         if event.over == trajectory_id:
-            raise InvalidRequest(("body", "over"), "an email cannot be preferred over itself")
+            raise InvalidRequest(("body", "over"), "An email cannot be preferred over itself.")
         if event.occurred_at is not None and event.occurred_at > now + _AHEAD:
-            raise InvalidRequest(("body", "occurred_at"), "occurred_at lies in the future")
+            raise InvalidRequest(("body", "occurred_at"), "occurred_at is in the future.")
     except ServiceError as error:
         return error
     return {
@@ -192,5 +194,5 @@ def _taken(
     before = stored[_key(row)]
     if differing := sorted(name for name in compared if getattr(before, name) != row[name]):
         told = ", ".join("over" if name == "against_id" else name for name in differing)
-        return Taken(error=Conflict(f"event {event.event_id!r} was sent before with another {told}"))
+        return Taken(error=Conflict(f"Event {event.event_id!r} was already sent with a different {told}."))
     return Taken(row["run_id"], duplicate=True)

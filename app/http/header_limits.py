@@ -40,7 +40,7 @@ class BoundedHttp(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:
-            raise httptools.HttpParserError("the request's head is too large")
+            raise httptools.HttpParserError("the request headers are too large")
 
     def on_headers_complete(self) -> None:
         self._in_head, self._head_bytes = False, 0

@@ -1,8 +1,8 @@
-"""Idempotency-Key: a POST that is sent again with the same key is answered with the reply to the first one.
+"""Idempotency-Key: repeating a POST with the same key returns the response to the first one.
 
-A key is claimed by a row before the request is handled. The claim's time fences it: a claim of a request that died is
-taken over after a minute, and whoever held it then has nothing to complete. Only successes are kept, for 24 hours;
-after an error the key is free again, since nothing was made.
+Before a request is handled, a row claims its key. The time of the claim fences it: if the request died, another one may
+take the claim over after a minute, and the first one can no longer complete it. Only successful responses are kept, for
+24 hours; after an error the key is free again, because nothing was created.
 """
 
 import asyncio
@@ -32,10 +32,10 @@ from app.errors import DATABASE_DOWN, Conflict, InvalidRequest, ServiceError, St
 
 KEPT = timedelta(hours=24)
 _LOST_AFTER = timedelta(seconds=60)
-"""A request that has not been answered for so long died with its process."""
+"""A request without a response for this long died with its process."""
 _PURGE_EVERY_S = 600.0
 _SECRET_REPLIES = ("/keys", "/webhooks")
-"""Below these paths a reply may hold a secret, which must not lie in the database."""
+"""Below these paths a response can contain a secret, which must not be stored in the database."""
 _VISIBLE = re.compile(rb"[\x21-\x7e]{1,255}")
 
 log = structlog.get_logger(__name__)
@@ -52,7 +52,7 @@ class Claim:
     completed: bool = False
 
     def held(self) -> Any:
-        """True of the key's row while nobody has taken it over."""
+        """SQL condition: the row of the key still belongs to this claim."""
         row = IdempotencyKey
         return and_(row.project == self.project, row.key == self.key, row.created_at == self.since)
 
@@ -60,21 +60,23 @@ class Claim:
 _claim: ContextVar[Claim | None] = ContextVar("idempotency_claim", default=None)
 
 
-async def complete(session: AsyncSession, status: int, reply: BaseModel, *, tells_secret: bool = False) -> None:
-    """Keep the reply to the request under way in the transaction that makes what it tells: both are there, or neither.
+async def complete(session: AsyncSession, status: int, reply: BaseModel, *, has_secret: bool = False) -> None:
+    """Save the response to the current request in the transaction that creates what it reports: both or neither.
 
-    Of one that tells a secret only the status is kept. Nothing happens without an Idempotency-Key. Raises Conflict if
-    the request was given up and made again meanwhile.
+    Of a response with a secret only the status is saved. Without an Idempotency-Key nothing happens. Raises Conflict if
+    another request has taken the key over meanwhile.
     """
     if (claim := _claim.get()) is not None:
-        claim.keep_body = claim.keep_body and not tells_secret
+        claim.keep_body = claim.keep_body and not has_secret
         await _complete(session, claim, status, reply.model_dump_json())
 
 
 async def _complete(session: AsyncSession, claim: Claim, status: int, body: str) -> None:
     kept = update(IdempotencyKey).where(claim.held()).values(status=status, body=body if claim.keep_body else None)
     if (await session.execute(kept.returning(IdempotencyKey.key))).scalar_one_or_none() is None:
-        raise Conflict(f"the request with the Idempotency-Key {claim.key!r} took too long and was made again")
+        raise Conflict(
+            f"The request with Idempotency-Key {claim.key!r} took too long, and a repetition has replaced it."
+        )
     claim.completed = True
 
 
@@ -83,12 +85,12 @@ _DOCUMENTS = (b"application/json", b"application/problem+json")
 
 @dataclass(slots=True)
 class _Reply:
-    """A reply that is held back until it is saved."""
+    """A response that is held back until it is saved."""
 
     start: Message = field(default_factory=dict)
     body: bytearray = field(default_factory=bytearray)
     passes: bool = False
-    """It is no JSON document (a stream): it goes out as it comes, and is not kept."""
+    """It is not a JSON document but a stream: it is passed through and not saved."""
 
     async def take(self, send: Send, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -105,7 +107,7 @@ class _Reply:
 
 
 class Idempotency:
-    """ASGI middleware for POSTs with an Idempotency-Key; it stands where the caller is known and the body is whole."""
+    """ASGI middleware for POSTs with an Idempotency-Key. It runs where the caller and the whole body are known."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -143,7 +145,9 @@ class Idempotency:
 
 def _checked(given: list[bytes]) -> str:
     if len(given) > 1 or not _VISIBLE.fullmatch(given[0]):
-        raise InvalidRequest(("header", "Idempotency-Key"), "one of 1 to 255 visible ASCII characters is expected")
+        raise InvalidRequest(
+            ("header", "Idempotency-Key"), "Send one Idempotency-Key of 1 to 255 visible ASCII characters."
+        )
     return given[0].decode()
 
 
@@ -153,7 +157,7 @@ def _request_hash(scope: Scope, body: bytes) -> str:
 
 
 async def _claimed(sessions: Sessions, scope: Scope, key: str, request: str) -> Claim | Response:
-    """The claim to the key, or the reply to the first request with it. Raises Conflict, StillRunning."""
+    """The claim to the key, or the response to the first request with it. Raises Conflict, StillRunning."""
     project = scope["state"]["caller"].namespace
     async with sessions.begin() as session:
         since = (await session.execute(_claiming(project, key, request))).scalar_one_or_none()
@@ -161,19 +165,19 @@ async def _claimed(sessions: Sessions, scope: Scope, key: str, request: str) -> 
             return Claim(project, key, since, keep_body=not route_path(scope).startswith(_SECRET_REPLIES))
         first = await session.get(IdempotencyKey, (project, key))
     if first is not None and first.request_sha256 != request:
-        raise Conflict(f"the Idempotency-Key {key!r} was sent before with another request")
+        raise Conflict(f"Idempotency-Key {key!r} was already used for a different request.")
     if first is None or first.status is None:
-        raise StillRunning(f"the first request with the Idempotency-Key {key!r} is still under way")
+        raise StillRunning(f"The first request with Idempotency-Key {key!r} is still being handled.")
     if first.body is None:
         raise Conflict(
-            f"the Idempotency-Key {key!r} was used before; that reply told a secret, which is told only once"
+            f"Idempotency-Key {key!r} was already used; that response contained a secret, which is shown only once."
         )
     headers = {"Idempotency-Replayed": "true"}
     return Response(first.body, first.status, headers, media_type="application/json")
 
 
 def _claiming(project: str, key: str, request: str) -> Any:
-    """Insert the key's row, or take over one that is over; its time if that was done."""
+    """Insert the row of the key, or take over an expired one; returns its time on success."""
     row, now = IdempotencyKey, func.clock_timestamp()
     new = insert(row).values(project=project, key=key, request_sha256=request, created_at=now)
     lost = and_(row.status.is_(None), row.request_sha256 == request, row.created_at < now - _LOST_AFTER)
@@ -185,7 +189,7 @@ def _claiming(project: str, key: str, request: str) -> Any:
 
 
 async def _settle(sessions: Sessions, claim: Claim, reply: _Reply) -> None:
-    """Keep the reply, or free the key. What fails here must not cost the client its answer."""
+    """Save the response or free the key. A failure here must not cost the client its response."""
     if claim.completed and reply.to_keep:
         return
     try:
@@ -195,11 +199,11 @@ async def _settle(sessions: Sessions, claim: Claim, reply: _Reply) -> None:
             else:
                 await session.execute(delete(IdempotencyKey).where(claim.held(), IdempotencyKey.status.is_(None)))
     except (Conflict, *DATABASE_DOWN) as error:
-        log.warning("reply not kept for repetition", error=str(error).splitlines()[0])
+        log.warning("response not saved for repetition", error=str(error).splitlines()[0])
 
 
 def _again(first: Message, receive: Receive) -> Receive:
-    """A receive channel that begins with a message that was read already."""
+    """A receive channel that starts with a message that was already read."""
     pending = [first]
 
     async def receive_again() -> Message:
@@ -210,12 +214,12 @@ def _again(first: Message, receive: Receive) -> Receive:
 
 @asynccontextmanager
 async def purging(sessions: Sessions) -> AsyncIterator[None]:
-    """While open, replies that are kept long enough are deleted from time to time."""
+    """While open, deletes expired responses periodically."""
     async with every(_PURGE_EVERY_S, partial(purge, sessions), "purge idempotency keys"):
         yield
 
 
 async def purge(sessions: Sessions) -> None:
-    """Delete what is older than 24 hours."""
+    """Delete everything older than 24 hours."""
     async with sessions.begin() as session:
         await session.execute(delete(IdempotencyKey).where(IdempotencyKey.created_at < func.clock_timestamp() - KEPT))

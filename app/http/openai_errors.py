@@ -1,4 +1,4 @@
-"""Errors below `/v1` in OpenAI's form, `{"error": {...}}`: that is what its clients understand."""
+"""Errors below `/v1` in OpenAI's format, `{"error": {...}}`, which its clients understand."""
 
 import json
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _KINDS: Mapping[int, tuple[str, str | None]] = {
     403: ("permission_error", "insufficient_permissions"),
     429: ("rate_limit_error", "rate_limit_exceeded"),
 }
-"""Type and code by status, where they are not what `_kind` says."""
+"""Type and code by status, where they differ from the default."""
 
 log = structlog.get_logger(__name__)
 
@@ -27,14 +27,14 @@ log = structlog.get_logger(__name__)
 def openai_error(
     status: int, message: str, *, code: str | None = None, param: str | None = None, headers: Any = None
 ) -> JSONResponse:
-    """An error as OpenAI writes it."""
+    """An error in OpenAI's format."""
     kind, usual = _KINDS.get(status, ("invalid_request_error" if status < 500 else "server_error", None))
     error = {"message": message, "type": kind, "param": param, "code": code or usual}
     return JSONResponse({"error": error}, status, headers)
 
 
 class OpenAIErrors:
-    """ASGI middleware: what comes from inside as a problem document, or as an exception, goes out in OpenAI's form."""
+    """ASGI middleware: translates problem documents and exceptions into OpenAI's format."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -50,7 +50,9 @@ class OpenAIErrors:
             if reply.begun:
                 raise
             log.error("unexpected error", path=scope["path"], method=scope["method"], exc_info=error)
-            unexpected = openai_error(500, "an unexpected error; the service's log has it", code="internal_error")
+            unexpected = openai_error(
+                500, "An unexpected error occurred; see the log of the service.", code="internal_error"
+            )
             await unexpected(scope, receive, send)
             return
         if reply.problem is not None:
@@ -58,7 +60,7 @@ class OpenAIErrors:
 
 
 class _Reply:
-    """Holds a problem document back; anything else passes as it comes."""
+    """Holds a problem document back; passes everything else through."""
 
     def __init__(self, send: Send) -> None:
         self._send = send

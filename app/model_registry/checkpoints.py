@@ -85,9 +85,9 @@ class Checkpoints:
     async def promote(self, name: str, step: int, caller: Caller) -> Promotion:
         """Let PROJECT/`name` mean that step from now on. Raises NotFound, or Conflict where a model is called so."""
         if step not in await self.steps():
-            raise NotFound(f"{self.model} has no checkpoint {step}")
+            raise NotFound(f"{self.model} has no checkpoint {step}.")
         if await self._is_model(name):
-            raise Conflict(f"{self.project}/{name} is a model; promote to a name that no model has")
+            raise Conflict(f"{self.project}/{name} is a model. Promote to a name that no model has.")
         promotion = Promotion(
             project=self.project,
             name=name,
@@ -103,10 +103,10 @@ class Checkpoints:
         await self._require_engine()
         model_id = await self.model_id()
         if missing := sorted(set(steps) - await self.steps()):
-            raise NotFound(f"{self.model} has no checkpoint {missing[0]}")
+            raise NotFound(f"{self.model} has no checkpoint {missing[0]}.")
         for step, why in (await self.in_use()).items():
             if step in steps:
-                raise Conflict(f"checkpoint {step} of {self.model} {why}")
+                raise Conflict(f"Checkpoint {step} of {self.model} {why}.")
         await self.engine.delete_checkpoints(model_id, list(steps))
         await self.note_deleted(steps)
 
@@ -143,7 +143,7 @@ class Checkpoints:
         await self._require_engine()
         found = await self.steps()
         if not found or (step is not None and step not in found):
-            raise NotFound(f"{self.model} has no checkpoint {step}")
+            raise NotFound(f"{self.model} has no checkpoint {step}.")
         return max(found) if step is None else step
 
     async def export_path(self, step: int | None) -> str:
@@ -174,7 +174,7 @@ class Checkpoints:
 
     async def _require_engine(self) -> None:
         if (backend := await self.backend()) != embedded.NAME:
-            raise Conflict(f"{self.model} is on the backend {backend}, which keeps its checkpoints itself")
+            raise Conflict(f"{self.model} is on the backend {backend}, which manages its checkpoints itself.")
 
     async def _of_engine(self) -> list[dict[str, Json]]:
         return await self.engine.checkpoints(await self.model_id())

@@ -32,7 +32,7 @@ class EngineClient:
         for each in (await self._call("GET", "/preview/models"))["data"]:
             if (each["project"], each["name"]) == (project, name):
                 return str(each["id"])
-        raise NotFound(f"there is no model '{project}/{name}'")
+        raise NotFound(f"There is no model '{project}/{name}'.")
 
     async def checkpoints(self, model_id: str) -> list[dict[str, Json]]:
         """`{step, metrics, created}` of each, oldest first."""
@@ -73,7 +73,7 @@ class EngineClient:
         try:
             reply = await self.http.send(request, stream=stream)
         except httpx.TransportError as error:
-            raise Unavailable(f"the engine does not answer: {type(error).__name__}") from error
+            raise Unavailable(f"The engine is unreachable: {type(error).__name__}") from error
         try:
             if not reply.is_success:
                 await reply.aread()

@@ -31,7 +31,7 @@ class UnknownModelName(NotFound):
     """Nobody is called so, or not for this caller."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"there is no model {name!r}")
+        super().__init__(f"There is no model {name!r}.")
 
     def members(self) -> Mapping[str, Any]:
         return {"code": "model_not_found", "param": "model"}
@@ -82,7 +82,7 @@ async def _of_run(service: Service, caller: Caller, run_id: str, step: int | Non
         raise UnknownModelName(run_id) from None
     step = run.best_step if step is None else step
     if step is None:
-        raise Conflict(f"run {run_id} has no checkpoint yet; ask when its baseline is done")
+        raise Conflict(f"Run {run_id} has no checkpoint yet; retry after its baseline evaluation.")
     if run.backend == embedded.NAME:
         return await _on_engine(service, f"{run.model_project}/{run.model_name}", step)
     return await _elsewhere(service, run, step)

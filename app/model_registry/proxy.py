@@ -60,15 +60,15 @@ class Relay:
             async with asyncio.timeout_at(deadline):
                 reply = await _unless_gone(request, self.http.send(sent, stream=True))
         except TimeoutError:
-            raise NoAnswerInTime(f"{endpoint.model} gave no answer in {self.deadline_s:.0f} s") from None
+            raise NoAnswerInTime(f"{endpoint.model} gave no answer within {self.deadline_s:.0f} s.") from None
         except httpx.TransportError as error:
-            raise Unavailable(f"the model's server does not answer: {type(error).__name__}") from error
+            raise Unavailable(f"The server of the model is unreachable: {type(error).__name__}") from error
         if reply is None:
             return Response(status_code=_GONE)
         if reply.status_code in _NOT_THE_CALLERS:
             await reply.aclose()
             log.error("a model's server refuses our key", server=endpoint.base_url, status=reply.status_code)
-            raise BadGateway("the model's server refuses this service")
+            raise BadGateway("The server of the model rejects the credentials of this service.")
         headers = {name: reply.headers[name] for name in _PASSED if name in reply.headers}
         return _Passing(reply, deadline, headers)
 

@@ -70,13 +70,13 @@ async def _of_run(service: Service, request: AskRequest, caller: Caller) -> _Age
     run = await service.store.get(request.run_id)
     step = run.best_step if request.checkpoint is None else request.checkpoint
     if step is None:
-        raise Conflict(f"run {run.id} has no checkpoint yet; ask when its baseline is done")
+        raise Conflict(f"Run {run.id} has no checkpoint yet; retry after its baseline evaluation.")
     backend = await service.connect(run.backend)
     try:
         policy = await backend.register(model_spec(run))
         newest = await policy.step()
         if step > newest:
-            raise NotFound(f"run {run.id} has no checkpoint {step}; its newest is {newest}")
+            raise NotFound(f"Run {run.id} has no checkpoint {step}; the newest one is {newest}.")
         endpoint = policy.endpoint(step)
     finally:
         await backend.close()

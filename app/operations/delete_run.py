@@ -40,6 +40,6 @@ async def remove(service: Service, run_id: str) -> Run:
     try:
         removed = await service.store.delete(run_id, forget_model)
     except (EngineUnavailable, BackendUnavailable, BackendRefused, TimeoutError) as error:
-        raise Unavailable(f"the run's model cannot be deleted now: {error or 'the engine is busy'}") from error
+        raise Unavailable(f"The model of the run cannot be deleted now: {error or 'the engine is busy'}") from error
     await remove_folder(service.settings.data_dir, run_id)  # after the commit: a crash leaves files, never rows
     return removed

@@ -36,13 +36,13 @@ async def fork(service: Service, run_id: str, request: ForkRequest, reply: MakeR
 async def _checkpoint(service: Service, parent: Run, step: int | None) -> Checkpoint:
     step = parent.best_step if step is None else step
     if step is None:
-        raise Conflict(f"run {parent.id} has no checkpoint yet; fork it when its baseline is done")
+        raise Conflict(f"Run {parent.id} has no checkpoint yet; fork it after its baseline evaluation.")
     async with service.sessions() as session:
         found = await session.get(Checkpoint, (parent.id, step))
     if found is None:
-        raise NotFound(f"run {parent.id} has no checkpoint {step}")
+        raise NotFound(f"Run {parent.id} has no checkpoint {step}.")
     if found.deleted_at is not None:
-        raise Conflict(f"checkpoint {step} of run {parent.id} was deleted")
+        raise Conflict(f"Checkpoint {step} of run {parent.id} was deleted.")
     return found
 
 
@@ -54,7 +54,9 @@ async def _require_new(service: Service, parent: Run, name: str) -> None:
     async with service.sessions() as session:
         taken = (await session.execute(same.limit(1))).scalar_one_or_none()
     if taken is not None:
-        raise Conflict(f"run {taken} trains {parent.model_project}/{name}: a fork makes a new model, name another one")
+        raise Conflict(
+            f"A fork creates a new model, and run {taken} trains {parent.model_project}/{name}; choose another name."
+        )
 
 
 def _changed(stored: Mapping[str, Any], request: ForkRequest) -> dict[str, Any]:
@@ -66,6 +68,6 @@ def _changed(stored: Mapping[str, Any], request: ForkRequest) -> dict[str, Any]:
     if "environment" in given and given["environment"]["name"] != stored["environment"]["name"]:
         raise InvalidRequest(
             ("body", "environment", "name"),
-            f"a fork stays in its parent's environment, {stored['environment']['name']}",
+            f"A fork must keep the environment of its parent, {stored['environment']['name']}.",
         )
     return {**stored, **given}

@@ -1,4 +1,4 @@
-"""Fills in what a learn-loop request leaves open, and puts its short forms into the form that runs are stored in."""
+"""Fills in the defaults of a learn-loop request, and turns its short forms into the form in which runs are stored."""
 
 from typing import Any
 
@@ -40,9 +40,11 @@ def _environment(request: LearnLoopRequest) -> dict[str, Any]:
     if request.graph is None:
         return {"name": name, "config": config}
     if "name" in request.environment.model_fields_set and name != _ON_A_GRAPH:
-        raise InvalidRequest(("body", "graph"), f"a graph is for the environment {_ON_A_GRAPH}, not for {name}")
+        raise InvalidRequest(
+            ("body", "graph"), f"A graph can only be given for the environment {_ON_A_GRAPH}, not for {name}."
+        )
     if "graph" in config:
-        raise InvalidRequest(("body", "graph"), "environment.config has a graph too: give one of them")
+        raise InvalidRequest(("body", "graph"), "Give either graph or environment.config.graph.")
     return {"name": _ON_A_GRAPH, "config": {**config, "graph": request.graph}}
 
 
@@ -50,7 +52,7 @@ def _max_turns(request: LearnLoopRequest) -> int | None:
     if request.depth is None:
         return request.max_turns
     if request.graph is None:
-        raise InvalidRequest(("body", "depth"), "depth goes with a graph; otherwise it is called max_turns")
+        raise InvalidRequest(("body", "depth"), "depth can only be given with graph; use max_turns.")
     if request.max_turns is not None:
-        raise InvalidRequest(("body", "depth"), "depth and max_turns are the same: give one of them")
+        raise InvalidRequest(("body", "depth"), "depth and max_turns mean the same; give only one of them.")
     return request.depth

@@ -95,7 +95,7 @@ async def accept(
         if parent is not None:
             await _save_descent(session, run_id, parent, actor)
         told.append(reply(run, endpoints))
-        await idempotency.complete(session, 202, told[0], tells_secret=bool(endpoints))
+        await idempotency.complete(session, 202, told[0], has_secret=bool(endpoints))
 
     await service.store.create(run, new, also=beside, actor=actor)
     service.runner.wake()
@@ -129,8 +129,8 @@ async def _check_backend(service: Service, complete: Mapping[str, Any]) -> str |
             return engine
     raise InvalidRequest(
         ("body", "model", "base_model"),
-        f"the engine has no base model {base_model!r}; it has: {', '.join(sorted(bases))}, "
-        f"and checkpoints of the project {model['project']} as PROJECT/NAME@STEP",
+        f"Unknown base model {base_model!r}. Available: {', '.join(sorted(bases))}, "
+        f"and checkpoints of project {model['project']} as PROJECT/NAME@STEP.",
     )
 
 
@@ -147,7 +147,7 @@ async def _checkpoints(
         finally:
             await connected.close()
     except (EngineUnavailable, BackendUnavailable) as error:
-        raise Unavailable(f"the base model cannot be looked up now: {error}") from error
+        raise Unavailable(f"The base model cannot be checked now: {error}") from error
 
 
 async def _whole(service: Service, request: LearnLoopRequest, given: Mapping[str, Any]) -> dict[str, Any]:

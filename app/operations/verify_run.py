@@ -55,7 +55,7 @@ async def verify(service: Service, run_id: str) -> Verification:
         whole = await put_back(service.sessions, run.request)
         environment = await asyncio.to_thread(make_environment, whole, service.settings.data_dir)
     except (UnknownEnvironment, ValueError) as error:
-        raise Conflict(f"the environment of run {run_id} cannot be made again: {error}") from error
+        raise Conflict(f"The environment of run {run_id} cannot be rebuilt: {error}") from error
     with closing(environment):
         begin_with(environment, await inherited_state(service.sessions, run_id))
         check = _Check(run, environment)

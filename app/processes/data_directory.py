@@ -26,7 +26,7 @@ class DataDirectory:
             holder = os.read(self._lock, 32).decode().strip() or "unknown"
             os.close(self._lock)
             raise DataDirectoryError(
-                f"another service (process {holder}) works in {path}; stop it or set LEARNLOOP_DATA_DIR"
+                f"{path} is in use by another service (process {holder}); stop it, or set LEARNLOOP_DATA_DIR"
             ) from None
         try:
             os.truncate(self._lock, 0)

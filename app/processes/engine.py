@@ -51,7 +51,14 @@ class EngineState(StrEnum):
     FAILED = "failed"
     STOPPED = "stopped"
     SHARED = "shared"
-    """Somebody else runs it."""
+    """Someone else runs it."""
+
+
+_WHY_ABSENT = {
+    EngineState.FAILED: "failed to start",
+    EngineState.STOPPED: "has been stopped",
+    EngineState.SHARED: "is run by someone else",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,13 +188,13 @@ class EngineProcess:
             async with asyncio.timeout(timeout_s), self._changed:
                 await self._changed.wait_for(lambda: self._state is not EngineState.STARTING)
         except TimeoutError:
-            raise EngineUnavailable(f"the engine did not come up in {timeout_s:.0f} s; {self._said()}") from None
+            raise EngineUnavailable(f"The engine did not start within {timeout_s:.0f} s. {self._said()}") from None
         if self._state is not EngineState.READY:
-            raise EngineUnavailable(f"the engine is {self._state}; {self._said()}")
+            raise EngineUnavailable(f"The engine {_WHY_ABSENT[self._state]}. {self._said()}")
         return EngineAddress(f"http://127.0.0.1:{self._port}", self._key)
 
     def _said(self) -> str:
-        return "its last words: " + (" | ".join(list(self._last_lines)[-5:]) or "(none)")
+        return "Last log lines: " + (" | ".join(list(self._last_lines)[-5:]) or "(none)")
 
     async def _enter(self, state: EngineState) -> None:
         async with self._changed:

@@ -77,7 +77,7 @@ class EmbeddedPostgres:
             await asyncio.to_thread(self._prepare)
             await self._launch()
         except OSError as error:  # a disk that is full or read-only
-            raise EmbeddedPostgresError(f"no Postgres can be kept in {self.pgdata}: {error}") from error
+            raise EmbeddedPostgresError(f"the Postgres data directory {self.pgdata} cannot be used: {error}") from error
         self._supervisor = asyncio.create_task(self._supervise(), name="postgres-supervisor")
 
     async def stop(self) -> None:
@@ -100,7 +100,7 @@ class EmbeddedPostgres:
             _make_cluster(binaries, self.pgdata, self._user)
         version = (self.pgdata / "PG_VERSION").read_text().strip()
         if version != VERSION:
-            raise EmbeddedPostgresError(f"{self.pgdata} was made by Postgres {version}; this is Postgres {VERSION}")
+            raise EmbeddedPostgresError(f"{self.pgdata} was created by Postgres {version}; this is Postgres {VERSION}")
         self._socket_dir = _socket_dir(self.pgdata, self._user)
         _clear_leftover(self.pgdata, self._socket_dir)
 
@@ -127,12 +127,12 @@ class EmbeddedPostgres:
                     await asyncio.sleep(0.03)
         except TimeoutError:
             raise EmbeddedPostgresError(
-                f"Postgres did not answer in {_START_TIMEOUT_S:.0f} s; {self._said()}"
+                f"Postgres did not respond within {_START_TIMEOUT_S:.0f} s. {self._said()}"
             ) from None
-        raise EmbeddedPostgresError(f"Postgres ended at once; {self._said()}")
+        raise EmbeddedPostgresError(f"Postgres exited immediately. {self._said()}")
 
     def _said(self) -> str:
-        return f"{self._log_file} ends with: {_tail(self._log_file.read_text(errors='replace'))}"
+        return f"Last lines of {self._log_file}: {_tail(self._log_file.read_text(errors='replace'))}"
 
     async def _supervise(self) -> None:
         """Start the server again whenever it has died."""
@@ -160,7 +160,7 @@ def _binaries() -> Path:
 def _make_cluster(binaries: Path, pgdata: Path, user: tuple[int, int] | None) -> None:
     """`initdb` beside the final place, then a rename: `pgdata` is complete or absent."""
     if pgdata.exists():
-        raise EmbeddedPostgresError(f"{pgdata} is no Postgres data directory; move it away")
+        raise EmbeddedPostgresError(f"{pgdata} is not a Postgres data directory; move it elsewhere")
     for left in pgdata.parent.glob("postgres.unfinished-*"):
         shutil.rmtree(left, ignore_errors=True)
     # A name of its own each time: the initdb of a killed service may still be writing.
@@ -204,7 +204,9 @@ def _clear_leftover(pgdata: Path, socket_dir: Path) -> None:
     except (FileNotFoundError, ValueError, IndexError, psutil.NoSuchProcess, psutil.AccessDenied):
         pass
     except psutil.TimeoutExpired as error:
-        raise EmbeddedPostgresError(f"a Postgres from an earlier start (process {error.pid}) does not stop") from error
+        raise EmbeddedPostgresError(
+            f"the Postgres server of an earlier start (process {error.pid}) does not stop"
+        ) from error
     for lock_file in (pid_file, socket_dir / f"{_SOCKET}.lock"):
         lock_file.unlink(missing_ok=True)
 
@@ -223,7 +225,7 @@ def _socket_dir(pgdata: Path, user: tuple[int, int] | None) -> Path:
             os.chown(path, *user)
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (owner, 0) or found.st_mode & 0o077:
-        raise EmbeddedPostgresError(f"{path} is not a private directory of ours; remove it")
+        raise EmbeddedPostgresError(f"{path} is not a private directory of this user; remove it")
     if found.st_uid != owner:  # killed between mkdir and chown
         os.chown(path, *(user or (owner, -1)))
     return path
@@ -239,7 +241,7 @@ def _server_account() -> tuple[int, int]:
             command = ["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", SERVER_USER]
             subprocess.run(command, capture_output=True, check=False)
     raise EmbeddedPostgresError(
-        f"Postgres does not run as root and the account {SERVER_USER!r} could not be made: "
+        f"Postgres does not run as root, and the account {SERVER_USER!r} could not be created: "
         "run the service as another user, or set DATABASE_URL"
     )
 

@@ -70,7 +70,7 @@ class Results:
         if name == FINAL_EMAIL and extent.has_final:
             return self._email(run_id, extent.iterations - 1)
         if match is None or match[2] not in extent.parts or int(match[1]) >= extent.iterations:
-            raise NotFound(f"run {run_id!r} has no result named {name!r}")
+            raise NotFound(f"Run {run_id!r} has no result {name!r}.")
         make = {
             _EMAIL: self._email,
             _NODE_SCORES: self._node_scores,

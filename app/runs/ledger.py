@@ -191,8 +191,8 @@ async def change_budget(session: AsyncSession, run: Run, given: Mapping[str, Any
         most = budget.get(limit)
         if most is not None and (most < needs or most <= shortage["max"]):
             raise Conflict(
-                f"the run's budget is reached: resume it with a `budget` whose {limit} is at least {needs:.6g}, and "
-                f"more than {shortage['max']:.6g}"
+                f"The run has used up its budget. Resume it with a `budget` whose {limit} is at least {needs:.6g} "
+                f"and more than {shortage['max']:.6g}."
             )
     if given is not None:
         run.request = {**run.request, "budget": budget}

@@ -149,7 +149,7 @@ class RunQueries:
         rows = await self._rows(query)
         if not rows:
             where = "yet" if iteration is None else f"for iteration {iteration}"
-            raise NotFound(f"run {run_id!r} has no node scores {where}")
+            raise NotFound(f"Run {run_id!r} has no node scores {where}.")
         return rows[0]
 
     async def judge_calls(self, run_id: str, *, iteration: int | None, after: int, limit: int) -> Sequence[JudgeCall]:
@@ -184,7 +184,7 @@ class RunQueries:
         async with self._sessions() as session:
             found = await session.get(Trajectory, trajectory_id)
         if found is None:
-            raise NotFound(f"there is no trajectory {trajectory_id!r}")
+            raise NotFound(f"There is no trajectory {trajectory_id!r}.")
         return found
 
     async def newest_trained(self, environment: str, project: str | None = None) -> Run | None:

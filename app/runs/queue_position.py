@@ -1,4 +1,4 @@
-"""Where a queued run stands, and why it waits."""
+"""The position of a queued run, and why it is waiting."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from app.runs.leases import Limits
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`position` queued runs are older; `reason` says in words why this one is not driven yet."""
+    """`position` queued runs are older; `reason` says why this one has not started."""
 
     position: int
     reason: str
@@ -31,12 +31,14 @@ async def place_of(sessions: Sessions, run: Run, limits: Limits) -> Place | None
     async with sessions() as session:
         before, of_project, on_backend = (await session.execute(counts)).one()
     if limits.per_project is not None and of_project >= limits.per_project:
-        return Place(before, f"the project has its {_runs(limits.per_project)} under way")
+        return Place(before, f"The project has reached its limit of {_runs(limits.per_project)} in progress.")
     if limits.per_backend is not None and on_backend >= limits.per_backend:
-        return Place(before, f"the backend {run.backend} has its {_runs(limits.per_backend)} under way")
+        return Place(
+            before, f"The backend {run.backend} has reached its limit of {_runs(limits.per_backend)} in progress."
+        )
     if before:
-        return Place(before, f"{_runs(before)} {'is' if before == 1 else 'are'} before it")
-    return Place(0, "it is next: a free worker takes it within a moment")
+        return Place(before, f"{_runs(before)} {'is' if before == 1 else 'are'} ahead of it.")
+    return Place(0, "It is next and will start when a worker is free.")
 
 
 def _count(*conditions: ColumnElement[bool]) -> ScalarSelect[int]:

@@ -27,7 +27,7 @@ def begin_with(environment: Environment, state: Mapping[str, Any] | None) -> Non
         try:
             environment.restore(state)
         except KeyError as error:
-            raise ValueError(f"what was learned has no {error.args[0]}, which the environment needs") from None
+            raise ValueError(f"the saved state has no {error.args[0]}, which the environment needs") from None
 
 
 async def resume_of(sessions: Sessions, run_id: str) -> Resume | None:

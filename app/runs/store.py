@@ -76,7 +76,7 @@ class RunStore:
         except IntegrityError as error:
             holder = await self._holder(run)
             if holder is None:
-                raise Conflict("the run could not be saved; try again") from error
+                raise Conflict("The run could not be saved; retry.") from error
             raise ModelBusy(f"{run.model_project}/{run.model_name}", holder) from None
 
     async def _holder(self, run: Run) -> str | None:
@@ -179,7 +179,7 @@ class RunStore:
         except IntegrityError as error:
             run = await self.get(run_id)
             if (holder := await self._holder(run)) is None:
-                raise Conflict("the run could not be queued; try again") from error
+                raise Conflict("The run could not be queued; retry.") from error
             raise ModelBusy(f"{run.model_project}/{run.model_name}", holder) from None
         return move.target
 

@@ -74,7 +74,7 @@ class AddressGuard:
             async with asyncio.timeout(_RESOLVE_TIMEOUT_S):
                 await self.addresses(parse(url))
         except TimeoutError:
-            raise AddressRefused("the host cannot be resolved: no name server answers") from None
+            raise AddressRefused("the host cannot be resolved: no name server responds") from None
 
     async def addresses(self, url: httpx.URL) -> list[str]:
         """Where to connect to for this URL, in the order of preference. Raises AddressRefused."""
@@ -120,20 +120,20 @@ def parse(url: str) -> httpx.URL:
     """The URL, if its form is allowed: http or https, a host, no user, a usual port. Raises AddressRefused."""
     authority = _AUTHORITY.match(url)
     if authority is None:
-        raise AddressRefused("a URL starts with https:// or http://")
+        raise AddressRefused("the URL must start with https:// or http://")
     if "@" in authority[1]:
-        raise AddressRefused("a URL with a user or password is not taken")
+        raise AddressRefused("the URL must not contain a user or password")
     if any(sign <= " " or sign in "\\\x7f" for sign in url):
-        raise AddressRefused("a URL has no spaces, control characters or backslashes")
+        raise AddressRefused("the URL must not contain spaces, control characters or backslashes")
     try:
         parsed = httpx.URL(url)
     except (httpx.InvalidURL, ValueError) as error:
-        raise AddressRefused(f"this is no URL: {error}") from None
+        raise AddressRefused(f"not a valid URL: {error}") from None
     if not parsed.raw_host:
         raise AddressRefused("the URL has no host")
     port = parsed.port
     if port is not None and port not in (80, 443) and not _FIRST_FREE_PORT <= port <= 65535:
-        raise AddressRefused(f"port {port} is another service's: use 80, 443, or one from {_FIRST_FREE_PORT} on")
+        raise AddressRefused(f"port {port} is not allowed: use 80, 443, or a port from {_FIRST_FREE_PORT}")
     return parsed
 
 

@@ -74,16 +74,16 @@ class Deliveries:
 async def _delivery(session: AsyncSession, id: str) -> WebhookDelivery:
     found = await session.get(WebhookDelivery, id, populate_existing=True)
     if found is None:
-        raise NotFound(f"there is no delivery {id!r}")
+        raise NotFound(f"There is no delivery {id!r}.")
     return found
 
 
 async def _require_enabled(session: AsyncSession, id: str | None) -> WebhookEndpoint:
     if id is None:
-        raise Conflict("the delivery's webhook was deleted")
+        raise Conflict("The webhook of this delivery was deleted.")
     endpoint = await require(session, id)
     if endpoint.disabled_at is not None:
-        raise Conflict(f"the webhook is disabled ({endpoint.disabled_reason}): enable it first")
+        raise Conflict(f"The webhook is disabled ({endpoint.disabled_reason}); enable it first.")
     return endpoint
 
 

@@ -153,13 +153,13 @@ async def require(session: AsyncSession, id: str) -> WebhookEndpoint:
     """The endpoint as it is now. Raises NotFound."""
     found = await session.get(WebhookEndpoint, id, populate_existing=True)
     if found is None:
-        raise NotFound(f"there is no webhook {id!r}")
+        raise NotFound(f"There is no webhook {id!r}.")
     return found
 
 
 async def _require_changeable(session: AsyncSession, id: str) -> None:
     if (await require(session, id)).id == FRONTEND_ID:
-        raise Conflict("this webhook comes from FRONTEND_URL and FRONTEND_WEBHOOK_SECRET: change those settings")
+        raise Conflict("Change the settings FRONTEND_URL and FRONTEND_WEBHOOK_SECRET, which define this webhook.")
 
 
 async def _project_of(session: AsyncSession, run_id: str) -> str:
@@ -172,4 +172,4 @@ async def _project_of(session: AsyncSession, run_id: str) -> str:
 async def _check_room(session: AsyncSession, project: str) -> None:
     of_project = select(func.count()).where(WebhookEndpoint.project == project, WebhookEndpoint.run_id.is_(None))
     if (await session.execute(of_project)).scalar_one() >= MAX_ENDPOINTS:
-        raise Conflict(f"project {project} has {MAX_ENDPOINTS} webhooks: delete one first")
+        raise Conflict(f"Project {project} already has {MAX_ENDPOINTS} webhooks; delete one first.")

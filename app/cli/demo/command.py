@@ -1,4 +1,4 @@
-"""`learnloop demo`: train the shipped tiny model on this machine, and show it at work before and after."""
+"""`learnloop demo`: train the shipped tiny model on this machine, and show its work before and after."""
 
 import signal
 import time
@@ -17,21 +17,21 @@ from app.cli.watching import RunDisplay, Waiting, run_to_end
 
 
 def demo(
-    environment: Annotated[str, typer.Option(help="What the agent learns.")] = "email_search",
+    environment: Annotated[str, typer.Option(help="Environment to train in.")] = "email_search",
     iterations: Annotated[
         int | None,
-        typer.Option(min=1, max=10_000, help="Rounds of trying, judging and training.  \\[default: the environment's]"),
+        typer.Option(min=1, max=10_000, help="Number of training iterations. \\[default: depends on the environment]"),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Another seed: other tasks, other luck.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Random seed; another one gives other tasks.")] = 0,
     data_dir: Annotated[
-        Path, typer.Option(envvar="LEARNLOOP_DATA_DIR", file_okay=False, help="Where the runs and models are kept.")
+        Path, typer.Option(envvar="LEARNLOOP_DATA_DIR", file_okay=False, help="Directory for the runs and models.")
     ] = Path(".learnloop/demo"),
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the service running at the end, until Ctrl-C.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the service running until Ctrl-C.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a tiny model on this machine by reinforcement learning, and show its work before and after.
 
-    Starts the whole service, posts a learn-loop through its API, and needs no key, no GPU and no network.
+    Starts the whole service and a learn-loop through its API. Needs no API key, no GPU and no network.
     """
     started = time.monotonic()
     job = demo_job(environment)
@@ -45,7 +45,7 @@ def demo(
         with RunDisplay(progress) as display:
             run = run_to_end(service, request, display)
         if run["status"] != "completed":
-            raise Failure(f"the run {run['run_id']} is {run['status']}: {run['error'] or 'no reason is known'}")
+            raise Failure(f"run {run['run_id']} is {run['status']}: {run['error'] or 'unknown reason'}")
         examples = job.examples(service, run)
         document = demo_document(run, examples, time.monotonic() - started)
         if as_json:
@@ -55,7 +55,7 @@ def demo(
             job.print_examples(results, document)
             print_links(results, document, service.url if keep else None, data_dir)
         if keep:
-            progress.print(f"\nThe service runs at {service.url} until Ctrl-C.")
+            progress.print(f"\nThe service is running at {service.url} until Ctrl-C.")
             _wait_for_interrupt()
 
 

@@ -1,4 +1,4 @@
-"""What a demo found, as the JSON document of `learnloop demo --json`. Every figure comes from the service's API."""
+"""The JSON document of `learnloop demo --json`. Every figure comes from the API of the service."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,9 +10,9 @@ Json = Any
 
 
 def demo_document(run: Json, examples: Mapping[str, Json], total_s: float) -> Json:
-    """The whole demo as one document, of which `examples` are the part that shows the agents at work.
+    """The whole demo as one document; `examples` is the part that shows the agents at work.
 
-    `total_s` is the wall time of everything, the service's start included.
+    `total_s` is the wall time of everything, including the start of the service.
     """
     seconds = run_seconds(run) or 0.0
     return {

@@ -1,4 +1,4 @@
-"""The held-out tasks that a demo gives to the base and to the trained agent, through POST /ask."""
+"""Gives held-out tasks to the base model and to the trained agent, through POST /ask."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from app.cli.client import Service
 
 Json = Any
 COUNT = 3
-"""How many tasks are shown."""
+"""Number of tasks shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One scenario as `{id, task, reference}`, the fields of its task that both were asked, and their replies."""
+    """One scenario as `{id, task, reference}`, the fields of its task that were sent, and both replies."""
 
     scenario: Json
     task: dict[str, Json]
@@ -22,9 +22,9 @@ class Asked:
 
 
 def ask_both(service: Service, run: Json, fields: Iterable[str]) -> list[Asked]:
-    """The first test scenarios on which the run examined its base, asked again.
+    """Ask the first test scenarios of the baseline evaluation again.
 
-    `fields` are what /ask takes of a task. The first one is the task itself: scenarios without it are left out.
+    `fields` are those that /ask takes of a task. The first one is required: scenarios without it are left out.
     """
     first, *_ = fields = tuple(fields)
     return [_asked(service, run, scenario, fields) for scenario in _held_out(service, run["run_id"], first)]

@@ -1,4 +1,4 @@
-"""What a demo does in its own way for each kind of job: what it says, for how long it trains, what it shows."""
+"""What differs between demos of different environments: introduction, number of iterations, examples."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,44 +17,44 @@ Json = Any
 
 @dataclass(frozen=True, slots=True)
 class DemoJob:
-    """One kind of job."""
+    """The demo of one environment."""
 
     introduction: str
-    """What the agent does, on what, and how it is judged."""
+    """What the agent does, with what, and how it is judged."""
     iterations: int
-    """How long a demo trains if nobody says."""
+    """Default number of iterations."""
     examples: Callable[[Service, Json], dict[str, Json]]
-    """The part of the document that shows a completed run's base and trained agent at work."""
+    """The part of the document that shows the base model and the trained agent at work."""
     print_examples: Callable[[Console, Json], None]
-    """Shows that part of a document."""
+    """Prints that part of the document."""
 
 
 _COMPARED = (
-    "the tries that did better than the others at the same {task} are made more likely (GRPO). "
-    "Before and after the training it is examined on {unseen} that it never saw."
+    "training makes those rollouts more likely that did better than the others on the same {task} (GRPO). "
+    "Before and after training the agent is evaluated on {unseen} that it has never seen."
 )
-_SMALL = "A language model of a few million parameters, small enough for this processor, works as "
+_SMALL = "A language model with a few million parameters, small enough for this CPU, acts as "
 _EMAIL = DemoJob(
-    introduction=_SMALL + "an email agent: it gets a question and a mailbox, and has to search, open mails, and "
-    "answer with the mail that proves it. It tries every question several times; a judge compares each answer with "
-    "the known one, and " + _COMPARED.format(task="question", unseen="mailboxes, names and values"),
+    introduction=_SMALL + "an email agent: given a question and a mailbox, it has to search, open emails, and answer "
+    "with the email that proves it. It attempts every question several times, a judge compares each answer with the "
+    "known one, and " + _COMPARED.format(task="question", unseen="mailboxes, names and values"),
     iterations=14,
     examples=question_examples,
     print_examples=print_answers,
 )
 _SALES = DemoJob(
-    introduction=_SMALL + "a sales agent: it gets a prospect and a graph of facts, and has to walk from the "
-    "prospect's job to a product that helps, read what it will cite, and write the email. It tries every prospect "
-    "several times; a judge without a model checks whether each email rests on what was read, and "
+    introduction=_SMALL + "a sales agent: given a prospect and a graph of facts, it has to follow the edges from the "
+    "prospect's job to a product that helps, read what it will cite, and write the email. It writes to every prospect "
+    "several times, a rule-based judge checks whether each email is based on what the agent read, and "
     + _COMPARED.format(task="prospect", unseen="graphs, names and facts")
-    + " The nodes of one graph that it returns to are scored by what emails that cite them earn.",
+    + " One graph is used in every iteration; its nodes get scores from the rewards of the emails that cite them.",
     iterations=14,
     examples=sales_examples,
     print_examples=print_sales,
 )
 _ANY = DemoJob(
-    introduction=_SMALL + "the agent of the environment {environment}. It tries every task several times; a judge "
-    "scores the tries, and " + _COMPARED.format(task="task", unseen="tasks"),
+    introduction=_SMALL + "the agent of the environment {environment}. It attempts every task several times, a "
+    "judge scores the rollouts, and " + _COMPARED.format(task="task", unseen="tasks"),
     iterations=14,
     examples=question_examples,
     print_examples=print_answers,
@@ -63,5 +63,5 @@ _JOBS = {"email_search": _EMAIL, "sales_email": _SALES}
 
 
 def demo_job(environment: str) -> DemoJob:
-    """The job of that environment. One that nobody described is introduced by its name."""
+    """The demo of that environment; a generic one for environments of other packages."""
     return _JOBS.get(environment, _ANY)

@@ -1,4 +1,4 @@
-"""The part of a demo that shows questions, answered by the base and by the trained agent."""
+"""The part of a demo that shows questions answered by the base model and by the trained agent."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ _TASK_FIELDS = ("question", "inbox_address", "query_date")
 
 
 def examples(service: Service, run: Json) -> dict[str, Json]:
-    """`answers`: held-out questions with what both agents answered, marked."""
+    """`answers`: held-out questions with the answers of both agents, marked right or wrong."""
     return {
         "answers": [
             {
@@ -52,7 +52,7 @@ def _marked(reply: Json, reference: Mapping[str, Json]) -> Json:
 
 
 def print_answers(console: Console, document: Json) -> None:
-    """The same questions, answered by the base and by the trained agent."""
+    """Print the same questions answered by the base model and by the trained agent."""
     if not document["answers"]:
         return
     console.print("\nThe same held-out questions, asked through POST /ask", style="bold")
@@ -66,7 +66,7 @@ def print_answers(console: Console, document: Json) -> None:
         expected = asked["expected"]
         if "answer" in expected:
             known = f"from {', '.join(expected.get('source_ids', ()))}" if expected.get("source_ids") else ""
-            table.add_row("    known", "", plain(expected["answer"], "dim"), plain(known, "dim"))
+            table.add_row("    expected", "", plain(expected["answer"], "dim"), plain(known, "dim"))
         console.print(table)
 
 

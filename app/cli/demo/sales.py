@@ -1,4 +1,4 @@
-"""The part of a demo that shows sales emails, and how the nodes of the graph that training returns to are ranked."""
+"""The part of a demo that shows sales emails, and the ranking of the nodes of the graph used in every iteration."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 Json = Any
 _TASK_FIELDS = ("prospect", "company", "role", "goal", "start", "graph")
 CHECKS = ("citations_read", "cited_product", "named_prospect", "named_company")
-"""What makes an email grounded, as its trajectory's outcome tells it."""
+"""The checks in a trajectory's outcome that make an email grounded."""
 
 
 def examples(service: Service, run: Json) -> dict[str, Json]:
@@ -45,7 +45,7 @@ def _email(service: Service, reply: Json) -> Json:
 
 
 def _node_scores(service: Service, run: Json) -> Json:
-    """The home graph's nodes as they are ranked at the end."""
+    """The nodes of the home graph with their final ranks."""
     from environment.sales_email.scenarios import home_world
 
     home = home_world(run["request"]["seed"])

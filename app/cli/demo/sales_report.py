@@ -1,4 +1,4 @@
-"""What a demo tells of sales emails before and after, and of the nodes that rose and fell."""
+"""Prints sales emails before and after training, and the nodes that rose and fell."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,17 +13,17 @@ from app.cli.terminal import plain
 
 Json = Any
 _FAULTS = {
-    "citations_read": "cites nothing, or what it did not read",
-    "cited_product": "cites no product that its start leads to",
+    "citations_read": "cites nothing, or something it did not read",
+    "cited_product": "cites no product reachable from its start",
     "named_prospect": "does not name the prospect",
     "named_company": "does not name the company",
 }
-_TOLD = 3
-"""How many nodes that rose, and that fell, are told in words."""
+_LISTED = 3
+"""Number of nodes listed as risen, and as fallen."""
 
 
 def print_examples(console: Console, document: Json) -> None:
-    """The emails, the nodes in their order, and in words what rose and fell."""
+    """Print the emails, the ranked nodes, and what rose and fell."""
     _print_emails(console, document["emails"])
     _print_nodes(console, document["node_scores"]["nodes"])
     console.print()
@@ -34,7 +34,7 @@ def print_examples(console: Console, document: Json) -> None:
 def _print_emails(console: Console, emails: Sequence[Json]) -> None:
     if not emails:
         return
-    console.print("\nEmails to the same held-out prospects, asked for through POST /ask", style="bold")
+    console.print("\nEmails to the same held-out prospects, written through POST /ask", style="bold")
     for each in emails:
         task = each["task"]
         title = f", {task['role']}," if task.get("role") else ""
@@ -60,16 +60,18 @@ def _lines(written: Json) -> tuple[Text, Text, Text, Text]:
 
 
 def _print_nodes(console: Console, nodes: Sequence[Json]) -> None:
-    console.print("\nThe nodes of the graph that training returned to, as the agent is shown them", style="bold")
+    console.print(
+        "\nThe nodes of the graph used in every iteration, in the order in which the agent sees them", style="bold"
+    )
     console.print()
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("  before", justify="right", no_wrap=True)
     table.add_column("after", justify="right", no_wrap=True)
     table.add_column("score", justify="right", no_wrap=True)
     table.add_column("product", no_wrap=True)
-    table.add_column("what it says", no_wrap=True, overflow="ellipsis")
+    table.add_column("content", no_wrap=True, overflow="ellipsis")
     for node in nodes:
-        rank, leads = node["rank"], "leads there" if node["leads_to_product"] else ""
+        rank, leads = node["rank"], "leads to it" if node["leads_to_product"] else ""
         said = plain(" ".join(node["content"].split()))
         said.overflow = "ellipsis"
         table.add_row(str(rank["before"]), str(rank["after"]), figure(node["score"]["after"]), leads, said)
@@ -77,17 +79,17 @@ def _print_nodes(console: Console, nodes: Sequence[Json]) -> None:
 
 
 def what_moved(scores: Json) -> list[str]:
-    """In words: how far the nodes that lead to the product came up, and what rose and fell most."""
+    """Sentences: how far the nodes that lead to the product have risen, and what rose and fell most."""
     nodes = {node["id"]: node for node in scores["nodes"]}
     leading = [node["rank"] for node in nodes.values() if node["leads_to_product"]]
     first = len(leading)
     before, after = (sum(rank[when] <= first for rank in leading) for when in ("before", "after"))
     sentences = [
-        f"Of the {first} nodes that lead to the product, {after} are now among the first {first}; {before} were before."
+        f"Of the {first} nodes that lead to the product, {after} are now in the top {first}; before, {before} were."
     ]
     for what, ids in (("Rose", scores["risen"]), ("Fell", scores["fallen"])):
-        told = [_moved(nodes[id]) for id in ids[:_TOLD]]
-        sentences.append(f"{what} most: {'; '.join(told)}." if told else f"{what}: no node.")
+        moved = [_moved(nodes[id]) for id in ids[:_LISTED]]
+        sentences.append(f"{what} most: {'; '.join(moved)}." if moved else f"{what}: no node.")
     return sentences
 
 

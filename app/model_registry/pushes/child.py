@@ -68,7 +68,7 @@ def _fetched(url: str, key: str, folder: Path) -> Path:
     except urllib.error.HTTPError as error:
         raise NotFetched(409 if error.code in _FOR_GOOD else 503, _said(error)) from error
     except (OSError, tarfile.TarError, http.client.HTTPException) as error:
-        raise NotFetched(503, f"the checkpoint did not come whole: {error}") from error
+        raise NotFetched(503, f"the checkpoint was not transferred completely: {error}") from error
     (files,) = (folder / "tar").iterdir()
     _verify(files)
     return files
@@ -77,7 +77,7 @@ def _fetched(url: str, key: str, folder: Path) -> Path:
 def _verify(files: Path) -> None:
     digests = json.loads((files / "manifest.json").read_text())["files"]
     if {path.name for path in files.iterdir()} != {*digests, "manifest.json"}:
-        raise NotFetched(409, "the checkpoint's files are not those of its manifest")
+        raise NotFetched(409, "the files of the checkpoint do not match its manifest")
     for name, expected in digests.items():
         with (files / name).open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]:

@@ -84,7 +84,7 @@ async def _run(folder: Path, job: str, timeout_s: float) -> None:
         async with asyncio.timeout(timeout_s):
             await process.wait()
     except TimeoutError:
-        raise PushFailed(f"the push took longer than {timeout_s:g} s and was ended") from None
+        raise PushFailed(f"the push took longer than {timeout_s:g} s and was stopped") from None
     finally:
         if process.returncode is None:
             await stop(process, signal.SIGKILL, timeout_s=1.0)
@@ -118,7 +118,7 @@ async def _place(parent: Path) -> AsyncIterator[Path]:
             folder.mkdir(mode=0o700)
             yield folder
         except OSError as error:
-            raise Unavailable(f"a checkpoint cannot be put into {parent}: {error.strerror}") from error
+            raise Unavailable(f"A checkpoint cannot be written to {parent}: {error.strerror}") from error
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
@@ -133,4 +133,4 @@ def _lock(parent: Path) -> TextIO:
             file.close()
         else:
             return file
-    raise Unavailable(f"{AT_ONCE} checkpoints are being pushed; try again later", retry_after_s=_RETRY_AFTER_S)
+    raise Unavailable(f"{AT_ONCE} other checkpoints are being pushed; retry later.", retry_after_s=_RETRY_AFTER_S)

@@ -19,7 +19,7 @@ def hub_target(settings: Settings, project: str, repo: str) -> HubTarget:
     _require_library("huggingface_hub")
     allowed = [pattern for owner, pattern in settings.hf_repos if owner in ("*", project)]
     if not any(_matches(repo, pattern) for pattern in allowed):
-        raise Forbidden(f"the project {project} may push to: {', '.join(allowed) or 'no repository'}")
+        raise Forbidden(f"Project {project} can only push to: {', '.join(allowed) or 'no repository'}.")
     assert settings.hf_token is not None
     return HubTarget(str(settings.hf_endpoint).rstrip("/"), settings.hf_token.get_secret_value(), repo)
 
@@ -55,9 +55,11 @@ def _matches(repo: str, pattern: str) -> bool:
 
 def _require_settings(needed: Mapping[str, Any]) -> None:
     if missing := [name for name, value in needed.items() if not value]:
-        raise Conflict(f"the service is not set up for this push; its operator has not set: {', '.join(missing)}")
+        raise Conflict(f"This service is not configured for this push. Missing settings: {', '.join(missing)}.")
 
 
 def _require_library(module: str) -> None:
     if find_spec(module) is None:
-        raise Conflict(f"the service lacks {module}: its operator installs it with pip install 'learnloop[export]'")
+        raise Conflict(
+            f"This service lacks the package {module}; the operator can install it: pip install 'learnloop[export]'"
+        )

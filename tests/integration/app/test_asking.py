@@ -57,7 +57,7 @@ async def test_an_older_checkpoint_answers_if_asked(data_dir: Path, database_url
         assert answer["model"] == model.requests[0]["model"] == "learnloop/a@0"
         missing = await client.post("/ask", json={"run_id": run_id, "checkpoint": 7, **QUESTION})
         assert missing.status_code == 404
-        assert "its newest is 2" in missing.json()["detail"]
+        assert "the newest one is 2" in missing.json()["detail"]
 
 
 async def test_invoke_speaks_the_form_of_zenml_deployments(data_dir: Path, database_url: str) -> None:

@@ -121,7 +121,7 @@ async def test_scopes(service: Keyed) -> None:
     assert (await service.client.get("/runs", headers=reader)).status_code == 200
     for method, path in (("POST", "/learn-loop"), ("POST", "/runs/01K/cancel"), ("GET", "/keys"), ("POST", "/keys")):
         told = _problem(await service.client.request(method, path, headers=reader, json={}), 403)
-        assert told["detail"].startswith("the API key lacks the scope")
+        assert told["detail"].startswith("This API key does not have the scope")
     _problem(await service.client.get("/runs", headers=writer), 403)
     _problem(await service.client.get("/keys", headers=writer), 403)
     assert (await service.client.post("/learn-loop", headers=writer, json={"iterations": 1})).status_code == 202

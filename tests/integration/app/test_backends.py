@@ -51,7 +51,7 @@ async def test_a_run_on_the_hosted_one(tmp_path: Path, database_url: str, hosted
     loop = ScriptedLoop()
     async with served(settings, loop, OurBackends(settings)) as client:
         refused = await client.post("/learn-loop", json={"backend": "serverless"})
-        assert "no base model learnloop/tiny" in refused.json()["errors"][0]["msg"]
+        assert "does not have the base model learnloop/tiny" in refused.json()["errors"][0]["msg"]
         accepted: Any = (await client.post("/learn-loop", json=HOSTED | {"iterations": 2})).raise_for_status().json()
         run = await run_with(client, accepted["run_id"], "completed", "failed")
         assert (run["status"], run["backend"], run["error"]) == ("completed", "serverless", None)

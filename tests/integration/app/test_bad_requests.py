@@ -83,7 +83,7 @@ async def test_a_body_too_large_announced_or_not(client: httpx.AsyncClient) -> N
 
 async def test_paths_and_methods_that_are_not_there(client: httpx.AsyncClient) -> None:
     _problem(await client.get("/nothing"), 404)
-    assert _problem(await client.delete("/runs"), 405)["detail"] == "/runs does not take DELETE"
+    assert _problem(await client.delete("/runs"), 405)["detail"] == "DELETE is not allowed for /runs."
     for path in ("/runs/01K", "/runs/01K/iterations", "/runs/01K/checkpoints", "/runs/01K/trajectories"):
         assert _problem(await client.get(path), 404)["detail"] == "There is no run '01K'."
     _problem(await client.post("/runs/01K/cancel"), 404)

@@ -44,6 +44,6 @@ async def test_a_newer_schema_is_refused(empty_database_url: str) -> None:
     await migrate(engine)
     async with engine.begin() as connection:
         await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(SchemaError, match="another version of learnloop"):
+    with pytest.raises(SchemaError, match="newer version of learnloop"):
         await migrate(engine)
     await engine.dispose()

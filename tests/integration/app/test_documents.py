@@ -80,7 +80,7 @@ async def test_bad_documents_name_their_field(client: httpx.AsyncClient) -> None
         ("/graphs", {"graph": [{"id": "a\x00b"}]}, [], "U+0000"),
         ("/scenarios", _scenarios(graph=GRAPH[1:]), ["graph"], "no node is a Customer Job"),
         ("/scenarios", _scenarios(graph=unknown), ["graph"], "no stored graph"),
-        ("/scenarios", _scenarios(environment="chess"), ["environment"], "no environment named"),
+        ("/scenarios", _scenarios(environment="chess"), ["environment"], "Unknown environment"),
         ("/scenarios", _scenarios(graph=None), ["scenarios"], "need a graph"),
         ("/scenarios", _scenarios(scenarios=[*PROSPECTS, {"prospect": "x"}]), ["scenarios"], "number 5: company"),
         ("/scenarios", _scenarios(scenarios=[*PROSPECTS, {**PROSPECTS[0], "start": "x"}]), ["scenarios"], "node 'x'"),

@@ -217,6 +217,6 @@ async def test_a_path_too_long_for_a_socket_is_no_obstacle(data_dir: Path) -> No
 async def test_somebody_elses_directory_is_left_alone(data_dir: Path) -> None:
     (data_dir / "postgres").mkdir()
     (data_dir / "postgres" / "precious").write_text("data")
-    with pytest.raises(EmbeddedPostgresError, match="move it away"):
+    with pytest.raises(EmbeddedPostgresError, match="move it elsewhere"):
         await EmbeddedPostgres(data_dir).start()
     assert (data_dir / "postgres" / "precious").read_text() == "data"

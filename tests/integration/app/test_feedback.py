@@ -135,7 +135,7 @@ async def test_an_event_that_comes_twice_counts_once(outside: Outside) -> None:
     del event["trajectory_id"]
     assert (await outside.post(**event, run_id=run_id, iteration=0)).json()["duplicates"] == 1
     changed = await outside.post(**event, run_id=run_id, iteration=0, confidence=0.5)
-    assert "'mail-7' was sent before with another confidence" in _problem(changed, 409)
+    assert "'mail-7' was already sent with a different confidence" in _problem(changed, 409)
     for change in ({"type": "opened"}, {"source": "simulator"}, {"occurred_at": "2026-01-01T00:00:00Z"}):
         _problem(await outside.post(**(event | {"run_id": run_id, "iteration": 0} | change)), 409)
     assert len(await outside.items(run_id)) == 1
@@ -342,8 +342,8 @@ async def test_emails_of_another_project_do_not_exist(data_dir: Path, database_u
         )
         assert reply["accepted"] == 1
         assert [each["detail"] for each in reply["rejected"]] == [
-            f"there is no trajectory {other!r}",
-            f"there is no trajectory {other!r}",
+            f"There is no trajectory {other!r}.",
+            f"There is no trajectory {other!r}.",
             f"Run {theirs!r} has no sample email after iteration 0.",
         ]
         _problem(await outside.client.get(f"/runs/{theirs}/feedback"), 404)

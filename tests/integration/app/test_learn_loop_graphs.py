@@ -143,7 +143,7 @@ async def test_a_graph_that_cannot_be_used(client: httpx.AsyncClient, database_u
 
 BAD_COMBINATIONS: list[tuple[dict[str, Any], list[str], str]] = [
     ({"graph": GRAPH, "environment": {"name": "email_search"}}, ["graph"], "not for email_search"),
-    ({"graph": GRAPH, "environment": {"config": {"graph": GRAPH}}}, ["graph"], "give one of them"),
+    ({"graph": GRAPH, "environment": {"config": {"graph": GRAPH}}}, ["graph"], "Give either graph or"),
     ({"graph": GRAPH, "depth": 3, "max_turns": 3}, ["depth"], "the same"),
     ({"depth": 3}, ["depth"], "max_turns"),
     ({"graph": GRAPH, "depth": 0}, ["depth"], "greater"),

@@ -114,10 +114,10 @@ async def test_who_may_not(stage: ModelStage) -> None:
         assert "x-request-id" in wrong.value.response.headers
     async with _client(stage, await stage.key(scopes=[Scope.READ])) as client:
         assert await client.models.list()
-        with pytest.raises(openai.PermissionDeniedError, match="lacks the scope write"):
+        with pytest.raises(openai.PermissionDeniedError, match="does not have the scope write"):
             await client.chat.completions.create(**asked)
     async with _client(stage, await stage.key(scopes=[Scope.WRITE])) as client:
-        with pytest.raises(openai.PermissionDeniedError, match="lacks the scope read"):
+        with pytest.raises(openai.PermissionDeniedError, match="does not have the scope read"):
             await client.models.list()
 
 
@@ -139,12 +139,12 @@ async def test_bad_requests(stage: ModelStage) -> None:
     no_names: tuple[Any, ...] = (None, 3, ["mail"], {})
     for model in no_names:
         assert (await refused("POST", chat, 400, "model must be", json={"model": model}))["param"] == "model"
-    await refused("POST", chat, 404, "there is no model", content=b'{"model": "mail/\\ud800"}')
+    await refused("POST", chat, 404, "There is no model", content=b'{"model": "mail/\\ud800"}')
     assert (await refused("POST", chat, 400, "messages", json={"model": CALLER}))["param"] == "messages"
     await refused("POST", chat, 413, "at most", content=b"x" * 1_000_001)
-    await refused("GET", chat, 405, "does not take GET")
-    await refused("POST", "/v1/embeddings", 404, "there is nothing at", json={})
-    await refused("GET", "/v1/models/mail/none", 404, "there is no model")
+    await refused("GET", chat, 405, "GET is not allowed for")
+    await refused("POST", "/v1/embeddings", 404, "Nothing exists at", json={})
+    await refused("GET", "/v1/models/mail/none", 404, "There is no model")
 
 
 async def test_each_key_has_its_rate(model_engine: EngineProcess, data_dir: Path, database_url: str) -> None:
@@ -175,7 +175,7 @@ async def test_no_reply_outlives_its_deadline(
             with pytest.raises(openai.APIError, match="took too long"):
                 async for _ in stream:
                     pass
-            with pytest.raises(openai.InternalServerError, match="no answer in 2 s") as late:
+            with pytest.raises(openai.InternalServerError, match="no answer within 2 s") as late:
                 await client.chat.completions.create(**asked)
             assert late.value.status_code == 504
         finally:

@@ -37,9 +37,9 @@ def _engine(status: int, body: bytes) -> Answer:
     ("status", "body", "expected", "words"),
     [
         (200, _tar({**FILES, "config.json": b"[]"}), 409, "config.json differs from its manifest"),
-        (200, _tar({"config.json": b"{}"}), 409, "not those of its manifest"),
-        (200, _tar({**FILES, "more.txt": b""}), 409, "not those of its manifest"),
-        (200, _tar()[:1800], 503, "did not come whole"),
+        (200, _tar({"config.json": b"{}"}), 409, "do not match its manifest"),
+        (200, _tar({**FILES, "more.txt": b""}), 409, "do not match its manifest"),
+        (200, _tar()[:1800], 503, "was not transferred completely"),
         (410, b'{"error": {"message": "it is torn"}}', 409, "it is torn"),
         (500, b"oh", 503, "the engine answered 500"),
     ],
@@ -59,7 +59,7 @@ def test_what_is_whole(tmp_path: Path) -> None:
 def test_nobody_there(tmp_path: Path) -> None:
     with answering(lambda *_: _engine(200, b"")) as url:
         pass
-    with pytest.raises(NotFetched, match="did not come whole") as refused:
+    with pytest.raises(NotFetched, match="was not transferred completely") as refused:
         _fetched(f"{url}/export", "key", tmp_path)
     assert refused.value.status == 503
 

@@ -73,7 +73,7 @@ async def test_what_cannot_be_forked_is_told(data_dir: Path, database_url: str) 
         await _rows(database_url, "UPDATE checkpoint SET deleted_at = now() WHERE step = 1")
         assert await refusal(checkpoint=1) == (409, f"checkpoint 1 of run {parent} was deleted")
         backend.policies.clear()
-        assert "no base model 'learnloop/agent@2'" in (await refusal())[1]
+        assert "Unknown base model 'learnloop/agent@2'" in (await refusal())[1]
         assert (await client.post("/runs/none/fork", json={})).status_code == 404
         assert [event["type"] for event in await _events(client, parent)].count("run.forked") == 0
 
@@ -178,7 +178,7 @@ async def test_a_queued_run_says_why_it_waits(data_dir: Path, database_url: str)
         shown = [(await client.get(f"/runs/{run_id}")).json() for run_id in ids]
         assert [run["queue"] for run in shown] == [
             None,
-            {"position": 0, "reason": "it is next: a free worker takes it within a moment"},
+            {"position": 0, "reason": "It is next and will start when a worker is free."},
             {"position": 1, "reason": "1 run is before it"},
             {"position": 2, "reason": "2 runs are before it"},
         ]
@@ -190,7 +190,7 @@ async def test_a_queued_run_says_why_it_waits(data_dir: Path, database_url: str)
         async with served(limited, ScriptedLoop()) as second:
             await client.post(f"/runs/{ids[1]}/resume")
             queue = (await second.get(f"/runs/{ids[1]}")).json()["queue"]
-            assert queue["reason"] == "the project has its 1 run under way"
+            assert queue["reason"] == "The project has reached its limit of 1 run in progress."
         loop.gates[0].set()
 
 
@@ -205,7 +205,7 @@ async def test_a_request_brings_its_own_webhooks(data_dir: Path, database_url: s
             run = await run_with(client, made["run_id"], "completed")
             await until(lambda: len(receiver.arrivals) == 2)
             again = await client.post("/learn-loop", headers=headers, json=body)
-            assert (again.status_code, "told only once" in again.json()["detail"]) == (409, True)
+            assert (again.status_code, "shown only once" in again.json()["detail"]) == (409, True)
             local = await client.post("/learn-loop", json={"webhooks": [{"url": "http://10.0.0.1/"}]})
             assert local.json()["errors"][0]["loc"] == ["body", "webhooks", 0, "url"]
             assert len((await client.get("/runs")).json()["items"]) == 1

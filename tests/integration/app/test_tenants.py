@@ -236,7 +236,7 @@ async def test_nothing_foreign_can_be_asked(tenants: Tenants) -> None:
     for model in ("mail/agent", "mail/agent@3", "nobody/agent", "sales/../mail/agent", "agent"):
         reply = await tenants.sales_asks("POST", "/ask", json={"question": "why?", "model": model})
         assert reply.status_code == 404
-        assert reply.json()["detail"] == f"there is no model {model!r}"
+        assert reply.json()["detail"] == f"There is no model {model!r}."
 
 
 def test_models_by_name() -> None:

@@ -38,7 +38,7 @@ async def test_the_commands_do_what_the_api_does(
         assert (await ran("list")).stdout == "no webhooks\n"
         made = await answer("add", it.url, "--event", "run.started", "--event", "phase.completed", "--json")
         assert made["events"] == ["run.started", "phase.completed"]
-        assert (await ran("test", made["id"])).stdout.startswith("the receiver took it")
+        assert (await ran("test", made["id"])).stdout.startswith("delivered (")
         failed = await ran("test", made["id"])
         assert (failed.exit_code, failed.stdout.split(" (")[0]) == (1, "the receiver answered 500")
         run_id = await here.run("learnloop")
@@ -62,4 +62,4 @@ async def test_the_commands_do_what_the_api_does(
                 assert max(map(len, result.stdout.splitlines())) <= 80
         refused = await ran("remove", made["id"])
         assert refused.exit_code == 1
-        assert f"there is no webhook '{made['id']}'" in refused.stderr
+        assert f"There is no webhook '{made['id']}'" in refused.stderr

@@ -9,7 +9,7 @@ def test_asks_a_runs_agent(learnloop: Learnloop, service: ScriptedService) -> No
     ran = learnloop("ask", "When is it?", "--run", RUN_ID, "--query-date", "2026-03-01", "--url", service.url)
     assert ran.exit_code == 0, ran.stderr
     assert service.asked == [{"question": "When is it?", "run_id": RUN_ID, "query_date": "2026-03-01"}]
-    assert ran.stdout.splitlines()[:2] == ["14 March", "sources  tolu"]
+    assert ran.stdout.splitlines()[:2] == ["14 March", "sources     tolu"]
 
 
 def test_asks_a_model_about_an_imported_inbox(learnloop: Learnloop, service: ScriptedService) -> None:
@@ -47,7 +47,7 @@ def test_asks_for_an_email(learnloop: Learnloop) -> None:
     lines = ran.stdout.splitlines()
     assert lines[0] == right["subject"]
     assert " ".join(right["body"].split()) in " ".join(ran.stdout.split())
-    assert f"cites    {', '.join(right['citations'])}" in lines
+    assert f"cites       {', '.join(right['citations'])}" in lines
 
 
 def test_an_email_cannot_steer_the_terminal(learnloop: Learnloop) -> None:

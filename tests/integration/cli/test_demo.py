@@ -141,7 +141,7 @@ def test_the_report_shows_emails_and_tells_what_moved(sales: ScriptedSales) -> N
         assert f"{task['prospect']}, {task['role']}, at {task['company']}: {task['goal']}" in words
     assert report.count("cites ghost") == 1
     count = len(HOME.path)
-    assert f"Of the {count} nodes that lead to the product, {count} are now among the first {count}" in words
+    assert f"Of the {count} nodes that lead to the product, {count} are now in the top {count}" in words
     assert "Rose most:" in words
     assert "Fell most:" in words
     assert "/trajectories/trained-0" in report
@@ -159,5 +159,5 @@ def test_what_an_email_says_is_shown_as_it_is(sales: ScriptedSales, settings: di
 
 def test_the_length_of_a_demo_is_the_environments(learnloop: Learnloop) -> None:
     shown = " ".join(learnloop("demo", "--help").stdout.replace("│", " ").split())
-    assert "[default: the environment's]" in shown
+    assert "[default: depends on the environment]" in shown
     assert all(demo_job(name).iterations >= 1 for name in ("email_search", "sales_email", "chess"))

@@ -86,6 +86,6 @@ async def test_a_run_that_showed_no_email(shown: Shown) -> None:
     empty = await make_run(shown.sessions)
     ran = await shown.feedback("simulate", run_id=empty)
     assert (ran.exit_code, ran.stdout) == (1, "")
-    assert f"run {empty} has shown no email" in ran.stderr
+    assert f"run {empty} has no sample email" in ran.stderr
     assert (await shown.feedback("list", run_id=empty)).stdout == "no feedback\n"
     assert "There is no run 'nope'." in (await shown.feedback("simulate", run_id="nope")).stderr

@@ -51,14 +51,14 @@ def test_cancel_waits_for_the_end(learnloop: Learnloop, service: ScriptedService
 def test_an_unknown_run_is_one_readable_line(learnloop: Learnloop, service: ScriptedService) -> None:
     ran = learnloop("runs", "show", "nope", "--url", service.url, "--json")
     assert (ran.exit_code, ran.stdout) == (1, "")
-    assert ran.stderr == "learnloop: GET /runs/nope was refused (404): There is no run 'nope'.\n"
+    assert ran.stderr == "learnloop: GET /runs/nope failed (404): There is no run 'nope'.\n"
 
 
 @pytest.mark.parametrize("url", ["ftp://host", "host:8000", "", "http://"])
 def test_a_url_that_is_none_is_refused(learnloop: Learnloop, url: str) -> None:
     ran = learnloop("runs", "list", "--url", url)
     assert ran.exit_code == 1
-    assert "no service URL" in ran.stderr
+    assert "is not the URL of a service" in ran.stderr
 
 
 def test_no_service_says_how_to_start_one(learnloop: Learnloop) -> None:

@@ -65,9 +65,9 @@ def test_an_empty_service_lists_no_runs(learnloop: Learnloop, url: str) -> None:
         (("runs", "show", "nope"), "(404): There is no run 'nope'."),
         (("runs", "cancel", "nope"), "(404)"),
         (("runs", "list", "--status", "asleep"), "query.status: Input should be"),
-        (("train", "--environment", "chess"), "environment.name: no environment named 'chess'"),
+        (("train", "--environment", "chess"), "environment.name: Unknown environment 'chess'"),
         (("train", "--iterations", "0"), "iterations: Input should be greater than or equal to 1"),
-        (("train", "--judge", "nobody"), "judge.name: no judge named 'nobody'"),
+        (("train", "--judge", "nobody"), "judge.name: Unknown judge 'nobody'"),
         (("ask", "When?", "--run", "nope"), "(404)"),
     ],
 )
@@ -84,7 +84,7 @@ def test_a_second_service_in_the_same_directory_is_refused(data_dir: Path, url: 
     process = _serve(data_dir, free_port())
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert f"works in {data_dir}" in stderr.splitlines()[-1]
+    assert f"{data_dir} is in use by" in stderr.splitlines()[-1]
     assert "Traceback" not in stderr
 
 
@@ -107,8 +107,8 @@ def test_a_bad_setting_ends_the_start(tmp_path: Path, environment: dict[str, str
 def test_a_run_of_its_own_says_why_its_service_does_not_start(learnloop: Learnloop, data_dir: Path, url: str) -> None:
     ran = learnloop("train", "--data-dir", str(data_dir))
     assert ran.exit_code == 1
-    assert "the service ended while starting" in ran.stderr
-    assert f"works in {data_dir}" in ran.stderr
+    assert "the service exited during startup" in ran.stderr
+    assert f"{data_dir} is in use by" in ran.stderr
 
 
 def test_a_data_directory_that_cannot_be_made_is_said(learnloop: Learnloop, tmp_path: Path) -> None:

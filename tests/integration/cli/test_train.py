@@ -65,7 +65,12 @@ def test_every_wrong_field_is_named(learnloop: Learnloop, service: ScriptedServi
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
-    [("- 1\n- 2\n", "must hold the fields"), ("a: [", "cannot read"), ("\x00", "cannot read"), ("1: 2", "must hold")],
+    [
+        ("- 1\n- 2\n", "must contain the fields"),
+        ("a: [", "cannot read"),
+        ("\x00", "cannot read"),
+        ("1: 2", "must contain"),
+    ],
 )
 def test_a_file_that_is_no_run_is_a_usage_error(
     learnloop: Learnloop, tmp_path: Path, text: str, complaint: str

@@ -22,7 +22,7 @@ def test_without_a_key_and_a_gpu_there_is_the_embedded_one(tmp_path: Path) -> No
     assert usable(settings) == ["embedded"]
     embedded, serverless, local = choices(settings)
     assert embedded == Choice("embedded", None)
-    assert (serverless.refusal or "").endswith("needs the setting WANDB_API_KEY")
+    assert (serverless.refusal or "").endswith("needs the setting WANDB_API_KEY.")
     assert "pip install 'learnloop[gpu]'" in (local.refusal or "")
 
 
@@ -40,7 +40,7 @@ def test_the_tiny_base_is_the_engines_alone(tmp_path: Path) -> None:
     assert refusal(settings, "embedded", "learnloop/tiny") is None
     assert refusal(settings, "serverless", "OpenPipe/Qwen3-14B-Instruct") is None
     assert "ART_BASE_MODEL" in (refusal(settings, "serverless", "learnloop/tiny") or "")
-    assert refusal(settings, "cloud") == "no backend named 'cloud'; there are: embedded, serverless, local"
+    assert refusal(settings, "cloud") == "Unknown backend 'cloud'. Available: embedded, serverless, local."
 
 
 async def test_a_connection(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ async def test_a_connection(tmp_path: Path) -> None:
     backend = await connected.connect("serverless")
     assert backend.name == "serverless"
     await backend.close()
-    with pytest.raises(BackendUnavailable, match="local is not available here"):
+    with pytest.raises(BackendUnavailable, match="backend local is not available here"):
         await connected.connect("local")
     await connected.stop()
 

@@ -57,7 +57,7 @@ def test_origins_of_browsers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_wrong_origin_is_told_what_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEARNLOOP_CORS_ORIGINS", "https://app.example/")
-    with pytest.raises(SettingsError, match=r"such as https://app\.example .* no slash at the end"):
+    with pytest.raises(SettingsError, match=r"such as https://app\.example .* trailing slash"):
         load_settings()
 
 

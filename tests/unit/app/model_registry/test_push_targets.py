@@ -35,7 +35,7 @@ def test_repositories_of_a_project(repos: str, repo: str, allowed: bool) -> None
     if allowed:
         assert hub_target(settings, "mail", repo).repo == repo
     else:
-        with pytest.raises(Forbidden, match="may push to"):
+        with pytest.raises(Forbidden, match="can only push to"):
             hub_target(settings, "mail", repo)
 
 
@@ -59,9 +59,9 @@ def test_prefixes_lead_nowhere_else(prefix: str) -> None:
 def test_a_library_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = ("obstore", "huggingface_hub")
     monkeypatch.setattr(targets, "find_spec", lambda name: None if name in absent else find_spec(name))
-    with pytest.raises(Conflict, match=r"lacks obstore.*learnloop\[export\]"):
+    with pytest.raises(Conflict, match=r"lacks the package obstore.*learnloop\[export\]"):
         s3_target(_settings(), "mail", "x")
-    with pytest.raises(Conflict, match="lacks huggingface_hub"):
+    with pytest.raises(Conflict, match="lacks the package huggingface_hub"):
         hub_target(_settings(hf_repos="*=acme/*"), "mail", "acme/x")
 
 
