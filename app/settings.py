@@ -31,47 +31,47 @@ _ORIGIN_PATTERN = rf"http://{_HOST}(?::(?!80$)\d{{1,5}})?|https://{_HOST}(?::(?!
 
 
 class SettingsError(Exception):
-    """A setting is missing or wrong; the message names each and says what would be right."""
+    """A setting is missing or invalid; the message names each one and what is expected."""
 
 
 def _from(variable: str) -> Any:
-    """A field that is read from exactly that variable, or given by its own name in code."""
+    """A field that is read from exactly this variable, or given by its own name in code."""
     return AliasChoices(variable, variable.lower())
 
 
 class Settings(BaseSettings):
-    """See `.env.example` for what each one does."""
+    """`.env.example` describes each setting."""
 
     model_config = SettingsConfigDict(
         env_prefix="LEARNLOOP_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
     )
 
     data_dir: Path = Path(".learnloop")
-    """Database, models, checkpoints and inboxes lie here. Relative to the working directory; made if missing."""
+    """For the database, models, checkpoints and inboxes. Relative to the working directory; created if missing."""
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
     require_keys: Literal["auto", "always", "never"] = "auto"
-    """auto: unless the service listens on loopback only."""
+    """auto: required unless the service listens on loopback only."""
     operator_key: SecretStr | None = Field(None, min_length=32)
-    """A key with all scopes for all projects, beside those in the database: to make the first ones with."""
+    """An API key with all scopes for all projects, with which to create the first keys in the database."""
     rate_per_s: float = Field(50.0, ge=0, le=1_000_000)
-    """Requests a second that each key may make in the long run; 0: no limit."""
+    """Sustained requests per second per API key; 0: unlimited."""
     rate_burst: int = Field(200, ge=1, le=1_000_000)
-    """Requests that each key may make at once."""
+    """Burst size per API key."""
     backend: str = "embedded"
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
-    """Whose pages may call the API from a browser: origins, comma-separated, or `*`; none by default."""
+    """Browser origins allowed to call the API (CORS), comma-separated, or `*`."""
     max_graph_bytes: int = Field(32_000_000, ge=1_000_000, le=256_000_000)
-    """Of a request that may hold a graph or scenarios."""
+    """Maximum size of requests with a graph or scenarios."""
     max_concurrent_runs: int = Field(1, ge=0, le=64)
-    """Of this process; 0: it serves the API only, and workers drive the runs."""
+    """In this process. 0: it only serves the API, and workers drive the runs."""
     max_runs_per_project: int | None = Field(None, ge=1)
-    """Under way at once, over all workers; None: no limit."""
+    """Simultaneous runs over all workers; None: no limit."""
     max_runs_per_backend: int | None = Field(None, ge=1)
     lease_s: float = Field(30.0, ge=1.0, le=3600.0)
-    """How long a run waits for another worker after its own one died."""
+    """Lease duration: after this time another worker may take over a run whose worker died."""
     phase_timeout_s: float = Field(3600.0, ge=1.0)
-    """A run without any progress for so long is hung, and fails."""
+    """A run without any progress for this long counts as hung and fails."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "console", "json"] = "auto"
     """auto: console on a terminal, JSON lines otherwise."""
@@ -80,51 +80,51 @@ class Settings(BaseSettings):
     engine_train_threads: int = Field(default_factory=lambda: min(2, os.cpu_count() or 1), ge=1, le=256)
     """While training nothing else of ours is busy. Sampling keeps to `engine_threads`, so that a seed repeats a run."""
     engine_slots: int = Field(64, ge=1, le=4096)
-    """Conversations that are sampled at once."""
+    """Maximum number of conversations sampled in one batch."""
     engine_device: Literal["cpu", "cuda"] = "cpu"
     engine_base_models: Annotated[dict[str, Path], NoDecode] = Field(default_factory=dict)
-    """Base models beside the shipped one: NAME=DIRECTORY, comma-separated."""
+    """Further base models: NAME=DIRECTORY, comma-separated."""
     engine_url: HttpUrl | None = None
-    """An engine that several processes share. None: this process runs its own in the data directory."""
+    """An engine that several processes share. None: this process starts its own in the data directory."""
     engine_key: SecretStr | None = None
-    """Of the shared engine."""
+    """Key of the shared engine."""
 
     serverless_url: HttpUrl = HttpUrl("https://api.training.wandb.ai/v1")
-    """W&B's hosted training, or a server that speaks its protocol; its key is WANDB_API_KEY."""
+    """W&B Training, or a server with the same protocol; its key is WANDB_API_KEY."""
     serverless_quiet_s: float = Field(300.0, ge=0.0, le=86_400.0)
-    """A training whose reply was lost, and that has not landed after so long, is asked for again."""
+    """Time to wait before repeating a training request whose reply was lost."""
     serverless_silence_s: float = Field(1800.0, gt=0.0, le=86_400.0)
-    """A training job that says nothing for so long has failed."""
+    """A training job without any event for this long counts as failed."""
     local_trainer_gpus: Annotated[tuple[int, ...], NoDecode] = ()
-    """GPUs that ART's local backend trains on, comma-separated; none: training and sampling take turns on one."""
+    """GPUs on which ART's local backend trains, comma-separated. Empty: training and sampling take turns on one."""
     local_inference_gpus: Annotated[tuple[int, ...], NoDecode] = ()
-    """The GPU that it samples on, where it trains on others."""
+    """The GPU on which it samples, if it trains on others."""
     local_arguments: dict[str, dict[str, Any]] = Field(default_factory=dict, validate_default=True)
     """ART's `init_args`, `engine_args`, `peft_args` and `trainer_args`, as JSON."""
 
     database_url: SecretStr | None = Field(None, validation_alias=_from("DATABASE_URL"))
     """None starts an embedded Postgres in the data directory."""
     frontend_url: HttpUrl | None = Field(None, validation_alias=_from("FRONTEND_URL"))
-    """Receives a POST after every iteration."""
+    """Receives a POST after every iteration of every run."""
     frontend_webhook_secret: SecretStr | None = Field(None, validation_alias=_from("FRONTEND_WEBHOOK_SECRET"))
-    """Signs what FRONTEND_URL receives: `whsec_` and 24 to 64 bytes in base64. None: it is not signed."""
+    """Signs the POSTs to FRONTEND_URL: `whsec_` and 24 to 64 bytes in base64. None: unsigned."""
     allowed_private_hosts: Annotated[tuple[str, ...], NoDecode] = ()
-    """Host names and networks (CIDR) that webhooks may lead to although they are not public."""
+    """Private host names and networks (CIDR) that webhooks can be sent to."""
     secret_key: SecretStr | None = Field(None, min_length=32)
-    """Encrypts stored secrets. None: a key in the data directory, made if missing."""
+    """Encrypts stored secrets. None: a key in the data directory, created if missing."""
     art_project: Name = Field("learnloop", validation_alias=_from("ART_PROJECT"))
     art_model_name: Name | None = Field(None, validation_alias=_from("ART_MODEL_NAME"))
     """None names each run's model after the run."""
     art_base_model: str = Field(TINY_BASE, validation_alias=_from("ART_BASE_MODEL"), min_length=1, max_length=256)
     openai_api_key: SecretStr | None = Field(None, validation_alias=_from("OPENAI_API_KEY"))
     judge_model: str | None = Field(None, pattern=MODEL_PATTERN)
-    """The language model that judges, in litellm's form: `openai/gpt-4.1-mini`, `anthropic/...`."""
+    """The judge model in litellm's form: `openai/gpt-4.1-mini`, `anthropic/...`."""
     judge_base_url: HttpUrl | None = None
     """An OpenAI-compatible server for `openai/...` names; None: the provider's own address."""
     judge_api_key: SecretStr | None = None
-    """None takes OPENAI_API_KEY, or what the provider's library reads."""
+    """None: OPENAI_API_KEY, or what the provider's library reads."""
     judge_concurrency: int = Field(8, ge=1, le=256)
-    """Requests to the judge model under way at once, for each run."""
+    """Simultaneous requests to the judge model, per run."""
     wandb_api_key: SecretStr | None = Field(None, validation_alias=_from("WANDB_API_KEY"))
     weave_project: str | None = Field(
         None, validation_alias=_from("WEAVE_PROJECT"), pattern=r"^([\w.-]+/)?[\w.-]+$", max_length=256
@@ -135,15 +135,15 @@ class Settings(BaseSettings):
     """Weave's trace server; None: the one that belongs to WANDB_BASE_URL."""
 
     push_timeout_s: float = Field(1800.0, ge=1.0, le=3600.0)
-    """A push of a checkpoint that takes longer is ended."""
+    """Maximum duration of a push of a checkpoint."""
     hf_token: SecretStr | None = Field(None, validation_alias=_from("HF_TOKEN"))
     hf_endpoint: HttpUrl = Field(HttpUrl("https://huggingface.co"), validation_alias=_from("HF_ENDPOINT"))
-    """The hub, or a server that speaks its protocol."""
+    """The hub, or a server with the same protocol."""
     hf_repos: Annotated[tuple[tuple[str, str], ...], NoDecode] = ()
-    """Which project may push to which repositories: PROJECT=NAMESPACE/NAME, comma-separated; `*` stands for anything
-    but a slash, alone for all projects."""
+    """Repositories that each project can push to: PROJECT=NAMESPACE/NAME, comma-separated. `*` matches anything but a
+    slash; as the project it means all projects."""
     s3_endpoint: HttpUrl | None = None
-    """A store that speaks S3's protocol; None: Amazon's."""
+    """An S3-compatible store; None: Amazon S3."""
     s3_bucket: str | None = Field(None, pattern=r"^[a-z0-9][a-z0-9._-]{1,62}$")
     s3_region: str = Field("us-east-1", pattern=r"^[a-z0-9-]{1,64}$")
     s3_key_id: SecretStr | None = None
