@@ -31,7 +31,7 @@ def demo(
 ) -> None:
     """Train a tiny model on this machine by reinforcement learning, and show its work before and after.
 
-    Starts the whole service and a learn-loop through its API. Needs no API key, no GPU and no network.
+    Starts the whole service and a learn-loop through its API. Needs no API key, GPU or network.
     """
     started = time.monotonic()
     job = demo_job(environment)
