@@ -90,8 +90,8 @@ def access(settings: Settings) -> ServerlessAccess:
     return ServerlessAccess(
         settings.wandb_api_key.get_secret_value(),
         str(settings.serverless_url).rstrip("/"),
-        quiet_s=settings.serverless_quiet_s,
-        silence_s=settings.serverless_silence_s,
+        settle_timeout_s=settings.serverless_quiet_s,
+        stall_timeout_s=settings.serverless_silence_s,
     )
 
 

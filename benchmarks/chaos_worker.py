@@ -30,8 +30,9 @@ from app.worker.runner import Runner
 from environment.base import Environment, Json
 from judges.base import Judge, JudgeServices
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy, scripted_result
-from training.backends.base import ModelSpec, Policy, StepConflict, TrainOutcome
-from training.journal import Journal
+from training.backends.base import ModelSpec, Policy, StepConflict, TrainOutcome, TrainRequest
+from training.journal import IterationJournal, Journal
+from training.phases import Phase
 from training.train_step import TrainStep
 from training.types import Group, IterationResult, Progress, Resume, RunConfig
 
@@ -93,11 +94,9 @@ class StepsPolicy(ScriptedPolicy):
     async def step(self) -> int:
         return max((int(path.name) for path in self._directory.iterdir()), default=0)
 
-    async def train(
-        self, groups: Sequence[Any], *, learning_rate: float, expected_step: int, options: Mapping[str, Json]
-    ) -> TrainOutcome:
+    async def submit(self, request: TrainRequest) -> str:
         """Raises StepConflict if the directory is not at the expected step."""
-        steps, name = self._steps, self.model.name
+        steps, name, expected_step = self._steps, self.model.name, request.expected_step
         epoch = steps.epochs[name]
         await asyncio.sleep(steps.pace_s)
         steps.freezes.at("train", name)
@@ -107,6 +106,9 @@ class StepsPolicy(ScriptedPolicy):
             raise StepConflict(f"step {expected_step + 1} is there") from None
         steps.freezes.at("trained", name)
         await asyncio.sleep(steps.pace_s)  # the reply is still on its way
+        return f"job-{expected_step + 1}"
+
+    async def follow(self, job_id: str, expected_step: int) -> TrainOutcome:
         return TrainOutcome(expected_step + 1, {})
 
 
@@ -127,13 +129,13 @@ class StepsBackend(ScriptedBackend):
 class QuickTrainStep(TrainStep):
     """Takes its step without ART's types, whose import takes seconds."""
 
-    async def _train(self, iteration: int, step: int, groups: Sequence[Group]) -> TrainOutcome:
+    async def _train(self, groups: Sequence[Group]) -> TrainOutcome:
         try:
-            return await self._policy.train([], learning_rate=1e-4, expected_step=step, options={})
+            return await self._send(TrainRequest([], 1e-4, self._step))
         except StepConflict:
-            if not await self._landed(step):
+            if not await self._landed():
                 raise
-            return await self._adopted(step)
+            return await self._adopted()
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ class JournaledLoop:
         progress: Callable[[Progress], None],
         journal: Journal,
         resume: Resume | None,
-        allowance: object,
+        budget: object,
     ) -> AsyncGenerator[IterationResult, None]:
         assert isinstance(policy, StepsPolicy)
         name = policy.model.name
@@ -163,25 +165,25 @@ class JournaledLoop:
         if name.startswith(POISON):
             self.history.write(act="poison", run=name, iteration=0, epoch=epoch)
             os.kill(os.getpid(), signal.SIGKILL)
-        train, step = QuickTrainStep(config, policy, journal), resume.step if resume else 0
+        step = resume.step if resume else 0
         for iteration in range(resume.iteration if resume else 0, config.iterations + 1):
-            kept = await journal.kept(iteration)
+            entries = await IterationJournal.open(journal, iteration)
             for number in range(ROLLOUTS):
-                if (entry := f"rollout/train/{number}") not in kept:
+                if (entry := f"rollout/train/{number}") not in entries.kept:
                     self.history.write(act=entry, run=name, iteration=iteration, epoch=epoch)
                     await asyncio.sleep(self.pace_s * random.uniform(0.5, 1.5))
-                    journal.keep_soon(iteration, entry, json.dumps({"by": os.getpid(), "tokens": [*range(200)]}))
-                progress(Progress(iteration, "rollout", number + 1, ROLLOUTS))
+                    entries.keep_soon(entry, json.dumps({"by": os.getpid(), "tokens": [*range(200)]}))
+                progress(Progress(iteration, Phase.ROLLOUT, number + 1, ROLLOUTS))
                 if iteration > 0 and number == ROLLOUTS // 2:
                     self.freezes.at("rollout", name)
-            if "judge/train" not in kept:
+            if "judge/train" not in entries.kept:
                 self.history.write(act="judge", run=name, iteration=iteration, epoch=epoch)
                 if iteration > 0:
                     self.freezes.at("judge", name)
-                await journal.keep(iteration, "judge/train", "[]")
+                await entries.keep("judge/train", "[]")
             if iteration > 0:
                 self.history.write(act="train", run=name, iteration=iteration, epoch=epoch)
-                step = (await train.take(iteration, step, [], kept)).step
+                step = (await QuickTrainStep(config, policy, entries, step).take([])).step
                 self.freezes.at("publish", name)
             yield scripted_result(policy, iteration, step, config.iterations, "the answer")
 

@@ -20,8 +20,9 @@ from environment.base import Environment
 from judges.base import Judge
 from tests.fakes.scripted_learning import ScriptedBackend, scripted_result
 from training.backends.base import Policy
-from training.budget import Allowance
+from training.budget import RunBudget
 from training.journal import Journal
+from training.phases import Phase
 from training.types import IterationResult, Progress, Resume, RunConfig
 
 ROLLOUTS = 64
@@ -48,13 +49,13 @@ class PacedLoop:
         progress: Callable[[Progress], None],
         journal: Journal,
         resume: Resume | None,
-        allowance: Allowance | None = None,
+        budget: RunBudget | None = None,
     ) -> AsyncGenerator[IterationResult, None]:
         for iteration in range(resume.iteration if resume else 0, config.iterations + 1):
             for number in range(ROLLOUTS):
                 await asyncio.sleep(self.pause_s if iteration >= QUICK_ITERATIONS else 0)
                 journal.keep_soon(iteration, f"rollout/train/{number}", json.dumps({"tokens": [*range(500)]}))
-                progress(Progress(iteration, "rollout", number + 1, ROLLOUTS))
+                progress(Progress(iteration, Phase.ROLLOUT, number + 1, ROLLOUTS))
             await journal.keep(iteration, "judge/train", "[]")
             yield scripted_result(policy, iteration, iteration, config.iterations, "the answer")
 

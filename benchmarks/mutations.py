@@ -152,7 +152,7 @@ MUTATIONS = (
     _one(
         "the intent before the training",
         "training/train_step.py",
-        "await attempts.begin(unsure=attempts.open and self._quiet_s() > 0)",
+        "await requests.begin(unsure=requests.open and self._policy.settle_timeout_s > 0)",
         "pass",
         f"{_ONCE}::test_the_step_is_taken_once",
     ),

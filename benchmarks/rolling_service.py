@@ -18,6 +18,7 @@ from environment.base import Environment
 from judges.base import Judge
 from tests.fakes.scripted_learning import ScriptedBackend, scripted_result
 from training.backends.base import Policy
+from training.phases import Phase
 from training.types import IterationResult, Progress, RunConfig
 
 _ROLLOUTS = 16
@@ -35,7 +36,7 @@ async def learn(
             if (entry := f"rollout/train/{number}") not in kept:
                 await asyncio.sleep(_ROLLOUT_S)
                 journal.keep_soon(iteration, entry, json.dumps({"tokens": [*range(200)]}))
-            given["progress"](Progress(iteration, "rollout", number + 1, _ROLLOUTS))
+            given["progress"](Progress(iteration, Phase.ROLLOUT, number + 1, _ROLLOUTS))
         yield scripted_result(policy, iteration, iteration, config.iterations, "the answer")
 
 

@@ -13,6 +13,7 @@ from training.backends.art_import import import_art
 from training.backends.base import Backend, BackendUnavailable, ModelSpec
 from training.backends.local import backend as local
 from training.backends.serverless import ServerlessAccess
+from training.journal import IterationJournal
 from training.train_step import TrainStep
 from training.types import Group, RunConfig
 
@@ -20,7 +21,7 @@ import_art()  # once, before the forks
 
 AGAIN = 3
 """Exit status of one that found the backend away."""
-QUIET_S = 3.0
+SETTLE_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,8 @@ async def _work(order: Order) -> int:
     try:
         policy, step = await backend.register(order.model), 0
         for iteration in range(1, order.iterations + 1):
-            train = TrainStep(RunConfig(learning_rate=1e-3), policy, journal)
-            outcome = await train.take(iteration, step, order.groups, await journal.kept(iteration))
+            entries = await IterationJournal.open(journal, iteration)
+            outcome = await TrainStep(RunConfig(learning_rate=1e-3), policy, entries, step).take(order.groups)
             step = outcome.step
     except BackendUnavailable:
         return AGAIN
@@ -89,7 +90,9 @@ async def _work(order: Order) -> int:
 
 async def _connect(order: Order) -> Backend:
     if order.backend == serverless.NAME:
-        access = ServerlessAccess(order.key, order.url, quiet_s=QUIET_S, poll_s=0.02, request_timeout_s=30.0)
+        access = ServerlessAccess(
+            order.key, order.url, settle_timeout_s=SETTLE_TIMEOUT_S, poll_s=0.02, request_timeout_s=30.0
+        )
         return await serverless.connect(access)
     if order.backend == local.NAME:
         return await local.connect(order.url, order.key)

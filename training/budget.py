@@ -1,10 +1,10 @@
-"""What a run may spend: asked before each call, told after it. The default asks nobody.
+"""What a run may use: each call reserves its worst case beforehand and records its actual usage afterwards.
 
 A rollout's worst case is `max_turns` replies of `max_completion_tokens`, and as many prompts of the highest mean that a
 rollout had so far; before any is known, a prompt is taken to have as many tokens as the opening has bytes. So much is
-held back for it, and more where its conversation grows beyond that: before each request it asks for room for what is
+reserved for it, and more where its conversation grows beyond that: before each request it asks for room for what is
 known of the prompt in tokens, what came since in bytes, and `max_completion_tokens`. Judging another group is taken to
-cost what the dearest group did; the first one is judged alone.
+cost what the most expensive group did; the first one is judged alone.
 """
 
 import json
@@ -12,21 +12,18 @@ import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from environment.base import Environment, Scenario
 from judges.base import JudgeCall, Judgement
+from training.journal import EntryName
+from training.phases import Phase
 from training.types import Rollout, RunConfig
-
-Phase = Literal["rollout", "judge", "train", "reflect", "evaluate"]
-_PLACES: Mapping[str, Mapping[str, Phase]] = {
-    "rollout": {"train": "rollout", "showcase": "reflect"},
-    "judge": {"train": "judge", "showcase": "reflect"},
-}
 
 
 class BudgetReached(Exception):
-    """The next call does not fit what a run may spend, and none is under way. The message says what does not fit."""
+    """The next call does not fit the run's budget, and no running call can make room. The message says what does not
+    fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +48,18 @@ class Usage:
 
 
 class Reservation(Protocol):
-    """What is held back for one call, which may be a conversation of several requests."""
+    """What is reserved for one call, which may be a conversation of several requests."""
 
     async def room_for(self, most: Callable[[], Usage]) -> None:
-        """Before a request that takes at most `most()`. Where what is held back does not hold it, more is; waits while
-        calls under way may leave enough. Raises BudgetReached."""
+        """Call it before a request that uses at most `most()`. Reserves more where that is not covered; waits while
+        running calls may leave enough. Raises BudgetReached."""
 
     def spend(self, used: Usage) -> None:
-        """So much of it was used."""
+        """Record what a request used."""
 
 
 class Unreserved:
-    """Nobody counts."""
+    """Reserves nothing, records nothing."""
 
     async def room_for(self, most: Callable[[], Usage]) -> None:
         return None
@@ -71,49 +68,53 @@ class Unreserved:
         return None
 
 
-class Allowance(Protocol):
-    """What one run may spend. All calls come from the run's own event loop."""
+class IterationBudget(Protocol):
+    """What the calls of one iteration are charged to. All calls come from the run's own event loop."""
 
-    prompt_per_turn: float | None
-    """The highest mean of a rollout so far; None: there was none."""
-    judging: Usage | None
-    """The most that a group's verdicts took so far; None: nobody knows."""
+    def reserve(self, phase: Phase, most: Callable[[], Usage | None]) -> AbstractAsyncContextManager[Reservation]:
+        """Around a call that uses at most `most()`; record on the reservation what it used.
 
-    def begin(self, iteration: int, kept: Mapping[Phase, Usage]) -> None:
-        """From now on it is this iteration; `kept` is what the journal has of it, which is not done again."""
-
-    def reserved(self, phase: Phase, most: Callable[[], Usage | None]) -> AbstractAsyncContextManager[Reservation]:
-        """Around a call that takes at most `most()`; tell the reservation what it took.
-
-        Waits while calls under way may leave enough. None is a call of which nobody knows what it takes: it waits for
-        all others. Raises BudgetReached.
+        Waits while running calls may leave enough. None is a call whose usage cannot be foreseen: it waits for all
+        others. Raises BudgetReached.
         """
 
 
+class RunBudget(Protocol):
+    """What one run may use."""
+
+    prompt_per_turn: float | None
+    """The highest mean of a rollout before this process took the run; None: there was none."""
+    judging: Usage | None
+    """The most that a group's verdicts used before; None: unknown."""
+
+    def for_iteration(self, iteration: int, kept: Mapping[Phase, Usage]) -> IterationBudget:
+        """The budget of that iteration; `kept` is the usage of what its journal has, which is not done again."""
+
+
 class Unlimited:
-    """Lets everybody spend."""
+    """No limit."""
 
     prompt_per_turn: float | None = None
     judging: Usage | None = None
 
-    def begin(self, iteration: int, kept: Mapping[Phase, Usage]) -> None:
-        return None
+    def for_iteration(self, iteration: int, kept: Mapping[Phase, Usage]) -> "Unlimited":
+        return self
 
     @asynccontextmanager
-    async def reserved(self, phase: Phase, most: Callable[[], Usage | None]) -> AsyncIterator[Reservation]:
+    async def reserve(self, phase: Phase, most: Callable[[], Usage | None]) -> AsyncIterator[Reservation]:
         yield Unreserved()
 
 
 class Estimates:
-    """What the next call of a run may take, from what those before it took."""
+    """What the next call of a run may use, from what the calls before it used."""
 
-    def __init__(self, config: RunConfig, environment: Environment, allowance: Allowance) -> None:
+    def __init__(self, config: RunConfig, environment: Environment, budget: RunBudget) -> None:
         self._environment = environment
         self._turns = config.max_turns or environment.default_max_turns
         self._reply_tokens = config.max_completion_tokens
-        self._prompt_per_turn = allowance.prompt_per_turn
+        self._prompt_per_turn = budget.prompt_per_turn
         self._opening: int | None = None
-        self.judging = allowance.judging
+        self.judging = budget.judging
 
     def rollout(self, scenario: Scenario) -> Usage:
         """The worst case of a rollout."""
@@ -125,16 +126,16 @@ class Estimates:
         return Usage(math.ceil(prompt * self._turns), self._turns * self._reply_tokens)
 
     def saw_rollout(self, rollout: Rollout) -> None:
-        """A rollout was made."""
+        """Take in a finished rollout."""
         if turns := rollout.trajectory.metrics.get("turns", 0):
             mean = float(rollout.trajectory.metrics.get("prompt_tokens", 0)) / float(turns)
             self._prompt_per_turn = max(mean, self._prompt_per_turn or 0.0)
 
     def saw_judgement(self, judgement: Judgement) -> None:
-        """A group was judged. Verdicts out of the cache tell nothing of the price of others."""
+        """Take in a judged group. Cached verdicts say nothing about the price of others."""
         if judgement.calls and all(call.cached for call in judgement.calls):
             return
-        used, most = of_calls(judgement.calls), self.judging or Usage()
+        used, most = usage_of_calls(judgement.calls), self.judging or Usage()
         self.judging = Usage(
             max(used.prompt_tokens, most.prompt_tokens),
             max(used.completion_tokens, most.completion_tokens),
@@ -142,39 +143,36 @@ class Estimates:
         )
 
 
-def of_rollouts(rollouts: Iterable[Rollout]) -> Usage:
+def usage_of_rollouts(rollouts: Iterable[Rollout]) -> Usage:
     """The tokens of all of them."""
-    used = [rollout.trajectory.metrics for rollout in rollouts]
-    return _tokens(used)
+    return _tokens(rollout.trajectory.metrics for rollout in rollouts)
 
 
-def of_calls(calls: Iterable[JudgeCall]) -> Usage:
+def usage_of_calls(calls: Iterable[JudgeCall]) -> Usage:
     """The tokens and the price of judge calls."""
     return sum((Usage(call.prompt_tokens, call.completion_tokens, call.cost_usd) for call in calls), Usage())
 
 
-def of_kept(kept: Mapping[str, str]) -> dict[Phase, Usage]:
-    """What the entries of a journal took, by phase (see training/journal.py for their names)."""
+def usage_of_entries(kept: Mapping[str, str]) -> dict[Phase, Usage]:
+    """What the entries of a journal used, by phase."""
     used: dict[Phase, Usage] = {}
     for name, text in kept.items():
-        kind, _, where = name.partition("/")
-        place = where.partition("/")[0]
-        if kind not in _PLACES or (kind == "judge" and where != place and f"judge/{place}" in kept):
+        entry = EntryName.parse(name)
+        if entry is None or _is_part(entry, kept):
             continue
         value = json.loads(text)
-        each = _tokens([value["metrics"]]) if kind == "rollout" else _of_judgements(value)
-        phase = phase_of(kind, place)
-        used[phase] = used.get(phase, Usage()) + each
+        each = _tokens([value["metrics"]]) if entry.kind == "rollout" else _of_judgements(value)
+        used[entry.phase] = used.get(entry.phase, Usage()) + each
     return used
 
 
-def phase_of(kind: str, where: str) -> Phase:
-    """The phase whose time and money a rollout or a verdict there takes."""
-    return _PLACES[kind].get(where, "evaluate")
+def _is_part(entry: EntryName, kept: Mapping[str, str]) -> bool:
+    """Whether another entry has it too: the verdicts on all groups repeat those on each."""
+    return entry.kind == "judge" and entry.number is not None and str(EntryName("judge", entry.purpose)) in kept
 
 
 def _of_judgements(value: list[dict[str, list[dict[str, object]]]]) -> Usage:
-    return of_calls(JudgeCall(**call) for judgement in value for call in judgement["calls"])  # type: ignore[arg-type]
+    return usage_of_calls(JudgeCall(**call) for judgement in value for call in judgement["calls"])  # type: ignore[arg-type]
 
 
 def _tokens(metrics: Iterable[Mapping[str, float | int | bool]]) -> Usage:

@@ -1,189 +1,217 @@
-"""The tries that an iteration makes, and the verdicts on them; what the journal has of them is not made again."""
+"""The rollouts that an iteration makes, and the verdicts on them; what the journal has of them is not made again."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import Literal
 
 from ulid import ULID
 
 from environment.base import Environment, Scenario
 from judges.base import Judge, Judgement
 from training.backends.base import BackendUnavailable, Endpoint
-from training.budget import (
-    Allowance,
-    BudgetReached,
-    Estimates,
-    of_calls,
-    of_kept,
-    phase_of,
+from training.budget import BudgetReached, Estimates, IterationBudget, RunBudget, usage_of_calls, usage_of_entries
+from training.journal import (
+    EntryName,
+    IterationJournal,
+    Journal,
+    dump_judgements,
+    dump_rollout,
+    load_judgements,
+    load_rollout,
 )
-from training.journal import Journal, dump_judgements, dump_rollout, load_judgements, load_rollout
+from training.phases import Phase, Purpose
 from training.rollouts import Chat, failed, open_chat, rollout
-from training.scoring import judge_group, pay_group
-from training.types import Group, Progress, Rollout, RunConfig
+from training.scoring import assign_rewards, judge_group
+from training.types import FailureKind, Group, Progress, Rollout, RunConfig
 
 Report = Callable[[Progress], None]
 
 
 class RolloutsFailed(Exception):
-    """Every rollout of an iteration, or of one of its evaluations, failed: there is nothing to learn or to tell."""
+    """Every rollout of an iteration, or of one of its evaluations, failed: there is nothing to learn or to report."""
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    """A rollout to make: which scenario, and what its randomness comes from."""
+class RolloutTask:
+    """A rollout to make: which scenario, and the seed of its randomness."""
 
     scenario: Scenario
     seed: int
 
 
+def seed_of(run_seed: int, *parts: object) -> int:
+    """The seed for one purpose of a run."""
+    return Random(":".join(map(str, (run_seed, *parts)))).getrandbits(53)
+
+
+def rollout_tasks(run_seed: int, scenarios: Sequence[Scenario], each: int, *parts: object) -> list[RolloutTask]:
+    """`each` rollouts of each scenario. Their seeds differ even where a scenario was drawn twice."""
+    return [
+        RolloutTask(scenario, seed_of(run_seed, *parts, place, number))
+        for place, scenario in enumerate(scenarios)
+        for number in range(each)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What the iterations of a run have in common."""
+
+    config: RunConfig
+    environment: Environment
+    judge: Judge
+    journal: Journal
+    progress: Report
+    budget: RunBudget
+    estimates: Estimates
+
+    async def collector(self, iteration: int) -> "RolloutCollector":
+        """The collector of that iteration."""
+        journal = await IterationJournal.open(self.journal, iteration)
+        used = await asyncio.to_thread(usage_of_entries, journal.kept)
+        return RolloutCollector(self, journal, self.budget.for_iteration(iteration, used))
+
+
 class RolloutCollector:
-    """Makes and judges the tries of one iteration at a time; `begin` says which."""
+    """Makes and judges the rollouts of one iteration."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        environment: Environment,
-        judge: Judge,
-        journal: Journal,
-        progress: Report,
-        allowance: Allowance,
-    ) -> None:
-        self._config = config
-        self._environment = environment
-        self._judge = judge
-        self._journal = journal
-        self._progress = progress
-        self._allowance = allowance
-        self._estimates = Estimates(config, environment, allowance)
-        self._iteration = 0
-        self._kept: Mapping[str, str] = {}
-
-    async def begin(self, iteration: int) -> Mapping[str, str]:
-        """From now on it is this iteration; returns what the journal has of it."""
-        self._iteration, self._kept = iteration, await self._journal.kept(iteration)
-        self._allowance.begin(iteration, await asyncio.to_thread(of_kept, self._kept))
-        return self._kept
-
-    def attempts(self, scenarios: Sequence[Scenario], tries: int, *where: object) -> list[Attempt]:
-        """`tries` attempts at each scenario. Their seeds tell apart a scenario that was drawn twice."""
-        return [
-            Attempt(scenario, self.seed(*where, place, number))
-            for place, scenario in enumerate(scenarios)
-            for number in range(tries)
-        ]
-
-    def seed(self, *parts: object) -> int:
-        """A seed for that purpose of the run."""
-        return Random(":".join(map(str, (self._config.seed, *parts)))).getrandbits(53)
+    def __init__(self, run: RunContext, journal: IterationJournal, budget: IterationBudget) -> None:
+        self.journal = journal
+        self._run = run
+        self._budget = budget
 
     async def rollouts(
-        self,
-        phase: Literal["rollout", "reflect", "evaluate"],
-        where: str,
-        attempts: Sequence[Attempt],
-        endpoint: Endpoint,
-        temperature: float,
+        self, purpose: Purpose, tasks: Sequence[RolloutTask], endpoint: Endpoint, temperature: float
     ) -> list[Rollout]:
-        """All attempts, `concurrency` at once, in their order. Nothing runs on after it returns or raises.
+        """One rollout for each task, in their order, `concurrency` at a time. None is left running at the end.
 
-        Raises RolloutsFailed if every one of them failed; a showcase may. Raises BackendUnavailable where the endpoint
-        went away for so long that a rollout gave up: that says nothing of the try, and it would be kept for ever.
-        Raises BudgetReached where the next one does not fit the budget; those that were under way are kept.
+        Raises RolloutsFailed if every one of them failed, except for a showcase. Raises BackendUnavailable where the
+        endpoint was away for so long that a rollout gave up: that says nothing about the agent, and the journal would
+        keep it for good. Raises BudgetReached where the next rollout does not fit the budget; those that have begun are
+        finished and kept.
         """
-        config = self._config
-        gate = asyncio.Semaphore(config.concurrency)
-        done = 0
-
-        async def attempt(chat: Chat, wanted: Attempt, entry: str) -> Rollout:
-            nonlocal done
-            if entry in self._kept:
-                done += 1
-                return load_rollout(wanted.scenario, self._kept[entry])
-            worst = partial(self._estimates.rollout, wanted.scenario)
-            async with gate, self._allowance.reserved(phase, worst) as reservation:
-                finished = await rollout(
-                    self._environment,
-                    wanted.scenario,
-                    chat,
-                    id=str(ULID()),
-                    seed=wanted.seed,
-                    max_turns=config.max_turns,
-                    temperature=temperature,
-                    max_completion_tokens=config.max_completion_tokens,
-                    timeout_s=config.rollout_timeout_s,
-                    reservation=reservation,
-                )
-                self._estimates.saw_rollout(finished)
-            if endpoint.remembers and _away(finished):
-                raise BackendUnavailable(finished.error)
-            done += 1
-            self._journal.keep_soon(self._iteration, entry, dump_rollout(finished))
-            self._progress(Progress(self._iteration, phase, done, len(attempts)))
-            return finished
-
-        self._progress(Progress(self._iteration, phase, 0, len(attempts)))
+        gate = asyncio.Semaphore(self._run.config.concurrency)
+        counted = _Counted(self._run.progress, self.journal.iteration, purpose.rollout_phase, len(tasks))
         started = []
         with _unwrapped():
-            async with open_chat(endpoint, config.concurrency) as chat, asyncio.TaskGroup() as tasks:
-                for number, wanted in enumerate(attempts):
-                    started.append(tasks.create_task(attempt(chat, wanted, f"rollout/{where}/{number}")))
+            async with open_chat(endpoint, self._run.config.concurrency) as chat, asyncio.TaskGroup() as group:
+                for number, task in enumerate(tasks):
+                    entry = EntryName("rollout", purpose, number)
+                    made = self._rollout(task, entry, chat, temperature, gate, counted)
+                    started.append(group.create_task(made))
                     await asyncio.sleep(0)  # the first request is sent while the others are still being made
-        rollouts = [task.result() for task in started]
-        if failed(rollouts) == len(rollouts) and phase != "reflect":
+        rollouts = [each.result() for each in started]
+        if failed(rollouts) == len(rollouts) and purpose is not Purpose.SHOWCASE:
             raise RolloutsFailed(
-                f"all {len(rollouts)} rollouts of iteration {self._iteration} failed, the first: {rollouts[0].error}"
+                f"all {len(rollouts)} rollouts of iteration {self.journal.iteration} failed, the first: "
+                f"{rollouts[0].error}"
             )
         return rollouts
 
-    async def scored(self, where: str, scenarios: Sequence[Scenario], rollouts: Sequence[Rollout]) -> tuple[Group, ...]:
+    async def _rollout(
+        self,
+        task: RolloutTask,
+        entry: EntryName,
+        chat: Chat,
+        temperature: float,
+        gate: asyncio.Semaphore,
+        counted: "_Counted",
+    ) -> Rollout:
+        """The journal's rollout; a new one if it has none."""
+        if (kept := self.journal.kept.get(str(entry))) is not None:
+            counted.found()
+            return load_rollout(task.scenario, kept)
+        run = self._run
+        worst_case = partial(run.estimates.rollout, task.scenario)
+        async with gate, self._budget.reserve(entry.phase, worst_case) as reservation:
+            finished = await rollout(
+                run.environment,
+                task.scenario,
+                chat,
+                id=str(ULID()),
+                seed=task.seed,
+                max_turns=run.config.max_turns,
+                temperature=temperature,
+                max_completion_tokens=run.config.max_completion_tokens,
+                timeout_s=run.config.rollout_timeout_s,
+                reservation=reservation,
+            )
+            run.estimates.saw_rollout(finished)
+        if chat.restarts and finished.failure is not None and finished.failure.kind is FailureKind.BACKEND_AWAY:
+            raise BackendUnavailable(finished.error)
+        self.journal.keep_soon(str(entry), dump_rollout(finished))
+        counted.made()
+        return finished
+
+    async def scored(
+        self, purpose: Purpose, scenarios: Sequence[Scenario], rollouts: Sequence[Rollout]
+    ) -> tuple[Group, ...]:
         """Score the rollouts, which come in the order of their scenarios, equally many for each."""
         each = len(rollouts) // len(scenarios)
-        tries = [rollouts[number * each : (number + 1) * each] for number in range(len(scenarios))]
-        self._progress(Progress(self._iteration, "judge", 0, len(scenarios)))
-        judgements = await self._judged(f"judge/{where}", scenarios, tries)
+        groups = [rollouts[number * each : (number + 1) * each] for number in range(len(scenarios))]
+        self._run.progress(Progress(self.journal.iteration, Phase.JUDGE, 0, len(scenarios)))
+        judgements = await self._judgements(purpose, scenarios, groups)
         return tuple(
-            pay_group(self._environment, scenario, group, judgement)
-            for scenario, group, judgement in zip(scenarios, tries, judgements, strict=True)
+            assign_rewards(self._run.environment, scenario, group, judgement)
+            for scenario, group, judgement in zip(scenarios, groups, judgements, strict=True)
         )
 
-    async def _judged(
-        self, entry: str, scenarios: Sequence[Scenario], tries: Sequence[Sequence[Rollout]]
+    async def _judgements(
+        self, purpose: Purpose, scenarios: Sequence[Scenario], groups: Sequence[Sequence[Rollout]]
     ) -> list[Judgement]:
-        """The verdicts on each scenario's tries, given once: a judge that is a model might give others next time."""
-        if entry in self._kept:
-            return load_judgements(self._kept[entry])
+        """The verdicts on each group, given once: a judge that is a model might give others next time."""
+        entry = str(EntryName("judge", purpose))
+        if entry in self.journal.kept:
+            return load_judgements(self.journal.kept[entry])
         judgements = await asyncio.gather(
             *(
-                self._judge_group(f"{entry}/{number}", scenario, group)
-                for number, (scenario, group) in enumerate(zip(scenarios, tries, strict=True))
+                self._judgement(EntryName("judge", purpose, number), scenario, group)
+                for number, (scenario, group) in enumerate(zip(scenarios, groups, strict=True))
             )
         )
-        await self._journal.keep(self._iteration, entry, dump_judgements(judgements))
+        await self.journal.keep(entry, dump_judgements(judgements))
         return judgements
 
-    async def _judge_group(self, entry: str, scenario: Scenario, group: Sequence[Rollout]) -> Judgement:
-        """The verdicts on one scenario's tries; kept one by one where they cost something."""
-        if entry in self._kept:
-            [judgement] = load_judgements(self._kept[entry])
+    async def _judgement(self, entry: EntryName, scenario: Scenario, group: Sequence[Rollout]) -> Judgement:
+        """The verdicts on one group; kept group by group where they cost something."""
+        if (kept := self.journal.kept.get(str(entry))) is not None:
+            [judgement] = load_judgements(kept)
             return judgement
-        phase = phase_of(*entry.split("/")[:2])
-        async with self._allowance.reserved(phase, lambda: self._estimates.judging) as reservation:
-            judgement = await judge_group(self._judge, scenario, group)
-            self._estimates.saw_judgement(judgement)
-            reservation.spend(of_calls(judgement.calls))
+        estimates = self._run.estimates
+        async with self._budget.reserve(entry.phase, lambda: estimates.judging) as reservation:
+            judgement = await judge_group(self._run.judge, scenario, group)
+            estimates.saw_judgement(judgement)
+            reservation.spend(usage_of_calls(judgement.calls))
         if judgement.calls:
-            self._journal.keep_soon(self._iteration, entry, dump_judgements([judgement]))
+            self.journal.keep_soon(str(entry), dump_judgements([judgement]))
         return judgement
 
 
-def _away(rollout: Rollout) -> bool:
-    """A rollout's error begins with the exception's name; this one: nobody was at the other end."""
-    return rollout.error is not None and rollout.error.startswith("APIConnectionError")
+class _Counted:
+    """How many rollouts of a purpose are done."""
+
+    def __init__(self, report: Report, iteration: int, phase: Phase, total: int) -> None:
+        self._report = report
+        self._iteration = iteration
+        self._phase = phase
+        self._total = total
+        self._done = 0
+        self._publish()
+
+    def found(self) -> None:
+        """One was in the journal. Not reported: that is no progress of this process."""
+        self._done += 1
+
+    def made(self) -> None:
+        """One was made."""
+        self._done += 1
+        self._publish()
+
+    def _publish(self) -> None:
+        self._report(Progress(self._iteration, self._phase, self._done, self._total))
 
 
 @contextmanager

@@ -1,22 +1,56 @@
-"""What an unfinished iteration has finished: entries by name, each kept once, so that a takeover does nothing twice.
+"""What an unfinished iteration has finished: entries by name, each kept once, so that a takeover repeats no work.
 
-Entries of one iteration: `rollout/WHERE/N` (a finished rollout), `judge/WHERE` (the verdicts on all of them; before it
-`judge/WHERE/N`, those on one group, where they cost something), `train.intent` (the step that training starts from) and
-`train` (what it led to). With the same config everything else is computed again from them, and comes out the same.
+Entries of one iteration: `rollout/PURPOSE/N` (a finished rollout), `judge/PURPOSE` (the verdicts on all groups; before
+it `judge/PURPOSE/N`, those on one group, where they cost something), `train.intent` (the step that training starts
+from) and `train` (what it led to). With the same config everything else is computed again from them, and comes out the
+same.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from environment.base import Json, Scenario
 from judges.base import JudgeCall, Judgement, Score
 from training.backends.art_import import import_art
-from training.types import Rollout
+from training.phases import Phase, Purpose
+from training.types import Failure, FailureKind, Rollout
 
 if TYPE_CHECKING:
     from art import Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class EntryName:
+    """What was made for a purpose: the N-th rollout, the verdicts on the N-th group or, without a number, on all."""
+
+    kind: Literal["rollout", "judge"]
+    purpose: Purpose
+    number: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.purpose}" + ("" if self.number is None else f"/{self.number}")
+
+    @classmethod
+    def parse(cls, name: str) -> "EntryName | None":
+        """The parts of a name; None for an entry of the training."""
+        kind, *rest = name.split("/")
+        if kind not in ("rollout", "judge"):
+            return None
+        purpose, *number = rest
+        return cls(kind, Purpose(purpose), int(number[0]) if number else None)  # type: ignore[arg-type]
+
+    @property
+    def phase(self) -> Phase:
+        """The phase whose time and usage it counts as."""
+        return self.purpose.rollout_phase if self.kind == "rollout" else self.purpose.judge_phase
+
+
+ALL_JUDGED = str(EntryName("judge", Purpose.TRAIN))
+"""The entry that ends the phases rollout and judge."""
+TRAINED = "train"
+"""The entry that ends the phase train: what the training led to."""
 
 
 class Journal(Protocol):
@@ -26,10 +60,32 @@ class Journal(Protocol):
         """All entries of that iteration so far, by name."""
 
     async def keep(self, iteration: int, name: str, value: str) -> None:
-        """Keep an entry; when this returns it survives us. Raises whatever says that the run is not ours any more."""
+        """Keep an entry; when this returns it is durable. Raises if the run is no longer ours, whatever says so."""
 
     def keep_soon(self, iteration: int, name: str, value: str) -> None:
-        """Keep an entry within a moment, and before any entry that is kept later."""
+        """Keep an entry within a moment, without waiting, and before any entry that is kept later."""
+
+
+@dataclass(frozen=True, slots=True)
+class IterationJournal:
+    """The journal of one iteration; `kept` are the entries it had when work on the iteration began."""
+
+    journal: Journal
+    iteration: int
+    kept: Mapping[str, str]
+
+    @classmethod
+    async def open(cls, journal: Journal, iteration: int) -> "IterationJournal":
+        """Read what the journal has of that iteration."""
+        return cls(journal, iteration, await journal.kept(iteration))
+
+    async def keep(self, name: str, value: str) -> None:
+        """As Journal.keep."""
+        await self.journal.keep(self.iteration, name, value)
+
+    def keep_soon(self, name: str, value: str) -> None:
+        """As Journal.keep_soon."""
+        self.journal.keep_soon(self.iteration, name, value)
 
 
 class NoJournal:
@@ -62,6 +118,7 @@ def dump_rollout(rollout: Rollout) -> str:
             "metadata": trajectory.metadata,
             "outcome": rollout.outcome,
             "error": rollout.error,
+            "failure": rollout.failure and rollout.failure.kind,
             "started_at": rollout.started_at,
             "seconds": rollout.seconds,
         }
@@ -78,10 +135,17 @@ def load_rollout(scenario: Scenario, text: str) -> Rollout:
         scenario=scenario,
         trajectory=_trajectory(value),
         outcome=value["outcome"],
-        error=value["error"],
+        failure=_failure(value),
         started_at=value["started_at"],
         seconds=value["seconds"],
     )
+
+
+def _failure(value: Mapping[str, Json]) -> Failure | None:
+    if value["error"] is None:
+        return None
+    # Entries of earlier versions have no kind.
+    return Failure(FailureKind(value.get("failure") or FailureKind.OTHER), value["error"])
 
 
 def _trajectory(value: Mapping[str, Json]) -> "Trajectory":

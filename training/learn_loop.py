@@ -1,24 +1,25 @@
-"""The learn loop: roll out, judge, train, reflect, evaluate; once for each iteration. It reads top to bottom.
+"""The learn loop: roll out, judge, train, reflect, evaluate; once for each iteration.
 
-It owns no state that must survive and knows no HTTP and no database: whoever consumes it (under
-`contextlib.aclosing`) saves what it yields. Cancelling the consumer leaves no rollout running.
+It owns no state that must survive and knows no HTTP and no database: the caller consumes it under
+`contextlib.aclosing` and saves what it yields. Cancelling the consumer leaves no rollout running.
 """
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
-from environment.base import Environment, Reflective, Rewarded, Scenario, Split
+from environment.base import Environment, Reflective, Rewarded, Scenario
 from environment.trace import span
 from judges.base import Judge
 from training.backends.art_import import import_art
 from training.backends.base import Endpoint, Policy
-from training.budget import Allowance, Unlimited
-from training.collector import Attempt, Report, RolloutCollector
-from training.journal import Journal, NoJournal
+from training.budget import Estimates, RunBudget, Unlimited
+from training.collector import Report, RolloutCollector, RolloutTask, RunContext, rollout_tasks, seed_of
+from training.journal import IterationJournal, Journal, NoJournal
+from training.phases import Phase, Purpose
 from training.rollouts import failed, total
 from training.scoring import share, success_rate, summarise
 from training.train_step import TrainStep
@@ -40,7 +41,7 @@ class NothingScored(Exception):
 
 
 class CheckpointLost(Exception):
-    """The checkpoint that a saved iteration led to is gone, so that the run cannot go on from it."""
+    """The checkpoint that a saved iteration led to is gone, so that the run cannot be resumed from it."""
 
 
 async def learn_loop(
@@ -52,21 +53,21 @@ async def learn_loop(
     progress: Report = lambda _: None,
     journal: Journal | None = None,
     resume: Resume | None = None,
-    allowance: Allowance | None = None,
+    budget: RunBudget | None = None,
 ) -> AsyncGenerator[IterationResult, None]:
     """Run the loop, yielding the baseline (iteration 0) and then each iteration as it is done.
 
-    With `resume` it goes on where an earlier one stopped, and what the journal has of that iteration is not done again.
-    Raises CheckpointLost where the policy is not there any more.
+    With `resume` it continues where an earlier one stopped, and what the journal has of that iteration is not done
+    again. Raises CheckpointLost if the policy's checkpoint is gone.
 
     The same config on a deterministic backend gives the same results. Raises what the backend raises when
     training fails. Rollouts and judges that fail are data, but where all do, RolloutsFailed or NothingScored is raised.
-    BudgetReached is raised where the next call does not fit `allowance`; by default everything does.
+    BudgetReached is raised where the next call does not fit `budget`; by default there is no limit.
     """
     await asyncio.to_thread(import_art)
-    journal = journal or NoJournal()
-    tries = RolloutCollector(config, environment, judge, journal, progress, allowance or Unlimited())
-    loop = _Loop(config, environment, policy, tries, TrainStep(config, policy, journal), progress)
+    journal, budget = journal or NoJournal(), budget or Unlimited()
+    estimates = Estimates(config, environment, budget)
+    loop = _Loop(RunContext(config, environment, judge, journal, progress, budget, estimates), policy)
     if resume is None:
         with span("baseline", iteration=0):
             result = await loop.baseline()
@@ -82,27 +83,17 @@ async def learn_loop(
 class _Loop:
     """What one run of the loop carries from iteration to iteration: the policy's step and the best one."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        environment: Environment,
-        policy: Policy,
-        tries: RolloutCollector,
-        train: TrainStep,
-        progress: Report,
-    ) -> None:
-        self._config = config
-        self._environment = environment
+    def __init__(self, run: RunContext, policy: Policy) -> None:
+        self._run = run
+        self._config = run.config
+        self._environment = run.environment
         self._policy = policy
-        self._tries = tries
-        self._train = train
-        self._progress = progress
         self._step = 0
         self._best_step = 0
         self._best = (-1.0, 0.0)
 
     async def resume(self, where: Resume) -> None:
-        """Be as we were after the iteration before. Raises CheckpointLost."""
+        """Restore the state after the previous iteration. Raises CheckpointLost."""
         if (now := await self._policy.step()) < where.step:
             raise CheckpointLost(
                 f"the policy's checkpoint {where.step}, which iteration {where.iteration - 1} led to, is lost or "
@@ -117,58 +108,58 @@ class _Loop:
         """Evaluate the policy as it came, on both held-out splits."""
         clock = time.monotonic()
         seconds: dict[str, float] = {}
-        await self._tries.begin(0)
+        collector = await self._run.collector(0)
         self._step = self._best_step = await self._policy.step()
         with _timed(seconds, "evaluate_s"):
-            evaluations = [*await self._validate(), *await self._evaluate("test", self._step)]
+            evaluations = [*await self._validate(collector), *await self._evaluate(collector, "test", self._step)]
         with _timed(seconds, "reflect_s"):
-            reflection = await self._reflect(())
+            reflection = await self._reflect(collector, ())
         return self._result(0, (), {}, evaluations, reflection, seconds, clock)
 
     async def iterate(self, iteration: int) -> IterationResult:
-        """Roll out, judge, train, reflect, and evaluate when it is time."""
+        """Roll out, judge, train, reflect, and evaluate where an evaluation is due."""
         clock = time.monotonic()
         seconds: dict[str, float] = {}
-        kept = await self._tries.begin(iteration)
-        groups = await self._groups(iteration, seconds)
+        collector = await self._run.collector(iteration)
+        groups = await self._groups(collector, seconds)
         with _timed(seconds, "train_s"):
-            metrics = await self._train_on(iteration, [group for group in groups if group.skipped is None], kept)
+            metrics = await self._train_on(collector.journal, [group for group in groups if group.skipped is None])
         with _timed(seconds, "reflect_s"):
-            reflection = await self._reflect(groups)
+            reflection = await self._reflect(collector, groups)
         evaluations: list[Evaluation] = []
         last = iteration == self._config.iterations
         with _timed(seconds, "evaluate_s"):
             if last or iteration % self._config.evaluation.every == 0:
-                evaluations += await self._validate()
+                evaluations += await self._validate(collector)
             if last:
-                evaluations += await self._evaluate("test", self._best_step)
+                evaluations += await self._evaluate(collector, "test", self._best_step)
         return self._result(iteration, groups, metrics, evaluations, reflection, seconds, clock)
 
-    async def _groups(self, iteration: int, seconds: dict[str, float]) -> tuple[Group, ...]:
-        """Try each scenario of the iteration several times and score the tries."""
-        config = self._config
+    async def _groups(self, collector: RolloutCollector, seconds: dict[str, float]) -> tuple[Group, ...]:
+        """Roll out each scenario of the iteration several times and score the rollouts."""
+        config, iteration = self._config, collector.journal.iteration
         start = (iteration - 1) * config.groups_per_iteration
         scenarios = self._environment.scenarios("train", config.groups_per_iteration, config.seed, start)
-        attempts = self._tries.attempts(scenarios, config.rollouts_per_group, "train", iteration)
+        tasks = rollout_tasks(config.seed, scenarios, config.rollouts_per_group, "train", iteration)
         with _timed(seconds, "rollout_s"):
-            rollouts = await self._tries.rollouts("rollout", "train", attempts, self._endpoint(), config.temperature)
+            rollouts = await collector.rollouts(Purpose.TRAIN, tasks, self._endpoint(), config.temperature)
         with _timed(seconds, "judge_s"):
-            return await self._tries.scored("train", scenarios, rollouts)
+            return await collector.scored(Purpose.TRAIN, scenarios, rollouts)
 
-    async def _train_on(self, iteration: int, groups: Sequence[Group], kept: Mapping[str, str]) -> dict[str, float]:
-        """Train on the groups that have something to teach; nothing happens if there is none."""
+    async def _train_on(self, journal: IterationJournal, groups: Sequence[Group]) -> dict[str, float]:
+        """Train on the groups that teach something; nothing happens if there is none."""
         if not groups:
             return {}
-        self._progress(Progress(iteration, "train", 0, 1))
-        outcome = await self._train.take(iteration, self._step, groups, kept)
+        self._run.progress(Progress(journal.iteration, Phase.TRAIN, 0, 1))
+        outcome = await TrainStep(self._config, self._policy, journal, self._step).take(groups)
         self._step = outcome.step
-        self._progress(Progress(iteration, "train", 1, 1))
+        self._run.progress(Progress(journal.iteration, Phase.TRAIN, 1, 1))
         return dict(outcome.metrics)
 
     def _endpoint(self) -> Endpoint:
         return self._policy.endpoint(self._step)
 
-    async def _reflect(self, groups: Sequence[Group]) -> Reflection | None:
+    async def _reflect(self, collector: RolloutCollector, groups: Sequence[Group]) -> Reflection | None:
         """Let the environment learn from the iteration, then show what the new policy does in it."""
         environment = self._environment
         if not isinstance(environment, Reflective):
@@ -176,44 +167,47 @@ class _Loop:
         with span("reflect", step=self._step):
             environment.reflect(rewarded(groups))
             scenario = environment.showcase(self._config.seed)
-            attempts = [Attempt(scenario, self._tries.seed("showcase"))]
-            tried = await self._tries.rollouts("reflect", "showcase", attempts, self._endpoint(), temperature=0.0)
-            [group] = await self._tries.scored("showcase", [scenario], tried)
+            tasks = [RolloutTask(scenario, seed_of(self._config.seed, "showcase"))]
+            rollouts = await collector.rollouts(Purpose.SHOWCASE, tasks, self._endpoint(), temperature=0.0)
+            [group] = await collector.scored(Purpose.SHOWCASE, [scenario], rollouts)
         return Reflection(environment.state(), group.rollouts[0], group.judge_calls)
 
-    async def _validate(self) -> list[Evaluation]:
+    async def _validate(self, collector: RolloutCollector) -> list[Evaluation]:
         """Evaluate the newest checkpoint on the validation split; it becomes the best if it is."""
-        evaluations = await self._evaluate("validation", self._step)
+        evaluations = await self._evaluate(collector, "validation", self._step)
         for evaluation in evaluations:
             figures = (evaluation.success, evaluation.mean_reward)
             if evaluation.mode == "sampled" and figures > self._best:
                 self._best, self._best_step = figures, self._step
         return evaluations
 
-    async def _evaluate(self, split: Split, step: int) -> list[Evaluation]:
+    async def _evaluate(
+        self, collector: RolloutCollector, split: Literal["validation", "test"], step: int
+    ) -> list[Evaluation]:
         """Sampled and greedy figures of one checkpoint. The same scenarios and seeds each time."""
         evaluation = self._config.evaluation
         count = evaluation.test_scenarios if split == "test" else evaluation.scenarios
         scenarios = self._environment.scenarios(split, count, self._config.seed)
         return [
-            await self._evaluate_mode(split, "sampled", step, scenarios, evaluation.samples),
-            await self._evaluate_mode(split, "greedy", step, scenarios, 1),
+            await self._evaluate_mode(collector, split, "sampled", step, scenarios, evaluation.samples),
+            await self._evaluate_mode(collector, split, "greedy", step, scenarios, 1),
         ]
 
     async def _evaluate_mode(
         self,
-        split: Split,
+        collector: RolloutCollector,
+        split: Literal["validation", "test"],
         mode: Literal["sampled", "greedy"],
         step: int,
         scenarios: Sequence[Scenario],
         samples: int,
     ) -> Evaluation:
-        attempts = self._tries.attempts(scenarios, samples, split)
+        tasks = rollout_tasks(self._config.seed, scenarios, samples, split)
         temperature = self._config.temperature if mode == "sampled" else 0.0
-        where = f"{split}.{mode}"
+        purpose = Purpose(f"{split}.{mode}")
         with span("evaluate", split=split, mode=mode, step=step):
-            rollouts = await self._tries.rollouts("evaluate", where, attempts, self._policy.endpoint(step), temperature)
-            groups = await self._tries.scored(where, scenarios, rollouts)
+            rollouts = await collector.rollouts(purpose, tasks, self._policy.endpoint(step), temperature)
+            groups = await collector.scored(purpose, scenarios, rollouts)
         scored = [rollout for group in groups for rollout in group.rollouts]
         if all(rollout.reward is None for rollout in scored):
             raise NothingScored(f"the judge scored no rollout: {scored[0].score.explanation}")

@@ -1,4 +1,4 @@
-"""A rollout: the policy tries a scenario, tool call by tool call. A failed one is data, not an exception."""
+"""A rollout: the policy attempts a scenario, tool call by tool call. A failed one is data, not an exception."""
 
 import asyncio
 import itertools
@@ -17,7 +17,7 @@ from environment.trace import span
 from training.backends.art_import import import_art
 from training.backends.base import Endpoint
 from training.budget import BudgetReached, Reservation, Unreserved, Usage
-from training.types import Rollout
+from training.types import Failure, FailureKind, Rollout
 
 if TYPE_CHECKING:
     from art import Trajectory
@@ -41,12 +41,12 @@ class Chat:
     client: "AsyncOpenAI"
     model: str
     restarts: int = 0
-    """How often a rollout begins again after the endpoint was away."""
+    """How often a rollout restarts after the endpoint was away; 0 where the endpoint remembers nothing of it."""
 
 
 @asynccontextmanager
 async def open_chat(endpoint: Endpoint, concurrency: int = 1) -> AsyncIterator[Chat]:
-    """Connections to the endpoint for `concurrency` requests at once, closed at the end."""
+    """Connections to the endpoint for `concurrency` simultaneous requests, closed at the end."""
     import httpx
     from openai import AsyncOpenAI
 
@@ -80,14 +80,14 @@ async def rollout(
     timeout_s: float = 300.0,
     reservation: Reservation | None = None,
 ) -> Rollout:
-    """One try. Cancellation passes through; whatever else goes wrong under way is the rollout's `error`.
+    """One rollout. Cancellation passes through; whatever else goes wrong on the way is the rollout's `failure`.
 
     Raises what the environment raises if it cannot open the scenario, and BudgetReached where the next request does not
     fit the reservation.
     """
     request = {"temperature": temperature, "max_tokens": max_completion_tokens}
     started_at, clock = time.time(), time.monotonic()
-    error: str | None = None
+    failure: Failure | None = None
     episode, trajectory = _open(environment, scenario, id, max_turns)
     with span("rollout", rollout_id=id, scenario_id=scenario.id, task=dict(scenario.task), model=chat.model) as traced:
         try:
@@ -96,23 +96,23 @@ async def rollout(
                     try:
                         await _play(episode, chat, trajectory, request, Random(seed), reservation or Unreserved())
                         break
-                    except _away() as failure:
+                    except _endpoint_errors() as error:
                         if restart == chat.restarts:
                             raise
-                        log.info("rollout begins again: its endpoint was away", rollout_id=id, error=str(failure))
+                        log.info("rollout restarts: its endpoint was away", rollout_id=id, error=str(error))
                     await asyncio.sleep(min(0.5 * 2**restart, _LONGEST_PAUSE_S))
                     episode, trajectory = _open(environment, scenario, id, max_turns)
         except BudgetReached:
             raise
         except TimeoutError:
-            error = f"the rollout took longer than {timeout_s:g} s"
-        except Exception as failure:
-            error = f"{type(failure).__name__}: {failure}"
+            failure = Failure(FailureKind.TIMEOUT, f"the rollout took longer than {timeout_s:g} s")
+        except Exception as error:
+            failure = Failure(_kind(error), f"{type(error).__name__}: {error}")
         outcome = episode.outcome()
-        traced.output = {"outcome": dict(outcome), "error": error}
+        traced.output = {"outcome": dict(outcome), "error": failure and failure.message}
     seconds = time.monotonic() - clock
     trajectory.metrics["duration"] = seconds
-    return Rollout(id, scenario, trajectory, outcome, error, started_at, seconds)
+    return Rollout(id, scenario, trajectory, outcome, failure, started_at, seconds)
 
 
 def _open(environment: Environment, scenario: Scenario, id: str, max_turns: int | None) -> tuple[Episode, "Trajectory"]:
@@ -126,11 +126,19 @@ def _open(environment: Environment, scenario: Scenario, id: str, max_turns: int 
     return episode, trajectory
 
 
-def _away() -> tuple[type[Exception], ...]:
-    """What the client raises when nobody, or a server that is starting or stopping, is at the other end."""
+def _endpoint_errors() -> tuple[type[Exception], ...]:
+    """What the client raises when there is no server at the endpoint, or one that is starting or stopping."""
     import openai
 
     return openai.APIConnectionError, openai.InternalServerError
+
+
+def _kind(error: Exception) -> FailureKind:
+    import openai
+
+    if isinstance(error, openai.APIConnectionError):
+        return FailureKind.BACKEND_AWAY
+    return FailureKind.MODEL_NOT_FOUND if isinstance(error, openai.NotFoundError) else FailureKind.OTHER
 
 
 async def _play(
@@ -253,5 +261,5 @@ def total(rollouts: Iterable[Rollout], metric: str) -> float:
 
 
 def failed(rollouts: Sequence[Rollout]) -> int:
-    """How many have an error."""
-    return sum(rollout.error is not None for rollout in rollouts)
+    """How many failed."""
+    return sum(rollout.failure is not None for rollout in rollouts)

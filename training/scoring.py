@@ -13,17 +13,19 @@ from training.rollouts import messages_of
 from training.types import Group, RewardSummary, Rollout, ScoredRollout
 
 
-def pay_group(environment: Environment, scenario: Scenario, rollouts: Sequence[Rollout], judgement: Judgement) -> Group:
-    """Pay the rollouts of one scenario by their verdicts, and tell whether the group teaches anything.
+def assign_rewards(
+    environment: Environment, scenario: Scenario, rollouts: Sequence[Rollout], judgement: Judgement
+) -> Group:
+    """Reward the rollouts of one scenario by their verdicts; the group says whether it teaches anything.
 
     A failed rollout, and one that the judge could not score, has no reward.
     """
-    finished = [rollout for rollout in rollouts if rollout.error is None]
+    finished = [rollout for rollout in rollouts if rollout.failure is None]
     scores = dict(zip((rollout.id for rollout in finished), judgement.scores, strict=True))
     calls = tuple(judgement.calls)
     scored = _with_advantages(
         [
-            _pay(environment, rollout, scores.get(rollout.id) or Score(None, f"the rollout failed: {rollout.error}"))
+            _scored(environment, rollout, scores.get(rollout.id) or Score(None, f"the rollout failed: {rollout.error}"))
             for rollout in rollouts
         ]
     )
@@ -62,7 +64,7 @@ async def judge_group(judge: Judge, scenario: Scenario, rollouts: Sequence[Rollo
         return Judgement([Score(None, reason)] * len(attempts))
 
 
-def _pay(environment: Environment, rollout: Rollout, score: Score) -> ScoredRollout:
+def _scored(environment: Environment, rollout: Rollout, score: Score) -> ScoredRollout:
     if score.value is None:
         return ScoredRollout(rollout, score, None, {}, success=False)
     parts = environment.reward(rollout.outcome, score.value)

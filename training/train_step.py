@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
@@ -15,14 +15,13 @@ from training.backends.art_import import import_art
 from training.backends.base import (
     BackendRefused,
     JobForgotten,
-    JobPolicy,
     NotAccepted,
     Policy,
     StepConflict,
     TrainOutcome,
+    TrainRequest,
 )
-from training.journal import Journal
-from training.train_attempts import Attempts
+from training.journal import TRAINED, IterationJournal
 from training.types import Group, RunConfig
 
 if TYPE_CHECKING:  # importing art takes seconds
@@ -30,103 +29,150 @@ if TYPE_CHECKING:  # importing art takes seconds
 
 
 UNSURE = "asked_twice"
-"""A figure of a training that was asked for again, although the request before it, of which no job is known, might
-have come through: 1."""
-_LOOK_S = 1.0
+"""A training metric, 1 where a second request was sent although the first one, whose job is unknown, might have come
+through."""
+_POLL_S = 1.0
 
 
 log = structlog.get_logger(__name__)
 
 
-class TrainStep:
-    """Trains a policy from step to step.
+class TrainRequests:
+    """The train requests of one iteration, as its journal has them.
 
-    Before a training we note from which step it starts, and the job as soon as we are told of it. Whoever goes on after
-    us follows that job, or sees by the policy's own counter whether it landed; and where the backend checks the step,
-    one of ours that lands late finds the counter moved, and trains nothing.
+    Of the n-th request there are up to three entries, from the second on with `/n` behind the name (n from 1):
+    `train.intent` before it is sent, `train.job` with the id that came back, `train.withdrawn` if it surely was not
+    begun.
     """
 
-    def __init__(self, config: RunConfig, policy: Policy, journal: Journal) -> None:
+    def __init__(self, journal: IterationJournal, step: int) -> None:
+        """`step` is the policy's step that the training starts from."""
+        self._journal = journal
+        self._step = step
+        kept = journal.kept
+        intents = [value for name, value in kept.items() if name.partition("/")[0] == "train.intent"]
+        self._count = len(intents)
+        self.unsure = any(json.loads(value).get("unsure") for value in intents)
+        """A request was sent although an earlier one may still come through."""
+        last = self._suffix(self._count - 1)
+        self.open = bool(intents) and f"train.withdrawn{last}" not in kept
+        """The last request may have come through."""
+        self.job: str | None = json.loads(kept.get(f"train.job{last}", "null"))
+        """The job of the last request; None if its id never came back."""
+
+    def _suffix(self, number: int) -> str:
+        return f"/{number}" if number > 0 else ""
+
+    async def begin(self, *, unsure: bool) -> None:
+        """Note that another request is about to be sent."""
+        self.unsure |= unsure
+        self._count += 1
+        self.open = True
+        await self._keep("train.intent", {"step": self._step} | ({"unsure": True} if unsure else {}))
+
+    async def submitted(self, job_id: str) -> None:
+        """Note that the request came through."""
+        await self._keep("train.job", job_id)
+
+    async def withdraw(self) -> None:
+        """Note that the request did not come through."""
+        self.open = False
+        await self._keep("train.withdrawn", True)
+
+    async def _keep(self, name: str, value: object) -> None:
+        await self._journal.keep(f"{name}{self._suffix(self._count - 1)}", json.dumps(value))
+
+
+class TrainStep:
+    """The training of one iteration, from the policy's step `step` to the next.
+
+    Before the request is sent the journal says from which step it starts, and then the id of the job as soon as it is
+    known. A successor follows that job, or sees by the policy's own step whether it landed; where the backend checks
+    the expected step, a request that lands late finds the policy moved on, and trains nothing.
+    """
+
+    def __init__(self, config: RunConfig, policy: Policy, journal: IterationJournal, step: int) -> None:
         self._config = config
         self._policy = policy
         self._journal = journal
-        self._attempts = Attempts(journal, 0, 0, {})
+        self._step = step
+        self._requests = TrainRequests(journal, step)
 
-    async def take(self, iteration: int, step: int, groups: Sequence[Group], kept: Mapping[str, str]) -> TrainOutcome:
-        """The outcome of the iteration's training, which starts from `step`; `kept` is its journal so far.
+    async def take(self, groups: Sequence[Group]) -> TrainOutcome:
+        """Train on the groups, unless the journal has the outcome.
 
-        Raises StepConflict if somebody else trained the policy, and what the backend raises.
+        Raises StepConflict if another client trained the policy, and what the backend raises.
         """
-        if "train" in kept:
-            outcome = TrainOutcome(**json.loads(kept["train"]))
-            if not await self._torn(outcome):
-                return outcome
-            log.warning("trained checkpoint is lost, training it again", iteration=iteration, step=outcome.step)
-        self._attempts = attempts = Attempts(self._journal, iteration, step, kept)
-        before_us = await self._before_us(step) if attempts.open else None
-        if before_us is None:
-            await attempts.begin(unsure=attempts.open and self._quiet_s() > 0)
-        outcome = before_us or await self._train(iteration, step, groups)
-        if attempts.unsure:
+        requests = self._requests
+        if (known := await self._known()) is not None:
+            return known
+        outcome = await self._of_open_request() if requests.open else None
+        if outcome is None:
+            await requests.begin(unsure=requests.open and self._policy.settle_timeout_s > 0)
+            outcome = await self._train(groups)
+        if requests.unsure:
             outcome = replace(outcome, metrics={**outcome.metrics, UNSURE: 1.0})
-        await self._journal.keep(iteration, "train", json.dumps(asdict(outcome)))
+        await self._journal.keep(TRAINED, json.dumps(asdict(outcome)))
         return outcome
 
-    async def _before_us(self, step: int) -> TrainOutcome | None:
-        """What became of the request that was sent before we came; None if it did not land and will not."""
-        if self._attempts.job is not None and isinstance(self._policy, JobPolicy):
+    async def _known(self) -> TrainOutcome | None:
+        """The journal's outcome; None if it has none, or if its checkpoint is lost where it is safe to train again."""
+        if TRAINED not in self._journal.kept:
+            return None
+        outcome = TrainOutcome(**json.loads(self._journal.kept[TRAINED]))
+        if self._policy.settle_timeout_s == 0 and await self._policy.step() < outcome.step:
+            log.warning("the trained checkpoint is lost: training again", step=outcome.step)
+            return None
+        return outcome
+
+    async def _of_open_request(self) -> TrainOutcome | None:
+        """The outcome of the request that was sent before this process took over; None if it did not land and will
+        not."""
+        if self._requests.job is not None:
             with suppress(JobForgotten, StepConflict):
-                return await self._policy.follow(self._attempts.job, step)
-        deadline = time.monotonic() + self._quiet_s()
-        while not await self._landed(step):
+                return await self._policy.follow(self._requests.job, self._step)
+        settle_s = self._policy.settle_timeout_s
+        deadline = time.monotonic() + settle_s
+        while not await self._landed():
             if time.monotonic() >= deadline:
                 return None
-            await asyncio.sleep(min(_LOOK_S, self._quiet_s() / 4))
-        return await self._adopted(step)
+            await asyncio.sleep(min(_POLL_S, settle_s / 4))
+        return await self._adopted()
 
-    async def _torn(self, outcome: TrainOutcome) -> bool:
-        """Whether the checkpoint that the training led to is gone, where asking for it again is safe."""
-        policy = self._policy
-        return isinstance(policy, JobPolicy) and policy.quiet_s == 0 and await policy.step() < outcome.step
-
-    def _quiet_s(self) -> float:
-        return self._policy.quiet_s if isinstance(self._policy, JobPolicy) else 0.0
-
-    async def _landed(self, before: int) -> bool:
-        """Whether a training that started from step `before` landed. Raises StepConflict if somebody else trained."""
-        now = await self._policy.step()
+    async def _landed(self) -> bool:
+        """Whether a training from our step has landed. Raises StepConflict if another client trained the policy."""
+        before, now = self._step, await self._policy.step()
         if now not in (before, before + 1):
             raise StepConflict(f"the run left the policy at step {before}; it is at step {now} now")
         return now == before + 1
 
-    async def _adopted(self, before: int) -> TrainOutcome:
-        return TrainOutcome(before + 1, await self._policy.metrics(before + 1))
+    async def _adopted(self) -> TrainOutcome:
+        return TrainOutcome(self._step + 1, await self._policy.metrics(self._step + 1))
 
-    async def _train(self, iteration: int, step: int, groups: Sequence[Group]) -> TrainOutcome:
+    async def _train(self, groups: Sequence[Group]) -> TrainOutcome:
         # Adam's first steps are its noisiest, and full-sized: one unlucky batch could fix a bad habit.
-        learning_rate = self._config.learning_rate * min(1.0, iteration / self._config.warmup_iterations)
-        with span("train", step=step, groups=len(groups), learning_rate=learning_rate) as traced:
+        warmup = min(1.0, self._journal.iteration / self._config.warmup_iterations)
+        learning_rate = self._config.learning_rate * warmup
+        with span("train", step=self._step, groups=len(groups), learning_rate=learning_rate) as traced:
+            request = TrainRequest(_trajectories(groups), learning_rate, self._step, self._config.train_options)
             try:
-                outcome = await self._asked(step, _trajectories(groups), learning_rate)
+                outcome = await self._send(request)
             except StepConflict:
                 # A training of ours whose reply was lost, or that was still queued, has landed meanwhile.
-                if not await self._landed(step):
+                if not await self._landed():
                     raise
-                outcome = await self._adopted(step)
+                outcome = await self._adopted()
             traced.output = {"step": outcome.step, "metrics": dict(outcome.metrics)}
         return outcome
 
-    async def _asked(self, step: int, groups: "list[TrajectoryGroup]", learning_rate: float) -> TrainOutcome:
-        policy, options = self._policy, self._config.train_options
-        if not isinstance(policy, JobPolicy):
-            return await policy.train(groups, learning_rate=learning_rate, expected_step=step, options=options)
+    async def _send(self, request: TrainRequest) -> TrainOutcome:
         try:
-            job_id = await policy.submit(groups, learning_rate=learning_rate, expected_step=step, options=options)
+            job_id = await self._policy.submit(request)
         except (NotAccepted, BackendRefused, ValueError):
-            await self._attempts.withdraw()
+            await self._requests.withdraw()
             raise
-        await self._attempts.submitted(job_id)
-        return await policy.follow(job_id, step)
+        await self._requests.submitted(job_id)
+        return await self._policy.follow(job_id, self._step)
 
 
 def _trajectories(groups: Sequence[Group]) -> "list[TrajectoryGroup]":

@@ -1,11 +1,13 @@
-"""The nouns of a learn loop: what a run is told, and what each of its iterations gives back."""
+"""The nouns of a learn loop: the configuration of a run, and what each of its iterations gives back."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
 from environment.base import Json, Outcome, Scenario, Split
 from judges.base import JudgeCall, Score
+from training.phases import Phase
 
 if TYPE_CHECKING:  # importing art takes seconds
     from art import Trajectory
@@ -15,7 +17,7 @@ if TYPE_CHECKING:  # importing art takes seconds
 class EvaluationConfig:
     """Held-out evaluation, before the first iteration, after every `every`-th and after the last.
 
-    Validation picks the best checkpoint: `scenarios` scenarios, `samples` sampled tries and a greedy one each.
+    Validation picks the best checkpoint: `scenarios` scenarios, `samples` sampled rollouts and a greedy one each.
     The split `test` is read twice, for the base and for the best checkpoint: `test_scenarios`, likewise.
     """
 
@@ -40,7 +42,7 @@ class RunConfig:
     """The learning rate rises to its value over this many iterations."""
     seed: int = 0
     concurrency: int = 64
-    """Rollouts under way at once."""
+    """Rollouts that run at the same time."""
     temperature: float = 1.0
     max_completion_tokens: int = 256
     rollout_timeout_s: float = 300.0
@@ -49,18 +51,42 @@ class RunConfig:
     """Options of ART's train config (epsilon, ppo, importance_sampling_level, kl_penalty_coef, ...)."""
 
 
+class FailureKind(StrEnum):
+    """Why a rollout failed."""
+
+    TIMEOUT = "timeout"
+    BACKEND_AWAY = "backend_away"
+    """No connection to the model's server."""
+    MODEL_NOT_FOUND = "model_not_found"
+    OTHER = "other"
+    """Anything else, or not recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a rollout failed, for code and for people."""
+
+    kind: FailureKind
+    message: str
+
+
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One try at one scenario. A failed one has an `error` and whatever its trajectory holds."""
+    """One attempt at one scenario. A failed one has a `failure` and whatever its trajectory holds."""
 
     id: str
     scenario: Scenario
     trajectory: "Trajectory"
     outcome: Outcome
-    error: str | None = None
+    failure: Failure | None = None
     started_at: float = 0.0
     """Unix time, seconds."""
     seconds: float = 0.0
+
+    @property
+    def error(self) -> str | None:
+        """The failure's message."""
+        return None if self.failure is None else self.failure.message
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +142,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Reflection:
-    """What a reflective environment took from an iteration, and its showcase: one greedy try after it."""
+    """What a reflective environment took from an iteration, and its showcase: one greedy rollout after it."""
 
     state: Mapping[str, Json]
     showcase: ScoredRollout
@@ -125,7 +151,7 @@ class Reflection:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Where to go on: `iteration` is the next one; the rest is as it was after the one before."""
+    """Where to resume: `iteration` is the next one; the rest is as it was after the one before."""
 
     iteration: int
     step: int
@@ -138,10 +164,10 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the iteration under way is: `done` of `total` rollouts or steps of a phase."""
+    """How far the current iteration is: `done` of `total` rollouts or steps of a phase."""
 
     iteration: int
-    phase: Literal["rollout", "judge", "train", "reflect", "evaluate"]
+    phase: Phase
     done: int
     total: int
 

@@ -23,7 +23,7 @@ from environment.registry import UnknownEnvironment
 from environment.trace import span, tracing
 from training.backends.base import BackendRefused, BackendUnavailable, Endpoint
 from training.rollouts import open_chat, rollout
-from training.types import Rollout, RunConfig
+from training.types import FailureKind, Rollout, RunConfig
 
 _TIMEOUT_S = 120.0
 _MAX_COMPLETION_TOKENS = RunConfig().max_completion_tokens
@@ -127,9 +127,8 @@ async def _answer(service: Service, agent: _Agent, request: AskRequest) -> AskOu
     finally:
         made.close()
     await _save(service, agent, attempt)
-    if attempt.error is not None:
-        # A rollout's error begins with the exception's name; the OpenAI client's for a 404 is this one.
-        kind = NotFound if attempt.error.startswith("NotFoundError") else BadGateway
+    if attempt.failure is not None:
+        kind = NotFound if attempt.failure.kind is FailureKind.MODEL_NOT_FOUND else BadGateway
         raise kind(f"{agent.endpoint.model} gave no answer: {attempt.error} (trajectory {attempt.id})")
     return AskOut(
         question=scenario.task.get("question"),

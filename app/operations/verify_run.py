@@ -33,8 +33,8 @@ from environment.registry import UnknownEnvironment
 from judges.base import Judgement, Score
 from training.learn_loop import rewarded
 from training.rollouts import failed, total
-from training.scoring import pay_group, share, success_rate, summarise
-from training.types import Group, Rollout, ScoredRollout
+from training.scoring import assign_rewards, share, success_rate, summarise
+from training.types import Failure, FailureKind, Group, Rollout, ScoredRollout
 
 _SHOWN_DIFFERENCES = 100
 
@@ -128,7 +128,7 @@ class _Check:
     def _group(self, rows: Sequence[Trajectory]) -> Group:
         rollouts = [_rollout(row) for row in rows]
         verdicts = [Score(row.score, row.score_explanation or "") for row in rows if row.error is None]
-        group = pay_group(self._environment, rollouts[0].scenario, rollouts, Judgement(verdicts))
+        group = assign_rewards(self._environment, rollouts[0].scenario, rollouts, Judgement(verdicts))
         for row, scored in zip(rows, group.rollouts, strict=True):
             for name in ("reward", "success"):
                 self._compare(row.iteration, name, getattr(row, name), getattr(scored, name), row.id)
@@ -218,8 +218,9 @@ class _StoredTrajectory:
 
 def _rollout(row: Trajectory) -> Rollout:
     metrics = {name: getattr(row, name) for name in ("turns", "prompt_tokens", "completion_tokens")}
+    failure = None if row.error is None else Failure(FailureKind.OTHER, row.error)
     scenario = Scenario(row.scenario_id, cast(Any, row.split), row.scenario["task"], row.scenario["reference"])
-    return Rollout(row.id, scenario, cast(Any, _StoredTrajectory(metrics)), row.outcome, row.error)
+    return Rollout(row.id, scenario, cast(Any, _StoredTrajectory(metrics)), row.outcome, failure)
 
 
 def _unless_rounded(row: Trajectory, scored: ScoredRollout) -> float | None:

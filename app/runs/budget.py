@@ -1,25 +1,26 @@
-"""A run's budget: what it may spend, what it has spent, and whether the next call still fits. No SQL.
+"""A run's budget: its limits, its usage so far, and whether the next call still fits. No SQL.
 
 A run's meter lives on the run's own event loop for as long as one worker drives it. What it counted is saved with each
-iteration and when the work ends (app/runs/ledger.py); the next worker's meter begins with that.
+iteration and when the work stops (app/runs/ledger.py); the next worker's meter starts from that.
 """
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from training.budget import BudgetReached, Phase, Usage
+from training.budget import BudgetReached, Usage
+from training.phases import Phase
 
 Clock = Callable[[], float]
-"""Seconds that only grow."""
+"""A monotonic clock, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a run may spend at most; None is no limit."""
+    """The limits of a run's usage; None is no limit."""
 
     max_usd: float | None = None
     max_minutes: float | None = None
@@ -32,8 +33,8 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
-    """What a run has spent, wasted work included. Prices count where they are known."""
+class RunUsage:
+    """What a run has used, wasted work included. Prices count where they are known."""
 
     usd: float = 0.0
     minutes: float = 0.0
@@ -41,38 +42,38 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
-class Shortage:
-    """The limit (`max_tokens`, ...) that does not let the next call begin: `needs` is what it would have to be."""
+class BudgetExceeded:
+    """The next call may exceed `limit` (`max_tokens`, ...), which is `max`; to begin it the limit must be `needs`."""
 
     limit: str
     max: float
     needs: float
-    spent: Spent
+    spent: RunUsage
 
     def __str__(self) -> str:
         unit = self.limit.removeprefix("max_")
         used = getattr(self.spent, unit)
         return (
-            f"the budget of {self.max:.6g} {unit} is reached: {used:.6g} are spent, and what comes next may take it to "
+            f"the budget of {self.max:.6g} {unit} is reached: {used:.6g} are used, and the next call may need a total of "
             f"{self.needs:.6g}; resume the run with a higher {self.limit}"
         )
 
     def figures(self) -> dict[str, Any]:
-        """As the event log tells it."""
+        """As the event log has it."""
         return asdict(self)
 
 
 class RunBudgetReached(BudgetReached):
-    """With what is short."""
+    """With the limit that stopped the run."""
 
-    def __init__(self, shortage: Shortage) -> None:
-        super().__init__(str(shortage))
-        self.shortage = shortage
+    def __init__(self, exceeded: BudgetExceeded) -> None:
+        super().__init__(str(exceeded))
+        self.exceeded = exceeded
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
-    """What a run spent before a worker took it. `unfinished` is of the iteration under way, and not in `usage`."""
+class PriorUsage:
+    """What a run used before a worker took it. `unfinished` is of the current iteration, and not in `usage`."""
 
     usage: Usage = field(default_factory=Usage)
     seconds: float = 0.0
@@ -83,39 +84,39 @@ class Past:
 
 
 class Meter:
-    """Counts what a run spends, and lets no call begin that does not fit its budget (training.budget.Allowance)."""
+    """Counts what a run uses, and lets no call begin that does not fit its budget (training.budget.RunBudget)."""
 
-    def __init__(self, budget: Budget, past: Past, clock: Clock = time.monotonic) -> None:
-        self.prompt_per_turn, self.judging = past.prompt_per_turn, past.judging
-        self.iteration = past.iteration
+    def __init__(self, budget: Budget, prior: PriorUsage, clock: Clock = time.monotonic) -> None:
+        self.prompt_per_turn, self.judging = prior.prompt_per_turn, prior.judging
+        self.iteration = prior.iteration
         self.lost: dict[Phase, Usage] = {}
-        """Of work of the iteration under way that is done again."""
+        """Of work of the current iteration that is done again."""
         self._budget = budget
         self._clock = clock
         self._settled_at = clock()
-        self._seconds = past.seconds
-        self._before = past.usage
-        self._now = dict(past.unfinished)
-        self._open: list[Held] = []
+        self._seconds = prior.seconds
+        self._before = prior.usage
+        self._now = dict(prior.unfinished)
+        self._open: list[MeterReservation] = []
         self._changed = asyncio.Event()
 
     @property
     def now(self) -> Mapping[Phase, Usage]:
-        """What the iteration under way took, without what was lost."""
+        """What the current iteration used, without what was lost."""
         return self._now
 
     @property
-    def spent(self) -> Spent:
+    def spent(self) -> RunUsage:
         """All of the run so far."""
         usage = sum((*self._now.values(), *self.lost.values()), self._before)
-        return Spent(usage.usd or 0.0, (self._seconds + self.unsettled_s()) / 60, usage.tokens)
+        return RunUsage(usage.usd or 0.0, (self._seconds + self.unsettled_s()) / 60, usage.tokens)
 
     def unsettled_s(self) -> float:
         """How long the run was driven since that was last saved."""
         return self._clock() - self._settled_at
 
     def settled(self, seconds: float, *, whole: bool) -> None:
-        """So many seconds of driving were saved, and with them what was lost; `whole`: the iteration too."""
+        """`seconds` of driving were saved, and with them what was lost; `whole`: the iteration too."""
         self._seconds += seconds
         self._settled_at += seconds
         self._before = sum(self.lost.values(), self._before)
@@ -127,13 +128,14 @@ class Meter:
         self._before = sum(self._now.values(), self._before)
         self.iteration, self._now = iteration, {}
 
-    def begin(self, iteration: int, kept: Mapping[Phase, Usage]) -> None:
+    def for_iteration(self, iteration: int, kept: Mapping[Phase, Usage]) -> "IterationMeter":
         if iteration != self.iteration:
             self._advance(iteration)
         self.keep(kept)
+        return IterationMeter(self)
 
     def keep(self, kept: Mapping[Phase, Usage]) -> None:
-        """Of what the iteration under way took nothing is left but this: the rest led to nothing."""
+        """Of what the current iteration used only this is kept: the rest led to nothing."""
         for phase, used in self._now.items():
             lost = _without(used, kept.get(phase, Usage()))
             if lost.tokens or lost.usd:
@@ -141,27 +143,28 @@ class Meter:
         self._now = dict(kept)
 
     @asynccontextmanager
-    async def reserved(self, phase: Phase, most: Callable[[], Usage | None]) -> AsyncIterator["Held"]:
-        held = Held(self, phase, await self._admit(most))
-        self._open.append(held)
+    async def reserve(self, phase: Phase, most: Callable[[], Usage | None]) -> AsyncIterator["MeterReservation"]:
+        """See training.budget.IterationBudget."""
+        reservation = MeterReservation(self, phase, await self._admit(most))
+        self._open.append(reservation)
         try:
-            yield held
+            yield reservation
         finally:
-            self._open.remove(held)
+            self._open.remove(reservation)
             self._change()
 
     async def _admit(self, most: Callable[[], Usage | None]) -> Usage:
-        """What is held back for a call, once it fits."""
+        """What is reserved for a call, once it fits."""
         if not self.limited:
             return Usage()
         while True:
             needed = most()
             alone = needed is None and bool(self._open)
-            shortage = self._shortage(needed)
-            if shortage is None and not alone:
+            exceeded = self._exceeded(needed)
+            if exceeded is None and not alone:
                 return needed or Usage()
-            if shortage is not None and not self._open:
-                raise RunBudgetReached(shortage)
+            if exceeded is not None and not self._open:
+                raise RunBudgetReached(exceeded)
             await self._changed.wait()
 
     @property
@@ -169,31 +172,31 @@ class Meter:
         """Whether there is any limit."""
         return self._budget != Budget()
 
-    async def extend(self, held: "Held", most: Callable[[], Usage]) -> None:
-        """Hold more back for a call under way, once it fits."""
-        while (more := _without(most(), held.left)).tokens:
-            shortage = self._shortage(more)
-            if shortage is None:
-                held.left += more
+    async def extend(self, reservation: "MeterReservation", most: Callable[[], Usage]) -> None:
+        """Reserve more for a running call, once it fits."""
+        while (more := _without(most(), reservation.left)).tokens:
+            exceeded = self._exceeded(more)
+            if exceeded is None:
+                reservation.left += more
                 return
-            if all(other.waits for other in self._open if other is not held):
-                raise RunBudgetReached(shortage)
-            held.waits = True
+            if all(other.waits for other in self._open if other is not reservation):
+                raise RunBudgetReached(exceeded)
+            reservation.waits = True
             try:
                 await self._changed.wait()
             finally:
-                held.waits = False
+                reservation.waits = False
 
     def spend(self, phase: Phase, used: Usage) -> None:
-        """So much was used."""
+        """Record usage."""
         self._now[phase] = self._now.get(phase, Usage()) + used
 
     def _change(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _shortage(self, needed: Usage | None) -> Shortage | None:
-        spent, more = self.spent, sum((held.left for held in self._open), needed or Usage())
+    def _exceeded(self, needed: Usage | None) -> BudgetExceeded | None:
+        spent, more = self.spent, sum((each.left for each in self._open), needed or Usage())
         after = {
             "usd": spent.usd + (more.usd or 0.0),
             "minutes": spent.minutes,
@@ -201,21 +204,33 @@ class Meter:
         }
         for unit, needs in after.items():
             most = getattr(self._budget, f"max_{unit}")
-            # What nobody can tell beforehand begins while anything is left.
-            untold = needed is None or unit == "minutes"
-            if most is not None and (needs > most or (untold and needs >= most)):
-                return Shortage(f"max_{unit}", most, needs, spent)
+            # A call whose usage cannot be foreseen begins while anything is left.
+            unforeseen = needed is None or unit == "minutes"
+            if most is not None and (needs > most or (unforeseen and needs >= most)):
+                return BudgetExceeded(f"max_{unit}", most, needs, spent)
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class IterationMeter:
+    """Charges calls to the iteration that the meter is at (training.budget.IterationBudget)."""
+
+    meter: Meter
+
+    def reserve(
+        self, phase: Phase, most: Callable[[], Usage | None]
+    ) -> AbstractAsyncContextManager["MeterReservation"]:
+        return self.meter.reserve(phase, most)
+
+
 @dataclass(eq=False)
-class Held:
-    """What is held back for one call (training.budget.Reservation)."""
+class MeterReservation:
+    """What is reserved for one call (training.budget.Reservation)."""
 
     meter: Meter
     phase: Phase
     left: Usage
-    """Of what was held back, without what was used."""
+    """Of what was reserved, without what was used."""
     waits: bool = False
     """It needs more, and there is none."""
 
@@ -231,12 +246,12 @@ class Held:
 _NOTHING_USD = 1e-9
 
 
-def _without(all_of_it: Usage, part: Usage) -> Usage:
-    usd = None if all_of_it.usd is None else max(0.0, all_of_it.usd - (part.usd or 0.0))
-    if usd is not None and usd < _NOTHING_USD:  # what the order of a sum leaves
+def _without(whole: Usage, part: Usage) -> Usage:
+    usd = None if whole.usd is None else max(0.0, whole.usd - (part.usd or 0.0))
+    if usd is not None and usd < _NOTHING_USD:  # a rounding error
         usd = 0.0
     return Usage(
-        max(0, all_of_it.prompt_tokens - part.prompt_tokens),
-        max(0, all_of_it.completion_tokens - part.completion_tokens),
+        max(0, whole.prompt_tokens - part.prompt_tokens),
+        max(0, whole.completion_tokens - part.completion_tokens),
         usd,
     )

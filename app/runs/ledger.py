@@ -16,15 +16,15 @@ from app.db.session import Sessions
 from app.db.tables import Event, JudgeCall, LedgerEntry, Run, Trajectory
 from app.domain.event_types import EventType
 from app.errors import Conflict
-from app.runs.budget import Meter, Past, Spent
+from app.runs.budget import Meter, PriorUsage, RunUsage
 from app.runs.leases import Lease, require
 from judges.base import JudgeCall as JudgeCallResult
-from training.budget import Phase, Usage, of_calls, of_rollouts
+from training.budget import Usage, usage_of_calls, usage_of_rollouts
+from training.phases import Phase
 from training.types import IterationResult, ScoredRollout
 
 OTHER = "other"
 """Driven time that belongs to no finished phase: to begin, to save, and what was broken off."""
-_PHASES: tuple[Phase, ...] = ("rollout", "judge", "train", "reflect", "evaluate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,37 +46,39 @@ class Totals:
     wasted: Usage
 
     @property
-    def spent(self) -> Spent:
+    def spent(self) -> RunUsage:
         """As a budget counts it."""
-        return Spent(self.usage.usd or 0.0, self.seconds / 60, self.usage.tokens)
+        return RunUsage(self.usage.usd or 0.0, self.seconds / 60, self.usage.tokens)
 
 
 def entries_of(result: IterationResult, meter: Meter, driven_s: float) -> list[Entry]:
     """The rows of an iteration that is done; `driven_s` since the last rows were saved. What the meter counted beyond
     the result led to nothing: requests of rollouts that began again."""
-    seconds = {phase: getattr(result.timing, f"{phase}_s") for phase in _PHASES}
+    seconds = {phase: getattr(result.timing, f"{phase}_s") for phase in Phase}
     rollouts: dict[Phase, list[ScoredRollout]] = {
-        "rollout": [scored for group in result.groups for scored in group.rollouts],
-        "evaluate": [scored for evaluation in result.evaluations for scored in evaluation.rollouts],
+        Phase.ROLLOUT: [scored for group in result.groups for scored in group.rollouts],
+        Phase.EVALUATE: [scored for evaluation in result.evaluations for scored in evaluation.rollouts],
     }
     calls: dict[Phase, list[tuple[JudgeCallResult, bool]]] = {
-        "judge": [
+        Phase.JUDGE: [
             (call, call.error is not None or group.skipped == "unscored")
             for group in result.groups
             for call in group.judge_calls
         ],
-        "evaluate": _calls(call for evaluation in result.evaluations for call in evaluation.judge_calls),
+        Phase.EVALUATE: _calls(call for evaluation in result.evaluations for call in evaluation.judge_calls),
     }
     if result.reflection is not None:
-        rollouts["reflect"] = [result.reflection.showcase]
-        calls["reflect"] = _calls(result.reflection.judge_calls)
+        rollouts[Phase.REFLECT] = [result.reflection.showcase]
+        calls[Phase.REFLECT] = _calls(result.reflection.judge_calls)
     entries = []
-    for phase in _PHASES:
+    for phase in Phase:
         for wasted in (False, True):
             made = [each.rollout for each in rollouts.get(phase, ()) if (each.rollout.error is not None) == wasted]
-            used = of_rollouts(made) + of_calls(call for call, in_vain in calls.get(phase, ()) if in_vain == wasted)
+            used = usage_of_rollouts(made) + usage_of_calls(
+                call for call, in_vain in calls.get(phase, ()) if in_vain == wasted
+            )
             entries.append(Entry(phase, 0.0 if wasted else seconds[phase], used, wasted))
-    meter.keep({phase: sum((each.usage for each in entries if each.phase == phase), Usage()) for phase in _PHASES})
+    meter.keep({phase: sum((each.usage for each in entries if each.phase == phase), Usage()) for phase in Phase})
     entries.append(Entry(OTHER, max(0.0, driven_s - sum(seconds.values()))))
     return [entry for entry in [*entries, *_lost(meter.lost)] if entry.seconds or _used_any(entry.usage)]
 
@@ -129,8 +131,8 @@ async def save_unfinished(sessions: Sessions, lease: Lease, meter: Meter, second
         await save(session, lease.run_id, meter.iteration, entries, whole=False)
 
 
-async def past_of(sessions: Sessions, run_id: str) -> Past:
-    """What a run spent before somebody drives it on."""
+async def prior_usage(sessions: Sessions, run_id: str) -> PriorUsage:
+    """What a run used before this worker drives it."""
     mine = (JudgeCall.run_id == run_id, JudgeCall.cached.is_(False))
     most = select(
         select(func.max(cast(Trajectory.prompt_tokens, Float) / Trajectory.turns))
@@ -146,11 +148,11 @@ async def past_of(sessions: Sessions, run_id: str) -> Past:
         rows = (await session.execute(select(LedgerEntry).where(LedgerEntry.run_id == run_id))).scalars().all()
         prompt_per_turn, *judging = (await session.execute(most)).one()
     unfinished = [row for row in rows if row.iteration == run.next_iteration and not row.wasted]
-    return Past(
+    return PriorUsage(
         usage=sum((_usage(row) for row in rows if row not in unfinished), Usage()),
         seconds=sum(row.seconds for row in rows),
         iteration=run.next_iteration,
-        unfinished={row.phase: _usage(row) for row in unfinished if row.phase != OTHER},  # type: ignore[misc]
+        unfinished={Phase(row.phase): _usage(row) for row in unfinished if row.phase != OTHER},
         prompt_per_turn=prompt_per_turn,
         judging=None if judging[0] is None else Usage(*judging),
     )

@@ -30,7 +30,7 @@ from environment.base import Environment
 from environment.trace import Span, Tracer, span, tracing
 from judges.base import Judge, JudgeServices
 from training.backends.base import Backend, BackendUnavailable, Policy
-from training.budget import Allowance, BudgetReached
+from training.budget import BudgetReached, RunBudget
 from training.journal import Journal
 from training.types import IterationResult, Progress, Resume, RunConfig
 
@@ -53,7 +53,7 @@ class LearnLoop(Protocol):
         progress: Callable[[Progress], None],
         journal: Journal,
         resume: Resume | None,
-        allowance: Allowance,
+        budget: RunBudget,
     ) -> AsyncGenerator[IterationResult, None]: ...
 
 
@@ -108,8 +108,8 @@ class Driver:
         BudgetReached, and what ends a run.
         """
         home = asyncio.get_running_loop()
-        past = await retry_while_database_is_down(lambda: ledger.past_of(self.sessions, run.id))
-        meter = Meter(Budget.of(run.request), past, self.clock)
+        prior = await retry_while_database_is_down(lambda: ledger.prior_usage(self.sessions, run.id))
+        meter = Meter(Budget.of(run.request), prior, self.clock)
         work = _Work(run, lease, home, StoredJournal(self.sessions, lease, home, on_lost), meter, note, waits)
         try:
             await run_in_thread(lambda: self._patiently(work), name=f"run-{run.id}")
@@ -186,7 +186,7 @@ class Driver:
                 progress=note,
                 journal=work.journal,
                 resume=resume,
-                allowance=work.meter,
+                budget=work.meter,
             )
             await stack.enter_async_context(aclosing(results))
             async for result in results:

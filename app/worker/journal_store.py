@@ -16,13 +16,15 @@ from app.db.tables import Journal, Run
 from app.domain.event_types import EventType
 from app.events.log import append
 from app.runs.leases import Lease, LeaseLost, require
+from training.journal import ALL_JUDGED, TRAINED
+from training.phases import Phase
 
 _GROUP_S = 0.05
 """Entries that come within this time are written together."""
 _LEVEL = 1
 """zlib's fastest: a rollout's log-probabilities shrink to a fifth all the same."""
-_PHASES = {"judge/train": ("rollout", "judge"), "train": ("train",)}
-"""Which phases are complete once an entry of that name is kept."""
+_COMPLETED = {ALL_JUDGED: (Phase.ROLLOUT, Phase.JUDGE), TRAINED: (Phase.TRAIN,)}
+"""The phases that are complete once an entry of that name is kept."""
 
 Row = tuple[int, str, bytes]
 """Iteration, name and compressed value."""
@@ -147,7 +149,7 @@ class StoredJournal:
                 return
             await session.execute(update(Run).where(Run.id == self._lease.run_id).values(claims=0))
             for iteration, name in new:
-                for phase in _PHASES.get(name, ()):
+                for phase in _COMPLETED.get(name, ()):
                     await append(
                         session,
                         self._lease.run_id,

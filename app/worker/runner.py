@@ -214,9 +214,9 @@ class Runner:
         elif isinstance(error, DATABASE_DOWN):
             await retry_while_database_is_down(lambda: self._leases.release(lease))
         elif isinstance(error, RunBudgetReached):
-            shortage = error.shortage
-            await self._suspend(lease, str(shortage), shortage.figures())
-            log.info("run paused: its budget is reached", run_id=lease.run_id, **shortage.figures())
+            exceeded = error.exceeded
+            await self._suspend(lease, str(exceeded), exceeded.figures())
+            log.info("run paused: its budget is reached", run_id=lease.run_id, **exceeded.figures())
         elif isinstance(error, EngineUnavailable | BackendUnavailable):
             await self._suspend(lease, f"{error}; resume the run when that is fixed")
             log.warning("run paused: its backend is unavailable", run_id=lease.run_id, error=str(error))

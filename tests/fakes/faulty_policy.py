@@ -1,11 +1,8 @@
 """A local policy whose training breaks off at a named point, as a killed process or a lost reply would leave it."""
 
-from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any
 
-from environment.base import Json
-from training.backends.base import BackendUnavailable, Endpoint, StepConflict, TrainOutcome
+from training.backends.base import BackendUnavailable, Endpoint, JobForgotten, StepConflict, TrainOutcome, TrainRequest
 
 
 class Fault(StrEnum):
@@ -19,6 +16,8 @@ class Fault(StrEnum):
 class FaultyPolicy:
     """Takes a step if it is the expected one; breaks off once, at `fault`. `trained` are the steps it trained from."""
 
+    settle_timeout_s = 0.0
+
     def __init__(self, fault: Fault | None = None) -> None:
         self.fault = fault
         self.trained: list[int] = []
@@ -31,9 +30,8 @@ class FaultyPolicy:
     def endpoint(self, step: int | None = None) -> Endpoint:
         raise AssertionError("it is only trained")
 
-    async def train(
-        self, groups: Sequence[Any], *, learning_rate: float, expected_step: int, options: Mapping[str, Json]
-    ) -> TrainOutcome:
+    async def submit(self, request: TrainRequest) -> str:
+        expected_step = request.expected_step
         self.expected.append(expected_step)
         fault, self.fault = self.fault, None
         if fault is Fault.BEFORE_POST:
@@ -45,7 +43,12 @@ class FaultyPolicy:
         self._take(expected_step)
         if fault is Fault.REPLY_LOST:
             raise BackendUnavailable(fault)
-        return TrainOutcome(len(self.trained), await self.metrics(len(self.trained)))
+        return f"job-{len(self.trained)}"
+
+    async def follow(self, job_id: str, expected_step: int) -> TrainOutcome:
+        if job_id != f"job-{expected_step + 1}":
+            raise JobForgotten(job_id)
+        return TrainOutcome(expected_step + 1, await self.metrics(expected_step + 1))
 
     def land(self) -> None:
         """Take the step that is queued."""

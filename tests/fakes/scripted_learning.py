@@ -5,15 +5,17 @@ The loop yields the results that real rollouts would give, waits where a test te
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from environment.base import Environment, Json, Scenario
 from judges.base import Judge, Score
-from training.backends.base import Backend, Endpoint, ModelSpec, Policy, TrainOutcome
-from training.budget import Allowance
+from tests.policies import train
+from training.backends.base import Backend, Endpoint, ModelSpec, Policy, TrainOutcome, TrainRequest
+from training.budget import RunBudget
 from training.journal import Journal
+from training.phases import Phase
 from training.types import (
     Evaluation,
     Group,
@@ -31,6 +33,8 @@ from training.types import (
 class ScriptedPolicy:
     """A policy whose every train request makes the next step."""
 
+    settle_timeout_s = 0.0
+
     def __init__(self, model: ModelSpec, endpoint_url: str) -> None:
         self.model = model
         self._url = endpoint_url
@@ -45,11 +49,12 @@ class ScriptedPolicy:
             self._url, "key", f"{self.model.project}/{self.model.name}@{self._step if step is None else step}"
         )
 
-    async def train(
-        self, groups: Sequence[Any], *, learning_rate: float, expected_step: int, options: Mapping[str, Json]
-    ) -> TrainOutcome:
-        self._step = expected_step + 1
-        return TrainOutcome(self._step, {"loss": 0.5})
+    async def submit(self, request: TrainRequest) -> str:
+        self._step = request.expected_step + 1
+        return f"job-{self._step}"
+
+    async def follow(self, job_id: str, expected_step: int) -> TrainOutcome:
+        return TrainOutcome(expected_step + 1, {"loss": 0.5})
 
     async def metrics(self, step: int) -> dict[str, float]:
         return {}
@@ -132,19 +137,19 @@ class ScriptedLoop:
         progress: Callable[[Progress], None],
         journal: Journal,
         resume: Resume | None,
-        allowance: Allowance | None = None,
+        budget: RunBudget | None = None,
     ) -> AsyncGenerator[IterationResult, None]:
         try:
             for iteration in range(resume.iteration if resume else 0, config.iterations + 1):
                 self.has_entered(iteration).set()
-                progress(Progress(iteration, "rollout", 3, 64))
+                progress(Progress(iteration, Phase.ROLLOUT, 3, 64))
                 while iteration in self.gates and not self.gates[iteration].is_set():
                     await asyncio.sleep(0.005)
                 if iteration == self.fail_at:
                     raise self.error
                 step = await policy.step()
                 if iteration > 0:
-                    step = (await policy.train([], learning_rate=1e-4, expected_step=step, options={})).step
+                    step = (await train(policy, expected_step=step)).step
                 yield scripted_result(policy, iteration, step, config.iterations, self.reply)
         finally:
             self.closed.set()

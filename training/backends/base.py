@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 from environment.base import Json
 
@@ -28,6 +28,16 @@ class Endpoint:
     model: str
     remembers: bool = False
     """It keeps the sampled ids of a conversation between its turns, and loses them if it is started again."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainRequest:
+    """One GRPO step from the policy's step `expected_step`; `options` are those of ART's train config."""
+
+    groups: "Sequence[TrajectoryGroup]"
+    learning_rate: float
+    expected_step: int
+    options: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +73,12 @@ class StepConflict(Exception):
 
 
 class Policy(Protocol):
-    """One trainable model on one backend."""
+    """One trainable model on one backend. Its training is a job that goes on if the client dies, and can be found again
+    by its id."""
+
+    settle_timeout_s: float
+    """How long a training whose job id never came back may take to land, in seconds. 0: the backend trains from the
+    expected step only, so that asking again is safe."""
 
     async def step(self) -> int:
         """The newest checkpoint's step; 0 for a new model."""
@@ -71,43 +86,24 @@ class Policy(Protocol):
     def endpoint(self, step: int | None = None) -> Endpoint:
         """Where the checkpoint of that step (None: the newest) is sampled."""
 
-    async def train(
-        self,
-        groups: "Sequence[TrajectoryGroup]",
-        *,
-        learning_rate: float,
-        expected_step: int,
-        options: Mapping[str, Json],
-    ) -> TrainOutcome:
-        """One GRPO step. Raises TrainingFailed, StepConflict or BackendUnavailable."""
+    async def submit(self, request: TrainRequest) -> str:
+        """Ask for one GRPO step; returns the job's id.
+
+        Raises NotAccepted if it surely was not begun, StepConflict, BackendUnavailable, BackendRefused, or ValueError
+        for bad options.
+        """
+
+    async def follow(self, job_id: str, expected_step: int) -> TrainOutcome:
+        """Wait for the end of the job, which trains from that step.
+
+        Raises TrainingFailed, StepConflict, BackendUnavailable, or JobForgotten.
+        """
 
     async def metrics(self, step: int) -> dict[str, float]:
         """The backend's own figures of the training that led to that step; none if it does not keep them."""
 
     async def delete_checkpoints(self, keep: set[int]) -> list[int]:
         """Delete all checkpoints but these and the newest; returns the deleted steps."""
-
-
-@runtime_checkable
-class JobPolicy(Policy, Protocol):
-    """A policy whose training is a job that goes on without us, and can be found again by its id."""
-
-    quiet_s: float
-    """How long a training whose request may have come through, and whose id nobody knows, may take to land, in
-    seconds. 0: the backend trains from the expected step only, so that asking again is safe."""
-
-    async def submit(
-        self,
-        groups: "Sequence[TrajectoryGroup]",
-        *,
-        learning_rate: float,
-        expected_step: int,
-        options: Mapping[str, Json],
-    ) -> str:
-        """Ask for one GRPO step; the job's id. Raises NotAccepted too where it surely was not begun."""
-
-    async def follow(self, job_id: str, expected_step: int) -> TrainOutcome:
-        """The outcome of the job, which trains from that step, once it has ended. Raises JobForgotten too."""
 
 
 class Backend(Protocol):

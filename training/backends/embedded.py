@@ -5,19 +5,16 @@ reply never trains twice) and events that wait, where ART's backend sleeps a sec
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from environment.base import Json
-from training.backends.base import Endpoint, ModelSpec, StepConflict
+from training.backends.base import Endpoint, ModelSpec, StepConflict, TrainRequest
 from training.backends.hosted import HostedBackend, HostedPolicy, Server
-
-if TYPE_CHECKING:
-    from art import TrajectoryGroup
 
 NAME = "embedded"
 _EVENT_WAIT_S = 20
-_UNDER_WAY_PAUSE_S = 0.5
+_RUNNING_POLL_S = 0.5
 _OPTIONS = {"token_weighting": "token"}
 """Every sampled token weighs the same. ART's default, every trajectory the same, learns the tiny agents more slowly."""
 
@@ -60,24 +57,16 @@ class FencedPolicy(HostedPolicy):
     _event_query: Mapping[str, object] = {"wait_s": _EVENT_WAIT_S}
     _options: Mapping[str, Json] = {}
 
-    async def submit(
-        self,
-        groups: "Sequence[TrajectoryGroup]",
-        *,
-        learning_rate: float,
-        expected_step: int,
-        options: Mapping[str, Json],
-    ) -> str:
-        """The job's id. A training of the same step that is still under way, perhaps ours before we were started
-        again, is waited for: its end tells whether there is anything left to train."""
-        config = {"learning_rate": learning_rate, **self._options, **options}
+    async def submit(self, request: TrainRequest) -> str:
+        """The job's id. A training of the same step that is still running, perhaps ours before a restart, is waited
+        for: its end tells whether there is anything left to train."""
         while True:
             try:
-                return await self._post(groups, config, expected_step=expected_step)
+                return await self._post(request, self._options, expected_step=request.expected_step)
             except StepConflict:
-                if await self.step() != expected_step:
+                if await self.step() != request.expected_step:
                     raise
-            await asyncio.sleep(_UNDER_WAY_PAUSE_S)
+            await asyncio.sleep(_RUNNING_POLL_S)
 
 
 class EmbeddedPolicy(FencedPolicy):

@@ -24,10 +24,10 @@ from training.backends.base import (
     StepConflict,
     TrainingFailed,
     TrainOutcome,
+    TrainRequest,
 )
 
 if TYPE_CHECKING:
-    from art import TrajectoryGroup
     from art.serverless.client import Client, Model
 
 _FAILURES = {
@@ -111,9 +111,9 @@ class HostedBackend:
 class HostedPolicy(ABC):
     """One model of such a server. What they differ in is for subclasses."""
 
-    quiet_s = 0.0
-    _silence_s = float("inf")
-    """So long without any news of a job, and it counts as failed."""
+    settle_timeout_s = 0.0
+    _stall_timeout_s = float("inf")
+    """A job without any event for so long counts as failed."""
     _poll_s = 0.0
     """Pause between two looks at a job's events."""
     _event_query: Mapping[str, object] = {}
@@ -136,35 +136,16 @@ class HostedPolicy(ABC):
     def endpoint(self, step: int | None = None) -> Endpoint:
         """Where the checkpoint is sampled; the newest without a step."""
 
-    async def train(
-        self,
-        groups: "Sequence[TrajectoryGroup]",
-        *,
-        learning_rate: float,
-        expected_step: int,
-        options: Mapping[str, Json],
-    ) -> TrainOutcome:
-        """One GRPO step, waited for. Raises TrainingFailed, StepConflict, BackendUnavailable or, for bad options,
-        ValueError."""
-        job_id = await self.submit(groups, learning_rate=learning_rate, expected_step=expected_step, options=options)
-        return await self.follow(job_id, expected_step)
-
     @abstractmethod
-    async def submit(
-        self,
-        groups: "Sequence[TrajectoryGroup]",
-        *,
-        learning_rate: float,
-        expected_step: int,
-        options: Mapping[str, Json],
-    ) -> str:
+    async def submit(self, request: TrainRequest) -> str:
         """Ask for one GRPO step; the job's id."""
 
-    async def _post(self, groups: "Sequence[TrajectoryGroup]", config: Mapping[str, Json], **more: Json) -> str:
+    async def _post(self, request: TrainRequest, defaults: Mapping[str, Json], **more: Json) -> str:
+        """Create the job; `defaults` are options that the request may override."""
         body = {
             "model_id": self._model.id,
-            "trajectory_groups": [group.model_dump(mode="json") for group in groups],
-            "experimental_config": config,
+            "trajectory_groups": [group.model_dump(mode="json") for group in request.groups],
+            "experimental_config": {"learning_rate": request.learning_rate, **defaults, **request.options},
             **more,
         }
         with self._server.translated():
@@ -172,7 +153,7 @@ class HostedPolicy(ABC):
         return str(job["id"])
 
     async def follow(self, job_id: str, expected_step: int) -> TrainOutcome:
-        """Follow the job's events to its end. Raises what `train` raises, and JobForgotten."""
+        """Follow the job's events to its end."""
         after: str | None = None
         figures: list[Mapping[str, float]] = []
         heard = time.monotonic()
@@ -187,8 +168,8 @@ class HostedPolicy(ABC):
                 elif event["type"] == "training_failed":
                     said = data.get("error_message", "it does not say why")
                     raise _FAILURES.get(data.get("code"), TrainingFailed)(said)
-            if time.monotonic() - heard > self._silence_s:
-                raise TrainingFailed(f"nothing was heard of the training job {job_id} for {self._silence_s:.0f} s")
+            if time.monotonic() - heard > self._stall_timeout_s:
+                raise TrainingFailed(f"the training job {job_id} sent no event for {self._stall_timeout_s:.0f} s")
             if not page.get("has_more"):
                 await asyncio.sleep(self._poll_s)
 

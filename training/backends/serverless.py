@@ -11,12 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from environment.base import Json
-from training.backends.base import BackendUnavailable, Endpoint, ModelSpec, NotAccepted, StepConflict, TrainOutcome
+from training.backends.base import (
+    BackendUnavailable,
+    Endpoint,
+    ModelSpec,
+    NotAccepted,
+    StepConflict,
+    TrainOutcome,
+    TrainRequest,
+)
 from training.backends.hosted import HostedBackend, HostedPolicy, Server
 
 if TYPE_CHECKING:
-    from art import TrajectoryGroup
     from art.serverless.client import Client, Model
 
 NAME = "serverless"
@@ -43,16 +49,16 @@ OPTIONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ServerlessAccess:
-    """W&B's service, or one that speaks its protocol, and our patience with it, in seconds."""
+    """W&B's service, or one that speaks its protocol, and how long to wait for it, in seconds."""
 
     api_key: str = field(repr=False)
     base_url: str = BASE_URL
-    quiet_s: float = 300.0
-    """A training of which we know no id, and which has not landed after so long, was never begun."""
-    silence_s: float = 1800.0
-    """A job that says nothing for so long has failed."""
+    settle_timeout_s: float = 300.0
+    """A training whose job id never came back, and that has not landed after this time, was never begun."""
+    stall_timeout_s: float = 1800.0
+    """A job that sends no event for so long has failed."""
     lag_s: float = 60.0
-    """The list of checkpoints may be so late."""
+    """How far the list of checkpoints may lag behind the end of a job."""
     request_timeout_s: float = _REQUEST_TIMEOUT_S
     poll_s: float = _POLL_S
 
@@ -93,8 +99,8 @@ class ServerlessPolicy(HostedPolicy):
 
     def __init__(self, server: Server, client: "Client", model: "Model", access: ServerlessAccess) -> None:
         super().__init__(server, client, model)
-        self.quiet_s = access.quiet_s
-        self._silence_s = access.silence_s
+        self.settle_timeout_s = access.settle_timeout_s
+        self._stall_timeout_s = access.stall_timeout_s
         self._lag_s = access.lag_s
         self._poll_s = access.poll_s
 
@@ -107,25 +113,18 @@ class ServerlessPolicy(HostedPolicy):
         """Where the checkpoint is sampled: under the name of its artifact."""
         return Endpoint(self._server.base_url, self._server.api_key, self.artifact(step))
 
-    async def submit(
-        self,
-        groups: "Sequence[TrajectoryGroup]",
-        *,
-        learning_rate: float,
-        expected_step: int,
-        options: Mapping[str, Json],
-    ) -> str:
-        """The job's id. The service would train from any step, so we look first, as well as that can be done.
+    async def submit(self, request: TrainRequest) -> str:
+        """The job's id. The service would train from any step, so the step is checked first, as far as it can be.
 
         Raises StepConflict, NotAccepted, BackendUnavailable, BackendRefused or ValueError.
         """
-        if unknown := set(options) - OPTIONS:
+        if unknown := set(request.options) - OPTIONS:
             raise ValueError(f"serverless takes no option {', '.join(sorted(unknown))}; it takes: {sorted(OPTIONS)}")
         try:
-            await self._at(expected_step)
+            await self._at(request.expected_step)
         except BackendUnavailable as error:
             raise NotAccepted(str(error)) from error
-        return await self._post(groups, {"learning_rate": learning_rate, **options})
+        return await self._post(request, {})
 
     async def _ended(
         self, data: Mapping[str, Any], figures: Sequence[Mapping[str, float]], expected_step: int

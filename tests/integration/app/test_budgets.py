@@ -11,7 +11,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from app.runs.budget import Budget, Meter, Past, RunBudgetReached
+from app.runs.budget import Budget, Meter, PriorUsage, RunBudgetReached
 from environment.email_search.environment import SyntheticEmailSearch
 from environment.email_search.synthetic import make_world, parse_address
 from judges.litellm_loop import import_litellm
@@ -194,10 +194,10 @@ async def test_minutes_count_the_time_of_driving() -> None:
         return await talker(request)
 
     async with scripted_chat(slow) as model:
-        meter = Meter(Budget(max_minutes=2.0), Past(seconds=60.0), lambda: now)
+        meter = Meter(Budget(max_minutes=2.0), PriorUsage(seconds=60.0), lambda: now)
         with pytest.raises(RunBudgetReached) as reached:
             await drive(model, meter)
-    assert reached.value.shortage.limit == "max_minutes"
+    assert reached.value.exceeded.limit == "max_minutes"
     assert meter.spent.minutes >= 2.0
     assert meter.spent.minutes - 1.0 == pytest.approx(len(model.requests) / 6)
     assert model.answering == 0
@@ -205,7 +205,7 @@ async def test_minutes_count_the_time_of_driving() -> None:
 
 async def test_what_nobody_wants_limited_is_not_held_up() -> None:
     async with scripted_chat(talker) as model:
-        meter = Meter(Budget(), Past())
+        meter = Meter(Budget(), PriorUsage())
         await drive(model, meter)
     assert model.most > 1
     assert meter.spent.tokens == len(model.requests) * (PROMPT + REPLY)
@@ -231,10 +231,10 @@ def asked_for(model: ScriptedChat) -> int:
 @pytest.mark.parametrize("most", [12_000, 30_000, 50_000])
 async def test_prompts_that_grow_do_not_take_a_run_beyond_its_budget(most: int) -> None:
     async with scripted_chat(grower) as model:
-        meter = Meter(Budget(max_tokens=most), Past(prompt_per_turn=100.0))  # far too low
+        meter = Meter(Budget(max_tokens=most), PriorUsage(prompt_per_turn=100.0))  # far too low
         with pytest.raises(RunBudgetReached) as reached:
             await drive(model, meter)
-    assert 0 < meter.spent.tokens == asked_for(model) <= most < reached.value.shortage.needs
+    assert 0 < meter.spent.tokens == asked_for(model) <= most < reached.value.exceeded.needs
 
 
 async def test_what_a_rollout_took_before_it_began_again_is_wasted(data_dir: Path, database_url: str) -> None:
@@ -274,7 +274,7 @@ async def drive(model: ScriptedChat, meter: Meter) -> None:
         evaluation=EvaluationConfig(every=1, scenarios=2, samples=1, test_scenarios=2),
     )
     policy = ScriptedPolicy(ModelSpec("p", "m", "tiny"), model.url)
-    results = learn_loop(config, SyntheticEmailSearch(), ReferenceJudge(), policy, allowance=meter)
+    results = learn_loop(config, SyntheticEmailSearch(), ReferenceJudge(), policy, budget=meter)
     async with aclosing(results):
         async for _ in results:
             pass

@@ -16,6 +16,7 @@ from app.worker.journal_store import StoredJournal
 from tests.conditions import until
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
+from training.phases import Phase
 from training.types import IterationResult, Progress
 
 
@@ -169,7 +170,7 @@ class HangingLoop(ScriptedLoop):
 
     async def __call__(self, *args: Any, **more: Any) -> AsyncGenerator[IterationResult, None]:
         if self.hang:
-            more["progress"](Progress(0, "rollout", 0, 1))
+            more["progress"](Progress(0, Phase.ROLLOUT, 0, 1))
             self.release.wait(60)
         async for result in super().__call__(*args, **more):
             yield result

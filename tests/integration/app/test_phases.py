@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import httpx
 import psycopg
@@ -13,10 +13,10 @@ from tests.conditions import until
 from tests.fakes.scripted_learning import ScriptedLoop, scripted_result
 from tests.integration.app.served import run_with, served, settings_for
 from training.backends.base import Policy
+from training.phases import Phase
 from training.types import IterationResult, Progress, RunConfig
 
-Phase = Literal["rollout", "judge", "train", "reflect", "evaluate"]
-PHASES: tuple[Phase, ...] = ("rollout", "judge", "train", "reflect", "evaluate")
+PHASES = tuple(Phase)
 
 
 class PhasedLoop(ScriptedLoop):

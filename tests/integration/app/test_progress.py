@@ -23,6 +23,7 @@ from tests.conditions import until
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.webhook_stage import stage
+from training.phases import Phase
 from training.types import IterationResult, Progress
 
 
@@ -47,7 +48,7 @@ class BusyLoop(ScriptedLoop):
     def _tell(self, progress: Callable[[Progress], None], over: threading.Event) -> None:
         while not over.wait(0.001):
             self.told += 1
-            progress(Progress(0, "rollout", self.told, 1_000_000))
+            progress(Progress(0, Phase.ROLLOUT, self.told, 1_000_000))
 
 
 @asynccontextmanager

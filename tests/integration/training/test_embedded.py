@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests import policies
 from tests.fakes.scripted_chat import Reply, scripted_chat
-from training.backends import registry
 from training.backends.art_import import import_art
 from training.backends.base import BackendUnavailable, ModelSpec, StepConflict, TrainingFailed
 from training.backends.embedded import EmbeddedBackend, EmbeddedPolicy, connect
@@ -46,7 +46,7 @@ async def sampled_group(policy: EmbeddedPolicy, *, step: int | None = None) -> A
 
 
 async def train(policy: EmbeddedPolicy, group: Any, expected_step: int, **options: Any) -> int:
-    outcome = await policy.train([group], learning_rate=1e-3, expected_step=expected_step, options=options)
+    outcome = await policies.train(policy, [group], expected_step=expected_step, **options)
     assert outcome.metrics["num_groups_trainable"] == 1
     return outcome.step
 
@@ -85,7 +85,7 @@ async def test_groups_without_signal_leave_the_step(policy: EmbeddedPolicy) -> N
     group = await sampled_group(policy)
     for trajectory in group.trajectories:
         trajectory.reward = 1.0
-    outcome = await policy.train([group], learning_rate=1e-3, expected_step=0, options={})
+    outcome = await policies.train(policy, [group], expected_step=0)
     assert (outcome.step, dict(outcome.metrics)) == (0, {})
 
 
@@ -172,7 +172,7 @@ async def test_nobody_at_the_port_is_unavailable() -> None:
 
     async with scripted_chat(script) as server:
         pass
-    backend = await registry.connect("embedded", engine_url=server.url.removesuffix("/v1"), engine_key="key")
+    backend = await connect(server.url, "key")
     with pytest.raises(BackendUnavailable):
         await backend.register(spec())
     await backend.close()
@@ -190,11 +190,5 @@ async def test_a_job_that_a_restarted_engine_has_forgotten(policy: EmbeddedPolic
         backend = await connect(server.url, "key")
         restarted = await backend.register(spec())
         with pytest.raises(BackendUnavailable, match="restarted while it trained"):
-            await restarted.train([await sampled_group(policy)], learning_rate=1e-3, expected_step=0, options={})
+            await policies.train(restarted, [await sampled_group(policy)], expected_step=0)
         await backend.close()
-
-
-async def test_backends_by_name() -> None:
-    assert registry.names() == ["embedded"]
-    with pytest.raises(registry.UnknownBackend, match="'cloud'; there are: embedded"):
-        await registry.connect("cloud", engine_url="http://127.0.0.1:9", engine_key="key")

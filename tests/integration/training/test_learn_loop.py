@@ -19,7 +19,7 @@ from judges.reference import ReferenceJudge
 from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedPolicy
-from training.backends.base import Endpoint, ModelSpec, StepConflict, TrainOutcome
+from training.backends.base import Endpoint, ModelSpec, StepConflict, TrainRequest
 from training.collector import RolloutsFailed
 from training.learn_loop import NothingScored, learn_loop
 from training.types import Evaluation, EvaluationConfig, IterationResult, Progress, RunConfig
@@ -47,14 +47,13 @@ class Trained(ScriptedPolicy):
         self.jobs: list[tuple[int, list[int], float]] = []
         self.error: Exception | None = None
 
-    async def train(
-        self, groups: Sequence[Any], *, learning_rate: float, expected_step: int, options: Mapping[str, Json]
-    ) -> TrainOutcome:
+    async def submit(self, request: TrainRequest) -> str:
         if self.error is not None:
             raise self.error
-        assert all(len({each.reward for each in group.trajectories}) > 1 for group in groups)
-        self.jobs.append((expected_step, [len(group.trajectories) for group in groups], learning_rate))
-        return await super().train(groups, learning_rate=learning_rate, expected_step=expected_step, options=options)
+        assert all(len({each.reward for each in group.trajectories}) > 1 for group in request.groups)
+        sizes = [len(group.trajectories) for group in request.groups]
+        self.jobs.append((request.expected_step, sizes, request.learning_rate))
+        return await super().submit(request)
 
 
 class Noted(SyntheticEmailSearch):

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from tests import policies
 from tests.fakes.local_child import adapter
 from tests.fakes.local_process import KEY, LocalProcess
 from tests.fakes.tiny_model import make_tiny_model
 from tests.integration.training.test_train_once import Entries, group_of, take
 from tests.unit.training.backends.test_torn_checkpoints import OFFSETS
 from training.backends.art_import import import_art
-from training.backends.base import BackendUnavailable, JobForgotten, ModelSpec, StepConflict
+from training.backends.base import BackendUnavailable, JobForgotten, ModelSpec, StepConflict, TrainRequest
 from training.backends.local.backend import LocalBackend, LocalPolicy, connect, missing, model_config
 from training.backends.local.models import LocalModels, Refused
 from training.backends.local.torn_checkpoints import ADAPTER
@@ -69,7 +70,7 @@ def trajectory(number: int, reward: float) -> Any:
 
 async def train(policy: LocalPolicy, expected_step: int = 0, *, reward: float = 1.0, **options: Any) -> Any:
     group = import_art().TrajectoryGroup([trajectory(1, 0.0), trajectory(2, reward)])
-    return await policy.train([group], learning_rate=1e-5, expected_step=expected_step, options=options)
+    return await policies.train(policy, [group], learning_rate=1e-5, expected_step=expected_step, **options)
 
 
 async def test_a_policy_is_trained_sampled_and_found_again(backend: LocalBackend, spec: ModelSpec) -> None:
@@ -116,7 +117,7 @@ async def test_options_that_touch_files_and_unknown_ones_are_refused(backend: Lo
     policy = await backend.register(spec)
     for option in ("kl_ref_adapter_path", "nonsense"):
         with pytest.raises(ValueError, match=f"takes no option {option}"):
-            await policy.train([], learning_rate=1e-5, expected_step=0, options={option: "/etc"})
+            await policy.submit(TrainRequest([], 1e-5, 0, {option: "/etc"}))
 
 
 @pytest.mark.parametrize("name", ["..", "a/b", "."])
@@ -239,7 +240,7 @@ if "megatron" in missing:
 
 def test_the_backend_itself_never_imports_it() -> None:
     script = (
-        "import sys, training.backends.local.backend, training.backends.registry; "
+        "import sys, training.backends.local.backend; "
         "assert not {'art', 'torch', 'nest_asyncio', 'mp_actors'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests import policies
 from tests.conditions import until
 from tests.fakes.hosted_server import CHAT, EVENTS, JOBS, KEY, MODEL, MODELS, HostedServer, hosted_server
 from tests.integration.training.test_train_once import Entries, Killed, group_of, take
@@ -17,7 +18,6 @@ from training.backends.base import (
     BackendRefused,
     BackendUnavailable,
     JobForgotten,
-    JobPolicy,
     ModelSpec,
     NotAccepted,
     StepConflict,
@@ -32,7 +32,7 @@ _names = count()
 
 
 def access(server: HostedServer, **patience: Any) -> ServerlessAccess:
-    quick = {"quiet_s": 0.2, "silence_s": 20.0, "lag_s": 10.0, "request_timeout_s": 20.0, "poll_s": 0.01}
+    quick = {"settle_timeout_s": 0.2, "stall_timeout_s": 20.0, "lag_s": 10.0, "request_timeout_s": 20.0, "poll_s": 0.01}
     return ServerlessAccess(KEY, server.url, **{**quick, **patience})
 
 
@@ -71,7 +71,7 @@ def spec() -> ModelSpec:
 
 
 async def train(policy: ServerlessPolicy, expected_step: int = 0, **options: Any) -> Any:
-    return await policy.train([], learning_rate=1e-5, expected_step=expected_step, options=options)
+    return await policies.train(policy, learning_rate=1e-5, expected_step=expected_step, **options)
 
 
 def only(server: HostedServer) -> Any:
@@ -84,7 +84,6 @@ async def test_a_policy_is_trained_step_by_step_and_found_again(
 ) -> None:
     model = spec()
     policy = await backend.register(model)
-    assert isinstance(policy, JobPolicy)
     outcome = await train(policy, epsilon=0.2)
     assert (outcome.step, dict(outcome.metrics)) == (1, {"grad_norm": 2.0, "loss": 0.75})
     assert (await train(policy, 1)).step == 2
@@ -171,7 +170,7 @@ async def test_a_job_that_fails_says_why(server: HostedServer, policy: Serverles
 
 async def test_a_job_that_never_ends_is_given_up(server: HostedServer) -> None:
     server.endless = True
-    async with backend_on(server, silence_s=0.1) as backend:
+    async with backend_on(server, stall_timeout_s=0.1) as backend:
         with pytest.raises(TrainingFailed, match=r"nothing was heard of the training job job-\d+ for 0 s"):
             await train(await backend.register(spec()))
 
@@ -248,7 +247,7 @@ async def test_the_job_is_followed_by_whoever_comes_after_us(
 
 async def test_a_job_nobody_was_told_of_is_watched_for_and_adopted(server: HostedServer, groups: list[Group]) -> None:
     server.job_s = 0.2
-    async with backend_on(server, quiet_s=10.0) as backend:
+    async with backend_on(server, settle_timeout_s=10.0) as backend:
         policy, journal = await backend.register(spec()), Entries(before="train.job")
         with pytest.raises(Killed):
             await take(policy, journal, groups)

@@ -21,9 +21,11 @@ from tests.conditions import answered
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.faulty_policy import Fault, FaultyPolicy
 from tests.fakes.lossy_proxy import LossyProxy, Moment, lossy_proxy, nothing
+from tests.policies import train
 from training.backends.art_import import import_art
 from training.backends.base import BackendUnavailable, ModelSpec, Policy, StepConflict, TrainingFailed, TrainOutcome
 from training.backends.embedded import EmbeddedBackend, EmbeddedPolicy, connect
+from training.journal import IterationJournal
 from training.learn_loop import CheckpointLost, learn_loop
 from training.rollouts import open_chat
 from training.train_step import TrainStep, _trajectories
@@ -72,8 +74,8 @@ def group_of(trajectories: list[Any]) -> Group:
 
 async def take(policy: Policy, journal: Entries, groups: list[Group], step: int = 0) -> TrainOutcome:
     """The train step of iteration 1, as a process that has just been started takes it."""
-    train = TrainStep(RunConfig(learning_rate=1e-3), policy, journal)
-    return await train.take(1, step, groups, await journal.kept(1))
+    entries = await IterationJournal.open(journal, 1)
+    return await TrainStep(RunConfig(learning_rate=1e-3), policy, entries, step).take(groups)
 
 
 @pytest.fixture
@@ -123,7 +125,7 @@ async def test_a_zombies_request_trains_nothing(words: list[Group]) -> None:
     await take(policy, journal, words)
     assert (await take(policy, zombie, words)).step == 1
     with pytest.raises(StepConflict):
-        await policy.train([], learning_rate=1e-3, expected_step=0, options={})
+        await train(policy, expected_step=0)
     assert policy.trained == [0]
 
 
@@ -151,9 +153,7 @@ async def test_a_step_whose_checkpoint_was_torn_after_it_was_kept_is_trained_aga
             policy = await backend.register(spec)
             if not torn:
                 groups = await sampled(policy)
-                await policy.train(
-                    _trajectories(groups), learning_rate=1e-3, expected_step=0, options={}
-                )  # so that the optimizer has a state
+                await train(policy, _trajectories(groups), expected_step=0)  # so that the optimizer has a state
             outcome = await take(policy, journal, groups, step=1)
             again = await take(policy, journal, groups, step=1)
             await backend.close()
@@ -354,5 +354,5 @@ async def test_an_engine_that_stops_in_mid_training_is_away_and_did_not_fail() -
             backend = await connect(server.url, "key")
             policy, _ = await agent(backend)
             with pytest.raises(raised, match="as scripted"):
-                await policy.train([], learning_rate=1e-3, expected_step=0, options={})
+                await train(policy, expected_step=0)
             await backend.close()

@@ -29,7 +29,7 @@ def test_without_a_key_and_a_gpu_there_is_the_embedded_one(tmp_path: Path) -> No
 def test_with_a_key_there_is_the_hosted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of(tmp_path, wandb_api_key="canary-key", serverless_url="http://127.0.0.1:9/v1/")
     assert usable(settings) == ["embedded", "serverless"]
-    assert (access(settings).base_url, access(settings).quiet_s) == ("http://127.0.0.1:9/v1", 300.0)
+    assert (access(settings).base_url, access(settings).settle_timeout_s) == ("http://127.0.0.1:9/v1", 300.0)
     assert "canary-key" not in repr(access(settings))
     monkeypatch.setattr(backends, "missing", lambda: None)
     assert usable(settings) == ["embedded", "serverless", "local"]

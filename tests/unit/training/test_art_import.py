@@ -30,7 +30,7 @@ def test_art_comes_without_torch_and_torch_can_come_later() -> None:
 
 def test_what_the_service_imports_brings_none_of_it() -> None:
     modules = (
-        "training.learn_loop, training.rollouts, training.scoring, training.backends.registry, "
+        "training.learn_loop, training.rollouts, training.scoring, training.backends.embedded, "
         "environment.email_search.environment, environment.sales_email.environment, judges.reference"
     )
     assert python(f"import sys, {modules}; print([name for name in {_HEAVY} if name in sys.modules])") == "[]"

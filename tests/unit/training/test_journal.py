@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from environment.base import Scenario
 from judges.base import JudgeCall, Judgement, Score
 from training.backends.art_import import import_art
-from training.journal import dump_judgements, dump_rollout, load_judgements, load_rollout
+from training.journal import EntryName, dump_judgements, dump_rollout, load_judgements, load_rollout
+from training.phases import Phase, Purpose
 from training.rollouts import messages_of
-from training.types import Rollout
+from training.types import Failure, FailureKind, Rollout
 
 SCENARIO = Scenario("train.7", "train", {"question": "when?"}, {"answer": "then"})
 texts = st.text(st.characters(codec=None, exclude_categories=[]), max_size=12)  # lone surrogates too
@@ -67,7 +68,7 @@ def rollouts(draw: Any) -> Rollout:
         SCENARIO,
         trajectory,
         draw(st.dictionaries(texts, jsons, max_size=3)),
-        draw(st.none() | texts),
+        draw(st.none() | st.builds(Failure, st.sampled_from(FailureKind), texts)),
         draw(numbers),
         draw(numbers),
     )
@@ -80,7 +81,7 @@ def trained_on(rollout: Rollout) -> str:
 
 
 def facts(rollout: Rollout) -> list[Any]:
-    return [rollout.id, rollout.scenario, rollout.outcome, rollout.error, rollout.started_at, rollout.seconds]
+    return [rollout.id, rollout.scenario, rollout.outcome, rollout.failure, rollout.started_at, rollout.seconds]
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -113,6 +114,38 @@ def test_a_rollout_of_another_scenario_is_refused() -> None:
     kept = dump_rollout(Rollout("r1", SCENARIO, art.Trajectory(), {}))
     with pytest.raises(ValueError, match=r"'train\.7' in place of 'train\.8'"):
         load_rollout(Scenario("train.8", "train", {}), kept)
+
+
+def test_a_failed_rollout_of_an_earlier_version_has_its_message() -> None:
+    """It was kept before failures had a kind."""
+    failed = Rollout("r1", SCENARIO, import_art().Trajectory(), {}, Failure(FailureKind.TIMEOUT, "too slow"))
+    entry = json.loads(dump_rollout(failed))
+    assert (entry["error"], entry.pop("failure")) == ("too slow", "timeout")
+    again = load_rollout(SCENARIO, json.dumps(entry))
+    assert again.failure == Failure(FailureKind.OTHER, "too slow")
+
+
+@pytest.mark.parametrize(
+    ("entry", "name", "phase"),
+    [
+        (EntryName("rollout", Purpose.TRAIN, 3), "rollout/train/3", Phase.ROLLOUT),
+        (EntryName("rollout", Purpose.SHOWCASE, 0), "rollout/showcase/0", Phase.REFLECT),
+        (EntryName("rollout", Purpose.VALIDATION_SAMPLED, 12), "rollout/validation.sampled/12", Phase.EVALUATE),
+        (EntryName("judge", Purpose.TRAIN), "judge/train", Phase.JUDGE),
+        (EntryName("judge", Purpose.TRAIN, 0), "judge/train/0", Phase.JUDGE),
+        (EntryName("judge", Purpose.SHOWCASE), "judge/showcase", Phase.REFLECT),
+        (EntryName("judge", Purpose.TEST_GREEDY, 1), "judge/test.greedy/1", Phase.EVALUATE),
+    ],
+)
+def test_names_that_running_runs_have_in_their_journals(entry: EntryName, name: str, phase: Phase) -> None:
+    assert str(entry) == name
+    assert EntryName.parse(name) == entry
+    assert entry.phase == phase
+
+
+@pytest.mark.parametrize("name", ["train", "train.intent", "train.job/2", "train.withdrawn"])
+def test_an_entry_of_the_training_has_no_purpose(name: str) -> None:
+    assert EntryName.parse(name) is None
 
 
 scores = st.builds(Score, st.none() | st.floats(0.0, 1.0), texts, st.dictionaries(texts, numbers, max_size=3))

@@ -13,8 +13,8 @@ from environment.base import Scenario
 from environment.email_search.environment import SyntheticEmailSearch
 from judges.base import Attempt, JudgeCall, Judgement, Score
 from tests.fakes.scripted_learning import ScriptedTrajectory
-from training.scoring import judge_group, pay_group, share, success_rate, summarise
-from training.types import Group, Rollout
+from training.scoring import assign_rewards, judge_group, share, success_rate, summarise
+from training.types import Failure, FailureKind, Group, Rollout
 
 SCENARIO = Scenario("s", "train", {}, {"answer": "x"})
 ENVIRONMENT = SyntheticEmailSearch()
@@ -44,11 +44,11 @@ def rollout(id: str, error: str | None = None, **changes: Any) -> Rollout:
     facts = dict.fromkeys(("found_source", "read_source", "read_invalid", "sources_correct"), True)
     outcome = {"finish": "answered", "sources": ["a"], "turns": 4, "max_turns": 8, **facts, **changes}
     trajectory: Any = ScriptedTrajectory()
-    return Rollout(id, SCENARIO, trajectory, outcome, error)
+    return Rollout(id, SCENARIO, trajectory, outcome, Failure(FailureKind.OTHER, error) if error else None)
 
 
 async def scored(judge: Verdicts, *rollouts: Rollout) -> Group:
-    return pay_group(ENVIRONMENT, SCENARIO, rollouts, await judge_group(judge, SCENARIO, rollouts))
+    return assign_rewards(ENVIRONMENT, SCENARIO, rollouts, await judge_group(judge, SCENARIO, rollouts))
 
 
 RIGHT, WRONG, NONE = Score(1.0, "right"), Score(0.0, "wrong"), Score(None, "cannot tell")
