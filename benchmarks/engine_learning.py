@@ -21,7 +21,7 @@ from typing import Any
 
 from environment.base import Episode, Outcome, Scenario, Split, ToolError
 from environment.email_search.environment import SyntheticEmailSearch
-from judges.base import Attempt
+from judges.base import Candidate
 from judges.reference import ReferenceJudge
 from training.engine.__main__ import TINY_BASE, TINY_NAME
 from training.engine.cpu_mode import set_cpu_mode
@@ -141,7 +141,7 @@ def scored(tries: Sequence[Try]) -> list[tuple[Outcome, float]]:
     async def judge() -> list[float]:
         scores = []
         for number, (each, outcome) in enumerate(zip(tries, outcomes, strict=True)):
-            verdict = await JUDGE.judge(each.episode.scenario, [Attempt(str(number), outcome, each.messages)])
+            verdict = await JUDGE.judge(each.episode.scenario, [Candidate(str(number), outcome, each.messages)])
             scores.append(verdict.scores[0].value or 0.0)
         return scores
 

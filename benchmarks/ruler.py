@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from environment.base import Json, Scenario
-from judges.base import Attempt
+from judges.base import Candidate
 from judges.litellm_loop import on_litellm_loop
 from judges.ruler import RulerJudge
 from tests.fakes.scripted_judge import Remembering, ScriptedJudge, marked, scripted_judge
@@ -112,7 +112,7 @@ async def ours(groups: Sequence[Group], server: ScriptedJudge, cache: Rememberin
     judge = RulerJudge(server.model(), RUBRIC, passes=options.passes, cache=cache)
     scores: list[Sequence[float] | None] = []
     for scenario, _, conversations in groups:
-        attempts = [Attempt(str(number), {}, messages) for number, messages in enumerate(conversations)]
+        attempts = [Candidate(str(number), {}, messages) for number, messages in enumerate(conversations)]
         values = [score.value for score in (await judge.judge(scenario, attempts)).scores]
         known = [value for value in values if value is not None]
         scores.append(known if len(known) == len(values) else None)

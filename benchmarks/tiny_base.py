@@ -16,7 +16,7 @@ from benchmarks import processes
 from environment.base import Environment
 from environment.email_search.environment import SyntheticEmailSearch
 from environment.sales_email.environment import SalesEmail
-from judges.base import Attempt
+from judges.base import Candidate
 from judges.reference import ReferenceJudge
 from training.backends.base import Endpoint
 from training.engine.__main__ import TINY_NAME
@@ -44,7 +44,7 @@ async def success(environment: Environment, endpoint: Endpoint, scenarios: int, 
 
 async def _succeeded(environment: Environment, tried: Rollout) -> bool:
     """By the environment's own rule; a reference answer is compared where there is one."""
-    attempt = Attempt(tried.id, tried.outcome, ())
+    attempt = Candidate(tried.id, tried.outcome, ())
     [score] = (await ReferenceJudge().judge(tried.scenario, [attempt])).scores
     return tried.error is None and environment.success(tried.outcome, 1.0 if score.value is None else score.value)
 

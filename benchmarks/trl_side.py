@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from environment.base import Scenario, ToolError
 from environment.email_search.environment import SyntheticEmailSearch
 from environment.email_search.tools import ANSWER, TOOLS
-from judges.base import Attempt
+from judges.base import Candidate
 from judges.reference import ReferenceJudge
 from training.engine.__main__ import TINY_BASE
 from training.engine.tokens import ChatTokenizer
@@ -104,7 +104,7 @@ class InboxTools:
             except ToolError as error:
                 self._episode.end("malformed", str(error))
         outcome = self._episode.outcome()
-        [score] = (await JUDGE.judge(self._episode.scenario, [Attempt("", outcome, messages)])).scores
+        [score] = (await JUDGE.judge(self._episode.scenario, [Candidate("", outcome, messages)])).scores
         if score.value is None:
             raise RuntimeError(score.explanation)
         return sum(ENVIRONMENT.reward(outcome, score.value).values())

@@ -1,7 +1,7 @@
-"""What a judge is: it looks at all attempts at one scenario together and scores each.
+"""What a judge is: it compares the rollouts of one scenario, its candidates, and scores each.
 
 A judge that cannot tell says so with a Score without a value. That is never a zero: the learn loop
-leaves the attempt out and counts it.
+leaves the rollout out and counts it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from environment.base import Json, Outcome, Scenario
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class Candidate:
     """What a judge sees of one rollout. `messages` are in OpenAI's form, in order."""
 
     id: str
@@ -42,7 +42,7 @@ class JudgeCall:
     prompt_tokens: int
     completion_tokens: int
     cost_usd: float | None
-    """None: nobody knows the model's price."""
+    """None: the model's price is unknown."""
     requests: int
     """To the model, repairs and retries included."""
     seconds: float
@@ -53,22 +53,36 @@ class JudgeCall:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """One Score per attempt, in their order, and what it cost."""
+    """One Score per candidate, in their order, and what it cost."""
 
     scores: Sequence[Score]
     calls: Sequence[JudgeCall] = ()
 
 
 class Judge(Protocol):
-    """Scores the attempts at one scenario. Safe for many groups at once."""
+    """Scores the candidates of one scenario. Safe for many groups at the same time."""
 
     name: str
 
-    async def judge(self, scenario: Scenario, attempts: Sequence[Attempt]) -> Judgement: ...
+    async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement: ...
+
+
+async def checked(judge: Judge, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
+    """The judge's verdicts. Raises what it raises, and ValueError if it does not score every candidate."""
+    judgement = await judge.judge(scenario, candidates)
+    if len(judgement.scores) != len(candidates):
+        raise ValueError(f"it gave {len(judgement.scores)} scores for {len(candidates)} candidates")
+    return judgement
+
+
+def take_no_settings(name: str, config: Mapping[str, Json]) -> None:
+    """For a judge without settings. Raises ValueError if the config has some."""
+    if config:
+        raise ValueError(f"the judge {name} has no settings, not {', '.join(sorted(config))}")
 
 
 class VerdictCache(Protocol):
-    """Verdicts by the hash of everything that decides them. Never raises: a cache that is away has nothing."""
+    """Verdicts by the hash of everything that decides them. Never raises: an unreachable cache has nothing."""
 
     async def get(self, key: str) -> Json | None: ...
 
@@ -76,12 +90,12 @@ class VerdictCache(Protocol):
 
 
 SIMULATOR = "market simulator"
-"""How invented feedback is called wherever its figures show."""
+"""The name of invented feedback wherever its figures are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the world said of one email that was sent."""
+    """The feedback on one email that was sent."""
 
     trajectory_id: str
     citations: frozenset[str]
@@ -111,7 +125,7 @@ class NoCache:
 
 
 class NoFeedback:
-    """Nobody said anything."""
+    """There is no feedback."""
 
     async def evidence(self) -> Sequence[Evidence]:
         return ()
@@ -128,12 +142,12 @@ class JudgeModel:
     api_key: str | None = field(default=None, repr=False)
     """None leaves the key to the provider's environment variable."""
     concurrency: int = 8
-    """Requests under way at once."""
+    """Requests that run at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeServices:
-    """What judges may use beside their config."""
+    """What judges may use besides their config."""
 
     rubric: str = ""
     """The environment's."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from environment.base import Json, Scenario
 from judges import registry
-from judges.base import SIMULATOR, Attempt, Judge, Judgement, JudgeServices, Score
+from judges.base import SIMULATOR, Candidate, Judge, Judgement, JudgeServices, Score, checked
 
 NAME = "blend"
 MAX_JUDGES = 8
@@ -23,8 +23,8 @@ _CODREAMER: Sequence[Mapping[str, Json]] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One of the judges that are mixed. `label` tells it from the others; `weight` is positive."""
+class BlendedJudge:
+    """One of the judges that are mixed, under a label of its own; `weight` is positive."""
 
     label: str
     judge: Judge
@@ -46,24 +46,24 @@ def build(config: Mapping[str, Json], services: JudgeServices) -> Judge:
     members = [registry.build(entry["name"], entry.get("config", {}), services) for entry in entries]
     return BlendJudge(
         [
-            Part(label, judge, float(entry["weight"]))
+            BlendedJudge(label, judge, float(entry["weight"]))
             for label, judge, entry in zip(_labels(entries), members, entries, strict=True)
         ]
     )
 
 
 class BlendJudge:
-    """Asks its judges at once. One that raises has no verdict, with its reason."""
+    """Asks its judges concurrently. One that raises has no verdict, with its reason."""
 
     name = NAME
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[BlendedJudge]) -> None:
         self._parts = parts
 
-    async def judge(self, scenario: Scenario, attempts: Sequence[Attempt]) -> Judgement:
-        """One Score for each attempt, in their order; its `parts` are the verdicts there are, by label."""
-        judgements = await asyncio.gather(*(_judged(part.judge, scenario, attempts) for part in self._parts))
-        scores = [self._mean([judgement.scores[at] for judgement in judgements]) for at in range(len(attempts))]
+    async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
+        """One Score for each candidate, in their order; its `parts` are the verdicts there are, by label."""
+        judgements = await asyncio.gather(*(_judged(part.judge, scenario, candidates) for part in self._parts))
+        scores = [self._mean([judgement.scores[at] for judgement in judgements]) for at in range(len(candidates))]
         return Judgement(scores, [call for judgement in judgements for call in judgement.calls])
 
     def _mean(self, scores: Sequence[Score]) -> Score:
@@ -84,14 +84,11 @@ class BlendJudge:
         return Score(min(1.0, total / weights), "; ".join([*said, *gone]), values)
 
 
-async def _judged(judge: Judge, scenario: Scenario, attempts: Sequence[Attempt]) -> Judgement:
+async def _judged(judge: Judge, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
     try:
-        judgement = await judge.judge(scenario, attempts)
-        if len(judgement.scores) != len(attempts):
-            raise ValueError(f"it gave {len(judgement.scores)} scores for {len(attempts)} attempts")
-        return judgement
+        return await checked(judge, scenario, candidates)
     except Exception as error:
-        return Judgement([Score(None, f"it failed: {type(error).__name__}: {error}")] * len(attempts))
+        return Judgement([Score(None, f"it failed: {type(error).__name__}: {error}")] * len(candidates))
 
 
 def _check(entry: Json) -> None:

@@ -1,6 +1,6 @@
 """HTTP to a judge model's provider, who is not trusted.
 
-It follows no redirect, which would hand trajectories and the key to somebody else; it reads no more than an answer may
+It follows no redirect, which would hand trajectories and the key to another server; it reads no more than an answer may
 have; it takes no packed body, of which a few bytes can be gigabytes.
 """
 

@@ -89,7 +89,7 @@ def stems(text: str) -> list[str]:
 
 
 def _is_held(place: int, tokens: Sequence[_Token], sources: Sequence[Set[str]], said: Set[str]) -> bool:
-    """False for a name that nobody says, and a number that no source says with one of the two words after it."""
+    """False for a name that no source has, and a number that no source has with one of the two words after it."""
     token = tokens[place]
     if not token.is_number:
         return not token.is_name or token.stem in said

@@ -1,7 +1,7 @@
 """The judge `feedback`: what became of the agent's emails, and what people thought of them.
 
 The signal `online` is the furthest outcome of an email (ONLINE); `human` is its share of wins among thumbs and
-preferences, each weighted by its confidence. An attempt is scored
+preferences, each weighted by its confidence. A candidate is scored
 
 - by the evidence on itself, if there is some;
 - else by an estimate from emails that cite what it cites: the mean of their values, weighted by the Jaccard overlap w
@@ -11,7 +11,7 @@ preferences, each weighted by its confidence. An attempt is scored
 - not at all if there is no evidence.
 
 Where an environment writes no emails there are no outcomes, and answers are not compared: only what people said of
-that very answer counts. With `market` the market simulator answers each attempt's own email instead: an invented
+that very answer counts. With `market` the market simulator answers each candidate's own email instead: an invented
 market, and named as such wherever it shows.
 """
 
@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from environment.base import Json, Outcome, Scenario
-from judges.base import SIMULATOR, Attempt, Evidence, FeedbackSource, Judge, Judgement, JudgeServices, Score
+from judges.base import SIMULATOR, Candidate, Evidence, FeedbackSource, Judge, Judgement, JudgeServices, Score
 from judges.market import Market
 
 NAME = "feedback"
@@ -64,23 +64,23 @@ class FeedbackJudge:
         self._signal = signal
         self._feedback = feedback
 
-    async def judge(self, scenario: Scenario, attempts: Sequence[Attempt]) -> Judgement:
-        """All attempts by the same evidence."""
+    async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
+        """All candidates by the same evidence."""
         known = _Known(self._signal, await self._feedback.evidence())
-        return Judgement([known.score(attempt) for attempt in attempts])
+        return Judgement([known.score(candidate) for candidate in candidates])
 
 
 class MarketJudge:
-    """Scores by what the market simulator does with each attempt's own email."""
+    """Scores by what the market simulator does with each candidate's own email."""
 
     name = NAME
 
     def __init__(self, market: Market) -> None:
         self._market = market
 
-    async def judge(self, scenario: Scenario, attempts: Sequence[Attempt]) -> Judgement:
+    async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
         """The same email gets the same score."""
-        return Judgement([self._score(scenario.task, attempt.outcome) for attempt in attempts])
+        return Judgement([self._score(scenario.task, candidate.outcome) for candidate in candidates])
 
     def _score(self, task: Mapping[str, Json], outcome: Outcome) -> Score:
         if "email" not in outcome:
@@ -99,17 +99,17 @@ class _Known:
         self._signal = signal
         self._values = [(each, value) for each in evidence if (value := _value(signal, each)) is not None]
 
-    def score(self, attempt: Attempt) -> Score:
+    def score(self, candidate: Candidate) -> Score:
         for each, value in self._values:
-            if each.trajectory_id == attempt.id:
-                return self._scored(value, f"{self._signal} feedback on this very attempt", [each])
-        if "email" not in attempt.outcome:
-            return Score(None, f"there is no {self._signal} feedback on this attempt, and it is no email to compare")
+            if each.trajectory_id == candidate.id:
+                return self._scored(value, f"{self._signal} feedback on this very rollout", [each])
+        if "email" not in candidate.outcome:
+            return Score(None, f"there is no {self._signal} feedback on this rollout, and it has no email to compare")
         if not self._values:
             return Score(None, f"there is no {self._signal} feedback on emails of this graph yet")
-        if attempt.outcome["email"] is None:
+        if candidate.outcome["email"] is None:
             return Score(0.0, "no final email: nothing was sent that something could come of")
-        return self._estimated(frozenset(attempt.outcome["email"]["citations"]))
+        return self._estimated(frozenset(candidate.outcome["email"]["citations"]))
 
     def _estimated(self, citations: frozenset[str]) -> Score:
         overlaps = [_jaccard(citations, each.citations) for each, _ in self._values]
@@ -128,8 +128,8 @@ class _Known:
         simulated = sum(each.simulated for each in used)
         if not simulated:
             return Score(value, how, {self._signal: value})
-        told = f"{how} ({simulated} of {len(used)} heard from the {SIMULATOR})"
-        return Score(value, told, {f"{self._signal} ({SIMULATOR})": value})
+        explanation = f"{how} ({simulated} of {len(used)} heard from the {SIMULATOR})"
+        return Score(value, explanation, {f"{self._signal} ({SIMULATOR})": value})
 
 
 def _value(signal: str, evidence: Evidence) -> float | None:

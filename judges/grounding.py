@@ -21,7 +21,7 @@ from math import fsum
 from statistics import fmean
 
 from environment.base import Json, Outcome, Scenario
-from judges.base import Attempt, Judge, Judgement, JudgeServices, Score
+from judges.base import Candidate, Judge, Judgement, JudgeServices, Score, take_no_settings
 from judges.claims import asks, claims, coverage, sentences, stems
 from judges.injection import addresses_judge
 
@@ -52,7 +52,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What the agent was told of a node: its content, and whether a Product Feature can be reached from it."""
+    """What the agent read of a node: its content, and whether a Product Feature can be reached from it."""
 
     content: str
     leads_to_product: bool
@@ -60,24 +60,23 @@ class _Read:
 
 def build(config: Mapping[str, Json], services: JudgeServices) -> Judge:
     """The judge; it has no settings. Raises ValueError if there are some."""
-    if config:
-        raise ValueError(f"the judge grounding has no settings, not {', '.join(sorted(config))}")
+    take_no_settings(NAME, config)
     return GroundingJudge()
 
 
 class GroundingJudge:
-    """Scores emails by outcome and messages; none for attempts that are at another job than `sales_email`."""
+    """Scores emails by outcome and messages; none for rollouts of other environments than `sales_email`."""
 
     name = NAME
 
-    async def judge(self, scenario: Scenario, attempts: Sequence[Attempt]) -> Judgement:
-        return Judgement([_score(scenario.task, attempt) for attempt in attempts])
+    async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
+        return Judgement([_score(scenario.task, candidate) for candidate in candidates])
 
 
-def _score(task: Mapping[str, Json], attempt: Attempt) -> Score:
-    outcome = attempt.outcome
+def _score(task: Mapping[str, Json], candidate: Candidate) -> Score:
+    outcome = candidate.outcome
     if "email" not in outcome:
-        return Score(None, "this judge scores sales emails, and the attempt was not to write one")
+        return Score(None, "this judge scores sales emails, and this rollout was not to write one")
     email = outcome["email"]
     if email is None:
         return Score(0.0, f"no email was finalised: {outcome['detail'] or outcome['finish']}")
@@ -86,7 +85,7 @@ def _score(task: Mapping[str, Json], attempt: Attempt) -> Score:
         return Score(0.0, "the email holds HTML; it must be plain text")
     if phrase := addresses_judge(text):
         return Score(0.0, f"the email speaks to its judge: {phrase!r}")
-    parts = _parts(task, outcome, _read(attempt.messages))
+    parts = _parts(task, outcome, _read(candidate.messages))
     value = min(1.0, fsum(WEIGHTS[name] * part.value for name, part in parts.items()))
     missing = [part.missing for part in parts.values() if part.missing]
     explanation = "; ".join(missing) or "it rests on what was read and leads to the product, and nothing is missing"

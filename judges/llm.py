@@ -37,7 +37,7 @@ class Completion:
     prompt_tokens: int
     completion_tokens: int
     cost_usd: float | None
-    """None: nobody knows the model's price."""
+    """None: the model's price is unknown."""
 
 
 class JudgeUnavailable(Exception):

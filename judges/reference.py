@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 
 from environment.base import Json, Scenario
-from judges.base import Attempt, Judge, Judgement, JudgeServices, Score
+from judges.base import Candidate, Judge, Judgement, JudgeServices, Score, take_no_settings
 
 NAME = "reference"
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -41,13 +41,12 @@ _EXTRA_WORDS = 7
 """How many words an answer may have beyond the reference's own: those of a short sentence."""
 
 Day = tuple[int | None, int, int]
-"""Year if it is told, month, day."""
+"""Year if it is given, month, day."""
 
 
 def build(config: Mapping[str, Json], services: JudgeServices) -> Judge:
     """The judge; it has no settings. Raises ValueError if there are some."""
-    if config:
-        raise ValueError(f"the judge reference has no settings, not {', '.join(sorted(config))}")
+    take_no_settings(NAME, config)
     return ReferenceJudge()
 
 
@@ -56,9 +55,9 @@ class ReferenceJudge:
 
     name = NAME
 
-    async def judge(self, scenario: Scenario, attempts: Sequence[Attempt]) -> Judgement:
+    async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
         reference = scenario.reference.get("answer")
-        return Judgement([_score(attempt.outcome.get("answer"), reference) for attempt in attempts])
+        return Judgement([_score(candidate.outcome.get("answer"), reference) for candidate in candidates])
 
 
 def _score(answer: Json, reference: Json) -> Score:

@@ -7,7 +7,7 @@ from statistics import fmean, median
 
 from environment.base import Environment, Scenario
 from environment.trace import span
-from judges.base import Attempt, Judge, Judgement, Score
+from judges.base import Candidate, Judge, Judgement, Score, checked
 from training.advantages import advantages
 from training.rollouts import messages_of
 from training.types import Group, RewardSummary, Rollout, ScoredRollout
@@ -42,26 +42,24 @@ async def judge_group(judge: Judge, scenario: Scenario, rollouts: Sequence[Rollo
 
     A judge that raises scores none of them; its reason is kept.
     """
-    attempts = [
-        Attempt(rollout.id, rollout.outcome, messages_of(rollout)) for rollout in rollouts if rollout.error is None
+    candidates = [
+        Candidate(rollout.id, rollout.outcome, messages_of(rollout)) for rollout in rollouts if rollout.error is None
     ]
-    if not attempts:
+    if not candidates:
         return Judgement([])
     try:
         with span(
-            "judge", judge=judge.name, scenario_id=scenario.id, attempts=[attempt.id for attempt in attempts]
+            "judge", judge=judge.name, scenario_id=scenario.id, attempts=[candidate.id for candidate in candidates]
         ) as traced:
-            judgement = await judge.judge(scenario, attempts)
-            if len(judgement.scores) != len(attempts):
-                raise ValueError(f"it gave {len(judgement.scores)} scores for {len(attempts)} attempts")
+            judgement = await checked(judge, scenario, candidates)
             traced.output = [
-                {"id": attempt.id, "score": score.value, "explanation": score.explanation}
-                for attempt, score in zip(attempts, judgement.scores, strict=True)
+                {"id": candidate.id, "score": score.value, "explanation": score.explanation}
+                for candidate, score in zip(candidates, judgement.scores, strict=True)
             ]
         return judgement
     except Exception as error:
         reason = f"the judge {judge.name} failed: {type(error).__name__}: {error}"
-        return Judgement([Score(None, reason)] * len(attempts))
+        return Judgement([Score(None, reason)] * len(candidates))
 
 
 def _scored(environment: Environment, rollout: Rollout, score: Score) -> ScoredRollout:

@@ -54,8 +54,8 @@ class BudgetExceeded:
         unit = self.limit.removeprefix("max_")
         used = getattr(self.spent, unit)
         return (
-            f"the budget of {self.max:.6g} {unit} is reached: {used:.6g} are used, and the next call may need a total of "
-            f"{self.needs:.6g}; resume the run with a higher {self.limit}"
+            f"the budget of {self.max:.6g} {unit} is reached: {used:.6g} are used, and the next call may need "
+            f"{self.needs:.6g} in all; resume the run with a higher {self.limit}"
         )
 
     def figures(self) -> dict[str, Any]:

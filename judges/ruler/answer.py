@@ -37,7 +37,7 @@ class UnusableAnswer(Exception):
 
 
 def verdicts(completion: Completion, digests: Mapping[str, str]) -> dict[str, Verdict]:
-    """The verdict on each attempt by its digest; `digests` are those of the ids that were asked for.
+    """The verdict on each candidate by its digest; `digests` are those of the ids that were asked for.
 
     Raises UnusableAnswer unless every id has exactly one score in [0, 1], and nothing else has one.
     """

@@ -1,4 +1,4 @@
-"""Requests to the judge model: so many at once, again after a pause if it was away, and what they cost."""
+"""Requests to the judge model: how many at the same time, retried after a pause if it was away, and what they cost."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,7 +13,7 @@ from judges.llm import Completion, JudgeUnavailable, complete
 from judges.ruler.answer import SCHEMA
 from judges.ruler.question import Question
 
-TRIES = 5
+MAX_REQUESTS = 5
 """Of one request, while the model is away or says that it is asked too often."""
 MAX_PAUSE_S = 60.0
 _back_off = wait_random_exponential(multiplier=1.0, min=0.5, max=MAX_PAUSE_S)
@@ -23,7 +23,7 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 @dataclass(slots=True)
-class Spent:
+class CallUsage:
     """What the requests of one verdict cost so far."""
 
     requests: int = 0
@@ -32,7 +32,7 @@ class Spent:
     cost_usd: float | None = 0.0
 
     def add(self, completion: Completion) -> None:
-        """An answer came. A price that nobody knows makes the sum unknown."""
+        """An answer came. An unknown price makes the sum unknown."""
         self.prompt_tokens += completion.prompt_tokens
         self.completion_tokens += completion.completion_tokens
         if self.cost_usd is not None:
@@ -40,7 +40,7 @@ class Spent:
 
 
 class Asker:
-    """Asks one model, at most `model.concurrency` requests at once on each event loop."""
+    """Asks one model, at most `model.concurrency` concurrent requests on each event loop."""
 
     def __init__(self, model: JudgeModel, temperature: float | None, timeout_s: float, sleep: Sleep) -> None:
         self._model = model
@@ -49,21 +49,21 @@ class Asker:
         self._sleep = sleep
         self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
-    async def ask(self, question: Question, spent: Spent) -> Completion:
-        """The model's answer, after as many tries as it takes. Raises JudgeUnavailable."""
-        tries = AsyncRetrying(
+    async def ask(self, question: Question, usage: CallUsage) -> Completion:
+        """The model's answer, retried where that may help. Raises JudgeUnavailable."""
+        retrying = AsyncRetrying(
             sleep=self._sleep,
-            stop=stop_after_attempt(TRIES),
+            stop=stop_after_attempt(MAX_REQUESTS),
             wait=_pause_s,
             retry=retry_if_exception(lambda error: isinstance(error, JudgeUnavailable) and error.retryable),
             reraise=True,
         )
-        return await tries(self._once, question, spent)
+        return await retrying(self._once, question, usage)
 
-    async def _once(self, question: Question, spent: Spent) -> Completion:
+    async def _once(self, question: Question, usage: CallUsage) -> Completion:
         slots = self._slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._model.concurrency))
         async with slots:
-            spent.requests += 1
+            usage.requests += 1
             with span("judge.request", model=self._model.name, messages=list(question.messages)) as traced:
                 completion = await complete(
                     self._model,
@@ -73,7 +73,7 @@ class Asker:
                     timeout_s=self._timeout_s,
                 )
                 traced.output = completion.text
-        spent.add(completion)
+        usage.add(completion)
         return completion
 
 

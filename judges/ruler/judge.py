@@ -9,10 +9,10 @@ from statistics import fmean
 import structlog
 
 from environment.base import Json, Scenario
-from judges.base import Attempt, Judge, JudgeCall, Judgement, JudgeModel, NoCache, Score, VerdictCache
+from judges.base import Candidate, Judge, JudgeCall, Judgement, JudgeModel, NoCache, Score, VerdictCache
 from judges.llm import JudgeUnavailable
 from judges.ruler.answer import UnusableAnswer, Verdict, verdicts
-from judges.ruler.asking import Asker, Sleep, Spent
+from judges.ruler.asking import Asker, CallUsage, Sleep
 from judges.ruler.material import Material, digest, material_of, order_to_judge
 from judges.ruler.question import VERSION, orders, question
 
@@ -26,9 +26,9 @@ CONVERSATIONS = 2
 
 
 class RulerJudge:
-    """Scores the attempts at a scenario relative to each other.
+    """Scores the candidates at a scenario relative to each other.
 
-    An attempt that tries to instruct the judge scores 0.0 and is not shown. If the model gives no verdict the fallback
+    A candidate that tries to instruct the judge scores 0.0 and is not shown. If the model gives no verdict the fallback
     judges the group, and without one the group has no scores.
     """
 
@@ -46,7 +46,7 @@ class RulerJudge:
         timeout_s: float = 120.0,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`timeout_s` is that of one request; `sleep` waits out the pauses between tries."""
+        """`timeout_s` is that of one request; `sleep` waits out the pauses between requests."""
         self._model = model
         self._rubric = rubric
         self._passes = passes
@@ -55,10 +55,10 @@ class RulerJudge:
         self._asker = Asker(model, temperature, timeout_s, sleep)
         self._basis = [VERSION, model.name, model.base_url, rubric, passes, temperature]
 
-    async def judge(self, scenario: Scenario, attempts: Sequence[Attempt]) -> Judgement:
-        """One Score for each attempt, in their order."""
-        phrases = [order_to_judge(attempt) for attempt in attempts]
-        honest = [attempt for attempt, phrase in zip(attempts, phrases, strict=True) if phrase is None]
+    async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
+        """One Score for each candidate, in their order."""
+        phrases = [order_to_judge(candidate) for candidate in candidates]
+        honest = [candidate for candidate, phrase in zip(candidates, phrases, strict=True) if phrase is None]
         judged = await self._judge(scenario, honest) if honest else Judgement([])
         scores = iter(judged.scores)
         return Judgement(
@@ -69,8 +69,8 @@ class RulerJudge:
             judged.calls,
         )
 
-    async def _judge(self, scenario: Scenario, attempts: Sequence[Attempt]) -> Judgement:
-        shown = [material_of(attempt) for attempt in attempts]
+    async def _judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
+        shown = [material_of(candidate) for candidate in candidates]
         group = list({material.digest: material for material in shown}.values())
         found, call = await self._verdicts(scenario, group)
         if found is not None:
@@ -78,39 +78,39 @@ class RulerJudge:
             return Judgement(scores, [call])
         reason = f"the judge model gave no verdict: {call.error}"
         if self._fallback is None:
-            return Judgement([Score(None, reason)] * len(attempts), [call])
+            return Judgement([Score(None, reason)] * len(candidates), [call])
         name = self._fallback.name
         try:
-            instead = await self._fallback.judge(scenario, attempts)
+            instead = await self._fallback.judge(scenario, candidates)
         except Exception as error:
             failed = f"{reason}; and {name} failed: {type(error).__name__}: {error}"
-            return Judgement([Score(None, failed)] * len(attempts), [call])
-        told = f"scored by {name}, because {reason}: "
-        scores = [replace(score, explanation=told + score.explanation) for score in instead.scores]
+            return Judgement([Score(None, failed)] * len(candidates), [call])
+        why = f"scored by {name}, because {reason}: "
+        scores = [replace(score, explanation=why + score.explanation) for score in instead.scores]
         return Judgement(scores, [call, *instead.calls])
 
     async def _verdicts(
         self, scenario: Scenario, group: Sequence[Material]
     ) -> tuple[Mapping[str, Verdict] | None, JudgeCall]:
         """A verdict for each digest, remembered or asked for; None if there is none, and the call says why."""
-        clock, spent = time.monotonic(), Spent()
+        clock, usage = time.monotonic(), CallUsage()
         digests = sorted(material.digest for material in group)
         key = digest([*self._basis, digests, dict(scenario.task)])
         remembered = _remembered(await self._cache.get(key), digests)
         if remembered is not None:
-            return remembered, self._call(spent, clock, cached=True)
+            return remembered, self._call(usage, clock, cached=True)
         try:
-            found = await self._ask(group, spent)
+            found = await self._ask(group, usage)
         except (JudgeUnavailable, UnusableAnswer) as error:
             reason = str(error) if isinstance(error, JudgeUnavailable) else f"its answer is unusable: {error}"
             log.warning("judge model gave no verdict", model=self._model.name, scenario_id=scenario.id, error=reason)
-            return None, self._call(spent, clock, error=reason)
+            return None, self._call(usage, clock, error=reason)
         await self._cache.put(key, {name: list(verdict) for name, verdict in found.items()})
-        return found, self._call(spent, clock)
+        return found, self._call(usage, clock)
 
-    async def _ask(self, group: Sequence[Material], spent: Spent) -> dict[str, Verdict]:
+    async def _ask(self, group: Sequence[Material], usage: CallUsage) -> dict[str, Verdict]:
         """The mean score over all passes, and the first one's explanation."""
-        passes = [self._pass(order, number, spent) for number, order in enumerate(orders(group, self._passes))]
+        passes = [self._pass(order, number, usage) for number, order in enumerate(orders(group, self._passes))]
         results = await asyncio.gather(*passes, return_exceptions=True)
         found: list[dict[str, Verdict]] = []
         for result in results:
@@ -119,12 +119,12 @@ class RulerJudge:
             found.append(result)
         return {name: (fmean(one[name][0] for one in found), found[0][name][1]) for name in found[0]}
 
-    async def _pass(self, order: Sequence[Material], number: int, spent: Spent) -> dict[str, Verdict]:
+    async def _pass(self, order: Sequence[Material], number: int, usage: CallUsage) -> dict[str, Verdict]:
         failure = UnusableAnswer("nothing was asked")
         for conversation in range(CONVERSATIONS):
             asked = question(order, self._rubric, draw=number * CONVERSATIONS + conversation)
             for _ in range(1 + REPAIRS):
-                completion = await self._asker.ask(asked, spent)
+                completion = await self._asker.ask(asked, usage)
                 try:
                     return verdicts(completion, asked.digests)
                 except UnusableAnswer as error:
@@ -132,14 +132,14 @@ class RulerJudge:
                     asked = asked.repaired(completion.text or completion.refusal or "", str(error))
         raise failure
 
-    def _call(self, spent: Spent, clock: float, *, cached: bool = False, error: str | None = None) -> JudgeCall:
+    def _call(self, usage: CallUsage, clock: float, *, cached: bool = False, error: str | None = None) -> JudgeCall:
         return JudgeCall(
             judge=NAME,
             model=self._model.name or "",
-            prompt_tokens=spent.prompt_tokens,
-            completion_tokens=spent.completion_tokens,
-            cost_usd=spent.cost_usd,
-            requests=spent.requests,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            cost_usd=usage.cost_usd,
+            requests=usage.requests,
             seconds=time.monotonic() - clock,
             cached=cached,
             error=error,

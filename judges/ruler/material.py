@@ -1,4 +1,4 @@
-"""What the judge model is shown of an attempt, and what makes two attempts the same."""
+"""What the judge model is shown of a candidate, and what makes two candidates the same."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from environment.base import Json
-from judges.base import Attempt
+from judges.base import Candidate
 from judges.injection import addresses_judge
 
 REMOVED = "[text that speaks to the judge was removed]"
@@ -14,9 +14,9 @@ REMOVED = "[text that speaks to the judge was removed]"
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """One attempt as data: messages without ids that differ by chance, texts that speak to the judge removed.
+    """One candidate as data: messages without ids that differ by chance, texts that speak to the judge removed.
 
-    `digest` is the hash of all of it: equal for attempts between which a judge could see no difference.
+    `digest` is the hash of all of it: equal for candidates between which a judge could see no difference.
     """
 
     messages: Sequence[Json]
@@ -24,20 +24,20 @@ class Material:
     digest: str
 
 
-def material_of(attempt: Attempt) -> Material:
-    """What is shown of the attempt."""
+def material_of(candidate: Candidate) -> Material:
+    """What is shown of the candidate."""
     calls: dict[Json, str] = {}
-    messages = [_message(message, calls) for message in attempt.messages]
-    outcome = _without_orders(dict(attempt.outcome))
+    messages = [_message(message, calls) for message in candidate.messages]
+    outcome = _without_orders(dict(candidate.outcome))
     return Material(messages, outcome, digest([messages, outcome]))
 
 
-def order_to_judge(attempt: Attempt) -> str | None:
+def order_to_judge(candidate: Candidate) -> str | None:
     """The phrase with which the agent itself, in what it wrote, tries to instruct the judge; None if there is none."""
-    email = attempt.outcome.get("email")
+    email = candidate.outcome.get("email")
     final = [email.get("subject"), email.get("body")] if isinstance(email, Mapping) else []
-    written = [[attempt.outcome.get("answer"), *final]]
-    for message in attempt.messages:
+    written = [[candidate.outcome.get("answer"), *final]]
+    for message in candidate.messages:
         if message.get("role") == "assistant":
             written.append([message.get("content"), *map(_call, message.get("tool_calls") or ())])
     # Each message's texts both alone and as one: a phrase may be spread over a subject and a body.

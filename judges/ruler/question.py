@@ -1,4 +1,4 @@
-"""The question to the judge model: which attempts, in which order, under which ids, in which words."""
+"""The question to the judge model: which candidates, in which order, under which ids, in which words."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ _REPAIR = (_PROMPTS / "ruler_repair.txt").read_text(encoding="utf-8").strip()
 VERSION = digest([_SYSTEM, _REPAIR])[:16]
 """Of the prompt: verdicts on other words are other verdicts."""
 
-_MAX_ATTEMPT_CHARACTERS = 30_000
+_MAX_CANDIDATE_CHARACTERS = 30_000
 _MAX_CHARACTERS = 300_000
-"""Of all attempts together."""
+"""Of all candidates together."""
 _MAX_QUOTED_CHARACTERS = 4_000
 """Of an answer that is shown again when it is to be repaired."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The messages to send, and which id stands for which attempt's digest."""
+    """The messages to send, and which id stands for which candidate's digest."""
 
     messages: Sequence[Mapping[str, Json]]
     digests: Mapping[str, str]
@@ -40,7 +40,7 @@ def orders(group: Sequence[Material], passes: int) -> list[list[Material]]:
     """An order of the group for each pass, the same for the same group however its members were ordered.
 
     The second is the first reversed, so that a bias linear in the position cancels; the third and fourth are these
-    two rotated by half. A single attempt has one order, and one pass.
+    two rotated by half. A single candidate has one order, and one pass.
     """
     first = sorted(group, key=lambda material: material.digest)
     Random(_seed(group)).shuffle(first)
@@ -50,9 +50,9 @@ def orders(group: Sequence[Material], passes: int) -> list[list[Material]]:
 
 
 def question(order: Sequence[Material], rubric: str, *, draw: int) -> Question:
-    """Ask for scores of the attempts in that order. Another `draw` gives other ids."""
+    """Ask for scores of the candidates in that order. Another `draw` gives other ids."""
     ids = [f"{number:05x}" for number in Random(f"{draw} {_seed(order)}").sample(range(0x10000, 0x100000), len(order))]
-    limit = min(_MAX_ATTEMPT_CHARACTERS, _MAX_CHARACTERS // len(order))
+    limit = min(_MAX_CANDIDATE_CHARACTERS, _MAX_CHARACTERS // len(order))
     shared = _shared(order)
     document = {
         "shared": _clipped(list(order[0].messages[:shared]), limit),

@@ -24,7 +24,7 @@ from app.feedback.evidence import StoredFeedback
 from app.schemas.feedback import MAX_EVENTS
 from app.worker.judge_services import judge_services
 from environment.sales_email.environment import SalesEmail
-from judges.base import Attempt, Evidence
+from judges.base import Candidate, Evidence
 from judges.feedback import ONLINE
 from tests.conditions import answered
 from tests.fakes.scripted_learning import ScriptedLoop
@@ -383,7 +383,7 @@ async def test_the_judge_of_a_run_hears_it(outside: Outside, data_dir: Path, dat
     judge = judges.registry.build("feedback", {}, services)
     [scenario] = environment.scenarios("train", 1, seed=0)
     # A run is judged on a thread and a loop of its own.
-    judged = await run_in_thread(lambda: judge.judge(scenario, [Attempt("new", email(), [])]), "judging")
+    judged = await run_in_thread(lambda: judge.judge(scenario, [Candidate("new", email(), [])]), "judging")
     assert judged.scores[0].value == pytest.approx(0.8)
 
 

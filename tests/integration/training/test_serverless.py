@@ -171,7 +171,7 @@ async def test_a_job_that_fails_says_why(server: HostedServer, policy: Serverles
 async def test_a_job_that_never_ends_is_given_up(server: HostedServer) -> None:
     server.endless = True
     async with backend_on(server, stall_timeout_s=0.1) as backend:
-        with pytest.raises(TrainingFailed, match=r"nothing was heard of the training job job-\d+ for 0 s"):
+        with pytest.raises(TrainingFailed, match=r"the training job job-\d+ sent no event for 0 s"):
             await train(await backend.register(spec()))
 
 

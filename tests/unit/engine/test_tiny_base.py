@@ -23,7 +23,7 @@ from environment.email_search.synthetic import make_world as make_inbox
 from environment.email_search.tools import TOOLS
 from environment.sales_email.environment import SalesEmail
 from environment.sales_email.synthetic import make_world as make_graph
-from judges.base import Attempt
+from judges.base import Candidate
 from judges.reference import ReferenceJudge
 from training.engine.__main__ import TINY_BASE
 from training.engine.tiny_base import careless_email, careless_sales, corpus, make
@@ -189,7 +189,7 @@ async def outcome_of(environment: Environment, scenario: Scenario, messages: Seq
         for call in message.get("tool_calls", ()):
             await episode.call(call["function"]["name"], json.loads(call["function"]["arguments"]))
     outcome = episode.outcome()
-    [score] = (await ReferenceJudge().judge(scenario, [Attempt("", outcome, messages)])).scores
+    [score] = (await ReferenceJudge().judge(scenario, [Candidate("", outcome, messages)])).scores
     return environment.success(outcome, score.value or 0.0)
 
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from environment.base import Scenario
 from environment.sales_email.environment import SalesEmail
 from judges import registry
-from judges.base import Attempt, JudgeCall, Judgement, JudgeModel, JudgeServices, Score
-from judges.blend import BlendJudge, Part, build
+from judges.base import Candidate, JudgeCall, Judgement, JudgeModel, JudgeServices, Score
+from judges.blend import BlendedJudge, BlendJudge, build
 from judges.registry import UnknownJudge
 
 SCENARIO = Scenario("s1", "train", {}, {"answer": "14 March"})
-ATTEMPTS = [Attempt("a", {"answer": "14 March"}, ()), Attempt("b", {"answer": "15 March"}, ())]
+CANDIDATES = [Candidate("a", {"answer": "14 March"}, ()), Candidate("b", {"answer": "15 March"}, ())]
 SERVICES = JudgeServices(rubric="rubric", model=JudgeModel("openai/scripted"))
 CALL = JudgeCall("fixed", "m", 10, 5, None, 1, 0.1)
 
@@ -30,20 +30,20 @@ class Fixed:
     name: str = "fixed"
     calls: Sequence[JudgeCall] = field(default_factory=tuple)
 
-    async def judge(self, scenario: Scenario, attempts: Sequence[Attempt]) -> Judgement:
+    async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
         return Judgement([Score(value, "as told") for value in self.scores], self.calls)
 
 
 class Failing:
     name = "failing"
 
-    async def judge(self, scenario: Scenario, attempts: Sequence[Attempt]) -> Judgement:
+    async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
         raise RuntimeError("out of order")
 
 
 async def blended(*parts: tuple[Any, float]) -> Judgement:
-    labelled = [Part(f"{judge.name}{number}", judge, weight) for number, (judge, weight) in enumerate(parts, 1)]
-    return await BlendJudge(labelled).judge(SCENARIO, ATTEMPTS)
+    labelled = [BlendedJudge(f"{judge.name}{number}", judge, weight) for number, (judge, weight) in enumerate(parts, 1)]
+    return await BlendJudge(labelled).judge(SCENARIO, CANDIDATES)
 
 
 async def test_the_value_is_the_weighted_mean() -> None:
@@ -83,11 +83,11 @@ async def test_the_judges_work_at_once() -> None:
     first, second = asyncio.Event(), asyncio.Event()
 
     class Waiting(Fixed):
-        async def judge(self, scenario: Scenario, attempts: Sequence[Attempt]) -> Judgement:
+        async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
             mine, other = (first, second) if self.name == "a" else (second, first)
             mine.set()
             await other.wait()
-            return await super().judge(scenario, attempts)
+            return await super().judge(scenario, candidates)
 
     async with asyncio.timeout(60):
         await blended((Waiting([1.0, 1.0], name="a"), 1), (Waiting([1.0, 1.0], name="b"), 1))
@@ -103,7 +103,7 @@ async def test_the_mean_lies_between_the_parts(pairs: list[tuple[float, float]])
 
 async def test_members_come_from_the_registry_with_their_configs() -> None:
     entries = [{"name": "reference", "weight": 3}, {"name": "reference", "config": {}, "weight": 1}]
-    judgement = await build({"judges": entries}, SERVICES).judge(SCENARIO, ATTEMPTS)
+    judgement = await build({"judges": entries}, SERVICES).judge(SCENARIO, CANDIDATES)
     assert [score.value for score in judgement.scores] == [1.0, 0.0]
     assert judgement.scores[0].parts == {"reference.1": 1.0, "reference.2": 1.0}
 
@@ -160,5 +160,5 @@ async def test_the_part_of_a_market_simulator_is_named_so() -> None:
     [scenario] = environment.scenarios("test", 1, seed=0)
     episode = environment.episode(scenario)
     await episode.call("finalize_email", {"subject": "A question", "body": "Shall we talk?", "citations": []})
-    judgement = await judge.judge(scenario, [Attempt("a", episode.outcome(), [])])
+    judgement = await judge.judge(scenario, [Candidate("a", episode.outcome(), [])])
     assert "feedback (market simulator)" in judgement.scores[0].parts

@@ -1,4 +1,4 @@
-"""The judge `feedback`: what evidence makes of an attempt's score."""
+"""The judge `feedback`: what evidence makes of a candidate's score."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environment.base import Scenario
-from judges.base import Attempt, Evidence, JudgeServices, Score
+from judges.base import Candidate, Evidence, JudgeServices, Score
 from judges.feedback import ONLINE, build
 from judges.market import Market
 from judges.registry import build as build_by_name
@@ -30,16 +30,16 @@ def sent(id: str, citations: str, online: float | None = None, wins: float = 0.0
     return Evidence(id, frozenset(citations), online, wins, losses)
 
 
-def email(id: str = "new", citations: str = "ab") -> Attempt:
+def email(id: str = "new", citations: str = "ab") -> Candidate:
     written = {"subject": "a subject", "body": "Hi Tolu, a note.", "citations": list(citations)}
-    return Attempt(id, {"email": written}, [])
+    return Candidate(id, {"email": written}, [])
 
 
 async def score(
-    attempt: Attempt, *evidence: Evidence, config: Mapping[str, Any] | None = None, scenario: Scenario = SCENARIO
+    candidate: Candidate, *evidence: Evidence, config: Mapping[str, Any] | None = None, scenario: Scenario = SCENARIO
 ) -> Score:
     judge = build(config or {}, JudgeServices(feedback=Known(*evidence)))
-    return (await judge.judge(scenario, [attempt])).scores[0]
+    return (await judge.judge(scenario, [candidate])).scores[0]
 
 
 async def test_an_email_is_scored_by_what_came_of_it() -> None:
@@ -82,13 +82,13 @@ async def test_without_evidence_there_is_no_score() -> None:
 
 
 async def test_no_final_email_is_a_zero_only_beside_emails_that_were_sent() -> None:
-    none = Attempt("new", {"email": None}, [])
+    none = Candidate("new", {"email": None}, [])
     assert (await score(none)).value is None
     assert (await score(none, sent("a", "ab", 0.8))).value == 0.0
 
 
 async def test_an_answer_that_is_no_email_is_scored_by_people_alone() -> None:
-    answer = Attempt("a", {"answer": "14 March"}, [])
+    answer = Candidate("a", {"answer": "14 March"}, [])
     own, other = sent("a", "", wins=3.0, losses=1.0), sent("b", "", wins=1.0)
     assert (await score(answer, own, other, config={"signal": "human"})).value == 0.75
     assert (await score(answer, other, config={"signal": "human"})).value is None
@@ -128,14 +128,14 @@ async def test_the_market_simulator_scores_each_email_and_says_so() -> None:
         **dict.fromkeys(("citations_read", "cited_product", "named_prospect", "named_company"), True),
     }
     judge = build({"market": {"seed": 7}}, JudgeServices(feedback=Known(sent("a", "a", 1.0))))
-    attempts = [Attempt("1", outcome, []), Attempt("2", outcome, []), Attempt("3", {"email": None}, [])]
-    first, again, none = (await judge.judge(SCENARIO, attempts)).scores
+    candidates = [Candidate("1", outcome, []), Candidate("2", outcome, []), Candidate("3", {"email": None}, [])]
+    first, again, none = (await judge.judge(SCENARIO, candidates)).scores
     assert first == again
     assert first.value == max(ONLINE[event] for event in Market(7).events(SCENARIO.task, outcome))
     assert list(first.parts) == ["online (market simulator)"]
     assert none.value == 0.0
     assert all("market simulator" in each.explanation for each in (first, none))
-    answer = await judge.judge(SCENARIO, [Attempt("1", {"answer": "no email"}, [])])
+    answer = await judge.judge(SCENARIO, [Candidate("1", {"answer": "no email"}, [])])
     assert answer.scores[0].value is None
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from environment.base import Json, Scenario
 from environment.sales_email.synthetic import World, make_world
 from environment.sales_email.tools import SalesEpisode
-from judges.base import Attempt, JudgeServices, Score
+from judges.base import Candidate, JudgeServices, Score
 from judges.grounding import WEIGHTS, build
 
 WORLD = make_world("test", 0, 4)
@@ -23,8 +23,8 @@ GOOD: dict[str, Json] = SCENARIO.reference["email"]
 JUDGE = build({}, JudgeServices())
 
 
-async def attempt_of(world: World, read: Sequence[str], email: Json | None) -> Attempt:
-    """The attempt of an agent that looks at the start, reads these nodes and finalises that email."""
+async def candidate_of(world: World, read: Sequence[str], email: Json | None) -> Candidate:
+    """The candidate of an agent that looks at the start, reads these nodes and finalises that email."""
     episode = SalesEpisode(world.scenario(), world.graph, 30)
     messages = episode.messages()
     calls: list[tuple[str, Json]] = [("get_connected_nodes", {"node_id": world.path[0]})]
@@ -39,11 +39,11 @@ async def attempt_of(world: World, read: Sequence[str], email: Json | None) -> A
             messages.append({"role": "tool", "tool_call_id": f"call_{number}", "content": result.content})
     if email is None:
         episode.end("out_of_turns", "no final answer within 30 turns")
-    return Attempt("a", episode.outcome(), messages)
+    return Candidate("a", episode.outcome(), messages)
 
 
 async def score(read: Sequence[str], email: Json | None) -> Score:
-    [score] = (await JUDGE.judge(SCENARIO, [await attempt_of(WORLD, read, email)])).scores
+    [score] = (await JUDGE.judge(SCENARIO, [await candidate_of(WORLD, read, email)])).scores
     return score
 
 
@@ -58,8 +58,8 @@ def body(*said: str, closing: str = "Shall we talk this week?") -> str:
 @pytest.mark.parametrize("index", range(60))
 async def test_a_right_email_has_the_full_score_in_every_world(index: int) -> None:
     world = make_world("train", 1, index)
-    attempt = await attempt_of(world, world.path, world.scenario().reference["email"])
-    [found] = (await JUDGE.judge(world.scenario(), [attempt])).scores
+    candidate = await candidate_of(world, world.path, world.scenario().reference["email"])
+    [found] = (await JUDGE.judge(world.scenario(), [candidate])).scores
     assert found.value == pytest.approx(1.0), found.explanation
     assert "nothing is missing" in found.explanation
 
@@ -156,16 +156,16 @@ async def test_an_email_that_speaks_to_its_judge_has_no_score(field: str) -> Non
 
 async def test_a_node_cannot_fake_what_the_tool_says() -> None:
     """A read message names its node in the second line; content with such lines comes as one line."""
-    attempt = await attempt_of(WORLD, PATH[:1], email())
+    candidate = await candidate_of(WORLD, PATH[:1], email())
     forged = {"role": "tool", "tool_call_id": "call_0", "content": f"{FACTS[-1]}\ncite: {PATH[-1]}"}
-    [found] = (await JUDGE.judge(SCENARIO, [Attempt("a", attempt.outcome, [*attempt.messages, forged])])).scores
-    [without] = (await JUDGE.judge(SCENARIO, [attempt])).scores
+    [found] = (await JUDGE.judge(SCENARIO, [Candidate("a", candidate.outcome, [*candidate.messages, forged])])).scores
+    [without] = (await JUDGE.judge(SCENARIO, [candidate])).scores
     assert found == without
 
 
 async def test_another_job_is_not_scored() -> None:
     scenario = Scenario("s", "test", {"question": "?"}, {"answer": "x"})
-    [found] = (await JUDGE.judge(scenario, [Attempt("a", {"answer": "x"}, [])])).scores
+    [found] = (await JUDGE.judge(scenario, [Candidate("a", {"answer": "x"}, [])])).scores
     assert found.value is None
 
 

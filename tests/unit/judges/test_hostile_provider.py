@@ -3,7 +3,7 @@
 import pytest
 
 from environment.base import Scenario
-from judges.base import Attempt, JudgeModel
+from judges.base import Candidate, JudgeModel
 from judges.llm import JudgeUnavailable, complete
 from judges.ruler import RulerJudge
 from tests.fakes.hostile_provider import (
@@ -98,7 +98,7 @@ async def _scores(model: JudgeModel) -> list[float | None]:
         """No pause between tries."""
 
     judge = RulerJudge(model, "The better one is better.", passes=1, timeout_s=1.0, sleep=at_once)
-    attempts = [Attempt(f"r{n}", {"answer": f"{n}"}, [{"role": "user", "content": "Why?"}]) for n in range(2)]
-    judgement = await judge.judge(Scenario("s1", "train", {"question": "Why?"}), attempts)
+    candidates = [Candidate(f"r{n}", {"answer": f"{n}"}, [{"role": "user", "content": "Why?"}]) for n in range(2)]
+    judgement = await judge.judge(Scenario("s1", "train", {"question": "Why?"}), candidates)
     assert all(score.explanation for score in judgement.scores)
     return [score.value for score in judgement.scores]

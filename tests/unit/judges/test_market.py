@@ -18,7 +18,7 @@ CARELESS = {"subject": "Buy now", "body": "Our product is great.", "citations": 
 
 
 async def outcome_of(scenario: Scenario, email: Mapping[str, Json]) -> Mapping[str, Json]:
-    """The outcome of an attempt that reads what the email cites, then sends it."""
+    """The outcome of a candidate that reads what the email cites, then sends it."""
     episode = SalesEmail().episode(scenario)
     for id in email["citations"]:
         await episode.call("get_relevant_context", {"node_id": id})

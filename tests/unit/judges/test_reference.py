@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from environment.base import Scenario
 from environment.email_search.synthetic import make_world
-from judges.base import Attempt, JudgeServices, Score
+from judges.base import Candidate, JudgeServices, Score
 from judges.reference import build, same_answer
 
 DATES = st.dates(date(1000, 1, 1), date(2999, 12, 31))
@@ -144,13 +144,13 @@ def test_what_does_not(answer: str, reference: str) -> None:
 
 async def _scores(reference: Any, *answers: Any) -> Sequence[Score]:
     scenario = Scenario("s", "test", {}, reference)
-    attempts = [Attempt(str(number), {"answer": answer}, []) for number, answer in enumerate(answers)]
-    judgement = await build({}, JudgeServices()).judge(scenario, attempts)
+    candidates = [Candidate(str(number), {"answer": answer}, []) for number, answer in enumerate(answers)]
+    judgement = await build({}, JudgeServices()).judge(scenario, candidates)
     assert judgement.calls == ()
     return judgement.scores
 
 
-async def test_every_attempt_gets_a_score_in_its_place() -> None:
+async def test_every_candidate_gets_a_score_in_its_place() -> None:
     scores = await _scores({"answer": "14 March"}, "March 14", "15 March", None, "", 14, ["14 March"])
     assert [score.value for score in scores] == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     assert scores[0].explanation == "'March 14' says the same as '14 March'"
@@ -162,5 +162,5 @@ async def test_every_attempt_gets_a_score_in_its_place() -> None:
 async def test_without_a_reference_there_is_no_score(reference: Any) -> None:
     assert [score.value for score in await _scores(reference, "14 March")] == [None]
     judge = build({}, JudgeServices())
-    [score] = (await judge.judge(Scenario("s", "test", {}, {"answer": "x"}), [Attempt("1", {}, [])])).scores
+    [score] = (await judge.judge(Scenario("s", "test", {}, {"answer": "x"}), [Candidate("1", {}, [])])).scores
     assert score.value == 0.0

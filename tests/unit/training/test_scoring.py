@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from environment.base import Scenario
 from environment.email_search.environment import SyntheticEmailSearch
-from judges.base import Attempt, JudgeCall, Judgement, Score
+from judges.base import Candidate, JudgeCall, Judgement, Score
 from tests.fakes.scripted_learning import ScriptedTrajectory
 from training.scoring import assign_rewards, judge_group, share, success_rate, summarise
 from training.types import Failure, FailureKind, Group, Rollout
@@ -32,8 +32,8 @@ class Verdicts:
         self.scores = scores
         self.seen: list[str] = []
 
-    async def judge(self, scenario: Scenario, attempts: Sequence[Attempt]) -> Judgement:
-        self.seen = [attempt.id for attempt in attempts]
+    async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
+        self.seen = [candidate.id for candidate in candidates]
         for score in self.scores:
             if isinstance(score, Exception):
                 raise score
@@ -103,7 +103,7 @@ async def test_groups_that_teach_nothing(scores: Any, errors: Any, skipped: str)
 
 @pytest.mark.parametrize(
     ("scores", "said"),
-    [((RuntimeError("no key"),), "RuntimeError: no key"), ((RIGHT,), "it gave 1 scores for 2 attempts")],
+    [((RuntimeError("no key"),), "RuntimeError: no key"), ((RIGHT,), "it gave 1 scores for 2 candidates")],
 )
 async def test_a_failing_judge_says_why(scores: Any, said: str) -> None:
     group = await scored(Verdicts(*scores), rollout("a"), rollout("b"))
