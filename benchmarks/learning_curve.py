@@ -7,7 +7,7 @@ python -m benchmarks.learning_curve run.json > docs/learning_curve.svg
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ Json = Any
 Point = tuple[int, float]
 _WIDTH, _HEIGHT = 720, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 190, 44, 40
+_LINE_HEIGHT = 15
 _TRAINING, _SAMPLED, _GREEDY = "#8c959f", "#0969da", "#1a7f37"
 
 
@@ -22,10 +23,14 @@ def curve(run: Json) -> str:
     """The SVG of a run as `GET /runs/{id}` returns it."""
     last = run["progress"]["iterations_total"]
     training = [(row["iteration"], row["success"]) for row in run["iterations"] if row["iteration"] > 0]
-    lines = [
-        _line(_known(training), last, _TRAINING, "training rollouts", dots=False),
-        _line(_held_out(run, "sampled"), last, _SAMPLED, "held out, sampled"),
-        _line(_held_out(run, "greedy"), last, _GREEDY, "held out, greedy"),
+    curves = {
+        (_TRAINING, "training rollouts"): _known(training),
+        (_SAMPLED, "held out, sampled"): _held_out(run, "sampled"),
+        (_GREEDY, "held out, greedy"): _held_out(run, "greedy"),
+    }
+    lines = [_line(points, last, colour, dots=colour != _TRAINING) for (colour, _), points in curves.items()]
+    labels = [
+        (points[-1][1], colour, f"{name} {points[-1][1]:.0%}") for (colour, name), points in curves.items() if points
     ]
     title = f"{run['environment']}: share of rollouts that succeed, by iteration (seed {run['request']['seed']})"
     return "\n".join(
@@ -36,6 +41,7 @@ def curve(run: Json) -> str:
             f'<text x="{_LEFT}" y="24" font-size="14" fill="#1f2328">{title}</text>',
             *_axes(last),
             *lines,
+            *_labels(labels),
             "</svg>",
             "",
         ]
@@ -74,18 +80,22 @@ def _axes(last: int) -> list[str]:
     return parts
 
 
-def _line(points: Sequence[Point], last: int, colour: str, label: str, *, dots: bool = True) -> str:
-    if not points:
-        return ""
+def _line(points: Sequence[Point], last: int, colour: str, *, dots: bool) -> str:
     places = [(_x(iteration, last), _y(success)) for iteration, success in points]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    end_x, end_y = places[-1]
     parts = [f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{2 if dots else 1.2}"/>']
     if dots:
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in places]
-    figure = f"{label} {points[-1][1]:.0%}"
-    parts.append(f'<text x="{end_x + 10:.1f}" y="{end_y + 4:.1f}" fill="{colour}">{figure}</text>')
     return "\n".join(parts)
+
+
+def _labels(labels: Iterable[tuple[float, str, str]]) -> Iterator[str]:
+    """Each at the end of its curve, moved down where it would cover the one above it."""
+    free = 0.0
+    for success, colour, text in sorted(labels, reverse=True):
+        y = max(_y(success) + 4, free)
+        free = y + _LINE_HEIGHT
+        yield f'<text x="{_WIDTH - _RIGHT + 10}" y="{y:.1f}" fill="{colour}">{text}</text>'
 
 
 def main() -> None:

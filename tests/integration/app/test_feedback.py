@@ -206,7 +206,7 @@ async def test_of_a_batch_the_good_events_are_kept_and_the_bad_told(outside: Out
     assert "iteration 7" in told["no showcase"]
     assert "over itself" in told["itself"]
     assert "future" in told["soon"]
-    assert "another type" in told["good"]
+    assert "different type" in told["good"]
     assert {each["event_id"] for each in await outside.items(run_id)} == {"good", "last"}
 
 

@@ -103,7 +103,7 @@ async def test_while_the_first_is_under_way_the_second_waits_and_a_lost_first_is
     _problem(waits, 409)
     assert waits.headers["retry-after"] == "1"
     await _age(service, timedelta(seconds=11))
-    assert "sent before" in _problem(await service.client.post("/learn-loop", headers=headers, json={"seed": 1}), 409)
+    assert "already used" in _problem(await service.client.post("/learn-loop", headers=headers, json={"seed": 1}), 409)
     taken_over = await service.client.post("/learn-loop", headers=headers, json={"iterations": 1})
     assert taken_over.status_code == 202
     assert "idempotency-replayed" not in taken_over.headers
@@ -167,7 +167,7 @@ async def test_a_claim_that_was_taken_over_makes_nothing(service: Keyed, monkeyp
     second = await service.client.post("/learn-loop", headers=headers, json={"iterations": 1})
     assert second.status_code == 202
     go_on.set()
-    assert "made again" in _problem(await first, 409)
+    assert "has replaced it" in _problem(await first, 409)
     assert await _runs(service) == 1
     third = await service.client.post("/learn-loop", headers=headers, json={"iterations": 1})
     assert third.text == second.text

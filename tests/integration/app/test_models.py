@@ -239,6 +239,6 @@ async def test_commands(
     missing = await command("export", name, str(tmp_path / "none.tar"), "--step", "8")
     assert (missing.exit_code, (tmp_path / "none.tar").exists()) == (1, False)
     deleted = await command("delete", name, "--step", "1")
-    assert deleted.stdout == f"{name}@1 is deleted; left: 0, 2\n", deleted.stderr
+    assert deleted.stdout == f"{name}@1 is deleted; remaining steps: 0, 2\n", deleted.stderr
     assert (await command("delete", name, "--step", "2")).exit_code == 1
     assert (await command("show", "no-name")).exit_code == 1

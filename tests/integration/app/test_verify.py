@@ -116,7 +116,7 @@ async def test_the_command_says_what_differs(data_dir: Path, database_url: str) 
 
         good = await command()
         assert good.exit_code == 0
-        assert "every figure follows" in good.output
+        assert "all figures agree" in good.output
         await _change(database_url, "UPDATE iteration SET reward_mean = 7 WHERE iteration = 1")
         bad = await command()
         assert bad.exit_code == 1
