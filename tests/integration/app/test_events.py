@@ -20,8 +20,8 @@ from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.keyed import keyed
 from tests.integration.app.served import served, settings_for
 
-_SUBSCRIBERS = 40
-_EVENTS = 100
+_SUBSCRIBERS = 20
+_EVENTS = 60
 _ENDS = "event: run.cancelled"
 
 

@@ -74,9 +74,16 @@ def samples(sampler: Sampler, requests: Sequence[SampleRequest]) -> list[Sample]
     return [outcome for outcome in done if isinstance(outcome, Sample)]
 
 
+_ALONE: dict[Weights, dict[SampleRequest, tuple[list[int], list[float]]]] = {}
+"""Many tests compare with the same ones."""
+
+
 def alone(weights: Weights, each: SampleRequest) -> tuple[list[int], list[float]]:
-    (sample,) = samples(sampler_of(weights), [each])
-    return sample.ids, sample.logprobs
+    known = _ALONE.setdefault(weights, {})
+    if each not in known:
+        (sample,) = samples(sampler_of(weights), [each])
+        known[each] = sample.ids, sample.logprobs
+    return known[each]
 
 
 def mixed_requests(count: int) -> list[SampleRequest]:
