@@ -21,7 +21,7 @@ Split = Literal["train", "validation", "test"]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One problem. `task` is what the agent is told; `reference` is seen by judge and reward only."""
+    """One task for the agent. `task` is what it is given; `reference` is seen by judge and reward only."""
 
     id: str
     split: Split
@@ -82,7 +82,7 @@ class Episode(Protocol):
         """Tell the episode that it ended without a final tool call."""
 
     def outcome(self) -> Outcome:
-        """The facts of the attempt so far."""
+        """The facts of the episode so far."""
 
 
 class Environment(Protocol):
@@ -91,9 +91,9 @@ class Environment(Protocol):
     name: str
     default_max_turns: int
     default_judge: str
-    """Who scores the attempts of a run that names no judge; needs no key."""
+    """The judge of a run that names none; needs no key."""
     rubric: str
-    """What makes one attempt better than another, told to a judge that is a language model."""
+    """What makes one rollout better than another, for a judge that is a language model."""
 
     def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
         """Numbers `start` to `start + count` of a split's scenarios, the same for the same seed.
@@ -105,24 +105,24 @@ class Environment(Protocol):
         """A scenario without a reference, from a user's own task. Raises ValueError if it is unfit."""
 
     def episode(self, scenario: Scenario, max_turns: int | None = None) -> Episode:
-        """Open one attempt at the scenario."""
+        """Open an episode of the scenario."""
 
     def reward(self, outcome: Outcome, score: float) -> dict[str, float]:
         """Named parts whose sum is the reward; `score` in [0, 1] is the judge's verdict."""
 
     def success(self, outcome: Outcome, score: float) -> bool:
-        """Whether the attempt did the whole job: what success rates count."""
+        """Whether the episode did the whole job: what success rates count."""
 
     def answer(self, outcome: Outcome) -> dict[str, Json]:
-        """What `/ask` returns of an attempt: at least `answer`, `source_ids` and `success`."""
+        """What `/ask` returns of an episode: at least `answer`, `source_ids` and `success`."""
 
     def close(self) -> None:
-        """Give back files and connections."""
+        """Close files and connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewarded:
-    """What an attempt achieved: its scenario, its outcome, and the reward that training saw."""
+    """What a rollout achieved: its scenario, its outcome, and the reward that training saw."""
 
     scenario: Scenario
     outcome: Outcome
@@ -131,20 +131,20 @@ class Rewarded:
 
 @runtime_checkable
 class Reflective(Protocol):
-    """An environment that learns beside the policy. An instance belongs to one run, and its state to that run alone.
+    """An environment that learns with the policy. An instance belongs to one run, and its state to that run alone.
 
     The state is a function of its initial value and of what it reflected on, in that order: the stored trajectories
     of a run give its states again.
     """
 
     def showcase(self, seed: int) -> Scenario:
-        """The scenario that is tried once after every iteration, so that people see the agent change."""
+        """The scenario that is rolled out once after every iteration, so that people see the agent change."""
 
     def reflect(self, rewarded: Sequence[Rewarded]) -> None:
-        """Take in an iteration's attempts; episodes opened from now on see the change."""
+        """Take in an iteration's rollouts; episodes opened from now on see the change."""
 
     def state(self) -> dict[str, Json]:
         """What was learned so far, as JSON."""
 
     def restore(self, state: Mapping[str, Json]) -> None:
-        """Go on from what `state` gave. Raises ValueError for anything else."""
+        """Restore what `state` gave. Raises ValueError for anything else."""

@@ -1,4 +1,4 @@
-"""Many requests to one server at once, without what httpx's connection pool costs then.
+"""Many simultaneous requests to one server, without what httpx's connection pool costs then.
 
 For each request and each response that pool looks at all its idle connections, once for every idle connection. At 64
 conversations this was most of the time between the engine's reply and the next request.
@@ -10,7 +10,7 @@ import httpx
 
 
 class SinglePools(httpx.AsyncBaseTransport):
-    """Plain HTTP over as many connection pools as there are requests at once, used in turns.
+    """Plain HTTP over as many connection pools as there are simultaneous requests, used in turns.
 
     A pool has one connection, and opens another where its turn comes while it is busy.
     """

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """A part of an iteration. Progress, time and usage are told by phase."""
+    """A part of an iteration. Progress, time and usage are reported by phase."""
 
     ROLLOUT = "rollout"
     JUDGE = "judge"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _RETRIES = 2
 """Of one request, on connection errors, 429 and 5xx, with the client's back-off."""
 _RESTARTS = 6
-"""Of a rollout whose endpoint went away with what it remembers: the first turn must come from it as well."""
+"""Of a rollout whose endpoint restarted and lost what it remembered: all turns must come from one process."""
 _LONGEST_PAUSE_S = 15.0
 
 log = structlog.get_logger(__name__)

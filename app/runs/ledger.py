@@ -24,12 +24,12 @@ from training.phases import Phase
 from training.types import IterationResult, ScoredRollout
 
 OTHER = "other"
-"""Driven time that belongs to no finished phase: to begin, to save, and what was broken off."""
+"""Driven time that belongs to no finished phase: starting, saving, and interrupted work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A row to be. Wasted work has no seconds of its own: it was done beside other work."""
+    """A row to be. Wasted work has no seconds of its own: it was done alongside other work."""
 
     phase: str
     seconds: float = 0.0
@@ -123,7 +123,7 @@ async def save(session: AsyncSession, run_id: str, iteration: int, entries: Sequ
 
 
 async def save_unfinished(sessions: Sessions, lease: Lease, meter: Meter, seconds: float) -> None:
-    """Save what the iteration under way used so far, when the work on it stops. Raises LeaseLost."""
+    """Save what the current iteration used so far, when the work on it stops. Raises LeaseLost."""
     used = [Entry(phase, 0.0, usage) for phase, usage in meter.now.items()]
     entries = [*used, Entry(OTHER, seconds), *_lost(meter.lost)]
     async with sessions.begin() as session:

@@ -1,4 +1,4 @@
-"""Drives one run under a lease: builds what it needs, goes on where it was, saves what the learn loop yields."""
+"""Drives one run under a lease: builds what it needs, resumes where it was, saves what the learn loop yields."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""What the frontend is told about an iteration."""
+"""The data of an iteration's event, for the frontend."""
 
 from dataclasses import asdict
 from typing import Any
@@ -9,7 +9,7 @@ from training.types import IterationResult
 
 
 def iteration_data(result: IterationResult) -> dict[str, Any]:
-    """What is told of an iteration beside whose it is and when it ended."""
+    """The event's data, without whose iteration it is and when it ended."""
     return {
         "iteration": result.iteration,
         "status": RunStatus.RUNNING,

@@ -42,7 +42,7 @@ def judge_services(
 
 
 class StoredVerdicts:
-    """The table of verdicts. Without the database nothing is remembered, and judging goes on."""
+    """The table of verdicts. Without the database nothing is cached, and judging continues."""
 
     def __init__(self, sessions: Sessions, home: asyncio.AbstractEventLoop) -> None:
         self._sessions = sessions

@@ -37,7 +37,7 @@ class IterationRows:
     reflection: Row | None
     ledger: Sequence[ledger.Entry]
     event: Row
-    """What the event log tells of it."""
+    """What the event log says of it."""
 
 
 def iteration_rows(run: Run, result: IterationResult, used: Sequence[ledger.Entry]) -> IterationRows:
@@ -197,7 +197,7 @@ def _trajectory_rows(run: Run, result: IterationResult) -> Iterator[Row]:
 
 
 def scored_row(scored: ScoredRollout) -> Row:
-    """The columns that tell of a rollout and its verdict."""
+    """The columns of a rollout and its verdict."""
     return rollout_row(scored.rollout) | {
         "score": scored.score.value,
         "score_explanation": scored.score.explanation,
@@ -210,7 +210,7 @@ def scored_row(scored: ScoredRollout) -> Row:
 
 
 def rollout_row(rollout: Rollout) -> Row:
-    """The columns that tell of a rollout alone."""
+    """The columns of a rollout alone."""
     scenario, trajectory = rollout.scenario, rollout.trajectory
     metrics = trajectory.metrics
     return {

@@ -42,7 +42,7 @@ def build(config: Mapping[str, Json], data_dir: Path) -> Environment:
 
 
 class _EmailSearch:
-    """What both kinds of inbox share: how an attempt is paid and reported."""
+    """What both kinds of inbox share: how a rollout is rewarded and reported."""
 
     name = NAME
     default_max_turns = DEFAULT_MAX_TURNS

@@ -141,7 +141,7 @@ def _check_edge(edge: Edge, nodes: Mapping[str, Node]) -> None:
 
 
 def _distances(products: Iterable[str], incoming: Mapping[str, list[str]]) -> dict[str, int]:
-    """Breadth-first search against the edges, from all products at once."""
+    """Breadth-first search against the edges, from all products simultaneously."""
     distance = dict.fromkeys(products, 0)
     waiting = deque(distance)
     while waiting:

@@ -27,7 +27,7 @@ class Endpoint:
     api_key: str = field(repr=False)
     model: str
     remembers: bool = False
-    """It keeps the sampled ids of a conversation between its turns, and loses them if it is started again."""
+    """It keeps the sampled ids of a conversation between its turns, and loses them when it restarts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +53,15 @@ class BackendUnavailable(Exception):
 
 
 class NotAccepted(BackendUnavailable):
-    """A training was asked for, and the backend surely has not begun it."""
+    """A training was requested, and the backend surely has not begun it."""
 
 
 class JobForgotten(BackendUnavailable):
-    """The backend does not know the job any more; the policy's step tells whether it landed."""
+    """The backend no longer knows the job; the policy's step shows whether it landed."""
 
 
 class BackendRefused(Exception):
-    """The backend does not let us in; a retry would not either."""
+    """The backend refuses our credentials; a retry would not help."""
 
 
 class TrainingFailed(Exception):
@@ -69,7 +69,7 @@ class TrainingFailed(Exception):
 
 
 class StepConflict(Exception):
-    """The policy is at another step than the train request expected: somebody else trained it."""
+    """The policy is at another step than the train request expected: another client trained it."""
 
 
 class Policy(Protocol):
@@ -115,10 +115,10 @@ class Backend(Protocol):
         """The policy of that model, made from its base model if it is new."""
 
     async def checkpoints(self, project: str, name: str) -> frozenset[int]:
-        """The steps of that model which can be gone on from; none if there is no such model."""
+        """The steps of that model which training can continue from; none if there is no such model."""
 
     async def delete(self, model: ModelSpec) -> None:
         """Delete the model with all its checkpoints; nothing happens if there is none of that project and name."""
 
     async def close(self) -> None:
-        """Give back connections."""
+        """Close the connections."""

@@ -1,7 +1,7 @@
 """What the backends share that speak ART's training protocol: W&B's hosted one, our engine, ART's local one behind us.
 
 ART's own client carries the requests. Its `ServerlessBackend` is not used: it keeps the job's id to itself, waits
-without a deadline, and after a lost reply nobody knows whether anything was trained.
+without a deadline, and after a lost reply it is unknown whether anything was trained.
 """
 
 import asyncio
@@ -39,19 +39,19 @@ _FAILURES = {
 _REFUSED = (400, 404, 409, 413, 422)
 """Statuses of a request that would be refused again."""
 _UNREAD = (401, 403, 429)
-"""Statuses of a request that nothing was done about."""
+"""Statuses of a request that the server did not act on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Who is asked: `base_url` ends in /v1, `name` is for messages."""
+    """A server of the protocol: `base_url` ends in /v1, `name` is for messages."""
 
     name: str
     base_url: str
     api_key: str = field(repr=False)
     request_timeout_s: float = 600.0
     key_setting: str | None = None
-    """Where our key comes from; then a server that does not take it is not asked again."""
+    """The setting that our key comes from; a server that refuses the key is then not asked again."""
 
     async def open(self) -> "Client":
         """A connection of ART's client. Import of ART takes seconds the first time."""
@@ -192,7 +192,7 @@ class HostedPolicy(ABC):
         return TrainOutcome(data["step"], data["metrics"])
 
     async def metrics(self, step: int) -> dict[str, float]:
-        """What is kept beside the checkpoint about its training."""
+        """What is kept with the checkpoint about its training."""
         with self._server.translated():
             async for checkpoint in self._client.models.checkpoints.list(model_id=self._model.id, order="desc"):
                 if checkpoint.step == step:
@@ -203,10 +203,10 @@ class HostedPolicy(ABC):
         """Delete all checkpoints but these and the newest; returns the deleted steps."""
         with self._server.translated():
             steps = [c.step async for c in self._client.models.checkpoints.list(model_id=self._model.id)]
-            doomed = sorted(set(steps) - keep - {max(steps, default=0)})
-            if doomed:
-                await self._client.models.checkpoints.delete(model_id=self._model.id, steps=doomed)
-        return doomed
+            to_delete = sorted(set(steps) - keep - {max(steps, default=0)})
+            if to_delete:
+                await self._client.models.checkpoints.delete(model_id=self._model.id, steps=to_delete)
+        return to_delete
 
 
 def _said(error: Any) -> str:

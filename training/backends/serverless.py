@@ -44,7 +44,7 @@ OPTIONS = frozenset(
         "scale_rewards",
     }
 )
-"""Of a train request, beside the learning rate: those of ART's `ExperimentalTrainingConfig`."""
+"""Of a train request, besides the learning rate: those of ART's `ExperimentalTrainingConfig`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class ServerlessPolicy(HostedPolicy):
                 raise BackendUnavailable(f"{self._server.name} lists checkpoints up to step {now}, not {step} yet")
             await asyncio.sleep(self._poll_s)
         if now > step:
-            raise StepConflict(f"the policy is at step {now}, not {step}: somebody else trained it")
+            raise StepConflict(f"the policy is at step {now}, not {step}: another client trained it")
 
 
 def _means(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:

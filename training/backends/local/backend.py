@@ -1,4 +1,4 @@
-"""The backend `local`: ART's own local training (vLLM, Unsloth), in a process of its own (`local_server.py`).
+"""The backend `local`: ART's own local training (vLLM, Unsloth), in a process of its own (`server.py`).
 
 Importing it patches asyncio for the whole process (`nest_asyncio`) and changes how processes are started, so the
 service never does; it speaks to that process as it does to our engine.

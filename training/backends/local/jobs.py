@@ -63,7 +63,7 @@ class LocalJobs:
             await job.tell("training_started")
             try:
                 ended = await work()
-            except Exception as error:  # whatever vLLM, Unsloth or CUDA raise: it is told to who follows the job
+            except Exception as error:  # whatever vLLM, Unsloth or CUDA raise: it is reported to those who follow it
                 await job.tell("training_failed", error_message=f"{type(error).__name__}: {error}")
             else:
                 await job.tell("training_ended", **ended)

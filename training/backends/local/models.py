@@ -1,6 +1,6 @@
 """The models of ART's local backend in one directory, one of them on the GPU at a time.
 
-What is added to ART: torn checkpoints are set aside before anybody reads the step, and a training names the step that
+What is added to ART: torn checkpoints are set aside before the step is read, and a training names the step that
 it expects. A model lies under `ROOT/PROJECT/models/NAME`, its checkpoints under `checkpoints/STEP` there.
 """
 

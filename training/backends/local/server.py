@@ -139,9 +139,9 @@ async def _serve(models: LocalModels, arguments: argparse.Namespace) -> None:
         await asyncio.sleep(0.01)
     if server.started:
         port = server.servers[0].sockets[0].getsockname()[1]
-        beside = arguments.ready_file.with_suffix(".new")
-        beside.write_text(json.dumps({"port": port, "pid": os.getpid()}))
-        beside.rename(arguments.ready_file)
+        draft = arguments.ready_file.with_suffix(".new")
+        draft.write_text(json.dumps({"port": port, "pid": os.getpid()}))
+        draft.rename(arguments.ready_file)
     await serving
     await models.close()
 

@@ -10,7 +10,7 @@ ADAPTER, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 
 def quarantine(checkpoints: Path) -> list[Path]:
-    """Rename the torn ones of a model's checkpoints to `*.torn`; returns where they are now. Nobody may be training."""
+    """Rename the torn ones of a model's checkpoints to `*.torn`; returns where they are now. No training may run."""
     if not checkpoints.is_dir():
         return []
     numbered = (each for each in sorted(checkpoints.iterdir()) if each.is_dir() and each.name.isdigit())
