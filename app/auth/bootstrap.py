@@ -1,4 +1,4 @@
-"""The first operator key, written straight into the database: whoever can reach that needs no key."""
+"""Creates the first operator key directly in the database, which needs no API key."""
 
 from contextlib import AsyncExitStack
 

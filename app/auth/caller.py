@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from app.auth.scopes import Scope
 
 ANY_PROJECT = "*"
-"""The project of keys that see every project; no project can be called so."""
+"""The project of keys that see all projects. No project can have this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,20 +13,20 @@ class Caller:
     """Who makes a request."""
 
     actor: str
-    """As events name it: `key:PREFIX`, or `local` where no keys are needed."""
+    """The name in events: `key:PREFIX`, or `local` if no keys are required."""
     project: str | None
-    """The one project whose things the caller sees; None: all."""
+    """The only project that the caller sees; None: all."""
     scopes: frozenset[Scope]
 
     @property
     def namespace(self) -> str:
-        """Where the caller's own names, such as idempotency keys, lie: apart from those of other projects."""
+        """The namespace of names such as idempotency keys, separate for each project."""
         return self.project or ANY_PROJECT
 
     def sees(self, project: str | None) -> bool:
-        """Whether things of that project are the caller's."""
+        """Whether the caller has access to this project."""
         return self.project is None or self.project == project
 
 
 LOCAL = Caller("local", None, frozenset(Scope))
-"""Whoever reaches a service that needs no keys: it listens on loopback only."""
+"""Every caller of a service that requires no keys, because it listens on loopback only."""

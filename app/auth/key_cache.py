@@ -1,6 +1,6 @@
-"""Whose key is it? Keys are looked up by their hash and kept for a few seconds, so that few requests ask the database.
+"""Finds the caller of a key. Keys are looked up by their hash and cached for a few seconds, which saves most queries.
 
-What is kept is the bound on how long a revoked key is still taken, on every replica.
+The cache time is also how long a replica can still accept a revoked key.
 """
 
 import hmac
@@ -21,7 +21,7 @@ from app.db.tables import ApiKey
 from app.errors import Unauthorized
 
 KEPT_S = 4.0
-"""How long a key that was found is taken without asking again; revocation is promised within 5 s."""
+"""How long a key is cached; revocation is guaranteed within 5 s."""
 _SAVE_USE_EVERY_S = 60.0
 _OPERATOR = Caller("key:operator", None, frozenset(Scope))
 """Who calls with the key from the settings."""
@@ -29,7 +29,7 @@ _OPERATOR = Caller("key:operator", None, frozenset(Scope))
 
 @dataclass
 class KeyCache:
-    """The keys that this process takes."""
+    """The keys that this process accepts."""
 
     keys: Keys
     operator_hash: str | None = None

@@ -1,4 +1,4 @@
-"""API keys: how they look, and all SQL about them. The database holds only their hashes."""
+"""API keys: their format, and all SQL about them. The database only holds their hashes."""
 
 import hashlib
 import re
@@ -24,12 +24,12 @@ _USED_EVERY = timedelta(minutes=1)
 
 
 def new_key() -> str:
-    """A key that nobody can guess: `ll_` and 32 random bytes in base64url."""
+    """A new random key: `ll_` and 32 random bytes in base64url."""
     return f"ll_{secrets.token_urlsafe(_RANDOM_BYTES)}"
 
 
 def well_formed(key: str) -> bool:
-    """Whether it could be one of ours at all."""
+    """Whether it has the format of a key."""
     return _FORM.fullmatch(key) is not None
 
 
@@ -40,7 +40,7 @@ def hash_of(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A key that was just made: the only time that it is there to read."""
+    """A new key, the only time that it can be read."""
 
     row: ApiKey
     key: str
@@ -55,7 +55,7 @@ class Keys:
     async def create(
         self, *, project: str, name: str, scopes: Iterable[Scope], expires_days: int | None = None
     ) -> NewKey:
-        """Make a key to a project, or with `*` to all."""
+        """Create a key for a project, or with `*` for all."""
         key = new_key()
         row = ApiKey(
             id=str(ULID()),
@@ -73,7 +73,7 @@ class Keys:
         return NewKey(row, key)
 
     async def list(self, of: Caller, *, before: str | None, limit: int) -> Sequence[ApiKey]:
-        """The newest first, revoked and expired ones too; `before` is a key's id."""
+        """Newest first, including revoked and expired ones; `before` is the id of a key."""
         query = select(ApiKey).order_by(ApiKey.id.desc()).limit(limit)
         if of.project is not None:
             query = query.where(ApiKey.project == of.project)
@@ -83,7 +83,7 @@ class Keys:
             return (await session.execute(query)).scalars().all()
 
     async def revoke(self, of: Caller, key_id: str) -> ApiKey:
-        """End a key; the time of its first revocation stays. Raises NotFound."""
+        """Revoke a key; revoking it again keeps the first time. Raises NotFound."""
         end = update(ApiKey).where(ApiKey.id == key_id)
         if of.project is not None:
             end = end.where(ApiKey.project == of.project)

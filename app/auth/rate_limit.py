@@ -1,11 +1,11 @@
-"""How many requests a caller may make: a token bucket each, in this process (two replicas allow twice as much)."""
+"""Limits the request rate: a token bucket per caller, in this process (two replicas allow twice as much)."""
 
 import time
 from collections.abc import Callable
 
 
 class RateLimit:
-    """`per_s` requests a second in the long run and `burst` at once, for each caller."""
+    """`per_s` sustained requests per second and bursts of `burst`, per caller."""
 
     def __init__(self, per_s: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_s = per_s
@@ -15,7 +15,7 @@ class RateLimit:
         """Tokens and when they were counted, by caller: only keys that exist get here, so there are never many."""
 
     def take(self, who: str) -> float:
-        """Take a token. 0.0, or the seconds until there is one."""
+        """Take a token; returns 0.0, or the seconds until there is one."""
         now = self._clock()
         tokens, counted_at = self._buckets.get(who, (float(self._burst), now))
         tokens = min(self._burst, tokens + (now - counted_at) * self._per_s)

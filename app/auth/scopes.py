@@ -1,4 +1,4 @@
-"""What a key may do, and what a request needs. Pure."""
+"""What a key allows, and what a request needs. Pure functions."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -6,17 +6,17 @@ from typing import Any
 
 
 class Scope(StrEnum):
-    """One does not include another: a key that reads and writes has both."""
+    """Scopes do not include each other: a key that reads and writes has both."""
 
     READ = "read"
     WRITE = "write"
-    """Whatever changes something or lets a model work."""
+    """Everything that changes something or uses a model."""
     OPERATOR = "operator"
-    """Make and revoke keys."""
+    """Create and revoke keys."""
 
 
 PUBLIC = frozenset({"/", "/health/live", "/health/ready", "/docs", "/docs/oauth2-redirect", "/openapi.json"})
-"""Paths that need no key; every other one does, also one that is added later."""
+"""Paths that need no key. All others do, including any added later."""
 DOCUMENTATION_FILES = "/static-offline-docs/"
 """What the documentation page loads."""
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -31,7 +31,7 @@ def route_path(scope: Mapping[str, Any]) -> str:
 
 
 def is_public(path: str) -> bool:
-    """Whether anybody may ask for the path."""
+    """Whether the path needs no key."""
     return path in PUBLIC or path.startswith(DOCUMENTATION_FILES)
 
 

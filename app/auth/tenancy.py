@@ -1,4 +1,4 @@
-"""A project's key finds only what belongs to its project; all else is as if it did not exist.
+"""The key of a project only sees what belongs to the project; everything else is as if it did not exist.
 
 Whatever a path names by id is looked at here, before its handler runs. Handlers see to what their bodies name.
 """
@@ -43,7 +43,7 @@ OWNED: Mapping[str, Owned] = {
 
 
 class KnownRuns:
-    """Which runs were found to be of which project. That never changes, and of a deleted one nothing is found."""
+    """Remembers which project a run belongs to. This never changes, and a deleted run is not found anyway."""
 
     def __init__(self) -> None:
         self._found: set[tuple[str, str]] = set()
@@ -60,7 +60,7 @@ class KnownRuns:
 
 
 async def require(sessions: Sessions, caller: Caller, owned: Owned, id: str) -> None:
-    """Raises NotFound if that is not the caller's: the same as if it did not exist."""
+    """Raises NotFound if it is not the caller's, exactly as if it did not exist."""
     if caller.project is None:
         return
     project = None

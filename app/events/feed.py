@@ -2,7 +2,7 @@
 
 One connection listens for NOTIFY, which only hints: what is sent while it is away is lost. So every reader goes by
 sequence number, and one query a second looks how far all watched runs are: it finds the events whose hint was lost,
-and the progress that watchers are told between two events.
+and the progress that watchers see between two events.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ from app.events.progress import Moved, Place, places_of
 from app.events.stream_limit import StreamPlaces
 
 LOOK_S = 1.0
-"""Between two looks: about how long an event can go unseen after a lost hint, and how often progress is told at
-most."""
+"""Polling interval: how long an event can go unseen after a lost notification, and the minimum time between progress
+messages."""
 _KEEP_ALIVE_S = 5.0
 _KEPT = 500
 """Newest events of a watched run that are kept in memory."""
 _AT_ONCE = 200
 _RECONNECT_S = (0.05, 1.0)
-"""Before the listener connects again: at first, and at most; twice as long each time."""
+"""Delays before the listener reconnects: the first one, and the maximum; each is twice as long as the one before."""
 
 log = structlog.get_logger(__name__)
 
@@ -88,18 +88,18 @@ class EventFeed:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Begin to listen and to look."""
+        """Start listening and polling."""
         self._tasks.add(asyncio.create_task(self._listen_for_ever(), name="event-listener"))
         self._tasks.add(asyncio.create_task(self._look_for_ever(), name="event-looker"))
 
     def end(self) -> None:
-        """End all watching: the service is about to stop, and a stream has no end of its own."""
+        """End all streams, which would not end by themselves: the service is about to stop."""
         self._ended = True
         for tail in self._tails.values():
             tail.wake()
 
     async def close(self) -> None:
-        """Stop listening and looking."""
+        """Stop listening and polling."""
         self.end()
         tasks = set(self._tasks)
         for task in tasks:
@@ -217,7 +217,7 @@ class EventFeed:
         options = self._url.translate_connect_args(username="user", database="dbname") | dict(self._url.query)
         async with await psycopg.AsyncConnection.connect(**options, autocommit=True, connect_timeout=5) as connection:
             await connection.execute(f"LISTEN {CHANNEL}")
-            for run_id in list(self._tails):  # what came while nobody listened
+            for run_id in list(self._tails):  # what was missed while not listening
                 self._hint(run_id)
             async for notice in connection.notifies():
                 self._hint(notice.payload)

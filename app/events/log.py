@@ -11,7 +11,7 @@ from app.domain.event_types import EventType
 from app.webhooks.outbox import enqueue
 
 CHANNEL = "learnloop_events"
-"""Of NOTIFY: a hint with a run's id. Whoever listens reads by sequence number, and polls as well."""
+"""Channel of NOTIFY: a hint with the id of a run. Listeners read by sequence number, and also poll."""
 
 
 async def append(

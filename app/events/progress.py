@@ -1,4 +1,4 @@
-"""How far watched runs are between two events: read from their rows, never kept."""
+"""Progress of watched runs between events: read from their rows, never stored as events."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How far a run is: its newest event, and what it does now; None if nobody drives it."""
+    """The newest event of a run, and its current progress; None if no worker drives it."""
 
     event_seq: int
     moved: Moved | None
 
 
 async def places_of(sessions: Sessions, run_ids: Collection[str]) -> dict[str, Place]:
-    """By run; a run that is not there any more has none."""
+    """By run; deleted runs are missing."""
     query = select(Run.id, Run.status, Run.event_seq, *_FIGURES).where(Run.id.in_(run_ids))
     async with sessions() as session:
         rows = (await session.execute(query)).all()

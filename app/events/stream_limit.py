@@ -1,4 +1,4 @@
-"""How many streams a caller may hold open at once, in this process (two replicas allow twice as many)."""
+"""Limits the open streams of each caller in this process (two replicas allow twice as many)."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ _RETRY_AFTER_S = 5
 
 
 class StreamPlaces:
-    """So many for each API key."""
+    """The same limit for every API key."""
 
     def __init__(self, per_key: int = STREAMS_PER_KEY) -> None:
         self._per_key = per_key
@@ -19,7 +19,7 @@ class StreamPlaces:
 
     @contextmanager
     def taken(self, key: str) -> Iterator[None]:
-        """Hold a place. Raises TooManyRequests if the key has all of its places."""
+        """Count one stream while the context is open. Raises TooManyRequests at the limit."""
         if self._taken[key] >= self._per_key:
             message = f"this API key has {self._per_key} streams open: close one first"
             raise TooManyRequests(message, retry_after_s=_RETRY_AFTER_S)

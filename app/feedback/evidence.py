@@ -1,4 +1,4 @@
-"""Evidence from feedback: what all events together say of each email, for judges and for the API."""
+"""Evidence from feedback: all events on each email together, for judges and for the API."""
 
 import asyncio
 import time
@@ -17,9 +17,9 @@ from judges.base import Evidence
 from judges.feedback import LOSSES, ONLINE, WINS
 
 _NEWEST = 2_000
-"""How many emails are evidence."""
+"""Maximum number of emails used as evidence."""
 _KEPT_S = 5.0
-"""For so long the same evidence is given again: an iteration's many groups are judged at once, and by the same."""
+"""Evidence is cached for this long, so that all groups of an iteration are judged by the same evidence."""
 _BEATEN = "beaten"
 """The other side of a preference."""
 
@@ -34,7 +34,7 @@ class StoredFeedback:
     """
 
     def __init__(self, sessions: Sessions, home: asyncio.AbstractEventLoop, run: Run) -> None:
-        """`home` is the loop on which the database is asked."""
+        """`home` is the event loop on which the database is queried."""
         self._sessions = sessions
         self._home = home
         graph = run.request["environment"]["config"].get("graph")

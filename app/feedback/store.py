@@ -17,12 +17,12 @@ from app.schemas.feedback import FeedbackEvent
 from judges.feedback import ONLINE
 
 _AHEAD = timedelta(minutes=5)
-"""How far a sender's clock may be ahead of ours."""
+"""How far the clock of a sender can be ahead of ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What became of one event. With an `error` it was not taken."""
+    """The result for one event. With an `error` it was not stored."""
 
     run_id: str | None = None
     duplicate: bool = False
@@ -32,7 +32,7 @@ class Taken:
 async def take(
     sessions: Sessions, events: Sequence[FeedbackEvent], source: str, sees: Callable[[str | None], bool]
 ) -> list[Taken]:
-    """Store the events that can be stored, in one transaction; what became of each, in their order.
+    """Store the valid events in one transaction; returns the result of each, in their order.
 
     `sees` tells whether the sender sees things of a project; what is not seen does not exist. An error is NotFound for
     a trajectory that does not exist, InvalidRequest for one that the event does not fit, Conflict for an event id that
@@ -165,7 +165,7 @@ async def _insert(session: AsyncSession, rows: Sequence[dict[str, Any]]) -> set[
         .on_conflict_do_nothing(index_elements=[Feedback.project, Feedback.event_id])
         .returning(Feedback.id)
     )
-    # Always in the same order: two requests with the same events would otherwise wait for each other.
+    # Always in the same order: otherwise two requests with the same events could deadlock.
     ordered = sorted(rows, key=lambda row: (row["project"], row["event_id"]))
     return set((await session.execute(add, ordered)).scalars())
 
@@ -189,10 +189,10 @@ def _taken(
     if row["id"] in new:
         return Taken(row["run_id"])
     compared = {"trajectory_id", "against_id", "type", "confidence", "source"}
-    # Who leaves the time to us sends another one every time.
+    # If the sender leaves the time to us, every repetition has another one.
     compared |= {"occurred_at"} if event.occurred_at is not None else set()
     before = stored[_key(row)]
     if differing := sorted(name for name in compared if getattr(before, name) != row[name]):
-        told = ", ".join("over" if name == "against_id" else name for name in differing)
-        return Taken(error=Conflict(f"Event {event.event_id!r} was already sent with a different {told}."))
+        fields = ", ".join("over" if name == "against_id" else name for name in differing)
+        return Taken(error=Conflict(f"Event {event.event_id!r} was already sent with a different {fields}."))
     return Taken(row["run_id"], duplicate=True)

@@ -128,7 +128,7 @@ class SharedEngine:
 
 
 class EngineProcess:
-    """The engine of one data directory. `start` returns at once; `address` waits until it listens."""
+    """The engine of one data directory. `start` returns immediately; `address` waits until it listens."""
 
     def __init__(self, settings: Settings, command: tuple[str, ...] | None = None) -> None:
         self._directory = settings.data_dir / "engine"

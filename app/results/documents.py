@@ -34,12 +34,12 @@ _CONTENT_TYPES = {
     "parquet": "application/vnd.apache.parquet",
 }
 _ROWS_AT_ONCE = 32
-"""Trajectories in memory at once, whole; so many make a row group."""
+"""Number of whole trajectories in memory at the same time, and per row group."""
 _FIGURES = ("split", "mode", "step", "scenarios", "success", "mean_reward", "malformed", "turns")
 
 
 class _Extent(NamedTuple):
-    """Which documents a run has."""
+    """The documents of a run."""
 
     iterations: int
     parts: Sequence[str]
@@ -52,13 +52,13 @@ def content_type(name: str) -> str:
 
 
 class Results:
-    """Reads the results of runs. `completed` tells of a run that it is about to be."""
+    """Reads the results of runs. `completed` means that the run is about to be completed."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
     async def names(self, run_id: str, *, completed: bool = False) -> list[str]:
-        """All there are, in the order in which they came. Raises NotFound."""
+        """All names, in the order in which the documents were produced. Raises NotFound."""
         extent = await self._extent(run_id, completed)
         names = [f"iter{number}_{part}" for number in range(extent.iterations) for part in extent.parts]
         return [*names, FINAL_EMAIL] if extent.has_final else names

@@ -1,7 +1,7 @@
 """The folder of a run's results, `<data_dir>/runs/<run id>/results`: a copy of the documents, for whoever reads files.
 
-The database has everything, so a disk that is full or read-only is told (`run.results_error`) and fails nothing; the
-next write that succeeds also writes what is missing.
+The database has everything, so a full or read-only disk is reported (`run.results_error`) and does not fail the run;
+the next write that succeeds also writes what is missing.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ log = structlog.get_logger(__name__)
 
 
 def results_folder(data_dir: Path, run_id: str) -> Path:
-    """Where the files of a run lie."""
+    """The folder with the files of a run."""
     return data_dir / "runs" / run_id / "results"
 
 
 def sizes(folder: Path) -> dict[str, int]:
-    """Bytes by name of the files that are there."""
+    """Size in bytes of each existing file, by name."""
     try:
         with os.scandir(folder) as entries:
             return {entry.name: entry.stat().st_size for entry in entries}
@@ -76,7 +76,7 @@ async def _write(path: Path, pieces: AsyncIterator[bytes]) -> None:
             await asyncio.to_thread(file.write, piece)
         await asyncio.to_thread(_publish, file, path)
     finally:
-        with suppress(OSError):  # of a full disk, which was told above
+        with suppress(OSError):  # the full disk was reported above
             file.close()
         unfinished.unlink(missing_ok=True)
 

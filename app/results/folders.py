@@ -12,7 +12,7 @@ from app.db.session import Sessions
 from app.db.tables import Run
 
 _DATABASE_FILE = ".database"
-"""Says which database the runs of the folders beside it are in."""
+"""A file that names the database to which the runs of the sibling folders belong."""
 _RUN_ID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
 _AT_ONCE = 1_000
 
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 async def remove_folder(data_dir: Path, run_id: str) -> None:
-    """All files of a run. What cannot be removed now is removed at a next start."""
+    """All files of a run. What cannot be removed now is removed at the next start."""
     await asyncio.to_thread(shutil.rmtree, data_dir / "runs" / run_id, ignore_errors=True)
 
 

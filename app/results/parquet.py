@@ -32,7 +32,7 @@ _COLUMNS = {name: _kind(Trajectory.__table__.c[name]) for name in TrajectoryOut.
 
 
 class TrajectoryTable:
-    """A Parquet file under way; what `write` and `close` give, one after the other, is the file."""
+    """A Parquet file in progress: the concatenated results of `write` and `close` are the file."""
 
     def __init__(self) -> None:
         import pyarrow.parquet as pq  # type: ignore[import-untyped]
@@ -74,7 +74,7 @@ def _value(value: Any, kind: type) -> Any:
 
 
 class _Sink(io.RawIOBase):
-    """Keeps what is written until it is taken away."""
+    """Buffers what is written until it is taken."""
 
     def __init__(self) -> None:
         self._written: list[bytes] = []
@@ -87,6 +87,6 @@ class _Sink(io.RawIOBase):
         return len(self._written[-1])
 
     def taken(self) -> bytes:
-        """All that was written since the last time."""
+        """Everything written since the last call."""
         written, self._written = self._written, []
         return b"".join(written)

@@ -1,4 +1,4 @@
-"""The email that people are shown of an iteration: what the agent wrote for the showcase."""
+"""The sample email of an iteration: what the agent wrote for the showcase."""
 
 from collections.abc import Mapping
 from typing import Any

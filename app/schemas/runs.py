@@ -101,7 +101,7 @@ class EvaluationChoice(RequestPart):
     """Held-out evaluation. Each scenario gets one greedy rollout and `samples` sampled ones."""
 
     every: int = Field(default=_DEFAULTS.evaluation.every, ge=1, le=10_000)
-    """Evaluate on the validation scenarios every so many iterations."""
+    """Number of iterations between evaluations on the validation scenarios."""
     scenarios: int = Field(default=_DEFAULTS.evaluation.scenarios, ge=1, le=1_000)
     """Number of validation scenarios."""
     test_scenarios: int = Field(default=_DEFAULTS.evaluation.test_scenarios, ge=1, le=1_000)
@@ -188,7 +188,7 @@ class ForkRequest(LearnLoopRequest):
     """A new run that starts from a checkpoint of an existing run, with the request of that run except for the fields
     given here.
 
-    The new run trains a model of its own. Project, backend and environment name cannot be changed.
+    The new run trains a new model. Project, backend and environment name cannot be changed.
     """
 
     checkpoint: int | None = Field(default=None, ge=0, lt=2**31)

@@ -202,7 +202,7 @@ async def test_of_a_batch_the_good_events_are_kept_and_the_bad_told(outside: Out
     assert "no trajectory 'nobody'" in told["unknown"]
     assert "no trajectory 'nobody'" in told["over nobody"]
     assert "has no email" in told["unwritten"]
-    assert "no run '01K' that showed" in told["no run"]
+    assert "Run '01K' has no sample email" in told["no run"]
     assert "iteration 7" in told["no showcase"]
     assert "over itself" in told["itself"]
     assert "future" in told["soon"]
