@@ -8,13 +8,13 @@ from app.api.dependencies import CurrentCaller, CurrentService, IdCursor, Limit,
 from app.api.presentation import page
 from app.auth.tenancy import RUN, require
 from app.db.tables import WebhookEndpoint
+from app.domain.delivery_state import DeliveryState
 from app.errors import Forbidden
 from app.schemas import runs as schemas
 from app.schemas.webhooks import (
     AttemptOut,
     DeliveryBrief,
     DeliveryOut,
-    DeliveryState,
     EndpointChange,
     EndpointCreated,
     EndpointOut,

@@ -24,11 +24,14 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from app.db.json_text import StorableText
+from app.domain.delivery_state import DeliveryState
 from app.domain.run_state import LIVE, RunStatus
 
 Json = Any
 _LIVE = ", ".join(sorted(f"'{status}'" for status in LIVE))
 _KNOWN = ", ".join(sorted(f"'{status}'" for status in RunStatus))
+_DELIVERY_STATES = ", ".join(sorted(f"'{state}'" for state in DeliveryState))
+_PENDING = f"state = '{DeliveryState.PENDING}'"
 
 
 class Base(DeclarativeBase):
@@ -470,8 +473,8 @@ class WebhookDelivery(Base):
 
     __tablename__ = "webhook_delivery"
     __table_args__ = (
-        CheckConstraint("state IN ('delivered', 'failed', 'pending')", name="state"),
-        Index("ix_webhook_delivery_due", "next_attempt_at", postgresql_where=text("state = 'pending'")),
+        CheckConstraint(f"state IN ({_DELIVERY_STATES})", name="state"),
+        Index("ix_webhook_delivery_due", "next_attempt_at", postgresql_where=text(_PENDING)),
         Index("ix_webhook_delivery_run_id_state", "run_id", "state"),
         Index(
             "ix_webhook_delivery_turn",
@@ -479,7 +482,7 @@ class WebhookDelivery(Base):
             "endpoint_id",
             "event_seq",
             "seq",
-            postgresql_where=text("state = 'pending'"),
+            postgresql_where=text(_PENDING),
         ),
     )
 
@@ -495,7 +498,7 @@ class WebhookDelivery(Base):
     url: Mapped[str]
     body: Mapped[str]
     """The exact JSON text that is sent, on every attempt."""
-    state: Mapped[str] = mapped_column(Text, default="pending")
+    state: Mapped[str] = mapped_column(Text, default=DeliveryState.PENDING)
     attempts: Mapped[int] = mapped_column(default=0)
     next_attempt_at: Mapped[datetime] = mapped_column(server_default=func.now())
     last_error: Mapped[str | None]

@@ -1,15 +1,15 @@
 """Bodies of the requests and responses about webhooks."""
 
 from datetime import datetime
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
+from app.domain.delivery_state import DeliveryState
 from app.schemas.base import RequestBody, ResponseModel
 from app.schemas.runs import Name, WebhookEvents, WebhookUrl
 
 MAX_OVERLAP_HOURS = 72
-DeliveryState = Literal["pending", "delivered", "failed"]
 
 
 class EndpointRequest(RequestBody):

@@ -1,4 +1,4 @@
-"""What was sent to endpoints and how it went; sending it again."""
+"""Deliveries and their attempts: listing, redelivery and replay."""
 
 from collections.abc import Sequence
 
@@ -7,13 +7,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.session import Sessions
 from app.db.tables import Event, Run, WebhookAttempt, WebhookDelivery, WebhookEndpoint
+from app.domain.delivery_state import DeliveryState
 from app.errors import Conflict, NotFound
 from app.webhooks.endpoints import require
-from app.webhooks.outbox import delivery, event_body, hears_of, wants
+from app.webhooks.outbox import covers_run, delivery, event_body, subscribes_to
 
-REPLAY_AT_ONCE = 500
-"""Events of a run's log that one replay looks at."""
-_QUEUED_AGAIN = {"state": "pending", "attempts": 0, "next_attempt_at": func.now(), "delivered_at": None}
+REPLAY_BATCH = 500
+"""Events of a run's log that one replay request queues at most."""
+_QUEUED_AGAIN = {"state": DeliveryState.PENDING, "attempts": 0, "next_attempt_at": func.now(), "delivered_at": None}
 
 
 class Deliveries:
@@ -23,7 +24,7 @@ class Deliveries:
         self._sessions = sessions
 
     async def listed(
-        self, endpoint_id: str, *, state: str | None, before: int | None, limit: int
+        self, endpoint_id: str, *, state: DeliveryState | None, before: int | None, limit: int
     ) -> Sequence[WebhookDelivery]:
         """An endpoint's deliveries, the newest first. Raises NotFound."""
         query = select(WebhookDelivery).where(WebhookDelivery.endpoint_id == endpoint_id)
@@ -37,15 +38,15 @@ class Deliveries:
 
     async def get(self, id: str) -> tuple[WebhookDelivery, Sequence[WebhookAttempt]]:
         """A delivery and its attempts in order. Raises NotFound."""
-        tries = select(WebhookAttempt).where(WebhookAttempt.delivery_id == id).order_by(WebhookAttempt.number)
+        attempts = select(WebhookAttempt).where(WebhookAttempt.delivery_id == id).order_by(WebhookAttempt.number)
         async with self._sessions() as session:
-            return await _delivery(session, id), (await session.execute(tries)).scalars().all()
+            return await _delivery(session, id), (await session.execute(attempts)).scalars().all()
 
     async def redeliver(self, id: str) -> WebhookDelivery:
-        """Send a delivery again, with all its attempts before it. Raises NotFound; Conflict if its endpoint takes none.
+        """Queue a delivery again with the full retry schedule. Raises NotFound; Conflict if its endpoint is disabled or
+        deleted.
 
-        It keeps its id and its bytes, so that the receiver can tell that it knows it. One that waits already is only
-        due at once.
+        It keeps its id and its bytes, so that the receiver can recognise it. A pending one only becomes due now.
         """
         async with self._sessions.begin() as session:
             row = await _delivery(session, id)
@@ -55,20 +56,20 @@ class Deliveries:
             return await _delivery(session, id)
 
     async def replay(self, endpoint_id: str, run_id: str, after_seq: int) -> tuple[int, int | None]:
-        """Send a run's events after that number to an endpoint: those sent before again, the others for the first time.
+        """Send a run's events with a greater `seq` to an endpoint, whether or not they were sent before.
 
-        How many were queued, and the number to go on after: there may be more. None: those were all. Raises NotFound,
+        Returns how many were queued, and the `after_seq` of the next batch; None: there are no more. Raises NotFound or
         Conflict.
         """
         async with self._sessions.begin() as session:
             url = (await _require_enabled(session, endpoint_id)).url
-            await _require_hears(session, endpoint_id, run_id)
-            events = await _wanted_events(session, endpoint_id, run_id, after_seq)
+            await _require_covered(session, endpoint_id, run_id)
+            events = await _subscribed_events(session, endpoint_id, run_id, after_seq)
             known = await _queue_again(session, endpoint_id, run_id, [event.seq for event in events])
             new = [delivery(event, endpoint_id, url, event_body(event)) for event in events if event.seq not in known]
             if new:
                 await session.execute(insert(WebhookDelivery), new)
-        return len(events), events[-1].seq if len(events) == REPLAY_AT_ONCE else None
+        return len(events), events[-1].seq if len(events) == REPLAY_BATCH else None
 
 
 async def _delivery(session: AsyncSession, id: str) -> WebhookDelivery:
@@ -87,29 +88,29 @@ async def _require_enabled(session: AsyncSession, id: str | None) -> WebhookEndp
     return endpoint
 
 
-async def _require_hears(session: AsyncSession, endpoint_id: str, run_id: str) -> None:
-    hearing = (
+async def _require_covered(session: AsyncSession, endpoint_id: str, run_id: str) -> None:
+    covered = (
         select(Run.id)
-        .join(WebhookEndpoint, hears_of(run_id, Run.model_project))
+        .join(WebhookEndpoint, covers_run(run_id, Run.model_project))
         .where(Run.id == run_id, WebhookEndpoint.id == endpoint_id)
     )
-    if (await session.execute(hearing)).scalar_one_or_none() is None:
+    if (await session.execute(covered)).scalar_one_or_none() is None:
         raise NotFound(f"There is no run {run_id!r} whose events this webhook receives.")
 
 
-async def _wanted_events(session: AsyncSession, endpoint_id: str, run_id: str, after_seq: int) -> Sequence[Event]:
+async def _subscribed_events(session: AsyncSession, endpoint_id: str, run_id: str, after_seq: int) -> Sequence[Event]:
     query = (
         select(Event)
         .join(WebhookEndpoint, WebhookEndpoint.id == endpoint_id)
-        .where(Event.run_id == run_id, Event.seq > after_seq, wants(Event.type))
+        .where(Event.run_id == run_id, Event.seq > after_seq, subscribes_to(Event.type))
         .order_by(Event.seq)
-        .limit(REPLAY_AT_ONCE)
+        .limit(REPLAY_BATCH)
     )
     return (await session.execute(query)).scalars().all()
 
 
 async def _queue_again(session: AsyncSession, endpoint_id: str, run_id: str, seqs: Sequence[int]) -> set[int]:
-    """Queue the deliveries that these events have; the numbers of those events."""
+    """Queue the existing deliveries of these events again; returns the `seq` of those events."""
     mine = (
         WebhookDelivery.endpoint_id == endpoint_id,
         WebhookDelivery.run_id == run_id,
@@ -117,6 +118,6 @@ async def _queue_again(session: AsyncSession, endpoint_id: str, run_id: str, seq
     )
     known = select(WebhookDelivery.event_seq).where(*mine)
     found = {seq for seq in (await session.execute(known)).scalars() if seq is not None}
-    settled = update(WebhookDelivery).where(*mine, WebhookDelivery.state != "pending")
+    settled = update(WebhookDelivery).where(*mine, WebhookDelivery.state != DeliveryState.PENDING)
     await session.execute(settled.values(_QUEUED_AGAIN))
     return found

@@ -1,7 +1,7 @@
-"""Sends the deliveries that lie in the database: in order per run and receiver, at least once, with bounded retries.
+"""Sends the deliveries stored in the database: in order per run and receiver, at least once, with bounded retries.
 
-Any number of dispatchers may work on one database. A delivery is hidden for a while when it is taken, so that a
-service that dies between sending and noting it sends it again, under the same id and with the same bytes.
+Any number of dispatchers may work on one database. A claimed delivery is hidden from the others for the visibility
+timeout: if a dispatcher dies before it records the attempt, the delivery is sent again with the same id and bytes.
 """
 
 import asyncio
@@ -14,16 +14,16 @@ import structlog
 
 from app.db.session import Sessions
 from app.errors import DATABASE_DOWN
-from app.webhooks.queue import Taken, note, take
-from app.webhooks.retries import PAUSES_S, pause_s
-from app.webhooks.sender import Reply, Sender
+from app.webhooks.queue import ClaimedDelivery, claim, record_attempt
+from app.webhooks.retries import RETRY_DELAYS_S, retry_delay_s
+from app.webhooks.sender import Sender, SendResult
 
 CONCURRENCY = 64
-"""Deliveries that one dispatcher sends at once: many receivers that hang must not have all places."""
-_NOTING = 3
-"""Of these, how many use the database at once: its connections are the API's too."""
-HIDE_S = 60.0
-"""More than an attempt takes."""
+"""Deliveries that one dispatcher sends concurrently: enough that a few receivers that hang do not use all slots."""
+_RECORDING = 3
+"""How many of them record attempts concurrently: the API shares the database connections."""
+VISIBILITY_TIMEOUT_S = 60.0
+"""Longer than an attempt can take."""
 _POLL_S = 1.0
 _GRACE_S = 2.0
 
@@ -31,27 +31,27 @@ log = structlog.get_logger(__name__)
 
 
 class Dispatcher:
-    """One sender. `start` before use, `close` after; `wake` when a delivery was written."""
+    """Call `start` before use and `close` after it; `wake` when a delivery was written."""
 
     def __init__(
         self,
         sessions: Sessions,
         sender: Sender,
         *,
-        pauses_s: Sequence[float] = PAUSES_S,
-        hide_s: float = HIDE_S,
+        retry_delays_s: Sequence[float] = RETRY_DELAYS_S,
+        visibility_timeout_s: float = VISIBILITY_TIMEOUT_S,
         concurrency: int = CONCURRENCY,
     ) -> None:
         self._sessions = sessions
         self._sender = sender
-        self._pauses_s = pauses_s
-        self._hide_s = hide_s
+        self._retry_delays_s = retry_delays_s
+        self._visibility_timeout_s = visibility_timeout_s
         self._concurrency = concurrency
         self._random = Random()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._sending: dict[asyncio.Task[None], str] = {}
-        self._noting = asyncio.Semaphore(_NOTING)
+        self._recording = asyncio.Semaphore(_RECORDING)
 
     def start(self) -> None:
         """Begin to send."""
@@ -62,7 +62,7 @@ class Dispatcher:
         self._wake.set()
 
     async def close(self, grace_s: float = _GRACE_S) -> None:
-        """Stop; what is on its way has `grace_s` to arrive, what was not sent waits for the next start."""
+        """Stop; attempts in flight have `grace_s` to finish, and everything else waits for the next start."""
         if self._task is None:
             return
         self._task.cancel()
@@ -82,51 +82,58 @@ class Dispatcher:
             try:
                 await self._send_due()
             except DATABASE_DOWN:
-                pass  # the API says so already; deliveries wait
+                pass  # the API reports it already; deliveries wait
             except Exception:
-                log.exception("webhooks could not be taken, trying again")
+                log.exception("webhook deliveries could not be claimed, retrying")
             with contextlib.suppress(TimeoutError):
                 # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the event.
                 async with asyncio.timeout(_POLL_S):
                     await self._wake.wait()
 
     async def _send_due(self) -> None:
-        """Begin to send what is due, as far as there are places. Each one's end wakes us for the next."""
-        places = self._concurrency - len(self._sending)
-        if places == 0:
+        """Start sending due deliveries while there are free slots. Each one that ends wakes the dispatcher."""
+        slots = self._concurrency - len(self._sending)
+        if slots == 0:
             return
         in_flight = Counter(self._sending.values())
-        last_attempt = len(self._pauses_s) + 1
-        for taken in await take(self._sessions, places, in_flight, hide_s=self._hide_s, last_attempt=last_attempt):
-            task = asyncio.create_task(self._deliver(taken), name=f"webhook-{taken.id}")
-            self._sending[task] = taken.group
+        last_attempt = len(self._retry_delays_s) + 1
+        due = await claim(
+            self._sessions,
+            slots,
+            in_flight,
+            visibility_timeout_s=self._visibility_timeout_s,
+            last_attempt=last_attempt,
+        )
+        for claimed in due:
+            task = asyncio.create_task(self._deliver(claimed), name=f"webhook-{claimed.id}")
+            self._sending[task] = claimed.group
             task.add_done_callback(self._sent)
 
     def _sent(self, task: asyncio.Task[None]) -> None:
         del self._sending[task]
         self._wake.set()
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("webhook's attempt was not noted", exc_info=error)
+            log.error("webhook attempt was not recorded", exc_info=error)
 
-    async def _deliver(self, taken: Taken) -> None:
-        reply = await self._sender.send(taken.receiver, taken.id, taken.started_at, taken.body)
-        pause = pause_s(taken.attempts, reply.asked_s, self._random, self._pauses_s)
-        _log(taken, reply, pause)
-        async with asyncio.timeout(self._hide_s):  # past it the delivery is anybody's
+    async def _deliver(self, claimed: ClaimedDelivery) -> None:
+        result = await self._sender.send(claimed.receiver, claimed.id, claimed.started_at, claimed.body)
+        delay_s = retry_delay_s(claimed.attempts, result.retry_after_s, self._random, self._retry_delays_s)
+        _log(claimed, result, delay_s)
+        async with asyncio.timeout(self._visibility_timeout_s):  # after it any dispatcher may claim the delivery
             while True:
                 try:
-                    async with self._noting:
-                        return await note(self._sessions, taken, reply, pause)
+                    async with self._recording:
+                        return await record_attempt(self._sessions, claimed, result, delay_s)
                 except DATABASE_DOWN:
-                    log.warning("webhook's outcome could not be saved, trying again", delivery=taken.id)
+                    log.warning("webhook attempt could not be saved, retrying", delivery=claimed.id)
                 await asyncio.sleep(_POLL_S)
 
 
-def _log(taken: Taken, reply: Reply, pause: float | None) -> None:
-    if reply.error is None:
+def _log(claimed: ClaimedDelivery, result: SendResult, delay_s: float | None) -> None:
+    if result.error is None:
         return
-    told = {"run_id": taken.run_id, "delivery": taken.id, "endpoint": taken.receiver.id, "error": reply.error}
-    if pause is None or reply.status == 410:
-        log.warning("webhook failed for good", **told)
+    details = {"run_id": claimed.run_id, "delivery": claimed.id, "endpoint": claimed.receiver.id, "error": result.error}
+    if delay_s is None or result.status == 410:
+        log.warning("webhook delivery failed permanently", **details)
     else:
-        log.info("webhook not delivered, trying again", **told)
+        log.info("webhook delivery failed, retrying", **details)

@@ -1,4 +1,4 @@
-"""Where events are sent: endpoints are made, changed and removed here, and their secrets with them."""
+"""Webhook endpoints: creating, changing and deleting them, and their secrets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ from app.security.secret_box import SecretBox
 from app.security.webhook_signing import new_secret
 from app.webhooks.outbox import body_text, rfc3339
 from app.webhooks.queue import disable
-from app.webhooks.sender import FRONTEND_ID, Receiver, Reply, Sender
+from app.webhooks.sender import FRONTEND_ID, Receiver, Sender, SendResult
 
 MAX_ENDPOINTS = 100
-"""Of a project, besides those of single runs: each event is written once for every one."""
+"""Per project, not counting those of single runs: each event is written once for every endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class NewEndpoint:
 
 
 class Endpoints:
-    """Endpoints in the database. What is about one endpoint raises NotFound if there is none with that id."""
+    """Endpoints in the database. Methods that take an endpoint's id raise NotFound if there is none."""
 
     def __init__(self, sessions: Sessions, box: SecretBox, guard: AddressGuard) -> None:
         self._sessions = sessions
@@ -42,8 +42,8 @@ class Endpoints:
         self._guard = guard
 
     async def create(self, request: EndpointRequest, default_project: str) -> NewEndpoint:
-        """Raises InvalidRequest if the URL may not be used, NotFound if the run is not there, Conflict if the project
-        has too many."""
+        """Raises InvalidRequest if the URL is not allowed, NotFound if there is no such run, Conflict if the project
+        has too many endpoints."""
         await self._check(request.url, ("body", "url"))
         async with self._sessions.begin() as session:
             project = request.project or default_project
@@ -54,20 +54,20 @@ class Endpoints:
             return self._add(session, request.url, request.events, project, request.run_id)
 
     async def check(self, hooks: Sequence[RunWebhook]) -> None:
-        """Before `attach`, and outside of its transaction. Raises InvalidRequest if one's URL may not be used."""
+        """Call before `attach`, outside of its transaction. Raises InvalidRequest if a URL is not allowed."""
         for number, hook in enumerate(hooks):
             await self._check(hook.url, ("body", "webhooks", number, "url"))
 
     async def attach(
         self, session: AsyncSession, run_id: str, project: str, hooks: Sequence[RunWebhook]
     ) -> list[NewEndpoint]:
-        """Endpoints of a run that is made in this transaction, in the order given. The URLs were checked."""
+        """Create the endpoints of a run that is created in this transaction, in the order given, with checked URLs."""
         return [self._add(session, hook.url, hook.events, project, run_id) for hook in hooks]
 
     async def listed(
         self, *, project: str | None, run_id: str | None, before: str | None, limit: int
     ) -> Sequence[WebhookEndpoint]:
-        """The newest first; those of one project, or all."""
+        """Newest first; those of one project, or of all projects."""
         query = select(WebhookEndpoint).order_by(WebhookEndpoint.id.desc()).limit(limit)
         if project is not None:
             query = query.where(WebhookEndpoint.project == project)
@@ -84,7 +84,7 @@ class Endpoints:
             return await require(session, id)
 
     async def change(self, id: str, change: EndpointChange) -> WebhookEndpoint:
-        """Another URL, other events, off or on. Raises InvalidRequest, Conflict."""
+        """Change the URL or the events, disable or enable. Raises InvalidRequest or Conflict."""
         if change.url is not None:
             await self._check(change.url, ("body", "url"))
         values: dict[str, Any] = change.model_dump(include={"url", "events"}, exclude_none=True, mode="json")
@@ -99,7 +99,7 @@ class Endpoints:
             return await require(session, id)
 
     async def remove(self, id: str) -> WebhookEndpoint:
-        """Delete an endpoint, which is returned; what waits for it is not sent any more. Raises Conflict."""
+        """Delete an endpoint and return it; its pending deliveries are not sent. Raises Conflict."""
         async with self._sessions.begin() as session:
             await _require_changeable(session, id)
             await disable(session, id, "the endpoint was deleted")
@@ -108,7 +108,7 @@ class Endpoints:
             return removed
 
     async def rotate(self, id: str, overlap_hours: float) -> NewEndpoint:
-        """A new secret; the one before it signs too for `overlap_hours`. Raises Conflict."""
+        """Make a new secret; messages are signed with the old one too for `overlap_hours`. Raises Conflict."""
         secret = new_secret()
         values = {
             "secret": self._box.seal(secret, id),
@@ -120,8 +120,8 @@ class Endpoints:
             await session.execute(update(WebhookEndpoint).where(WebhookEndpoint.id == id).values(values))
             return NewEndpoint(await require(session, id), secret)
 
-    async def test(self, id: str) -> Reply:
-        """Send a `webhook.test` now, once, and say how it went. No run's deliveries wait for it, nor it for them."""
+    async def test(self, id: str) -> SendResult:
+        """Send a `webhook.test` message now, once, independently of queued deliveries."""
         async with self._sessions() as session:
             endpoint = await require(session, id)
             now = (await session.execute(select(func.clock_timestamp()))).scalar_one()
@@ -150,7 +150,7 @@ class Endpoints:
 
 
 async def require(session: AsyncSession, id: str) -> WebhookEndpoint:
-    """The endpoint as it is now. Raises NotFound."""
+    """The endpoint's current state. Raises NotFound."""
     found = await session.get(WebhookEndpoint, id, populate_existing=True)
     if found is None:
         raise NotFound(f"There is no webhook {id!r}.")

@@ -1,4 +1,4 @@
-"""The endpoint that the operator sets: FRONTEND_URL hears of every iteration of every run."""
+"""The operator's endpoint: FRONTEND_URL receives every iteration of every run."""
 
 from pydantic import HttpUrl, SecretStr
 from sqlalchemy.dialects.postgresql import insert
@@ -10,15 +10,15 @@ from app.webhooks.queue import disable
 from app.webhooks.sender import FRONTEND_ID
 
 EVENTS = ("iteration.completed",)
-"""CoDreamer's frontend checks each body for an email and node scores: no other event has them."""
+"""CoDreamer's frontend expects an email and node scores in each body; no other event has them."""
 
 
 async def keep_frontend_endpoint(
     sessions: Sessions, url: HttpUrl | None, secret: SecretStr | None, box: SecretBox
 ) -> None:
-    """Bring the row in step with the settings; without FRONTEND_URL it is disabled.
+    """Update the row from the settings; without FRONTEND_URL it is disabled.
 
-    Services that start at once may each do this: it is one statement, and they have the same settings.
+    Several services may do this simultaneously: it is one statement, and they have the same settings.
     """
     async with sessions.begin() as session:
         if url is None:

@@ -1,4 +1,4 @@
-"""From an event to the deliveries it causes, in the event's own transaction."""
+"""Creates an event's deliveries, in the event's own transaction."""
 
 import json
 from collections.abc import Mapping
@@ -13,28 +13,32 @@ from app.db.tables import Event, Run, WebhookDelivery, WebhookEndpoint
 
 
 async def enqueue(session: AsyncSession, event: Event) -> None:
-    """Write a delivery for every endpoint that wants the event."""
-    wanting = (
+    """Write a delivery for every endpoint that subscribes to the event."""
+    subscribed = (
         select(WebhookEndpoint.id, WebhookEndpoint.url)
         .join(Run, Run.id == event.run_id)
-        .where(WebhookEndpoint.disabled_at.is_(None), hears_of(event.run_id, Run.model_project), wants(event.type))
+        .where(
+            WebhookEndpoint.disabled_at.is_(None),
+            covers_run(event.run_id, Run.model_project),
+            subscribes_to(event.type),
+        )
         # An endpoint that is deleted meanwhile would fail the event's transaction, which is the run's.
         .with_for_update(read=True, key_share=True, of=WebhookEndpoint)
     )
-    found = (await session.execute(wanting)).all()
+    found = (await session.execute(subscribed)).all()
     if found:
         body = event_body(event)
         await session.execute(insert(WebhookDelivery), [delivery(event, id, url, body) for id, url in found])
 
 
-def hears_of(run_id: str, project: SQLColumnExpression[str]) -> ColumnElement[bool]:
-    """Whether an endpoint is one of that run, or of all runs of its project."""
+def covers_run(run_id: str, project: SQLColumnExpression[str]) -> ColumnElement[bool]:
+    """Whether an endpoint is for that run, or for all runs of its project."""
     of_project = or_(WebhookEndpoint.project.is_(None), WebhookEndpoint.project == project)
     return or_(WebhookEndpoint.run_id == run_id, and_(WebhookEndpoint.run_id.is_(None), of_project))
 
 
-def wants(type: str | SQLColumnExpression[str]) -> ColumnElement[bool]:
-    """Whether an endpoint asked for events of that type."""
+def subscribes_to(type: str | SQLColumnExpression[str]) -> ColumnElement[bool]:
+    """Whether an endpoint subscribes to events of that type; one without a list subscribes to all."""
     return or_(func.jsonb_array_length(WebhookEndpoint.events) == 0, func.jsonb_exists(WebhookEndpoint.events, type))
 
 
@@ -53,7 +57,7 @@ def delivery(event: Event, endpoint_id: str, url: str, body: str) -> dict[str, A
 
 
 def event_body(event: Event) -> str:
-    """The JSON text that tells an event; the same for each call. The event's data stands beside the other members."""
+    """The JSON text of an event, the same on each call. The event's data is merged into the envelope."""
     envelope = {
         "type": event.type,
         "timestamp": rfc3339(event.occurred_at),

@@ -1,4 +1,4 @@
-"""Sends one message once, and says how that went."""
+"""Sends one message once and returns the result."""
 
 import asyncio
 import time
@@ -15,12 +15,12 @@ from app.db.tables import WebhookEndpoint
 from app.security.address_guard import AddressGuard, AddressRefused, GuardedTransport
 from app.security.secret_box import SecretBox, SecretUnreadable
 from app.security.webhook_signing import signed_headers
-from app.webhooks.retries import retry_after_s
+from app.webhooks.retries import parse_retry_after
 
 TIMEOUT_S = 15.0
-"""For one attempt in all, from the name's resolution to the reply's head."""
+"""For one whole attempt, from resolving the host name to the response headers."""
 FRONTEND_ID = "0" * 26
-"""Of the endpoint that FRONTEND_URL stands for."""
+"""The endpoint configured by FRONTEND_URL."""
 _WITH_RETRY_AFTER = (429, 503)
 
 log = structlog.get_logger(__name__)
@@ -28,12 +28,12 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """Where a message goes: an endpoint as it is now. `id` None: no endpoint, the URL is the operator's."""
+    """Where a message goes: an endpoint's current state. `id` None: no endpoint, the URL is the operator's."""
 
     id: str | None
     url: str
     secrets: tuple[bytes, ...] = ()
-    """Encrypted; each one signs."""
+    """Encrypted; the message is signed with each of them."""
 
     @classmethod
     def of(cls, endpoint: WebhookEndpoint, now: datetime) -> Self:
@@ -46,14 +46,14 @@ class Receiver:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """How an attempt went; `error` is None if the receiver took the message."""
+class SendResult:
+    """The result of an attempt; `error` is None if the receiver accepted the message."""
 
     seconds: float
     status: int | None
     error: str | None
-    asked_s: float | None = None
-    """What its Retry-After asks for."""
+    retry_after_s: float | None = None
+    """What the Retry-After header asked for."""
 
 
 class Sender:
@@ -68,16 +68,16 @@ class Sender:
         self._operators = _client(direct, timeout_s)
         self._users = _client(GuardedTransport(guard, direct), timeout_s)
 
-    async def send(self, receiver: Receiver, id: str, sent_at: datetime, body: str) -> Reply:
+    async def send(self, receiver: Receiver, id: str, sent_at: datetime, body: str) -> SendResult:
         """One attempt, signed as of `sent_at`. Whatever goes wrong is in the reply."""
         started = time.monotonic()
         status: int | None = None
-        asked_s: float | None = None
+        retry_after_s: float | None = None
         try:
             async with asyncio.timeout(self._timeout_s), self._post(receiver, id, sent_at, body) as response:
                 status = response.status_code
                 if status in _WITH_RETRY_AFTER:
-                    asked_s = retry_after_s(response.headers.get("retry-after"), datetime.now(UTC))
+                    retry_after_s = parse_retry_after(response.headers.get("retry-after"), datetime.now(UTC))
             error = None if 200 <= status < 300 else f"the receiver answered {status}"
         except (AddressRefused, SecretUnreadable) as refused:
             error = str(refused)
@@ -88,7 +88,7 @@ class Sender:
             if not isinstance(failed, httpx.HTTPError | httpx.InvalidURL):
                 log.exception("webhook could not be sent", delivery=id)
             error = f"{type(failed).__name__}: {failed}"
-        return Reply(time.monotonic() - started, status, error, asked_s)
+        return SendResult(time.monotonic() - started, status, error, retry_after_s)
 
     @asynccontextmanager
     async def _post(self, receiver: Receiver, id: str, sent_at: datetime, body: str) -> AsyncIterator[httpx.Response]:
@@ -100,7 +100,7 @@ class Sender:
             yield response
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         await self._users.aclose()
         await self._operators.aclose()
 

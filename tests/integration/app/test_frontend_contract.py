@@ -30,7 +30,7 @@ _PATIENCE_S = 120
 
 @pytest.fixture(autouse=True)
 def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "Dispatcher", partial(Dispatcher, pauses_s=(0.0,) * 5))
+    monkeypatch.setattr(service, "Dispatcher", partial(Dispatcher, retry_delays_s=(0.0,) * 5))
 
 
 async def _run(data_dir: Path, database_url: str, receiver: Frontend, script: Script, body: Any) -> Any:

@@ -195,7 +195,7 @@ async def test_a_replay_sends_old_events_again_and_unknown_ones_for_the_first_ti
 async def test_a_long_replay_goes_on_where_it_stopped(
     data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.webhooks.deliveries.REPLAY_AT_ONCE", 2)
+    monkeypatch.setattr("app.webhooks.deliveries.REPLAY_BATCH", 2)
     async with _service(data_dir, database_url) as (client, here):
         run_id = await here.run("learnloop")
         for _ in range(3):

@@ -17,7 +17,7 @@ from app.events.log import append
 from app.security.address_guard import AddressGuard
 from app.webhooks.deliveries import Deliveries
 from app.webhooks.dispatcher import Dispatcher
-from app.webhooks.retries import JITTER, PAUSES_S
+from app.webhooks.retries import JITTER, RETRY_DELAYS_S
 from tests.conditions import answered, until
 from tests.fakes.faulty_receiver import Fault, faulty_receiver
 from tests.integration.app.webhook_stage import Stage, stage
@@ -39,7 +39,7 @@ async def test_every_event_arrives_in_order_whatever_fails(database_url: str) ->
         endpoint = await here.endpoint(receiver.url)
         runs = [await here.run() for _ in range(5)]
         told = {(run_id, await here.event(run_id, number=number)) for number in range(16) for run_id in runs}
-        options: dict[str, Any] = {"timeout_s": 0.5, "hide_s": 1.5, "pauses_s": (0.01,) * 40}
+        options: dict[str, Any] = {"timeout_s": 0.5, "visibility_timeout_s": 1.5, "retry_delays_s": (0.01,) * 40}
         here.dispatcher(**options)
         for _ in range(6):
             victim = here.dispatcher(**options)
@@ -86,7 +86,7 @@ async def test_receivers_that_hang_hold_up_nobody_else(database_url: str) -> Non
         for run_id in [await here.run() for _ in range(5)]:
             for _ in range(2):
                 await here.event(run_id)
-        here.dispatcher(timeout_s=600, hide_s=1200, concurrency=8)
+        here.dispatcher(timeout_s=600, visibility_timeout_s=1200, concurrency=8)
 
         async def waiting() -> set[str | None]:
             return {row.endpoint_id for row in await here.deliveries() if row.state == "pending"}
@@ -107,7 +107,7 @@ async def test_the_table_of_retries_to_its_end_and_a_dead_letter_that_comes_back
         await here.event(run_id)
         [row] = await here.deliveries()
         dispatcher = here.dispatcher()
-        for number, planned in enumerate(PAUSES_S, 1):
+        for number, planned in enumerate(RETRY_DELAYS_S, 1):
             await _noted(here, row.id, number)
             [row], last = await here.deliveries(), (await here.attempts(row.id))[-1]
             assert (row.state, last.status) == ("pending", 500)
@@ -167,7 +167,7 @@ async def test_a_dispatcher_that_dies_leaves_a_trace_and_the_message_is_sent_aga
     async with stage(database_url) as here, faulty_receiver(lambda n: "hang" if n == 0 else "200 OK") as it:
         await here.endpoint(it.url)
         await here.event(await here.run())
-        killed = here.dispatcher(hide_s=0.2)
+        killed = here.dispatcher(visibility_timeout_s=0.2)
         await until(lambda: it.hanging == 1)
         await killed.close(grace_s=0)
         [begun] = await here.attempts()
@@ -183,10 +183,10 @@ async def test_a_message_that_kills_its_sender_is_given_up(database_url: str) ->
         await here.endpoint(it.url)
         await here.event(await here.run())
         for number in (1, 2):
-            killed = here.dispatcher(pauses_s=(0.0,), hide_s=0.0)
+            killed = here.dispatcher(retry_delays_s=(0.0,), visibility_timeout_s=0.0)
             await until(lambda: it.hanging >= number)  # noqa: B023
             await killed.close(grace_s=0)
-        here.dispatcher(pauses_s=(0.0,))
+        here.dispatcher(retry_delays_s=(0.0,))
         [row] = await here.settled()
         assert (row.state, row.last_error) == (
             "failed",
@@ -299,7 +299,7 @@ async def test_the_timestamp_is_the_attempts_own(database_url: str) -> None:
     async with stage(database_url) as here, faulty_receiver(lambda n: "500 Oops" if n == 0 else "200 OK") as it:
         await here.endpoint(it.url)
         await here.event(await here.run())
-        here.dispatcher(pauses_s=(1.5,))
+        here.dispatcher(retry_delays_s=(1.5,))
         await here.settled()
         first, second = (int(arrival.headers["webhook-timestamp"]) for arrival in it.arrivals)
         assert second > first
@@ -311,7 +311,7 @@ async def test_an_endpoint_that_leads_inside_is_refused_when_it_is_sent_to(datab
     async with stage(database_url) as here, faulty_receiver() as it:
         await here.endpoint(it.url)
         await here.event(await here.run())
-        here.dispatcher(guard=AddressGuard(), pauses_s=())
+        here.dispatcher(guard=AddressGuard(), retry_delays_s=())
         [row] = await here.settled()
         assert (row.state, row.last_error) == ("failed", "the host '127.0.0.1' has an address that is not public")
         assert it.requests == 0

@@ -77,7 +77,7 @@ async def _dispatching(database_url: str, **urls: str) -> AsyncIterator[Sessions
             for n, (name, url) in enumerate(urls.items())
         ]
         await session.execute(insert(WebhookDelivery), rows)
-    dispatcher = Dispatcher(sessions, Sender(BOX, AddressGuard()), pauses_s=(0.0, 0.0))
+    dispatcher = Dispatcher(sessions, Sender(BOX, AddressGuard()), retry_delays_s=(0.0, 0.0))
     dispatcher.start()
     yield sessions
     await dispatcher.close()

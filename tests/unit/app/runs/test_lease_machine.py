@@ -24,8 +24,8 @@ from app.domain.run_state import TERMINAL, Move, RunStatus, Verb, allowed
 from app.errors import NotAllowed
 from app.runs.leases import MAX_CLAIMS, Lease, LeaseLost, Leases, Limits
 from app.runs.store import RunStore
-from app.webhooks.queue import note, take
-from app.webhooks.sender import Reply
+from app.webhooks.queue import claim, record_attempt
+from app.webhooks.sender import SendResult
 from app.worker.journal_store import StoredJournal
 from app.worker.save_iteration import iteration_rows, save_iteration
 from tests.fakes.crashes import Crashes, Died
@@ -253,15 +253,15 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @rule(crash=st.booleans())
     def deliver(self, crash: bool) -> None:
-        """The oldest event that the receiver has not taken; `crash`: it is sent, and nobody notes that."""
+        """The oldest event that the receiver has not received; `crash`: it is sent, and nobody notes that."""
         self._do(self._deliver(crash))
 
     async def _deliver(self, crash: bool) -> None:
-        for taken in await take(self._sessions, 1, {}, hide_s=0, last_attempt=1000):
+        for claimed in await claim(self._sessions, 1, {}, visibility_timeout_s=0, last_attempt=1000):
             if not crash:
-                await note(self._sessions, taken, Reply(0.0, 200, None), None)
+                await record_attempt(self._sessions, claimed, SendResult(0.0, 200, None), None)
                 async with self._sessions() as session:
-                    delivered = select(WebhookDelivery.event_seq).where(WebhookDelivery.id == taken.id)
+                    delivered = select(WebhookDelivery.event_seq).where(WebhookDelivery.id == claimed.id)
                     self._delivered.append(await session.scalar(delivered))
 
     @invariant()

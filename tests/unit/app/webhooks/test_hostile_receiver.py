@@ -8,7 +8,7 @@ import pytest
 from app.security.address_guard import AddressGuard
 from app.security.secret_box import SecretBox
 from app.security.webhook_signing import new_secret
-from app.webhooks.sender import FRONTEND_ID, Receiver, Reply, Sender
+from app.webhooks.sender import FRONTEND_ID, Receiver, Sender, SendResult
 from tests.fakes.hostile_provider import (
     Answer,
     HostileProvider,
@@ -26,7 +26,7 @@ MOST_TAKEN = 32 * 2**20
 """Bytes in the buffers of two sockets; none of them is read."""
 
 
-async def _sent(url: str, id: str | None, timeout_s: float = 15.0) -> Reply:
+async def _sent(url: str, id: str | None, timeout_s: float = 15.0) -> SendResult:
     box = SecretBox(b"a key of the test, with 32 bytes")
     sender = Sender(box, AddressGuard(["127.0.0.1"]), timeout_s)
     secret = box.seal(new_secret(), id or "")

@@ -1,0 +1,12 @@
+"""The states of a webhook delivery."""
+
+from enum import StrEnum
+
+
+class DeliveryState(StrEnum):
+    """Where a delivery is between being queued and being settled."""
+
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    FAILED = "failed"
+    """A dead letter: not sent again unless somebody asks for it."""
