@@ -135,7 +135,7 @@ async def test_bad_requests(stage: ModelStage) -> None:
 
     chat = "/v1/chat/completions"
     for content in (b"", b"{", b"[]", b"null", b"\xff", b"[" * 100_000):
-        await refused("POST", chat, 400, "the body", content=content)
+        await refused("POST", chat, 400, "The body", content=content)
     no_names: tuple[Any, ...] = (None, 3, ["mail"], {})
     for model in no_names:
         assert (await refused("POST", chat, 400, "model must be", json={"model": model}))["param"] == "model"
