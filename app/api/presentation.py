@@ -54,6 +54,8 @@ def run_whole(figures: RunFigures, place: Place | None) -> schemas.RunOut:
         | {
             "queue": None if place is None else {"position": place.position, "reason": place.reason},
             "wait_reason": run.wait_reason,
+            "reproducible": run.reproducible,
+            "reproducible_reason": run.reproducible_reason,
             "parent": _parent(run),
             "attempts": run.claims,
             "cancel_requested": run.cancel_requested,

@@ -98,6 +98,9 @@ class Run(Base):
     """Claims since progress was last saved: a run that kills its workers ends."""
     engine: Mapped[str | None]
     """The engine that has the run's model, once it was driven; only workers that reach it can go on."""
+    reproducible: Mapped[bool | None]
+    """Whether sampling and training repeat to the bit, as the backend reports; None until the run was driven."""
+    reproducible_reason: Mapped[str | None]
     wait_reason: Mapped[str | None]
     """Why a paused run is paused, or what a running one waits for."""
     cancel_requested: Mapped[bool] = mapped_column(default=False)

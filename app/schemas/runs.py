@@ -490,6 +490,11 @@ class RunOut(RunBrief):
     """Set if the run was forked and its parent still exists."""
     attempts: int = 0
     """How many times workers have claimed the run since it last made progress."""
+    reproducible: bool | None = None
+    """Whether sampling and training with the same seed give the same weights, bit for bit, on the same machine. Null
+    until the run has started. A judge that is a language model may still score differently."""
+    reproducible_reason: str | None = None
+    """Why it is or is not reproducible."""
     cancel_requested: bool
     request: dict[str, Json]
     """The request with all defaults filled in."""

@@ -22,6 +22,7 @@ from app.runs.budget import Budget, Clock, Meter
 from app.runs.configuration import make_environment, make_judge, model_spec, run_config
 from app.runs.documents import put_back
 from app.runs.leases import Lease, LeaseLost
+from app.runs.reproducibility import save_reproducibility
 from app.runs.resume_point import begin_with, inherited_state, resume_of
 from app.worker.checkpoint_retention import thin_out
 from app.worker.journal_store import Cost, StoredJournal
@@ -178,6 +179,11 @@ class Driver:
             backend = await self.connect(run.backend)
             stack.push_async_callback(backend.close)
             policy = await backend.register(model_spec(run))
+            found = policy.reproducibility
+            await run_on_loop(
+                home,
+                retry_while_database_is_down(lambda: save_reproducibility(self.sessions, work.lease, found)),
+            )
             results = self.learn(
                 run_config(run.request),
                 environment,

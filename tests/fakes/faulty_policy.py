@@ -2,7 +2,15 @@
 
 from enum import StrEnum
 
-from training.backends.base import BackendUnavailable, Endpoint, JobForgotten, StepConflict, TrainOutcome, TrainRequest
+from training.backends.base import (
+    BackendUnavailable,
+    Endpoint,
+    JobForgotten,
+    Reproducibility,
+    StepConflict,
+    TrainOutcome,
+    TrainRequest,
+)
 
 
 class Fault(StrEnum):
@@ -17,6 +25,7 @@ class FaultyPolicy:
     """Takes a step if it is the expected one; breaks off once, at `fault`. `trained` are the steps it trained from."""
 
     settle_timeout_s = 0.0
+    reproducibility = Reproducibility(True, "It is scripted.")
 
     def __init__(self, fault: Fault | None = None) -> None:
         self.fault = fault

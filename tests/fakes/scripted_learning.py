@@ -12,7 +12,7 @@ from typing import Any, cast
 from environment.base import Environment, Json, Scenario
 from judges.base import Judge, Score
 from tests.policies import train
-from training.backends.base import Backend, Endpoint, ModelSpec, Policy, TrainOutcome, TrainRequest
+from training.backends.base import Backend, Endpoint, ModelSpec, Policy, Reproducibility, TrainOutcome, TrainRequest
 from training.budget import RunBudget
 from training.journal import Journal
 from training.phases import Phase
@@ -34,6 +34,7 @@ class ScriptedPolicy:
     """A policy whose every train request makes the next step."""
 
     settle_timeout_s = 0.0
+    reproducibility = Reproducibility(True, "It is scripted.")
 
     def __init__(self, model: ModelSpec, endpoint_url: str) -> None:
         self.model = model

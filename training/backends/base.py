@@ -48,6 +48,14 @@ class TrainOutcome:
     metrics: Mapping[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class Reproducibility:
+    """Whether sampling and training with the same seed give the same weights, bit for bit, and why."""
+
+    reproducible: bool
+    reason: str
+
+
 class BackendUnavailable(Exception):
     """The backend cannot be reached or refused to start. Worth a retry."""
 
@@ -79,6 +87,10 @@ class Policy(Protocol):
     settle_timeout_s: float
     """How long a training whose job id never came back may take to land, in seconds. 0: the backend trains from the
     expected step only, so that asking again is safe."""
+
+    @property
+    def reproducibility(self) -> Reproducibility:
+        """What the backend said of it when the model was registered."""
 
     async def step(self) -> int:
         """The newest checkpoint's step; 0 for a new model."""

@@ -6,11 +6,14 @@ reply never trains twice) and events that wait, where ART's backend sleeps a sec
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from environment.base import Json
-from training.backends.base import Endpoint, ModelSpec, StepConflict, TrainRequest
+from training.backends.base import Endpoint, ModelSpec, Reproducibility, StepConflict, TrainRequest
 from training.backends.hosted import HostedBackend, HostedPolicy, Server
+
+if TYPE_CHECKING:  # importing art takes seconds
+    from art.serverless.client import Client, Model
 
 NAME = "embedded"
 _EVENT_WAIT_S = 20
@@ -26,7 +29,18 @@ class EmbeddedBackend(HostedBackend):
 
     async def register(self, model: ModelSpec) -> "EmbeddedPolicy":
         """Make the model, or continue the one of that name. Raises BackendUnavailable or ValueError."""
-        return EmbeddedPolicy(self.server, self.client, await self._registered(model))
+        registered = await self._registered(model)
+        return EmbeddedPolicy(self.server, self.client, registered, await self._reproducibility(registered.id))
+
+    async def _reproducibility(self, model_id: str) -> Reproducibility:
+        import openai
+
+        with self.server.translated():
+            try:
+                found = await self.client.get(f"/preview/models/{model_id}/reproducibility", cast_to=dict[str, Any])
+            except openai.NotFoundError:
+                return Reproducibility(False, "The engine is of an earlier version, which does not check it.")
+        return Reproducibility(found["reproducible"], found["reason"])
 
     async def checkpoints(self, project: str, name: str) -> frozenset[int]:
         """The steps that the engine has of the model. Raises BackendUnavailable."""
@@ -73,6 +87,10 @@ class EmbeddedPolicy(FencedPolicy):
     """One model of the engine."""
 
     _options = _OPTIONS
+
+    def __init__(self, server: Server, client: "Client", model: "Model", reproducibility: Reproducibility) -> None:
+        super().__init__(server, client, model)
+        self.reproducibility = reproducibility
 
     def endpoint(self, step: int | None = None) -> Endpoint:
         """Where the checkpoint is sampled; the newest without a step."""

@@ -21,6 +21,7 @@ from training.backends.base import (
     JobForgotten,
     ModelSpec,
     NotAccepted,
+    Reproducibility,
     StepConflict,
     TrainingFailed,
     TrainOutcome,
@@ -112,6 +113,7 @@ class HostedPolicy(ABC):
     """One model of such a server. What they differ in is for subclasses."""
 
     settle_timeout_s = 0.0
+    reproducibility = Reproducibility(False, "The backend does not promise the same bits for the same seed.")
     _stall_timeout_s = float("inf")
     """A job without any event for so long counts as failed."""
     _poll_s = 0.0

@@ -64,6 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
         Sampler(slots=options.slots, cache_bytes=options.cache_mb and options.cache_mb << 20),
         device=options.device,
         micro_batch_tokens=options.micro_batch_tokens,
+        threads=options.threads,
     )
     app = create_app(
         engine,

@@ -2,11 +2,11 @@
 
 Without it MKL picks the kernel of a matrix product by its size and by the number of threads, and kernels differ in the
 last bits. Strict mode has one kernel for all sizes. AVX2 is what every x86 processor of the last ten years has, so
-asking for it, and not for the newest that the processor can do, gives the same bits on all of them; an AMD processor
-takes its only strict mode, whose kernel is the same. PyTorch's own kernels (softmax, norms, attention) come in two
-widths with different bits, hence the second variable.
+asking for it, and not for the newest that the processor can do, gives the same products on all of them; an AMD
+processor takes its only strict mode, whose products have the same bits. PyTorch's own kernels (softmax, norms,
+attention) come in two widths with different bits, hence the second variable.
 
-See docs/engine.md for what was measured.
+What was measured, and where Intel and AMD still differ: docs/engine.md.
 """
 
 import os

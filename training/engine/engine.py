@@ -22,6 +22,7 @@ import torch
 from training.engine.memory import free_bytes, is_out_of_memory
 from training.engine.registry.model_record import Target
 from training.engine.registry.registry import Registry
+from training.engine.reproducibility import Reproducibility, check
 from training.engine.sampling.requests import Done, OnToken, Sample, SampleRequest
 from training.engine.sampling.sampler import Sampler
 from training.engine.tokens import ChatTokenizer
@@ -78,16 +79,19 @@ class Engine:
         micro_batch_tokens: int | None = None,
         loaded_checkpoints: int = 4,
         loaded_policies: int = 2,
+        threads: int = 1,
     ) -> None:
         """`micro_batch_tokens` bounds the tokens of one forward and backward pass (None: what suits the device);
         `loaded_checkpoints` and `loaded_policies` bound what is kept in memory to be sampled and to be trained
-        further."""
+        further; `threads` is the number of torch threads that will sample, for the check of reproducibility."""
         self.registry = registry
         self.sampler = sampler
         self._device = torch.device(device)
         self._micro_batch_tokens = micro_batch_tokens
         self._max_weights = loaded_checkpoints
         self._max_policies = loaded_policies
+        self._threads = threads
+        self._checked: dict[tuple[bool, frozenset[torch.Size]], Reproducibility] = {}
         self._in_flight: dict[str, int] = {}  # requests by weights key; the least recently used key first
         self._policies: dict[str, tuple[int, Policy]] = {}  # (step, policy) by model id; least recently used first
         self._tokenizers: dict[Path, ChatTokenizer] = {}  # the least recently used first
@@ -142,6 +146,31 @@ class Engine:
         return samples
 
     @property
+    def reproducibility(self) -> Reproducibility | None:
+        """That of all models that were loaded so far: of the first that is not reproducible, if there is one. None
+        before the first. May be asked for from any thread."""
+        found = list(self._checked.values())
+        return next((each for each in found if not each.reproducible), found[-1] if found else None)
+
+    def check(self, model_id: str) -> Reproducibility:
+        """Whether the model's samples and training repeat to the bit; loads it if need be. Raises UnknownModel,
+        BadModelDirectory."""
+        record = self.registry.get(model_id)
+        target = self.registry.resolve(record.full_name)
+        self._load(target)
+        weights = self.sampler.weights(target.key)
+        assert weights is not None
+        return self._check(weights)
+
+    def _check(self, weights: Weights) -> Reproducibility:
+        """Once for all weights of the same shapes."""
+        shapes = weights.exact_attention, frozenset(matrix.shape for matrix in weights.matrices())
+        if shapes not in self._checked:
+            self._checked[shapes] = found = check(weights, self._threads)
+            log.info("reproducibility checked", reproducible=found.reproducible, reason=found.reason)
+        return self._checked[shapes]
+
+    @property
     def loaded(self) -> list[str]:
         """Keys of the weights that are in memory to be sampled."""
         return list(self._in_flight)
@@ -176,6 +205,7 @@ class Engine:
         for key in idle[: max(0, len(self._in_flight) + 1 - self._max_weights)]:
             self._drop_weights(key)
         self._in_flight[target.key] = 0
+        self._check(weights)
         self.sampler.set_weights(target.key, weights, self.tokenizer(target).decode)
 
     def _drop_weights(self, key: str) -> None:

@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
+import httpx
 import pytest
 
 from tests import policies
+from tests.fakes.engine_process import EngineProcess
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from training.backends.art_import import import_art
 from training.backends.base import BackendUnavailable, ModelSpec, StepConflict, TrainingFailed
@@ -49,6 +51,31 @@ async def train(policy: EmbeddedPolicy, group: Any, expected_step: int, **option
     outcome = await policies.train(policy, [group], expected_step=expected_step, **options)
     assert outcome.metrics["num_groups_trainable"] == 1
     return outcome.step
+
+
+async def test_the_engine_says_whether_a_model_repeats_to_the_bit(
+    backend: EmbeddedBackend, engine: EngineProcess
+) -> None:
+    policy = await backend.register(spec())
+    assert policy.reproducibility.reproducible, policy.reproducibility.reason
+    assert "matrix products" in policy.reproducibility.reason
+    async with httpx.AsyncClient() as client:
+        health = (await client.get(engine.base_url.removesuffix("v1") + "health")).json()
+    assert health["reproducible"] is True
+
+
+async def test_an_engine_that_does_not_check_is_not_vouched_for() -> None:
+    """One of an earlier version, which others may share with us."""
+
+    async def script(request: Mapping[str, Any]) -> Reply:
+        if "base_model" in request:
+            return Reply(body={"id": "model-1", "entity": "e", "run_id": None, **request})
+        return Reply(status=404, body={"error": {"message": "Not Found: no such route", "code": "not_found"}})
+
+    async with scripted_chat(script) as server:
+        backend = await connect(server.url, "key")
+        assert not (await backend.register(spec())).reproducibility.reproducible
+        await backend.close()
 
 
 async def test_a_policy_is_trained_step_by_step_and_found_again(backend: EmbeddedBackend) -> None:

@@ -371,6 +371,7 @@ class Cramped:
         self.kv, self.context = weights.kv, weights.context
         self.vocab_size, self.parameters = weights.vocab_size, weights.parameters
         self.packs, self.row_multiple = weights.packs, weights.row_multiple
+        self.exact_attention, self.matrices = weights.exact_attention, weights.matrices
         self._weights, self._rows, self._tokens = weights, rows, tokens
 
     def prefill(self, cache: KVCache, pieces: Sequence[Piece]) -> None:

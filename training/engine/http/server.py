@@ -63,7 +63,9 @@ def create_app(
             await compute.close()
 
     async def health(_: Request) -> Response:
-        return JSONResponse({"status": "ok", "busy_seconds": asdict(compute.busy_seconds)})
+        found = engine.reproducibility
+        checked = asdict(found) if found else {"reproducible": None, "reason": "No model has been loaded yet."}
+        return JSONResponse({"status": "ok", "busy_seconds": asdict(compute.busy_seconds), **checked})
 
     async def models(_: Request) -> Response:
         return JSONResponse({"object": "list", "data": _models(registry)})

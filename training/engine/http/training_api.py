@@ -4,7 +4,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -103,6 +103,7 @@ class TrainingApi:
             Route("/models", self.list_models, methods=["GET"]),
             Route("/models/{model_id}", self.get_model, methods=["GET"]),
             Route("/models/{model_id}", self.delete_model, methods=["DELETE"]),
+            Route("/models/{model_id}/reproducibility", self.get_reproducibility, methods=["GET"]),
             Route("/models/{model_id}/log", self.log_trajectories, methods=["POST"]),
             Route("/models/{model_id}/checkpoints", self.list_checkpoints, methods=["GET"]),
             Route("/models/{model_id}/checkpoints", self.delete_checkpoints, methods=["DELETE"]),
@@ -139,6 +140,11 @@ class TrainingApi:
         """One model, with its newest step."""
         record = self.registry.get(request.path_params["model_id"])
         return JSONResponse({**_model_json(record), "step": self.registry.newest(record.id).step})
+
+    async def get_reproducibility(self, request: Request) -> Response:
+        """Whether the same seed gives the same samples and weights of this model, bit for bit, and why."""
+        model_id = request.path_params["model_id"]
+        return JSONResponse(asdict(await self.compute.call(lambda engine: engine.check(model_id))))
 
     async def delete_model(self, request: Request) -> Response:
         """Delete a model; its training jobs fail."""

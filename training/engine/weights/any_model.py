@@ -51,8 +51,13 @@ class ModuleWeights:
             self._windows = {"": window}
         plain = not any(getattr(config, name, None) for name in ("attn_logit_softcapping", "attn_logit_softcap"))
         sinks = any(name.endswith("sinks") for name, _ in self._model.named_parameters())
-        own = plain and not sinks and self._model._can_set_attn_implementation()
-        self._model.set_attn_implementation(ATTENTION if own else "eager")
+        self.exact_attention: bool = plain and not sinks and self._model._can_set_attn_implementation()
+        self._model.set_attn_implementation(ATTENTION if self.exact_attention else "eager")
+
+    def matrices(self) -> Sequence[torch.Tensor]:
+        """Of the matrices [out, in] that tokens are multiplied by, one of each shape."""
+        linear = (module for module in self._model.modules() if isinstance(module, torch.nn.Linear))
+        return tuple({tuple(module.weight.shape): module.weight for module in linear}.values())
 
     def _probe(self, device: torch.device, dtype: torch.dtype) -> KVShape:
         """Learn the cache's shape from one token: configurations name it in too many ways."""

@@ -62,6 +62,7 @@ class FusedWeights:
 
     packs = False
     row_multiple = MIN_ROWS
+    exact_attention = True
 
     @staticmethod
     def supports(model: PreTrainedModel) -> bool:
@@ -107,6 +108,12 @@ class FusedWeights:
                 for field in fields(_Layer):
                     if (target := getattr(mine, field.name)) is not None:
                         target.copy_(getattr(theirs, field.name))
+
+    def matrices(self) -> Sequence[torch.Tensor]:
+        """Of the matrices [out, in] that tokens are multiplied by, one of each shape."""
+        layer = self._layers[0]
+        every = (layer.qkv, layer.out.t(), layer.gate_up, layer.down.t(), self._head)
+        return tuple({tuple(matrix.shape): matrix for matrix in every}.values())
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().to(self.kv.device, self.kv.dtype, copy=True)

@@ -25,6 +25,12 @@ class Weights(Protocol):
     row_multiple: int
     """`decode` wants a multiple of so many rows."""
 
+    exact_attention: bool
+    """Whether attention is ours, whose result for a query does not depend on the others."""
+
+    def matrices(self) -> Sequence[torch.Tensor]:
+        """Of the matrices [out, in] that tokens are multiplied by, one of each shape."""
+
     def prefill(self, cache: KVCache, pieces: Sequence[Piece]) -> None:
         """Write the keys and values of each piece into its row."""
 

@@ -1,0 +1,19 @@
+"""Keeps with a run whether its backend repeats it to the bit."""
+
+from sqlalchemy import or_, update
+
+from app.db.session import Sessions
+from app.db.tables import Run
+from app.runs.leases import Lease
+from training.backends.base import Reproducibility
+
+
+async def save_reproducibility(sessions: Sessions, lease: Lease, found: Reproducibility) -> None:
+    """A run that some worker's backend could not repeat stays irreproducible, whoever resumes it."""
+    keep = (
+        update(Run)
+        .where(lease.held(), or_(Run.reproducible.is_(None), Run.reproducible))
+        .values(reproducible=found.reproducible, reproducible_reason=found.reason)
+    )
+    async with sessions.begin() as session:
+        await session.execute(keep)

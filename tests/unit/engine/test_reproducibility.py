@@ -1,0 +1,96 @@
+"""The self-check finds products and attention whose bits depend on the batch, and nothing where they do not."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.fakes.engine import make_engine
+from tests.fakes.tiny_model import make_tiny_model
+from training.engine import reproducibility
+from training.engine.reproducibility import check
+from training.engine.weights.any_model import ModuleWeights
+from training.engine.weights.weights import Weights, snapshot
+
+
+def weights_of(directory: Path, family: str) -> Weights:
+    return snapshot(AutoModelForCausalLM.from_pretrained(make_tiny_model(directory, family)))
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Weights:
+    return weights_of(tmp_path, "qwen3")
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama", "gpt_neox"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_in_the_engines_mode_this_processor_is_exact(tmp_path: Path, family: str, threads: int) -> None:
+    found = check(weights_of(tmp_path, family), threads)
+    assert found.reproducible, found.reason
+    assert torch.get_num_threads() == 1, "the check leaves the number of threads as it was"
+
+
+def test_kernels_that_depend_on_the_number_of_rows_are_found(weights: Weights, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As MKL has them on Intel's processors without strict mode."""
+    linear = torch.nn.functional.linear
+
+    def other_kernel_below_16_rows(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+        return linear(rows, matrix) * (1 + 2**-20 if len(rows) < 16 else 1)
+
+    monkeypatch.setattr(reproducibility.F, "linear", other_kernel_below_16_rows)
+    found = check(weights, 1)
+    assert not found.reproducible
+    assert "matrix products differ" in found.reason
+
+
+def test_products_that_depend_on_the_number_of_threads_are_found(
+    weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linear = torch.nn.functional.linear
+
+    def cut_at_other_places(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+        return linear(rows, matrix) * (1 + 2**-20 * (torch.get_num_threads() - 1))
+
+    monkeypatch.setattr(reproducibility.F, "linear", cut_at_other_places)
+    assert check(weights, 1).reproducible
+    assert not check(weights, 2).reproducible
+
+
+def test_attention_that_depends_on_what_a_query_does_not_see_is_found(
+    weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attend = reproducibility.attend
+
+    def by_length(query: torch.Tensor, keys: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        return attend(query, keys, *rest) * (1 + 2**-20 * (keys.shape[-1] > 100))
+
+    monkeypatch.setattr(reproducibility, "attend", by_length)
+    found = check(weights, 1)
+    assert not found.reproducible
+    assert "attention differs" in found.reason
+
+
+def test_a_models_own_attention_is_not_vouched_for(tmp_path: Path) -> None:
+    """Soft caps are nothing that our attention knows."""
+    model: Any = AutoModelForCausalLM.from_pretrained(make_tiny_model(tmp_path, "gpt_neox"))
+    model.config.attn_logit_softcapping = 30.0
+    found = check(ModuleWeights(model, torch.device("cpu"), torch.float32), 1)
+    assert not found.reproducible
+    assert "own attention" in found.reason
+
+
+def test_an_engine_answers_for_all_models_that_it_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine(tmp_path)
+    assert engine.reproducibility is None
+    model = engine.registry.create(project="test", name="agent", base_model="tiny")
+    assert engine.check(model.id).reproducible
+    assert engine.reproducibility == engine.check(model.id)
+    monkeypatch.setattr(reproducibility.F, "linear", lambda rows, matrix: torch.rand(len(rows), len(matrix)))
+    make_tiny_model(tmp_path / "wider", overrides={"hidden_size": 64})
+    wider = engine.registry.create(project="test", name="wider", base_model=str(tmp_path / "wider"))
+    assert not engine.check(wider.id).reproducible
+    assert engine.check(model.id).reproducible
+    assert engine.reproducibility is not None
+    assert not engine.reproducibility.reproducible
