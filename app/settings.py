@@ -78,7 +78,7 @@ class Settings(BaseSettings):
 
     engine_threads: int = Field(1, ge=1, le=256)
     engine_train_threads: int = Field(default_factory=lambda: min(2, os.cpu_count() or 1), ge=1, le=256)
-    """While training nothing else of ours is busy. Sampling keeps to `engine_threads`, so that a seed repeats a run."""
+    """While training nothing else of ours is busy; sampling takes turns with tools and judges."""
     engine_slots: int = Field(64, ge=1, le=4096)
     """Maximum number of conversations sampled in one batch."""
     engine_device: Literal["cpu", "cuda"] = "cpu"

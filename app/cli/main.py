@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from app.cli import ask, feedback, inbox, keys, models, runs, serve, train, webhooks, worker
+from app.cli import ask, engine, feedback, inbox, keys, models, runs, serve, train, webhooks, worker
 from app.cli.demo.command import demo
 from app.cli.terminal import Failure, print_failure
 
@@ -35,6 +35,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(serve.serve)
 app.command()(worker.worker)
+app.command(context_settings=engine.FORWARDED)(engine.engine)
 app.command()(train.train)
 app.command()(ask.ask)
 app.add_typer(runs.app, name="runs")

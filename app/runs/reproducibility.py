@@ -1,6 +1,6 @@
 """Keeps with a run whether its backend repeats it to the bit."""
 
-from sqlalchemy import or_, update
+from sqlalchemy import update
 
 from app.db.session import Sessions
 from app.db.tables import Run
@@ -12,7 +12,7 @@ async def save_reproducibility(sessions: Sessions, lease: Lease, found: Reproduc
     """A run that some worker's backend could not repeat stays irreproducible, whoever resumes it."""
     keep = (
         update(Run)
-        .where(lease.held(), or_(Run.reproducible.is_(None), Run.reproducible))
+        .where(lease.held(), Run.reproducible.is_not(False))
         .values(reproducible=found.reproducible, reproducible_reason=found.reason)
     )
     async with sessions.begin() as session:

@@ -16,7 +16,14 @@ ROOT = Path(__file__).parents[2]
 class EngineProcess:
     """`python -m training.engine` over a data directory; a context manager that ends it."""
 
-    def __init__(self, data_dir: Path, *arguments: str, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        *arguments: str,
+        environment: dict[str, str] | None = None,
+        command: tuple[str, ...] = ("training.engine",),
+    ) -> None:
+        """`command` is what `python -m` runs."""
         self.data_dir = data_dir
         data_dir.mkdir(parents=True, exist_ok=True)
         self._ready = data_dir / "ready.json"
@@ -24,7 +31,7 @@ class EngineProcess:
         self._log = (data_dir / "engine.log").open("wb")
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "training.engine", "--data-dir", str(data_dir)),
+                *(sys.executable, "-m", *command, "--data-dir", str(data_dir)),
                 *("--ready-file", str(self._ready), "--die-with-parent", str(os.getpid()), *arguments),
             ],
             cwd=ROOT,

@@ -1,6 +1,5 @@
 """`python -m training.engine`: the engine as a process of its own."""
 
-import argparse
 import ctypes
 import ipaddress
 import json
@@ -10,11 +9,13 @@ import secrets
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
 
 from training.engine.cpu_mode import set_cpu_mode
+from training.engine.flags import parser
 
 TINY_BASE = Path(__file__).parent / "tiny_base" / "model"
 TINY_NAME = "learnloop/tiny"
@@ -22,9 +23,10 @@ TINY_NAME = "learnloop/tiny"
 log = structlog.get_logger(__name__)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit status."""
-    options = _parser().parse_args(arguments)
+def main(arguments: Sequence[str] | None = None, program: str = "python -m training.engine") -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit status. `arguments` are the process's own by default, and
+    `program` is what messages call the command."""
+    options = parser(program).parse_args(arguments)
     _configure_logs()
     if options.die_with_parent:
         _die_with_parent(options.die_with_parent)
@@ -89,75 +91,6 @@ def main(arguments: list[str] | None = None) -> int:
     server.run(sockets=[sock])
     log.info("engine stopped")
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m training.engine", description="Samples and trains language models."
-    )
-    parser.add_argument("--data-dir", type=Path, required=True, help="where models and checkpoints are kept")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=_port, default=0, help="0 takes a free one")
-    parser.add_argument("--threads", type=_positive, default=1, help="torch threads")
-    parser.add_argument("--train-threads", type=_positive, help="torch threads while training (default: as --threads)")
-    parser.add_argument("--slots", type=_positive, default=64, help="conversations decoded at once")
-    parser.add_argument(
-        "--cache-mb", type=_positive, help="memory of conversations (default: 512, on a GPU half of what is free)"
-    )
-    parser.add_argument("--micro-batch-tokens", type=_positive, help="tokens of one training pass")
-    parser.add_argument("--max-body-mb", type=_positive, default=256, help="largest request")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--base-model", type=_base_model, action="append", default=[], metavar="NAME=DIR")
-    parser.add_argument(
-        "--allow-base-dir",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="directories below it may be named as base models by their absolute path",
-    )
-    parser.add_argument(
-        "--training-data-host",
-        action="append",
-        default=[],
-        metavar="HOST[:PORT]",
-        help="supervised jobs may fetch their data from it by http or https",
-    )
-    parser.add_argument(
-        "--api-key-env", metavar="NAME", help="environment variable with the key that clients must send"
-    )
-    parser.add_argument("--ready-file", type=Path, metavar="PATH", help="gets port and pid once the engine listens")
-    parser.add_argument(
-        "--die-with-parent",
-        type=int,
-        metavar="PID",
-        nargs="?",
-        const=os.getppid(),
-        help="end when the parent process does; PID guards against a parent that is gone already",
-    )
-    return parser
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
-
-
-def _port(text: str) -> int:
-    value = int(text)
-    if not 0 <= value < 65536:
-        raise argparse.ArgumentTypeError("must be from 0 to 65535")
-    return value
-
-
-def _base_model(text: str) -> tuple[str, Path]:
-    name, _, directory = text.partition("=")
-    path = Path(directory).resolve()
-    if not name or not (path / "config.json").is_file():
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=DIR with a model directory")
-    return name, path
 
 
 def _configure_logs() -> None:

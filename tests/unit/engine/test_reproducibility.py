@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from transformers import AutoModelForCausalLM
 
 from tests.fakes.engine import make_engine
@@ -12,6 +13,7 @@ from tests.fakes.tiny_model import make_tiny_model
 from training.engine import reproducibility
 from training.engine.reproducibility import check
 from training.engine.weights.any_model import ModuleWeights
+from training.engine.weights.attention import attend
 from training.engine.weights.weights import Weights, snapshot
 
 
@@ -39,7 +41,7 @@ def test_kernels_that_depend_on_the_number_of_rows_are_found(weights: Weights, m
     def other_kernel_below_16_rows(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
         return linear(rows, matrix) * (1 + 2**-20 if len(rows) < 16 else 1)
 
-    monkeypatch.setattr(reproducibility.F, "linear", other_kernel_below_16_rows)
+    monkeypatch.setattr(F, "linear", other_kernel_below_16_rows)
     found = check(weights, 1)
     assert not found.reproducible
     assert "matrix products differ" in found.reason
@@ -53,7 +55,7 @@ def test_products_that_depend_on_the_number_of_threads_are_found(
     def cut_at_other_places(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
         return linear(rows, matrix) * (1 + 2**-20 * (torch.get_num_threads() - 1))
 
-    monkeypatch.setattr(reproducibility.F, "linear", cut_at_other_places)
+    monkeypatch.setattr(F, "linear", cut_at_other_places)
     assert check(weights, 1).reproducible
     assert not check(weights, 2).reproducible
 
@@ -61,8 +63,6 @@ def test_products_that_depend_on_the_number_of_threads_are_found(
 def test_attention_that_depends_on_what_a_query_does_not_see_is_found(
     weights: Weights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attend = reproducibility.attend
-
     def by_length(query: torch.Tensor, keys: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
         return attend(query, keys, *rest) * (1 + 2**-20 * (keys.shape[-1] > 100))
 
@@ -87,7 +87,7 @@ def test_an_engine_answers_for_all_models_that_it_loaded(tmp_path: Path, monkeyp
     model = engine.registry.create(project="test", name="agent", base_model="tiny")
     assert engine.check(model.id).reproducible
     assert engine.reproducibility == engine.check(model.id)
-    monkeypatch.setattr(reproducibility.F, "linear", lambda rows, matrix: torch.rand(len(rows), len(matrix)))
+    monkeypatch.setattr(F, "linear", lambda rows, matrix: torch.rand(len(rows), len(matrix)))
     make_tiny_model(tmp_path / "wider", overrides={"hidden_size": 64})
     wider = engine.registry.create(project="test", name="wider", base_model=str(tmp_path / "wider"))
     assert not engine.check(wider.id).reproducible

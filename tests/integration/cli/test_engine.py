@@ -1,0 +1,58 @@
+"""`learnloop engine` runs the engine alone, with the engine's own flags."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.fakes.engine_process import ROOT, EngineProcess
+from training.engine.flags import parser
+
+
+def ran(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """`learnloop engine` with these flags, in a terminal of 80 columns."""
+    command = [sys.executable, "-m", "app.cli", "engine", *arguments]
+    environment = {**os.environ, "COLUMNS": "80"}
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
+
+
+def test_its_help_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    helped = ran("--help")
+    assert helped.returncode == 0, helped.stderr
+    assert helped.stdout == parser("learnloop engine").format_help()
+
+
+def test_every_flag_is_explained() -> None:
+    flags = parser("learnloop engine")
+    assert [action.option_strings for action in flags._actions if not action.help] == []
+
+
+def test_nothing_heavy_is_imported_for_it() -> None:
+    code = "import sys, app.cli.engine, training.engine.__main__; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--data-dir", "x", "--treads", "2"], "unrecognized arguments: --treads 2"),
+        (["--data-dir", "x", "--threads", "0"], "argument --threads: must be at least 1"),
+        (["--port", "8100"], "the following arguments are required: --data-dir"),
+        (["--data-dir", "x", "--host", "0.0.0.0"], "--api-key-env"),
+    ],
+)
+def test_bad_flags_are_reported_as_the_commands_own(arguments: list[str], said: str) -> None:
+    failed = ran(*arguments)
+    assert failed.returncode == 2
+    assert said in failed.stderr
+
+
+def test_it_serves_until_it_is_stopped(tmp_path: Path) -> None:
+    with EngineProcess(tmp_path, command=("app.cli", "engine")) as engine:
+        models = httpx.get(f"{engine.base_url}/models", timeout=30, trust_env=False).json()
+        assert "learnloop/tiny" in [model["id"] for model in models["data"]]
+        assert engine.stop() == 0

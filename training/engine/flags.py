@@ -1,0 +1,115 @@
+"""The engine's flags: the same for `learnloop engine` and `python -m training.engine`."""
+
+import argparse
+import os
+from pathlib import Path
+
+
+def parser(program: str) -> argparse.ArgumentParser:
+    """Reads the flags of the command that is called `program`."""
+    flags = argparse.ArgumentParser(
+        prog=program,
+        formatter_class=_Help,
+        description="Run the engine alone: it samples and trains language models, until Ctrl-C. It speaks OpenAI's "
+        "chat API, and the protocol of ART's hosted backend: art.ServerlessBackend(base_url='http://127.0.0.1:PORT/v1').",
+    )
+    where = flags.add_argument_group("where it listens")
+    where.add_argument("--host", default="127.0.0.1", help="address; any but loopback needs --api-key-env")
+    where.add_argument("--port", type=_port, default=0, help="port; 0 takes a free one, which the log names")
+    where.add_argument("--api-key-env", metavar="NAME", help="environment variable with the key that clients must send")
+    where.add_argument("--max-body-mb", type=_positive, default=256, metavar="MB", help="largest request")
+
+    models = flags.add_argument_group("models")
+    models.add_argument(
+        "--data-dir", type=Path, required=True, metavar="DIR", help="directory of models and checkpoints"
+    )
+    models.add_argument(
+        "--base-model",
+        type=_base_model,
+        action="append",
+        default=[],
+        metavar="NAME=DIR",
+        help="another base model: a Hugging Face directory (repeatable)",
+    )
+    models.add_argument(
+        "--allow-base-dir",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="model directories below it may be used as base models by their absolute path (repeatable)",
+    )
+    models.add_argument(
+        "--training-data-host",
+        action="append",
+        default=[],
+        metavar="HOST[:PORT]",
+        help="host from which supervised jobs may fetch their data by http or https (repeatable)",
+    )
+
+    compute = flags.add_argument_group("compute")
+    compute.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cpu, or one GPU")
+    compute.add_argument("--threads", type=_positive, default=1, metavar="N", help="torch threads while sampling")
+    compute.add_argument(
+        "--train-threads", type=_positive, metavar="N", help="torch threads while training (default: as --threads)"
+    )
+    compute.add_argument(
+        "--slots", type=_positive, default=64, metavar="N", help="conversations that are decoded together"
+    )
+    compute.add_argument(
+        "--cache-mb",
+        type=_positive,
+        metavar="MB",
+        help="memory for the keys and values of conversations (default: 512, on a GPU half of what is free)",
+    )
+    compute.add_argument(
+        "--micro-batch-tokens",
+        type=_positive,
+        metavar="N",
+        help="most tokens in one training pass (default: what suits the device)",
+    )
+
+    supervised = flags.add_argument_group("for a process that supervises it")
+    supervised.add_argument(
+        "--ready-file", type=Path, metavar="PATH", help="file that is written when it listens: its port and pid as JSON"
+    )
+    supervised.add_argument(
+        "--die-with-parent",
+        type=int,
+        metavar="PID",
+        nargs="?",
+        const=os.getppid(),
+        help="end when the parent process does; PID guards against a parent that has already ended",
+    )
+    return flags
+
+
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Names a default where there is one and the text does not."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default in (None, []):
+            return action.help
+        return super()._get_help_string(action)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value < 65536:
+        raise argparse.ArgumentTypeError("must be from 0 to 65535")
+    return value
+
+
+def _base_model(text: str) -> tuple[str, Path]:
+    name, _, directory = text.partition("=")
+    path = Path(directory).resolve()
+    if not name or not (path / "config.json").is_file():
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=DIR with a model directory")
+    return name, path
