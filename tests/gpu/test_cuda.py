@@ -5,7 +5,9 @@
 
 import random
 from functools import partial
+from math import sqrt
 from pathlib import Path
+from statistics import fmean, variance
 from typing import Any
 
 import pytest
@@ -32,6 +34,12 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 FAMILIES = ("qwen2", "qwen3", "llama")
 # The most by which bfloat16's 8 bits change a log-probability of these models.
 ROUNDING = 0.15
+SIGNIFICANT = 3.09
+"""Standard errors by which a mean must rise: a one-sided test that a model that does not learn passes once in 1,000
+times. A reward, the share of odd tokens among at most 12, has a standard deviation of about 0.15, so with EVALUATED
+rollouts before and after the standard error of the rise is 0.02, and the rises of 0.15 and more that were seen are
+beyond 7 of them."""
+EVALUATED = 128
 
 
 def model_of(directory: Path, family: str, *, adapter: bool = False) -> Any:
@@ -190,6 +198,10 @@ def test_a_model_learns_and_its_checkpoints_are_what_was_sampled(tmp_path: Path,
     def engine_here() -> Engine:
         return Engine(Registry(tmp_path / "data", {"tiny": tmp_path / "base"}), Sampler(slots=32), device="cuda")
 
+    def rewards(engine: Engine, first_seed: int) -> list[float]:
+        group = sampled_group(engine, "test/agent", odd_share, count=EVALUATED, first_seed=first_seed)
+        return [each.reward for each in group]
+
     def greedy(engine: Engine, step: int) -> list[int]:
         target = engine.registry.resolve(f"test/agent@{step}")
         request = SampleRequest(tuple(tokens(20, 0)), target.key, 20, temperature=0.0)
@@ -197,16 +209,22 @@ def test_a_model_learns_and_its_checkpoints_are_what_was_sampled(tmp_path: Path,
 
     engine = engine_here()
     model = engine.registry.create(project="test", name="agent", base_model="tiny", tuning=tuning).id
-    shares, said = [], [greedy(engine, 0)]
+    before, said = rewards(engine, first_seed=100_000), [greedy(engine, 0)]
     for step in range(10):
         group = sampled_group(engine, "test/agent", odd_share, count=32, first_seed=1000 * step)
-        shares.append(sum(each.reward for each in group) / 32)
         finish(engine.train(model, [group], TrainOptions(learning_rate=1e-2)))
         said.append(greedy(engine, step + 1))
-    assert shares[-1] > shares[0] + 0.2, shares
+    after = rewards(engine, first_seed=200_000)
+    assert rise(before, after) > SIGNIFICANT, (fmean(before), fmean(after))
     again = engine_here()
     for step in (0, 5, 10):
         assert greedy(again, step) == said[step]
+
+
+def rise(before: list[float], after: list[float]) -> float:
+    """The rise of the mean in standard errors (Welch's statistic; with so many values it is normal)."""
+    error = sqrt(variance(before) / len(before) + variance(after) / len(after))
+    return (fmean(after) - fmean(before)) / error
 
 
 def _places(batch: Any, chosen: list[list[int]]) -> list[tuple[int, int]]:

@@ -90,9 +90,9 @@ class Compute:
             try:
                 result = function(self._engine)
             except Exception as error:
-                _tell(loop, _settle, future, error)
+                _call_on_loop(loop, _settle, future, error)
             else:
-                _tell(loop, _settle, future, result)
+                _call_on_loop(loop, _settle, future, result)
 
         self._put(run)
         return await future
@@ -101,22 +101,22 @@ class Compute:
         """One sample. `on_token` is called on the event loop. Cancelling the caller cancels the request."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Sample] = loop.create_future()
-        ticket: list[int] = []
+        number: list[int] = []
 
         def done(outcome: Sample | Exception) -> None:
             self._unfinished.pop(id(future), None)
-            _tell(loop, _settle, future, outcome)
+            _call_on_loop(loop, _settle, future, outcome)
 
-        def token(number: int, logprob: float) -> None:
-            _tell(loop, on_token, number, logprob)
+        def token(id: int, logprob: float) -> None:
+            _call_on_loop(loop, on_token, id, logprob)
 
         def submit() -> None:
             if future.cancelled():
                 return
             self._unfinished[id(future)] = done
             try:
-                told = token if on_token else self._first_token()
-                ticket.append(self._engine.submit(target, request, told, done))
+                listener = token if on_token else self._first_token()
+                number.append(self._engine.submit(target, request, listener, done))
             except Exception as error:
                 done(error)
 
@@ -124,7 +124,7 @@ class Compute:
         try:
             return await future
         except asyncio.CancelledError:
-            self._calls.put(lambda: self._engine.sampler.cancel(ticket[0]) if ticket else None)
+            self._calls.put(lambda: self._engine.sampler.cancel(number[0]) if number else None)
             raise
 
     def _first_token(self) -> OnToken | None:
@@ -247,7 +247,7 @@ def _settle(future: "asyncio.Future[T]", outcome: T | Exception) -> None:
         future.set_result(outcome)
 
 
-def _tell(loop: asyncio.AbstractEventLoop, function: Callable[..., object] | None, *arguments: object) -> None:
+def _call_on_loop(loop: asyncio.AbstractEventLoop, function: Callable[..., object] | None, *arguments: object) -> None:
     """Call a function on the event loop, unless that is gone."""
     if function is not None and not loop.is_closed():
         loop.call_soon_threadsafe(function, *arguments)

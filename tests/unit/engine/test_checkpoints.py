@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from training.engine.registry import checkpoints
-from training.engine.registry.checkpoints import CheckpointNotWritten, Manifest, TornCheckpoint
+from training.engine.registry.checkpoints import CheckpointNotWritten, CorruptCheckpoint, Manifest
 
 MANIFEST = Manifest(step=3, model="p/n", base_model="tiny", parent="p/n@2", metrics={"loss": 0.5})
 
@@ -89,14 +89,14 @@ def test_one_changed_byte_is_found_when_the_hashes_are_compared(tmp_path: Path) 
     content[50] ^= 1
     path.write_bytes(content)
     [checkpoint] = checkpoints.scan(tmp_path)[0].values()
-    with pytest.raises(TornCheckpoint, match=r"model\.safetensors of checkpoint 000003 differs"):
+    with pytest.raises(CorruptCheckpoint, match=r"model\.safetensors of checkpoint 000003 differs"):
         checkpoint.verify()
 
 
 def test_the_optimizers_state_may_be_gone_but_not_damaged(tmp_path: Path) -> None:
     checkpoint = checkpoints.write(tmp_path, MANIFEST, _fill)
     (checkpoint.directory / checkpoints.OPTIMIZER_FILE).write_bytes(b"moment!")
-    with pytest.raises(TornCheckpoint):
+    with pytest.raises(CorruptCheckpoint):
         checkpoint.verify()
     (checkpoint.directory / checkpoints.OPTIMIZER_FILE).unlink()
     checkpoint.verify()

@@ -153,11 +153,11 @@ def test_requests_that_arrive_and_leave_midway_change_nothing(weights: Weights) 
     expected = [alone(weights, each) for each in requests]
     sampler, generator = sampler_of(weights, slots=8), random.Random(3)
     found: list[Sample | Exception | None] = [None] * 30
-    tickets: list[int] = []
+    numbers: list[int] = []
     for index, each in enumerate(requests):
-        tickets.append(sampler.submit(each, None, partial(found.__setitem__, index)))
+        numbers.append(sampler.submit(each, None, partial(found.__setitem__, index)))
         if generator.random() < 0.2:
-            sampler.cancel(generator.choice(tickets))
+            sampler.cancel(generator.choice(numbers))
         for _ in range(generator.randrange(6)):
             sampler.step()
     while sampler.busy:
@@ -290,7 +290,7 @@ def test_cancelled_requests_end_at_once(weights: Weights) -> None:
 
 def test_a_listener_may_cancel_its_own_request(weights: Weights) -> None:
     sampler, found = sampler_of(weights), list[Sample | Exception]()
-    ticket = sampler.submit(request(prompt_of(9), 100), lambda token, logprob: sampler.cancel(ticket), found.append)
+    number = sampler.submit(request(prompt_of(9), 100), lambda token, logprob: sampler.cancel(number), found.append)
     sampler.step()
     assert isinstance(found[0], SampleCancelled)
     assert not sampler.busy
@@ -370,7 +370,7 @@ class Cramped:
     def __init__(self, weights: Weights, *, rows: int = 1 << 30, tokens: int = 1 << 30) -> None:
         self.kv, self.context = weights.kv, weights.context
         self.vocab_size, self.parameters = weights.vocab_size, weights.parameters
-        self.packs, self.row_multiple = weights.packs, weights.row_multiple
+        self.supports_packing, self.pad_to_multiple_of = weights.supports_packing, weights.pad_to_multiple_of
         self.exact_attention, self.matrices = weights.exact_attention, weights.matrices
         self._weights, self._rows, self._tokens = weights, rows, tokens
 
@@ -409,7 +409,7 @@ class Packed(Cramped):
 
     def __init__(self, weights: Weights) -> None:
         super().__init__(weights)
-        self.packs, self.row_multiple = True, 8
+        self.supports_packing, self.pad_to_multiple_of = True, 8
         self.passes: list[list[int]] = []
 
     def prefill(self, cache: KVCache, pieces: Sequence[Piece]) -> None:

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse
 from training.engine.compute import EngineStopped, ModelDeleted
 from training.engine.engine import StepConflict
 from training.engine.http.jobs import UnknownEvent, UnknownJob
-from training.engine.registry.checkpoints import CheckpointNotWritten, TornCheckpoint
+from training.engine.registry.checkpoints import CheckpointNotWritten, CorruptCheckpoint
 from training.engine.registry.model_record import BadModelName, CheckpointInUse, ModelExists, UnknownModel
 from training.engine.sampling.requests import (
     ContextTooLong,
@@ -63,7 +63,7 @@ _STATUS: Mapping[type[Exception], tuple[int, str]] = {
     BadTrajectory: (400, "bad_trajectory"),
     BadConversation: (400, "bad_conversation"),
     ContextTooLong: (400, "context_length_exceeded"),
-    TornCheckpoint: (410, "torn_checkpoint"),
+    CorruptCheckpoint: (410, "torn_checkpoint"),
     BadModelDirectory: (422, "bad_model"),
     CheckpointNotWritten: (507, "checkpoint_not_written"),
     OutOfMemory: (503, "out_of_memory"),

@@ -18,7 +18,7 @@ from training.engine.engine import Engine, StepConflict, Training
 from training.engine.http.errors import ApiError, read_body
 from training.engine.http.jobs import Job, JobEvent, Jobs, new_job
 from training.engine.http.training_data import TrainingData
-from training.engine.registry.checkpoints import Checkpoint, TornCheckpoint
+from training.engine.registry.checkpoints import Checkpoint, CorruptCheckpoint
 from training.engine.registry.export import export
 from training.engine.registry.model_record import ModelRecord
 from training.engine.registry.registry import Registry
@@ -185,7 +185,7 @@ class TrainingApi:
         folder = f"{record.name}-step{checkpoint.step}"
         try:
             made = await asyncio.to_thread(export, checkpoint, folder)
-        except TornCheckpoint:
+        except CorruptCheckpoint:
             await asyncio.to_thread(self.registry.recheck, record.id, checkpoint.step)
             raise
         headers = {

@@ -23,7 +23,7 @@ ADAPTER_FILE = "adapter_model.safetensors"
 _UNFINISHED = ".unfinished-"
 
 
-class TornCheckpoint(Exception):
+class CorruptCheckpoint(Exception):
     """Files of a checkpoint are missing or differ from its manifest."""
 
 
@@ -67,7 +67,7 @@ class Checkpoint:
         return self.manifest.step
 
     def verify(self) -> None:
-        """Compare all files with the manifest. Raises TornCheckpoint."""
+        """Compare all files with the manifest. Raises CorruptCheckpoint."""
         for name, digest in self.manifest.files.items():
             _compare(self.directory / name, digest)
         for name, digest in self.manifest.optimizer_files.items():
@@ -113,28 +113,28 @@ def write(parent: Path, manifest: Manifest, fill: Callable[[Path], None]) -> Che
 
 
 def scan(parent: Path) -> tuple[dict[int, Checkpoint], list[Path]]:
-    """The checkpoints below `parent` by step, and the torn ones, which were renamed to `<step>.torn`.
+    """The checkpoints below `parent` by step, and the corrupt ones, which were renamed to `<step>.torn`.
 
     Only what costs nothing is checked: the manifest and the sizes of the files. What a killed process left
     unfinished is removed.
     """
     found: dict[int, Checkpoint] = {}
-    torn: list[Path] = []
+    corrupt: list[Path] = []
     for directory in sorted(parent.iterdir()) if parent.is_dir() else []:
         if directory.name.startswith(_UNFINISHED):
             shutil.rmtree(directory, ignore_errors=True)
         elif directory.name.isdecimal():
             try:
                 checkpoint = _read(directory)
-            except TornCheckpoint:
-                torn.append(set_aside(directory))
+            except CorruptCheckpoint:
+                corrupt.append(set_aside(directory))
             else:
                 found[checkpoint.step] = checkpoint
-    return found, torn
+    return found, corrupt
 
 
 def set_aside(directory: Path) -> Path:
-    """Rename a torn checkpoint so that it is not seen again, yet kept for a look at it."""
+    """Rename a corrupt checkpoint so that it is not seen again, yet kept for a look at it."""
     place = directory.with_name(f"{directory.name}.torn")
     if place.exists():
         place = directory.with_name(f"{directory.name}-{secrets.token_hex(4)}.torn")
@@ -145,13 +145,13 @@ def _read(directory: Path) -> Checkpoint:
     try:
         manifest = _from_json(json.loads((directory / MANIFEST_FILE).read_text()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise TornCheckpoint(f"{directory.name} has no readable manifest: {error}") from error
+        raise CorruptCheckpoint(f"{directory.name} has no readable manifest: {error}") from error
     if directory.name != f"{manifest.step:06d}":
-        raise TornCheckpoint(f"{directory.name} holds the manifest of step {manifest.step}")
+        raise CorruptCheckpoint(f"{directory.name} holds the manifest of step {manifest.step}")
     for name, digest in manifest.files.items():
         path = directory / name
         if not path.is_file() or path.stat().st_size != digest.bytes:
-            raise TornCheckpoint(f"{name} is missing or has another size than the manifest says")
+            raise CorruptCheckpoint(f"{name} is missing or has another size than the manifest says")
     return Checkpoint(directory, manifest)
 
 
@@ -159,9 +159,9 @@ def _compare(path: Path, expected: FileDigest) -> None:
     try:
         digest = _digest(path)
     except OSError as error:
-        raise TornCheckpoint(f"{path.name} of checkpoint {path.parent.name} cannot be read") from error
+        raise CorruptCheckpoint(f"{path.name} of checkpoint {path.parent.name} cannot be read") from error
     if digest != expected:
-        raise TornCheckpoint(f"{path.name} of checkpoint {path.parent.name} differs from its manifest")
+        raise CorruptCheckpoint(f"{path.name} of checkpoint {path.parent.name} differs from its manifest")
 
 
 def _sealed(path: Path) -> FileDigest:

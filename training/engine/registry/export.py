@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from training.engine.registry.checkpoints import MANIFEST_FILE, Checkpoint, TornCheckpoint
+from training.engine.registry.checkpoints import MANIFEST_FILE, Checkpoint, CorruptCheckpoint
 
 _PIECE = 1 << 20
 
@@ -38,7 +38,7 @@ class Export:
                     left -= len(piece)
                     yield piece
                 if left:
-                    raise TornCheckpoint("a file of the checkpoint became shorter while it was sent")
+                    raise CorruptCheckpoint("a file of the checkpoint became shorter while it was sent")
                 yield bytes(_padding(size))
             yield bytes(2 * tarfile.BLOCKSIZE)
 
@@ -46,7 +46,7 @@ class Export:
 def export(checkpoint: Checkpoint, folder: str) -> Export:
     """The checkpoint in a folder of that name, after all its files were compared with their hashes.
 
-    The optimizer's state stays here. Raises TornCheckpoint.
+    The optimizer's state stays here. Raises CorruptCheckpoint.
     """
     checkpoint.verify()
     names = [*sorted(checkpoint.manifest.files), MANIFEST_FILE]
@@ -65,7 +65,7 @@ def _open(path: Path) -> BinaryIO:
     try:
         return path.open("rb")
     except OSError as error:
-        raise TornCheckpoint(f"{path.name} of checkpoint {path.parent.name} cannot be read") from error
+        raise CorruptCheckpoint(f"{path.name} of checkpoint {path.parent.name} cannot be read") from error
 
 
 def _header(name: str, size: int, created: float) -> bytes:

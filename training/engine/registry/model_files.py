@@ -60,13 +60,13 @@ def load(root: Path) -> Iterator[tuple[ModelRecord, dict[int, Checkpoint]]]:
         if path.parent.name.startswith("."):
             shutil.rmtree(path.parent, ignore_errors=True)  # a creation or deletion that was cut short
         elif record := _read(path):
-            found, torn = checkpoints.scan(path.parent / CHECKPOINTS)
-            for place in torn:
-                log.warning("torn checkpoint set aside", model=record.full_name, path=place.name)
+            found, corrupt = checkpoints.scan(path.parent / CHECKPOINTS)
+            for place in corrupt:
+                log.warning("corrupt checkpoint set aside", model=record.full_name, path=place.name)
             yield record, found
 
 
-def bury(record: ModelRecord) -> Path:
+def mark_deleted(record: ModelRecord) -> Path:
     """Take a model's directory out of sight at once; the caller removes it from where it lies then."""
     return record.directory.rename(record.directory.with_name(f".deleted-{record.name}-{secrets.token_hex(4)}"))
 

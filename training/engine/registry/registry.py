@@ -15,7 +15,7 @@ import structlog
 
 from training.engine.registry import checkpoints, model_files
 from training.engine.registry.base_models import Bases, usual_tuning
-from training.engine.registry.checkpoints import OPTIMIZER_FILE, Checkpoint, Manifest, TornCheckpoint
+from training.engine.registry.checkpoints import OPTIMIZER_FILE, Checkpoint, CorruptCheckpoint, Manifest
 from training.engine.registry.model_record import (
     INFERENCE_NAME,
     NAME,
@@ -123,8 +123,8 @@ class Registry:
         with self._lock:
             record = self._entry(model_id).record
             del self._entries[model_id]
-            grave = model_files.bury(record)
-        shutil.rmtree(grave, ignore_errors=True)
+            tombstone = model_files.mark_deleted(record)
+        shutil.rmtree(tombstone, ignore_errors=True)
         log.info("model deleted", model=record.full_name)
         return record
 
@@ -138,18 +138,18 @@ class Registry:
             return [found[step] for step in sorted(found)]
 
     def newest(self, model_id: str) -> Checkpoint:
-        """The newest whole checkpoint; torn ones are set aside on the way. Raises UnknownModel if none is left."""
+        """The newest whole checkpoint; corrupt ones are set aside on the way. Raises UnknownModel if none is left."""
         with self._lock:
             entry = self._entry(model_id)
             while entry.checkpoints:
                 try:
                     return self._verified(entry, max(entry.checkpoints))
-                except TornCheckpoint:
+                except CorruptCheckpoint:
                     continue
             raise UnknownModel(f"{entry.record.full_name} has no whole checkpoint left")
 
     def checkpoint(self, model_id: str, step: int) -> Checkpoint:
-        """A checkpoint whose files match their hashes. Raises UnknownModel, TornCheckpoint."""
+        """A checkpoint whose files match their hashes. Raises UnknownModel, CorruptCheckpoint."""
         with self._lock:
             entry = self._entry(model_id)
             if step not in entry.checkpoints:
@@ -157,9 +157,9 @@ class Registry:
             return self._verified(entry, step)
 
     def recheck(self, model_id: str, step: int) -> None:
-        """Compare a checkpoint with its hashes though that was done before; a torn one is set aside.
+        """Compare a checkpoint with its hashes though that was done before; a corrupt one is set aside.
 
-        Raises UnknownModel, TornCheckpoint.
+        Raises UnknownModel, CorruptCheckpoint.
         """
         with self._lock:
             self._entry(model_id).verified.discard(step)
@@ -186,7 +186,7 @@ class Registry:
         with self._lock:
             entry.checkpoints[written.step] = written
             entry.verified.add(written.step)
-            # The optimizer's state is twice the weights. The parent's stays in case this checkpoint gets torn.
+            # The optimizer's state is twice the weights. The parent's stays in case this checkpoint is corrupted.
             for step, old in entry.checkpoints.items():
                 if step < parent.step:
                     (old.directory / OPTIMIZER_FILE).unlink(missing_ok=True)
@@ -202,8 +202,8 @@ class Registry:
             deleted = [step for step in wanted if step in entry.checkpoints]
             for step in deleted:
                 directory = entry.checkpoints.pop(step).directory
-                grave = directory.rename(directory.with_name(f".unfinished-deleted-{secrets.token_hex(4)}"))
-                shutil.rmtree(grave, ignore_errors=True)
+                tombstone = directory.rename(directory.with_name(f".unfinished-deleted-{secrets.token_hex(4)}"))
+                shutil.rmtree(tombstone, ignore_errors=True)
             return deleted, [step for step in wanted if step not in deleted]
 
     # Names
@@ -212,7 +212,7 @@ class Registry:
         """What a `model` of an inference request means: a base model's name, `NAME`, `PROJECT/NAME`, either with
         `@STEP`, or `wandb-artifact:///ENTITY/PROJECT/NAME[:stepN]`. Without a step, the newest checkpoint.
 
-        Raises UnknownModel, BadModelName (two projects have the name), TornCheckpoint.
+        Raises UnknownModel, BadModelName (two projects have the name), CorruptCheckpoint.
         """
         if name in self._bases:
             directory = self._bases.directory(name)
@@ -286,11 +286,11 @@ class Registry:
         if step not in entry.verified:
             try:
                 checkpoint.verify()
-            except TornCheckpoint as error:
+            except CorruptCheckpoint as error:
                 del entry.checkpoints[step]
                 place = checkpoints.set_aside(checkpoint.directory)
                 log.warning(
-                    "torn checkpoint set aside", model=entry.record.full_name, path=place.name, error=str(error)
+                    "corrupt checkpoint set aside", model=entry.record.full_name, path=place.name, error=str(error)
                 )
                 raise
             entry.verified.add(step)

@@ -1,4 +1,4 @@
-"""The requests under way, each as an object and all together as columns over the cache's rows."""
+"""Queued and running requests as objects, and the running ones together as arrays over the cache's rows."""
 
 from dataclasses import dataclass, field
 
@@ -9,11 +9,12 @@ from training.engine.sampling.requests import Done, OnToken, SampleRequest
 
 
 @dataclass(slots=True, eq=False)
-class Ticket:
-    """A request under way. `ids` and `logprobs` hold what it had when it last lost its row."""
+class Request:
+    """A request that is queued or running. `ids` and `logprobs` hold what it had when it last lost its row."""
 
     number: int
-    request: SampleRequest
+    params: SampleRequest
+    """What was asked for."""
     seed: int
     max_tokens: int
     on_token: OnToken | None
@@ -27,14 +28,14 @@ class Ticket:
 
     def known(self) -> npt.NDArray[np.int64]:
         """Prompt and what is sampled: the last token is the next one to feed."""
-        count = len(self.request.prompt) + len(self.ids)
+        count = len(self.params.prompt) + len(self.ids)
         if self._known is None or len(self._known) != count:
-            self._known = np.array((*self.request.prompt, *self.ids), dtype=np.int64)
+            self._known = np.array((*self.params.prompt, *self.ids), dtype=np.int64)
         return self._known
 
 
-class Columns:
-    """What sampling needs of each row's request, as columns, so that a step costs no Python per token."""
+class BatchState:
+    """What sampling needs of each row's request, as one array a field, so that a step costs no Python per token."""
 
     def __init__(self, rows: int, length: int) -> None:
         self.feed = np.zeros(rows, dtype=np.int64)
@@ -49,24 +50,24 @@ class Columns:
         self.ids = np.zeros((rows, length), dtype=np.int64)
         self.logprobs = np.zeros((rows, length), dtype=np.float32)
 
-    def start(self, row: int, ticket: Ticket, feed: int) -> None:
-        request, produced = ticket.request, len(ticket.ids)
+    def start(self, row: int, request: Request, feed: int) -> None:
+        params, produced = request.params, len(request.ids)
         self.feed[row] = feed
         self.produced[row] = produced
-        self.limits[row] = ticket.max_tokens
-        self.seeds[row] = ticket.seed % 2**64
-        self.temperature[row] = request.temperature
-        self.top_p[row] = request.top_p
-        self.watched[row] = bool(request.top_logprobs or request.stop or ticket.on_token)
-        missing = len(request.stop_ids) - self.stops.shape[1]
+        self.limits[row] = request.max_tokens
+        self.seeds[row] = request.seed % 2**64
+        self.temperature[row] = params.temperature
+        self.top_p[row] = params.top_p
+        self.watched[row] = bool(params.top_logprobs or params.stop or request.on_token)
+        missing = len(params.stop_ids) - self.stops.shape[1]
         if missing > 0:
             self.stops = np.pad(self.stops, ((0, 0), (0, missing)), constant_values=-1)
         self.stops[row] = -1
-        self.stops[row, : len(request.stop_ids)] = sorted(request.stop_ids)
-        self.ids[row, :produced] = ticket.ids
-        self.logprobs[row, :produced] = ticket.logprobs
+        self.stops[row, : len(params.stop_ids)] = sorted(params.stop_ids)
+        self.ids[row, :produced] = request.ids
+        self.logprobs[row, :produced] = request.logprobs
 
-    def take(self, old: "Columns", keep: npt.NDArray[np.int64]) -> None:
+    def take(self, old: "BatchState", keep: npt.NDArray[np.int64]) -> None:
         """Become the kept rows of a smaller or differently ordered state."""
         for name, column in vars(old).items():
             if column.ndim == 1:

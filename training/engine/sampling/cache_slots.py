@@ -14,7 +14,7 @@ class Match:
     tokens: int
 
 
-class Rows:
+class CacheSlots:
     """Bookkeeping of a cache: per row the tokens whose keys and values it holds, and whether it is in use.
 
     The first `decoding` rows are decoded together; the others only keep conversations that wait for their next turn.
@@ -43,9 +43,12 @@ class Rows:
         row = int(np.lexsort((self.busy, self.lengths, -shared))[0])
         return Match(row, int(shared[row]))
 
-    def victim(self, *, parking: bool = False, spare: int = -1) -> int | None:
-        """An idle row to overwrite: an empty one, else the one unused for longest; None if all are busy or `spare`."""
-        region = slice(self.decoding, None) if parking else slice(0, self.decoding)
+    def eviction_candidate(self, *, stash: bool = False, spare: int = -1) -> int | None:
+        """An idle row to overwrite: an empty one, else the least recently used; None if all are busy or `spare`.
+
+        `stash` looks among the rows that only keep conversations, else among those that are decoded.
+        """
+        region = slice(self.decoding, None) if stash else slice(0, self.decoding)
         idle = np.flatnonzero(~self.busy[region]) + (region.start or 0)
         idle = idle[idle != spare]
         if len(idle) == 0:
@@ -67,7 +70,7 @@ class Rows:
         """All rows: busy ones first, in place, then the most recently used."""
         return np.lexsort((-self._used, ~self.busy))
 
-    def take(self, old: "Rows", keep: npt.NDArray[np.int64]) -> None:
+    def take(self, old: "CacheSlots", keep: npt.NDArray[np.int64]) -> None:
         """Become the kept rows of a smaller or shorter cache, in that order."""
         self.tokens[: len(keep), : old.tokens.shape[1]] = old.tokens[keep]
         for name in ("lengths", "busy", "_used"):

@@ -75,7 +75,7 @@ class NonFiniteLogits(SamplingError):
 
 
 class SampleCancelled(SamplingError):
-    """The request was cancelled by its ticket."""
+    """The request was cancelled."""
 
 
 OnToken = Callable[[int, float], None]

@@ -17,7 +17,7 @@ def uniforms(seeds: npt.NDArray[np.uint64], counts: npt.NDArray[np.uint64]) -> n
     return ((_mixed(state) >> np.uint64(41)).astype(np.float32)) * np.float32(2.0**-23)
 
 
-def choose(
+def sample_tokens(
     logits: torch.Tensor,
     temperature: npt.NDArray[np.float32],
     top_p: npt.NDArray[np.float32],

@@ -7,7 +7,7 @@ import itertools
 import secrets
 from collections.abc import Callable, Sequence
 
-from training.engine.sampling.batch import Ticket
+from training.engine.sampling.batch import Request
 from training.engine.sampling.requests import (
     ContextTooLong,
     Done,
@@ -20,7 +20,7 @@ from training.engine.sampling.requests import (
     SamplingError,
     UnknownWeights,
 )
-from training.engine.sampling.scheduler import CACHE_BYTES, Lane
+from training.engine.sampling.scheduler import CACHE_BYTES, Scheduler
 from training.engine.weights.weights import Weights
 
 __all__ = [
@@ -45,18 +45,18 @@ class Sampler:
 
     def __init__(self, slots: int = 64, cache_bytes: int | None = None) -> None:
         """`slots` conversations are decoded at once for each set of weights; each in use may fill `cache_bytes` (None:
-        what suits the device; see Lane)."""
+        what suits the device; see Scheduler)."""
         if slots < 1:
             raise ValueError(f"slots must be at least 1, not {slots}")
         self._slots = slots
         self._cache_bytes = cache_bytes
-        self._lanes: dict[str, Lane] = {}
+        self._schedulers: dict[str, Scheduler] = {}
         self._numbers = itertools.count(1)
 
     @property
     def busy(self) -> bool:
         """Whether `step` has anything to do."""
-        return any(lane.busy for lane in self._lanes.values())
+        return any(scheduler.busy for scheduler in self._schedulers.values())
 
     def set_weights(self, key: str, weights: Weights, decode: Callable[[Sequence[int]], str] | None = None) -> None:
         """Sample requests for `key` from `weights`, which replace what the key stood for.
@@ -64,88 +64,88 @@ class Sampler:
         `decode` turns token ids into text; requests with stop strings need it.
         """
         self.drop_weights(key)
-        self._lanes[key] = Lane(weights, self._slots, self._cache_bytes, decode)
+        self._schedulers[key] = Scheduler(weights, self._slots, self._cache_bytes, decode)
 
     def drop_weights(self, key: str) -> None:
         """Forget the key; its unfinished requests end with UnknownWeights."""
-        lane = self._lanes.pop(key, None)
-        if lane is not None:
-            lane.close(UnknownWeights(key))
+        scheduler = self._schedulers.pop(key, None)
+        if scheduler is not None:
+            scheduler.close(UnknownWeights(key))
 
     def weights(self, key: str) -> Weights | None:
         """What the key stands for."""
-        lane = self._lanes.get(key)
-        return lane.weights if lane else None
+        scheduler = self._schedulers.get(key)
+        return scheduler.weights if scheduler else None
 
     def rename(self, key: str, new: str) -> None:
         """Let an idle key's weights, which were changed in place, stand for another key, with an empty cache."""
-        lane = self._lanes.pop(key)
-        lane.forget()
-        self._lanes[new] = lane
+        scheduler = self._schedulers.pop(key)
+        scheduler.forget()
+        self._schedulers[new] = scheduler
 
     def release_idle(self) -> None:
         """Give back the caches that nobody uses now."""
-        for lane in self._lanes.values():
-            if not lane.busy:
-                lane.release()
+        for scheduler in self._schedulers.values():
+            if not scheduler.busy:
+                scheduler.release()
 
     def submit(self, request: SampleRequest, on_token: OnToken | None, done: Done) -> int:
-        """Queue a request; the number is its ticket.
+        """Queue a request; returns its number, by which it can be cancelled.
 
         `on_token(id, logprob)` is called for each token and `done` once, with the sample or the reason why there is
         none (ContextTooLong and UnknownWeights at once); both are called in `step` and must not raise. Raises
         ValueError for a request that makes no sense.
         """
         number = next(self._numbers)
-        lane = self._lanes.get(request.weights_key)
-        if lane is None:
+        scheduler = self._schedulers.get(request.weights_key)
+        if scheduler is None:
             done(UnknownWeights(request.weights_key))
             return number
-        _check(request, lane)
-        room = lane.weights.context - len(request.prompt)
+        _check(request, scheduler)
+        room = scheduler.weights.context - len(request.prompt)
         if room < 1:
-            done(ContextTooLong(len(request.prompt), lane.weights.context))
+            done(ContextTooLong(len(request.prompt), scheduler.weights.context))
             return number
         seed = secrets.randbits(53) if request.seed is None else request.seed
-        lane.submit(Ticket(number, request, seed, min(request.max_tokens, room), on_token, done))
+        scheduler.submit(Request(number, request, seed, min(request.max_tokens, room), on_token, done))
         return number
 
-    def cancel(self, ticket: int) -> None:
+    def cancel(self, number: int) -> None:
         """End a request with SampleCancelled; nothing if it is done."""
-        for lane in self._lanes.values():
-            if lane.cancel(ticket, SampleCancelled("the request was cancelled")):
+        for scheduler in self._schedulers.values():
+            if scheduler.cancel(number, SampleCancelled("the request was cancelled")):
                 return
 
     def step(self) -> None:
         """Admit and prefill what waits, decode one token for all, and refill what finished at the next step."""
-        for key, lane in list(self._lanes.items()):
-            if lane.busy and self._lanes.get(key) is lane:
-                self._lanes[key] = self._lanes.pop(key)  # the most recently used is last
-                self._make_room(lane)
-                lane.step()
+        for key, scheduler in list(self._schedulers.items()):
+            if scheduler.busy and self._schedulers.get(key) is scheduler:
+                self._schedulers[key] = self._schedulers.pop(key)  # the most recently used is last
+                self._make_room(scheduler)
+                scheduler.step()
 
-    def _make_room(self, lane: Lane) -> None:
+    def _make_room(self, scheduler: Scheduler) -> None:
         """Release idle caches, the longest unused first, while all together exceed the budget.
 
-        Without one a lane takes what is free: then no other keeps more than it needs.
+        Without one a scheduler takes what is free: then no other keeps more than it needs.
         """
-        for other in list(self._lanes.values()):
-            if sum(each.cache_bytes for each in self._lanes.values()) <= self._budget(lane):
+        for other in list(self._schedulers.values()):
+            if sum(each.cache_bytes for each in self._schedulers.values()) <= self._budget(scheduler):
                 return
-            if other is not lane and not other.busy:
+            if other is not scheduler and not other.busy:
                 other.release()
 
-    def _budget(self, lane: Lane) -> int:
-        if self._cache_bytes is None and lane.weights.packs:
+    def _budget(self, scheduler: Scheduler) -> int:
+        if self._cache_bytes is None and scheduler.weights.supports_packing:
             return 0
         return self._cache_bytes or CACHE_BYTES
 
 
-def _check(request: SampleRequest, lane: Lane) -> None:
+def _check(request: SampleRequest, scheduler: Scheduler) -> None:
     if not request.prompt:
         raise ValueError("the prompt has no tokens")
-    if not 0 <= min(request.prompt) <= max(request.prompt) < lane.weights.vocab_size:
-        raise ValueError(f"a token id of the prompt is not in [0, {lane.weights.vocab_size})")
+    if not 0 <= min(request.prompt) <= max(request.prompt) < scheduler.weights.vocab_size:
+        raise ValueError(f"a token id of the prompt is not in [0, {scheduler.weights.vocab_size})")
     if request.max_tokens < 1:
         raise ValueError(f"max_tokens must be at least 1, not {request.max_tokens}")
     if not 0.0 <= request.temperature < float("inf"):
@@ -154,5 +154,5 @@ def _check(request: SampleRequest, lane: Lane) -> None:
         raise ValueError(f"top_p must lie in (0, 1], not {request.top_p}")
     if request.top_logprobs < 0:
         raise ValueError(f"top_logprobs must not be negative, not {request.top_logprobs}")
-    if request.stop and (not lane.can_decode or not all(request.stop)):
+    if request.stop and (not scheduler.can_decode or not all(request.stop)):
         raise ValueError("stop strings must not be empty, and need a decoder for these weights")

@@ -9,10 +9,10 @@ import structlog
 import torch
 
 from training.engine.memory import free_bytes, is_out_of_memory
-from training.engine.sampling.batch import Columns, Ticket
-from training.engine.sampling.cache_slots import Rows, common_prefix
+from training.engine.sampling.batch import BatchState, Request
+from training.engine.sampling.cache_slots import CacheSlots, common_prefix
 from training.engine.sampling.requests import NonFiniteLogits, OutOfMemory, Sample, SampleRequest
-from training.engine.sampling.sample_tokens import choose, uniforms
+from training.engine.sampling.sample_tokens import sample_tokens, uniforms
 from training.engine.weights.attention import KEY_MULTIPLE, MIN_ROWS, round_up
 from training.engine.weights.kv_cache import KVCache, Piece
 from training.engine.weights.weights import Weights
@@ -35,7 +35,7 @@ SHARED = 32
 """Tokens that a prompt must have in common with another, to wait for them instead of computing them too."""
 
 
-class Lane:
+class Scheduler:
     """Driven by `step`. A conversation keeps its row when its reply is done, until the row is needed."""
 
     def __init__(
@@ -47,15 +47,15 @@ class Lane:
         self._slots = slots
         self._cache_bytes = cache_bytes
         self._decode_text = decode
-        self._waiting: deque[Ticket] = deque()
-        self._filling: list[Ticket] = []
-        self._active: dict[int, Ticket] = {}
+        self._waiting: deque[Request] = deque()
+        self._filling: list[Request] = []
+        self._active: dict[int, Request] = {}
         self._cache: KVCache | None = None
-        self._rows = Rows(0, 0, 0)
-        self._state = Columns(0, 0)
+        self._rows = CacheSlots(0, 0, 0)
+        self._state = BatchState(0, 0)
         self._chunk, self._together = PREFILL_CHUNK, 1
         self._prefill_tokens = int(min(max(PREFILL_FLOPS / (2 * weights.parameters), PREFILL_CHUNK), 4096))
-        if weights.packs:
+        if weights.supports_packing:
             self._chunk, self._together, self._prefill_tokens = PACKED_PREFILL, slots, PACKED_PREFILL
 
     @property
@@ -73,32 +73,32 @@ class Lane:
         """Whether stop strings can be looked for."""
         return self._decode_text is not None
 
-    def submit(self, ticket: Ticket) -> None:
-        self._waiting.append(ticket)
+    def submit(self, request: Request) -> None:
+        self._waiting.append(request)
 
     def cancel(self, number: int, reason: Exception) -> bool:
-        """End the request with that ticket number; False if it is not here."""
-        for ticket in self._tickets():
-            if ticket.number == number:
-                self._fail(ticket, reason)
+        """End the request of that number; False if it is not here."""
+        for request in self._requests():
+            if request.number == number:
+                self._fail(request, reason)
                 return True
         return False
 
     def close(self, reason: Exception) -> None:
         """End all requests and give back the cache."""
-        for ticket in self._tickets():
-            self._fail(ticket, reason)
+        for request in self._requests():
+            self._fail(request, reason)
         self.release()
 
     def forget(self) -> None:
-        """Forget all conversations, and keep the cache's memory. The lane must be idle."""
-        self._rows = Rows(len(self._rows.lengths), self._rows.decoding, self._rows.tokens.shape[1])
+        """Forget all conversations, and keep the cache's memory. The scheduler must be idle."""
+        self._rows = CacheSlots(len(self._rows.lengths), self._rows.decoding, self._rows.tokens.shape[1])
 
     def release(self) -> None:
-        """Forget all conversations and give back the cache's memory. The lane must be idle."""
+        """Forget all conversations and give back the cache's memory. The scheduler must be idle."""
         self._cache = None
-        self._rows = Rows(0, 0, 0)
-        self._state = Columns(0, 0)
+        self._rows = CacheSlots(0, 0, 0)
+        self._state = BatchState(0, 0)
 
     def step(self) -> None:
         """Prefill what waits, within a budget, then decode one token for every conversation that is ready."""
@@ -107,9 +107,9 @@ class Lane:
             try:
                 self._decode()
             except Exception as error:
-                if not is_out_of_memory(error) or not self._shed():
-                    for ticket in list(self._active.values()):
-                        self._fail(ticket, _named(error))
+                if not is_out_of_memory(error) or not self._preempt_half():
+                    for request in list(self._active.values()):
+                        self._fail(request, _named(error))
         self._compact()
 
     # Prefill: all known tokens but the last, which the next decode step feeds.
@@ -126,46 +126,46 @@ class Lane:
 
     def _admit(self) -> bool:
         """Give rows to waiting requests, as many as are prefilled together; whether there is anything to prefill."""
-        for ticket in list(self._waiting):
+        for request in list(self._waiting):
             if len(self._filling) >= self._together or len(self._filling) + len(self._active) >= self._slots:
                 break
-            if self._is_being_filled(ticket):
+            if self._is_being_filled(request):
                 continue
             try:
-                if not self._place(ticket):
+                if not self._place(request):
                     break
             except Exception as error:
-                self._give_up([ticket], error)
+                self._give_up([request], error)
                 return bool(self._filling)
-            self._waiting.remove(ticket)
-            self._filling.append(ticket)
+            self._waiting.remove(request)
+            self._filling.append(request)
         return bool(self._filling)
 
-    def _is_being_filled(self, ticket: Ticket) -> bool:
+    def _is_being_filled(self, request: Request) -> bool:
         """Whether more of its prompt is about to be computed for another request than there is already."""
         if not self._filling:
             return False
-        known = ticket.known()[:-1]
+        known = request.known()[:-1]
         there = self._rows.match(known).tokens
         return any(common_prefix(known, other.known()[:-1]) > there + SHARED for other in self._filling)
 
-    def _give_up(self, batch: Sequence[Ticket], error: Exception) -> None:
-        """End what could not be prefilled, or let it wait for the memory of others."""
-        for ticket in batch:
-            if ticket in self._filling:
-                self._filling.remove(ticket)
-            self._unplace(ticket)
-        waits = is_out_of_memory(error) and self._shed()
-        for ticket in reversed(batch):
+    def _give_up(self, batch: Sequence[Request], error: Exception) -> None:
+        """Fail what could not be prefilled, or queue it again where preempting others frees memory."""
+        for request in batch:
+            if request in self._filling:
+                self._filling.remove(request)
+            self._unplace(request)
+        waits = is_out_of_memory(error) and self._preempt_half()
+        for request in reversed(batch):
             if not waits:
-                self._fail(ticket, _named(error))
-            elif ticket not in self._waiting:
-                self._waiting.appendleft(ticket)
+                self._fail(request, _named(error))
+            elif request not in self._waiting:
+                self._waiting.appendleft(request)
 
-    def _place(self, ticket: Ticket) -> bool:
+    def _place(self, request: Request) -> bool:
         """Give the request a row that holds as much of its prompt as any row does; False if all are busy."""
-        known = ticket.known()
-        reply = min(ticket.max_tokens - len(ticket.ids), PACKED_REPLY) if self.weights.packs else 0
+        known = request.known()
+        reply = min(request.max_tokens - len(request.ids), PACKED_REPLY) if self.weights.supports_packing else 0
         self._reserve(len(known) + reply)
         assert self._cache is not None
         rows, cache = self._rows, self._cache
@@ -174,14 +174,14 @@ class Lane:
         if match.tokens and continued and match.row < rows.decoding:
             target = match.row
         else:
-            victim = rows.victim(spare=match.row)
-            if victim is None:
+            candidate = rows.eviction_candidate(spare=match.row)
+            if candidate is None:
                 if rows.busy[match.row] or match.row >= rows.decoding:
                     return False
-                victim = match.row  # the only idle row: keep of it what is shared
-            target = victim
+                candidate = match.row  # the only idle row: keep of it what is shared
+            target = candidate
             if target != match.row:
-                self._park(target, spare=match.row)
+                self._stash(target, spare=match.row)
                 cache.copy(match.row, target, match.tokens)
                 rows.move(match.row, target, match.tokens)
                 if continued:
@@ -189,15 +189,15 @@ class Lane:
             rows.lengths[target] = match.tokens
         rows.busy[target] = True
         rows.touch(target)
-        ticket.row = target
-        if ticket.cached_tokens is None:
-            ticket.cached_tokens = match.tokens
+        request.row = target
+        if request.cached_tokens is None:
+            request.cached_tokens = match.tokens
         return True
 
-    def _park(self, row: int, spare: int) -> None:
-        """Keep the conversation of a row that is needed, in place of the one that nobody continued for longest."""
+    def _stash(self, row: int, spare: int) -> None:
+        """Keep the conversation of a row that is needed elsewhere, in place of the least recently used one."""
         length = int(self._rows.lengths[row])
-        target = self._rows.victim(parking=True, spare=spare)
+        target = self._rows.eviction_candidate(stash=True, spare=spare)
         if target is not None and length:
             assert self._cache is not None
             self._cache.copy(row, target, length)
@@ -207,12 +207,12 @@ class Lane:
         """Prefill one piece of each placed request; the number of tokens that it took, at least 1."""
         assert self._cache is not None
         pieces: list[Piece] = []
-        left = min(self._chunk, budget) if self.weights.packs else self._chunk
-        for ticket in self._filling:
-            start = int(self._rows.lengths[ticket.row])
-            ids = ticket.known()[start:-1][:left]
+        left = min(self._chunk, budget) if self.weights.supports_packing else self._chunk
+        for request in self._filling:
+            start = int(self._rows.lengths[request.row])
+            ids = request.known()[start:-1][:left]
             if len(ids):
-                pieces.append(Piece(ticket.row, start, ids))
+                pieces.append(Piece(request.row, start, ids))
                 left -= len(ids)
         if pieces:
             self.weights.prefill(self._cache, pieces)
@@ -220,18 +220,18 @@ class Lane:
             stop = piece.start + len(piece.ids)
             self._rows.tokens[piece.row, piece.start : stop] = piece.ids
             self._rows.lengths[piece.row] = stop
-        for ticket in list(self._filling):
-            known = ticket.known()
-            if self._rows.lengths[ticket.row] == len(known) - 1:
-                self._filling.remove(ticket)
-                self._active[ticket.row] = ticket
-                self._state.start(ticket.row, ticket, int(known[-1]))
+        for request in list(self._filling):
+            known = request.known()
+            if self._rows.lengths[request.row] == len(known) - 1:
+                self._filling.remove(request)
+                self._active[request.row] = request
+                self._state.start(request.row, request, int(known[-1]))
         return max(sum(len(piece.ids) for piece in pieces), 1)
 
     # Decode
 
     def _decode(self) -> None:
-        if not self._active:  # making a longer cache sent them back to the queue
+        if not self._active:  # making a longer cache preempted them
             return None
         rows, state = self._rows, self._state
         active = np.fromiter(self._active, dtype=np.int64, count=len(self._active))
@@ -241,7 +241,7 @@ class Lane:
         if rows is not self._rows:  # the cache was made anew
             return self._decode()
         assert self._cache is not None
-        count = min(round_up(int(active[-1]) + 1, self.weights.row_multiple), len(rows.lengths))
+        count = min(round_up(int(active[-1]) + 1, self.weights.pad_to_multiple_of), len(rows.lengths))
         span = round_up(longest, KEY_MULTIPLE)
         device = self.weights.kv.device
         feed, positions = torch.from_numpy(state.feed[:count]), torch.from_numpy(rows.lengths[:count])
@@ -249,7 +249,7 @@ class Lane:
         if len(active) < count:
             logits = logits[torch.from_numpy(active).to(device)]
         uniform = uniforms(state.seeds[active], state.produced[active].astype(np.uint64))
-        chosen, logprobs = choose(logits, state.temperature[active], state.top_p[active], uniform)
+        chosen, logprobs = sample_tokens(logits, state.temperature[active], state.top_p[active], uniform)
         ids = chosen.cpu().numpy()
         values = logprobs.gather(1, chosen[:, None])[:, 0].cpu().numpy()
 
@@ -266,49 +266,49 @@ class Lane:
 
     def _attend_to(self, row: int, token: int, logprobs: torch.Tensor, stopped: bool) -> None:
         """What is done for single rows after a step: report the token, and see whether the reply ends with it."""
-        ticket, state = self._active.get(row), self._state
-        if ticket is None:
+        request, state = self._active.get(row), self._state
+        if request is None:
             return None  # another request's listener cancelled it
-        request, produced = ticket.request, int(state.produced[row])
+        params, produced = request.params, int(state.produced[row])
         value = float(state.logprobs[row, produced - 1])
         if not np.isfinite(value):
             assert self._cache is not None
             self._cache.clear(row)
             self._rows.lengths[row] = 0
-            return self._fail(ticket, NonFiniteLogits("the weights give log-probabilities that are not finite"))
-        if request.top_logprobs:
-            best = logprobs.topk(min(request.top_logprobs, len(logprobs)))
-            ticket.top.append(list(zip(best.indices.tolist(), best.values.tolist(), strict=True)))
-        if ticket.on_token is not None:
-            ticket.on_token(token, value)
-        if self._active.get(row) is not ticket:
+            return self._fail(request, NonFiniteLogits("the weights give log-probabilities that are not finite"))
+        if params.top_logprobs:
+            best = logprobs.topk(min(params.top_logprobs, len(logprobs)))
+            request.top.append(list(zip(best.indices.tolist(), best.values.tolist(), strict=True)))
+        if request.on_token is not None:
+            request.on_token(token, value)
+        if self._active.get(row) is not request:
             return None  # on_token cancelled it
-        stop_text = self._stop_text(request, state.ids[row, :produced])
-        if not stopped and stop_text is None and produced < ticket.max_tokens:
+        stop_text = self._stop_text(params, state.ids[row, :produced])
+        if not stopped and stop_text is None and produced < request.max_tokens:
             return None
         ids, values = state.ids[row, :produced].tolist(), state.logprobs[row, :produced].tolist()
-        self._unplace(ticket)
-        ticket.done(
+        self._unplace(request)
+        request.done(
             Sample(
                 ids=ids,
                 logprobs=values,
                 finish_reason="length" if not stopped and stop_text is None else "stop",
-                seed=ticket.seed,
-                prompt_tokens=len(request.prompt),
-                cached_tokens=ticket.cached_tokens or 0,
-                top=ticket.top,
+                seed=request.seed,
+                prompt_tokens=len(params.prompt),
+                cached_tokens=request.cached_tokens or 0,
+                top=request.top,
                 stop_text=stop_text,
             )
         )
         return None
 
-    def _stop_text(self, request: SampleRequest, ids: npt.NDArray[np.int64]) -> str | None:
+    def _stop_text(self, params: SampleRequest, ids: npt.NDArray[np.int64]) -> str | None:
         """The stop string that the last token completed. Each token is at least one byte, so few need decoding."""
-        if not request.stop or self._decode_text is None:
+        if not params.stop or self._decode_text is None:
             return None
-        longest = max(len(stop.encode()) for stop in request.stop)
+        longest = max(len(stop.encode()) for stop in params.stop)
         text = self._decode_text(ids[-(longest + 4) :].tolist())
-        return next((stop for stop in request.stop if stop in text), None)
+        return next((stop for stop in params.stop if stop in text), None)
 
     # Rows and memory
 
@@ -318,7 +318,7 @@ class Lane:
         if cache is not None and tokens < cache.length:
             return
         most = round_up(self.weights.context + 1, KEY_MULTIPLE)
-        if self.weights.packs:
+        if self.weights.supports_packing:
             return self._reserve_at_once(min(round_up(tokens + 1, FIRST_LENGTH), most), most)
         length = min(most, max(FIRST_LENGTH, round_up(tokens + 1, FIRST_LENGTH), 2 * cache.length if cache else 0))
         affordable = (self._cache_bytes or CACHE_BYTES) // (length * self.weights.kv.bytes_per_token)
@@ -333,21 +333,21 @@ class Lane:
 
     def _reserve_at_once(self, length: int, most: int) -> None:
         """On a GPU the cache takes its share at once: growing would need twice the memory and all graphs anew."""
-        self._send_back(list(self._active.values()))
-        self._send_back(list(self._filling))
+        self._preempt(list(self._active.values()))
+        self._preempt(list(self._filling))
         self.release()
-        each, multiple = self.weights.kv.bytes_per_token, self.weights.row_multiple
+        each, multiple = self.weights.kv.bytes_per_token, self.weights.pad_to_multiple_of
         budget = self._cache_bytes or free_bytes(self.weights.kv.device) // 2
         rows = round_up(self._slots, multiple)
         length = max(length, min(most, PACKED_LENGTH, budget // (rows * each) // KEY_MULTIPLE * KEY_MULTIPLE))
         rows = max(min(rows, budget // (length * each) // multiple * multiple), multiple)
         self._cache = KVCache(self.weights.kv, rows, length)
-        self._rows, self._state = Rows(rows, rows, length), Columns(rows, length)
+        self._rows, self._state = CacheSlots(rows, rows, length), BatchState(rows, length)
 
     def _remake(self, count: int, length: int) -> None:
         old = self._rows
         keep = np.arange(len(old.lengths)) if count >= len(old.lengths) else old.order()[:count]
-        rows, state = Rows(count, min(count, round_up(self._slots, MIN_ROWS)), length), Columns(count, length)
+        rows, state = CacheSlots(count, min(count, round_up(self._slots, MIN_ROWS)), length), BatchState(count, length)
         if self._cache is None:
             self._cache = KVCache(self.weights.kv, count, length)
         else:
@@ -356,33 +356,34 @@ class Lane:
         state.take(self._state, keep)
         moved = {int(row): target for target, row in enumerate(keep)}
         self._rows, self._state = rows, state
-        self._active = {moved[row]: ticket for row, ticket in self._active.items()}
-        for ticket in (*self._active.values(), *self._filling):
-            ticket.row = moved[ticket.row]
+        self._active = {moved[row]: request for row, request in self._active.items()}
+        for request in (*self._active.values(), *self._filling):
+            request.row = moved[request.row]
 
-    def _shed(self) -> bool:
-        """Out of memory: send the younger half of the batch back to the queue, for good. False if that is no help."""
-        batch = sorted(self._active.values(), key=lambda ticket: ticket.number)
+    def _preempt_half(self) -> bool:
+        """Out of memory: preempt the younger half of the batch and decode fewer together from now on. False if
+        there is no half."""
+        batch = sorted(self._active.values(), key=lambda request: request.number)
         if len(batch) < 2:
             return False
         self._slots = len(batch) // 2
         log.warning("sampling out of memory", at_once=self._slots)
-        self._send_back(batch[self._slots :])
+        self._preempt(batch[self._slots :])
         self._rows.decoding = min(len(self._rows.lengths), round_up(self._slots, MIN_ROWS))
         self._compact()
         return True
 
-    def _send_back(self, tickets: Sequence[Ticket]) -> None:
-        """Let requests under way wait again, with what they have, before all others."""
-        for ticket in reversed(tickets):
-            if ticket in self._filling:
-                self._filling.remove(ticket)
+    def _preempt(self, requests: Sequence[Request]) -> None:
+        """Put running requests back at the head of the queue, with what they have sampled."""
+        for request in reversed(requests):
+            if request in self._filling:
+                self._filling.remove(request)
             else:
-                produced = int(self._state.produced[ticket.row])
-                ticket.ids = self._state.ids[ticket.row, :produced].tolist()
-                ticket.logprobs = self._state.logprobs[ticket.row, :produced].tolist()
-            self._unplace(ticket)
-            self._waiting.appendleft(ticket)
+                produced = int(self._state.produced[request.row])
+                request.ids = self._state.ids[request.row, :produced].tolist()
+                request.logprobs = self._state.logprobs[request.row, :produced].tolist()
+            self._unplace(request)
+            self._waiting.appendleft(request)
 
     def _compact(self) -> None:
         """Bring the last busy rows forward while that makes the batch smaller by a whole MIN_ROWS."""
@@ -393,33 +394,33 @@ class Lane:
             self._cache.swap(last, hole, int(self._rows.lengths[[last, hole]].max()))
             self._rows.swap(last, hole)
             self._state.swap(last, hole)
-            ticket = self._active.pop(last, None)
-            if ticket is not None:
-                self._active[hole] = ticket
+            request = self._active.pop(last, None)
+            if request is not None:
+                self._active[hole] = request
             else:
-                ticket = next(ticket for ticket in self._filling if ticket.row == last)
-            ticket.row = hole
+                request = next(request for request in self._filling if request.row == last)
+            request.row = hole
             busy = np.flatnonzero(self._rows.busy)
 
-    def _tickets(self) -> list[Ticket]:
+    def _requests(self) -> list[Request]:
         return [*self._active.values(), *self._filling, *self._waiting]
 
-    def _unplace(self, ticket: Ticket) -> None:
+    def _unplace(self, request: Request) -> None:
         """Take the request off its row; the row keeps the conversation."""
-        if ticket.row >= 0:
-            self._active.pop(ticket.row, None)
-            self._rows.busy[ticket.row] = False
-            self._rows.touch(ticket.row)
-            self._state.watched[ticket.row] = False
-            ticket.row = -1
+        if request.row >= 0:
+            self._active.pop(request.row, None)
+            self._rows.busy[request.row] = False
+            self._rows.touch(request.row)
+            self._state.watched[request.row] = False
+            request.row = -1
 
-    def _fail(self, ticket: Ticket, reason: Exception) -> None:
-        self._unplace(ticket)
-        if ticket in self._filling:
-            self._filling.remove(ticket)
-        elif ticket in self._waiting:
-            self._waiting.remove(ticket)
-        ticket.done(reason)
+    def _fail(self, request: Request, reason: Exception) -> None:
+        self._unplace(request)
+        if request in self._filling:
+            self._filling.remove(request)
+        elif request in self._waiting:
+            self._waiting.remove(request)
+        request.done(reason)
 
 
 def _named(error: Exception) -> Exception:

@@ -25,8 +25,8 @@ class ModuleWeights:
     do not depend on their neighbours; else the model's own "eager" one, of which that cannot be promised.
     """
 
-    packs = False
-    row_multiple = MIN_ROWS
+    supports_packing = False
+    pad_to_multiple_of = MIN_ROWS
 
     def __init__(self, model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> None:
         self._model: Any

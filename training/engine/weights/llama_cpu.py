@@ -60,8 +60,8 @@ class FusedWeights:
     notice, because both are permuted alike.
     """
 
-    packs = False
-    row_multiple = MIN_ROWS
+    supports_packing = False
+    pad_to_multiple_of = MIN_ROWS
     exact_attention = True
 
     @staticmethod

@@ -36,8 +36,8 @@ class CudaWeights(FusedWeights):
     Unlike on a CPU, a sample's last bits depend on what shares its batch.
     """
 
-    packs = True
-    row_multiple = 8
+    supports_packing = True
+    pad_to_multiple_of = 8
     """One graph for each multiple of it."""
 
     @staticmethod

@@ -20,9 +20,9 @@ class Weights(Protocol):
     """The most tokens a sequence may have."""
     vocab_size: int
     parameters: int
-    packs: bool
+    supports_packing: bool
     """Whether the pieces of many rows are prefilled in one pass; else one after the other."""
-    row_multiple: int
+    pad_to_multiple_of: int
     """`decode` wants a multiple of so many rows."""
 
     exact_attention: bool

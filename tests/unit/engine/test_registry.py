@@ -7,7 +7,7 @@ import pytest
 
 from tests.fakes.tiny_model import make_tiny_model
 from training.engine.registry.base_models import parameter_count
-from training.engine.registry.checkpoints import TornCheckpoint
+from training.engine.registry.checkpoints import CorruptCheckpoint
 from training.engine.registry.model_record import BadModelName, CheckpointInUse, ModelExists, ModelRecord, UnknownModel
 from training.engine.registry.registry import Registry
 from training.engine.registry.tuning import Tuning
@@ -193,7 +193,7 @@ def test_an_older_torn_checkpoint_is_told_when_asked_for(registry: Registry, tmp
     _commit(registry, record, b"second")
     (registry.checkpoint(record.id, 1).directory / "model.safetensors").write_bytes(b"fIrst")
     again = _registry(tmp_path, base)
-    with pytest.raises(TornCheckpoint):
+    with pytest.raises(CorruptCheckpoint):
         again.resolve("agent@1")
     with pytest.raises(UnknownModel):
         again.resolve("agent@1")

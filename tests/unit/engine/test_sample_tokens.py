@@ -5,7 +5,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from training.engine.sampling.sample_tokens import choose, uniforms
+from training.engine.sampling.sample_tokens import sample_tokens, uniforms
 
 
 def same(value: float, count: int) -> npt.NDArray[np.float32]:
@@ -16,7 +16,7 @@ def grid(logits: list[float], *, temperature: float = 1.0, top_p: float = 1.0, p
     """The share of each token when the uniform number runs evenly over [0, 1)."""
     rows = torch.tensor(logits).expand(points, -1)
     even = ((np.arange(points) + 0.5) / points).astype(np.float32)
-    ids, _ = choose(rows, same(temperature, points), same(top_p, points), even)
+    ids, _ = sample_tokens(rows, same(temperature, points), same(top_p, points), even)
     return [float(share) for share in torch.bincount(ids, minlength=len(logits)) / points]
 
 
@@ -41,7 +41,7 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:
 def test_logprobs_are_the_models_own() -> None:
     logits = torch.randn(5, 40, generator=torch.Generator().manual_seed(0))
     for temperature, top_p in ((0.0, 1.0), (0.3, 0.5), (1.0, 1.0)):
-        _, logprobs = choose(logits, same(temperature, 5), same(top_p, 5), same(0.5, 5))
+        _, logprobs = sample_tokens(logits, same(temperature, 5), same(top_p, 5), same(0.5, 5))
         assert torch.equal(logprobs, logits.log_softmax(-1))
 
 
@@ -50,8 +50,8 @@ def test_a_row_does_not_depend_on_the_others() -> None:
     temperature = np.array([1.0, 0.0, 0.7, 1.0, 1.0, 2.0], dtype=np.float32)
     top_p = np.array([1.0, 1.0, 0.9, 0.5, 1.0, 1.0], dtype=np.float32)
     uniform = np.linspace(0.0, 0.99, 6, dtype=np.float32)
-    together, _ = choose(logits, temperature, top_p, uniform)
-    alone = [choose(logits[[i]], temperature[[i]], top_p[[i]], uniform[[i]])[0] for i in range(6)]
+    together, _ = sample_tokens(logits, temperature, top_p, uniform)
+    alone = [sample_tokens(logits[[i]], temperature[[i]], top_p[[i]], uniform[[i]])[0] for i in range(6)]
     assert torch.equal(together, torch.cat(alone))
 
 
@@ -59,7 +59,7 @@ def test_the_largest_uniform_number_gives_a_token_that_is_possible() -> None:
     for size in (3, 1030, 50_000):
         logits = torch.randn(1, size, generator=torch.Generator().manual_seed(size))
         logits[:, -2:] = -1e9
-        ids, _ = choose(logits, same(1.0, 1), same(1.0, 1), same(1 - 2.0**-23, 1))
+        ids, _ = sample_tokens(logits, same(1.0, 1), same(1.0, 1), same(1 - 2.0**-23, 1))
         assert int(ids) < size - 2
 
 
