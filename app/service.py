@@ -30,7 +30,7 @@ from app.runs.store import RunStore
 from app.security.address_guard import AddressGuard
 from app.security.secret_box import secret_box
 from app.settings import Settings
-from app.tracing.tracer import weave_tracer
+from app.tracing.tracer import Tracing, open_tracing
 from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.endpoints import Endpoints
 from app.webhooks.frontend import keep_frontend_endpoint
@@ -38,7 +38,6 @@ from app.webhooks.sender import Sender
 from app.worker.drive import Connect, Driver, LearnLoop
 from app.worker.judge_services import judge_services
 from app.worker.runner import Runner
-from environment.trace import Tracer
 from training.learn_loop import learn_loop
 
 _DATABASE_START_S = 30.0
@@ -57,7 +56,7 @@ class Foundation:
     engine_name: str
     """What leases call the engine that we reach."""
     connect: Connect
-    tracer: Tracer | None
+    tracing: Tracing
     """Receives the spans of runs and asks; None: nobody wants them."""
 
     def reaches(self, engine: str | None) -> bool:
@@ -147,12 +146,11 @@ async def _foundation(settings: Settings, connect: Connect | None, engine: Engin
         await _migrate(database)
         sessions = make_sessions(database)
         await remove_leftovers(sessions, settings.data_dir, _database_name(settings))
-        tracer = weave_tracer(settings)
-        if tracer is not None:
-            stack.push_async_callback(tracer.close)
+        tracing = open_tracing(settings)
+        stack.push_async_callback(tracing.close)
         warm_up = asyncio.create_task(asyncio.to_thread(_warm_up), name="warm-up")
         stack.callback(warm_up.cancel)
-        yield Foundation(settings, database, sessions, engine, _engine_name(settings), connect, tracer)
+        yield Foundation(settings, database, sessions, engine, _engine_name(settings), connect, tracing)
 
 
 @asynccontextmanager
@@ -174,7 +172,7 @@ async def _driving(base: Foundation, learn: LearnLoop) -> AsyncIterator[Runner]:
         results=ResultsFiles(sessions, settings.data_dir),
         data_dir=settings.data_dir,
         learn=learn,
-        tracer=base.tracer,
+        tracing=base.tracing,
     )
     await _succeed(leases, settings.data_dir / "worker")
     runner = Runner(

@@ -7,9 +7,11 @@ Each field comes from the environment variable named after it (`LEARNLOOP_PORT`,
 import ipaddress
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from opentelemetry.util.re import parse_env_headers
 from pydantic import (
     AliasChoices,
     Field,
@@ -133,6 +135,18 @@ class Settings(BaseSettings):
     wandb_base_url: HttpUrl = Field(HttpUrl("https://api.wandb.ai"), validation_alias=_from("WANDB_BASE_URL"))
     wf_trace_server_url: HttpUrl | None = Field(None, validation_alias=_from("WF_TRACE_SERVER_URL"))
     """Weave's trace server; None: the one that belongs to WANDB_BASE_URL."""
+    otel_exporter_otlp_endpoint: HttpUrl | None = Field(None, validation_alias=_from("OTEL_EXPORTER_OTLP_ENDPOINT"))
+    """An OpenTelemetry collector; traces go to v1/traces of it."""
+    otel_exporter_otlp_traces_endpoint: HttpUrl | None = Field(
+        None, validation_alias=_from("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    )
+    """Where exactly traces go, if not to v1/traces of OTEL_EXPORTER_OTLP_ENDPOINT."""
+    otel_exporter_otlp_headers: SecretStr | None = Field(None, validation_alias=_from("OTEL_EXPORTER_OTLP_HEADERS"))
+    """NAME=VALUE, comma-separated and URL-encoded."""
+    otel_exporter_otlp_traces_headers: SecretStr | None = Field(
+        None, validation_alias=_from("OTEL_EXPORTER_OTLP_TRACES_HEADERS")
+    )
+    """Instead of OTEL_EXPORTER_OTLP_HEADERS."""
 
     push_timeout_s: float = Field(1800.0, ge=1.0, le=3600.0)
     """Maximum duration of a push of a checkpoint."""
@@ -165,6 +179,18 @@ class Settings(BaseSettings):
                 "LEARNLOOP_HOST=127.0.0.1; for other addresses keep auto and create keys (docs/security.md)"
             )
         return value
+
+    @property
+    def traced(self) -> bool:
+        """Whether traces go anywhere."""
+        collector = self.otel_exporter_otlp_traces_endpoint or self.otel_exporter_otlp_endpoint
+        return collector is not None or (self.weave_project is not None and self.wandb_api_key is not None)
+
+    @property
+    def otlp_headers(self) -> Mapping[str, str]:
+        """What the OpenTelemetry collector is sent beside the spans."""
+        headers = self.otel_exporter_otlp_traces_headers or self.otel_exporter_otlp_headers
+        return parse_env_headers(headers.get_secret_value(), liberal=True) if headers else {}
 
     @property
     def keys_required(self) -> bool:

@@ -25,6 +25,7 @@ from app.db.tables import Run
 from app.logs import configure_logs
 from app.results.files import ResultsFiles
 from app.runs.leases import Lease, Leases, Limits
+from app.tracing.tracer import Tracing
 from app.worker.drive import Driver
 from app.worker.runner import Runner
 from environment.base import Environment, Json
@@ -216,7 +217,7 @@ async def work(options: argparse.Namespace) -> None:
         results=ResultsFiles(sessions, options.directory / options.name),
         data_dir=options.directory,
         learn=JournaledLoop(History(options.directory / "history"), leases.epochs, freezes, options.pace),
-        tracer=None,
+        tracing=Tracing(),
     )
     runner = Runner(sessions, url, leases, driver, max_concurrent=options.concurrent, phase_timeout_s=600)
     runner.start()

@@ -1,69 +1,126 @@
-"""Spans: who did what inside what, for whoever watches. Without a watcher they cost nothing.
+"""Spans: who did what inside what, through OpenTelemetry's API. Without a tracer they cost nothing.
 
-    with span("rollout", scenario_id=scenario.id) as traced:
+    with span("iteration", iteration=1) as traced:
         ...
         traced.output = {"reward": reward}
 
-Spans nest by context, so that nobody passes a tracer around: tasks and `asyncio.to_thread` inherit theirs, a thread of
-one's own begins without. A tracer must neither block nor raise.
+Spans nest by OpenTelemetry's context, so that nobody passes a tracer around: tasks and `asyncio.to_thread` inherit
+theirs, a thread of one's own begins without. A span has its inputs and its output as JSON, under the names that
+OpenInference gives them; what models and tools do has GenAI's names too (`environment/genai_spans.py`).
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, TypeVar
+
+from opentelemetry import baggage
+from opentelemetry.context import Context, attach, detach, get_current
+from opentelemetry.trace import Span as OtelSpan
+from opentelemetry.trace import SpanKind, StatusCode, Tracer, set_span_in_context
 
 from environment.base import Json
 
+Attributes = dict[str, str | int | float | bool | list[str]]
 
-class Tracer(Protocol):
-    """Receives spans. A call identifies a span; None stands for one that is not recorded."""
+Output = TypeVar("Output")
 
-    def start(self, name: str, inputs: Mapping[str, Json], parent: object | None) -> object:
-        """A span begins; returns what identifies it."""
-
-    def end(self, call: object, output: Json, error: BaseException | None) -> None:
-        """It ended, with its output or an error."""
+INPUT, OUTPUT = "input.value", "output.value"
+MARKS = {"run_id": "learnloop.run_id", "iteration": "learnloop.iteration"}
+"""Inputs that all spans below carry as attributes too, so that spans can be found by them."""
 
 
 @dataclass(slots=True)
-class Span:
+class Span(Generic[Output]):
     """A span under way; set `output` to what came of it."""
 
-    output: Json = None
+    output: Output | None = None
 
 
 _tracer: ContextVar[Tracer | None] = ContextVar("tracer", default=None)
-_parent: ContextVar[object | None] = ContextVar("parent", default=None)
 
 
 @contextmanager
-def tracing(tracer: Tracer | None) -> Iterator[None]:
-    """Send the spans of this context to that tracer."""
-    token = _tracer.set(tracer)
+def tracing(tracer: Tracer | None, parent: Context | None = None) -> Iterator[None]:
+    """Send the spans of the block to that tracer. They begin a tree of their own, or belong below `parent`."""
+    token, context = _tracer.set(tracer), attach(parent or Context())
     try:
         yield
     finally:
+        detach(context)
         _tracer.reset(token)
 
 
-@contextmanager
-def span(name: str, **inputs: Json) -> Iterator[Span]:
+def span(name: str, **inputs: Json) -> AbstractContextManager[Span[Json]]:
     """A span around the block. What the block raises is noted and raised on."""
+    return recorded(name, lambda: attributes_of(inputs), lambda output: {OUTPUT: encoded(output)}, marks=inputs)
+
+
+@contextmanager
+def recorded(
+    name: str,
+    begun: Callable[[], Attributes],
+    ended: Callable[[Output], Attributes],
+    *,
+    kind: SpanKind = SpanKind.INTERNAL,
+    marks: Mapping[str, Json] | None = None,
+) -> Iterator[Span[Output]]:
+    """A span with the attributes that `begun` gives, and `ended` of its output; neither is called without a tracer."""
     tracer = _tracer.get()
-    traced = Span()
+    traced = Span[Output]()
     if tracer is None:
         yield traced
         return
-    call = tracer.start(name, inputs, _parent.get())
-    token = _parent.set(call)
+    context = marked(get_current(), marks or {})
+    recording = tracer.start_span(name, context, kind, {**_safely(begun), **_marks_of(context)})
+    token = attach(set_span_in_context(recording, context))
     try:
         yield traced
     except BaseException as error:
-        tracer.end(call, traced.output, error)
+        fail(recording, error)
         raise
-    else:
-        tracer.end(call, traced.output, None)
     finally:
-        _parent.reset(token)
+        detach(token)
+        if (output := traced.output) is not None:
+            recording.set_attributes(_safely(lambda: ended(output)))
+        recording.end()
+
+
+def _safely(attributes: Callable[[], Attributes]) -> Attributes:
+    """A trace fails nobody, whatever is to be traced."""
+    try:
+        return attributes()
+    except Exception as error:
+        return {"learnloop.untraced": type(error).__name__}
+
+
+def marked(context: Context, inputs: Mapping[str, Json]) -> Context:
+    """The context for spans below one with these inputs."""
+    for name, mark in MARKS.items():
+        if isinstance(value := inputs.get(name), str | int):
+            context = baggage.set_baggage(mark, value, context)
+    return context
+
+
+def _marks_of(context: Context) -> Attributes:
+    return {mark: value for mark, value in baggage.get_all(context).items() if isinstance(value, str | int)}
+
+
+def attributes_of(inputs: Mapping[str, Json]) -> Attributes:
+    """The inputs as one JSON text, and plain ones also by themselves, to search for."""
+    plain = {f"learnloop.{name}": value for name, value in inputs.items() if isinstance(value, str | int | float)}
+    return {**plain, INPUT: encoded(dict(inputs))}
+
+
+def encoded(value: object) -> str:
+    """The value as JSON; what is nothing of that kind is named by its type only."""
+    return json.dumps(value, ensure_ascii=False, default=lambda unfit: f"<{type(unfit).__name__}>")
+
+
+def fail(recording: OtelSpan, error: BaseException) -> None:
+    """Note what ended the span, without its traceback, which may quote anything."""
+    recording.set_attribute("error.type", type(error).__name__)
+    with suppress(Exception):  # of an error that cannot say what it is
+        recording.set_status(StatusCode.ERROR, f"{type(error).__name__}: {error}")

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from environment.base import Environment, Episode, Json, Scenario, ToolError
-from environment.trace import span
+from environment.genai_spans import Reply, execute_tool, invoke_agent
+from environment.genai_spans import chat as chat_span
 from training.backends.art_import import import_art
 from training.backends.base import Endpoint
 from training.budget import BudgetReached, Reservation, Unreserved, Usage
@@ -89,7 +90,9 @@ async def rollout(
     started_at, clock = time.time(), time.monotonic()
     failure: Failure | None = None
     episode, trajectory = _open(environment, scenario, id, max_turns)
-    with span("rollout", rollout_id=id, scenario_id=scenario.id, task=dict(scenario.task), model=chat.model) as traced:
+    with invoke_agent(
+        environment.name, model=chat.model, rollout_id=id, scenario_id=scenario.id, task=scenario.task
+    ) as traced:
         try:
             async with asyncio.timeout(timeout_s):
                 for restart in itertools.count():
@@ -153,9 +156,11 @@ async def _play(
     known, fresh = 0, [*messages, {"tools": trajectory.tools}]
     while trajectory.metrics["turns"] < episode.max_turns:
         await reservation.room_for(lambda known=known, fresh=fresh: _most(known, fresh, request["max_tokens"]))  # type: ignore[misc]
-        with span("turn", turn=int(trajectory.metrics["turns"]) + 1) as traced:
-            choice, used = await _sample(chat, messages, trajectory, request | {"seed": seeds.getrandbits(53)})
-            traced.output = message = _as_message(choice)
+        seeded = request | {"seed": seeds.getrandbits(53)}
+        with chat_span("openai", model=chat.model, messages=messages, parameters=seeded) as traced:
+            choice, used = await _sample(chat, messages, trajectory, seeded)
+            message = _as_message(choice)
+            traced.output = Reply(message, choice.finish_reason, used.prompt_tokens, used.completion_tokens)
         reservation.spend(used)
         trajectory.messages_and_choices.append(choice)
         messages.append(message)
@@ -215,7 +220,7 @@ async def _execute(episode: Episode, choice: "Choice") -> tuple[list[dict[str, J
     results: list[dict[str, Json]] = []
     for call in calls:
         try:
-            with span(f"tool.{call.function.name}", arguments=call.function.arguments) as traced:
+            with execute_tool(call.function.name, call_id=call.id, arguments=call.function.arguments) as traced:
                 result = await episode.call(call.function.name, _arguments(call.function))
                 traced.output = result.content
         except ToolError as error:

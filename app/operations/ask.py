@@ -51,7 +51,10 @@ async def ask(service: Service, request: AskRequest, caller: Caller) -> AskOut:
     except (EngineUnavailable, BackendUnavailable, BackendRefused) as error:
         raise Unavailable(str(error)) from error
     run_id = agent.run.id if agent.run else None
-    with tracing(service.tracer), span("ask", run_id=run_id, model=agent.endpoint.model, step=agent.step) as traced:
+    with (
+        tracing(service.tracing.tracer),
+        span("ask", run_id=run_id, model=agent.endpoint.model, step=agent.step) as traced,
+    ):
         answer = await _answer(service, agent, request)
         traced.output = answer.model_dump(mode="json")
     return answer

@@ -51,8 +51,10 @@ _SHAPES = (
 
 
 def secrets_of(settings: Settings) -> list[str]:
-    """The values of all secret settings, and the passwords in those that are addresses."""
+    """The values of all secret settings, the passwords in those that are addresses, and the keys in headers."""
     values = [value.get_secret_value() for _, value in settings if isinstance(value, SecretStr)]
+    # After the scheme, such as Bearer.
+    values += [header.rpartition(" ")[2] for header in settings.otlp_headers.values()]
     return values + [password for value in values if (password := _password(value)) is not None]
 
 

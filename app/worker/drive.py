@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractContextManager, AsyncExitStack, aclosing, closing, suppress
+from contextlib import AsyncExitStack, aclosing, closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
@@ -24,11 +24,11 @@ from app.runs.documents import put_back
 from app.runs.leases import Lease, LeaseLost
 from app.runs.reproducibility import save_reproducibility
 from app.runs.resume_point import begin_with, inherited_state, resume_of
+from app.tracing.tracer import Tracing
 from app.worker.checkpoint_retention import thin_out
 from app.worker.journal_store import Cost, StoredJournal
 from app.worker.save_iteration import iteration_rows, save_iteration
-from environment.base import Environment
-from environment.trace import Span, Tracer, span, tracing
+from environment.base import Environment, Json
 from judges.base import Judge, JudgeServices
 from training.backends.base import Backend, BackendUnavailable, Policy
 from training.budget import BudgetReached, RunBudget
@@ -91,7 +91,7 @@ class Driver:
     results: ResultsFiles
     data_dir: Path
     learn: LearnLoop
-    tracer: Tracer | None
+    tracing: Tracing
     clock: Clock = time.monotonic
     """Measures the time that a run is driven."""
 
@@ -141,7 +141,8 @@ class Driver:
                 pauses = iter(_PAUSES_S)
             work.note(progress)
 
-        with tracing(self.tracer), _run_span(work.run):  # here: a thread begins without its parent's context
+        # Here: a thread begins without its parent's context.
+        with self.tracing.run(work.run.id, work.lease.worker, _trace_inputs(work.run)):
             while True:
                 try:
                     return await self._learn(work, noted)
@@ -221,13 +222,11 @@ class Driver:
         await retry_while_database_is_down(lambda: self.results.write(run.id))
 
 
-def _run_span(run: Run) -> AbstractContextManager[Span]:
-    """Around all spans of a run."""
+def _trace_inputs(run: Run) -> dict[str, Json]:
+    """What the run's first span shows."""
     named = ("environment", "judge")
-    return span(
-        "learn_loop",
-        run_id=run.id,
-        model=asdict(model_spec(run)),
+    return {
+        "model": asdict(model_spec(run)),
         **{name: run.request[name] for name in named},
-        config={name: value for name, value in run.request.items() if name not in (*named, "model")},
-    )
+        "config": {name: value for name, value in run.request.items() if name not in (*named, "model")},
+    }

@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from environment.trace import span
+from environment.genai_spans import Reply, chat
 from judges.base import JudgeModel
 from judges.llm import Completion, JudgeUnavailable, complete
 from judges.ruler.answer import SCHEMA
@@ -64,7 +64,10 @@ class Asker:
         slots = self._slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._model.concurrency))
         async with slots:
             usage.requests += 1
-            with span("judge.request", model=self._model.name, messages=list(question.messages)) as traced:
+            parameters = {} if self._temperature is None else {"temperature": self._temperature}
+            name = self._model.name or ""
+            provider = name.partition("/")[0]
+            with chat(provider, model=name, messages=question.messages, parameters=parameters) as traced:
                 completion = await complete(
                     self._model,
                     question.messages,
@@ -72,7 +75,9 @@ class Asker:
                     temperature=self._temperature,
                     timeout_s=self._timeout_s,
                 )
-                traced.output = completion.text
+                message = {"role": "assistant", "content": completion.text}
+                used = completion.prompt_tokens, completion.completion_tokens
+                traced.output = Reply(message, completion.finish_reason, *used)
         usage.add(completion)
         return completion
 

@@ -14,7 +14,7 @@ from tests.fakes.faulty_receiver import faulty_receiver
 from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_judge import Raw, scripted_judge
 from tests.fakes.scripted_learning import ScriptedBackend
-from tests.fakes.weave_server import weave_server
+from tests.fakes.trace_server import trace_server
 from tests.integration.app.keyed import bearer
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_budgets import RUN, talker
@@ -54,7 +54,7 @@ async def test_no_secret_comes_out(
     import_art()
     caplog.set_level("INFO")
     signing = new_secret()
-    with weave_server(key=WANDB) as weave:
+    with trace_server(key=WANDB) as weave:
         async with (
             scripted_chat(talker) as model,
             scripted_judge(FAULTS) as judge,

@@ -1,30 +1,48 @@
 """Spans nest by context: in whatever way work is spread, each finds its parent."""
 
 import asyncio
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import Tracer
 
 from app.aio.event_loops import run_in_thread
 from environment.trace import span, tracing
 
 
-@dataclass
 class Noted:
-    """A tracer that notes each span as `parent/name`, with what became of it."""
+    """A tracer, and the spans that ended: each as `parent/name`, with what became of it."""
 
-    ended: dict[str, tuple[Any, str | None]] = field(default_factory=dict)
-    inputs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._exporter = InMemorySpanExporter()
+        provider = TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.tracer: Tracer = provider.get_tracer("test")
 
-    def start(self, name: str, inputs: Mapping[str, Any], parent: object | None) -> object:
-        path = f"{parent}/{name}" if parent else name
-        self.inputs[path] = inputs
-        return path
+    @property
+    def spans(self) -> dict[str, ReadableSpan]:
+        spans = {span.context.span_id: span for span in self._exporter.get_finished_spans() if span.context}
 
-    def end(self, call: object, output: Any, error: BaseException | None) -> None:
-        self.ended[str(call)] = (output, type(error).__name__ if error else None)
+        def path(span: ReadableSpan) -> str:
+            above = spans.get(span.parent.span_id) if span.parent else None
+            return f"{path(above)}/{span.name}" if above else span.name
+
+        return {path(span): span for span in spans.values()}
+
+    @property
+    def ended(self) -> dict[str, tuple[Any, str | None]]:
+        """Path to output and error."""
+        attributes: dict[str, Mapping[str, Any]] = {path: span.attributes or {} for path, span in self.spans.items()}
+        return {
+            path: (json.loads(said.get("output.value", "null")), said.get("error.type"))
+            for path, said in attributes.items()
+        }
 
 
 async def a_rollout(number: int) -> None:
@@ -46,13 +64,13 @@ def tree(*rollouts: int, under: str = "") -> dict[str, tuple[Any, str | None]]:
 
 
 async def test_spans_nest_across_gather_and_task_groups() -> None:
-    tracer = Noted()
-    with tracing(tracer), span("iteration"):
+    noted = Noted()
+    with tracing(noted.tracer), span("iteration"):
         await asyncio.gather(*(a_rollout(number) for number in range(3)))
         async with asyncio.TaskGroup() as tasks:
             for number in (3, 4):
                 tasks.create_task(a_rollout(number))
-    assert tracer.ended == tree(*range(5), under="iteration/") | {"iteration": (None, None)}
+    assert noted.ended == tree(*range(5), under="iteration/") | {"iteration": (None, None)}
 
 
 async def test_spans_nest_in_threads_that_inherit_their_context() -> None:
@@ -60,86 +78,112 @@ async def test_spans_nest_in_threads_that_inherit_their_context() -> None:
         with span("train"):
             pass
 
-    tracer = Noted()
-    with tracing(tracer), span("iteration"):
+    noted = Noted()
+    with tracing(noted.tracer), span("iteration"):
         await asyncio.to_thread(work)
-    assert set(tracer.ended) == {"iteration", "iteration/train"}
+    assert set(noted.ended) == {"iteration", "iteration/train"}
 
 
 async def test_a_runs_own_thread_begins_without_and_may_trace_for_itself() -> None:
-    tracer = Noted()
+    noted = Noted()
 
     async def untraced() -> None:
         await a_rollout(1)
 
     async def traced() -> None:
-        with tracing(tracer), span("learn_loop"):
+        with tracing(noted.tracer), span("learn_loop"):
             await asyncio.gather(a_rollout(2), a_rollout(3))
 
-    with tracing(tracer), span("elsewhere"):
+    with tracing(noted.tracer), span("elsewhere"):
         await asyncio.gather(run_in_thread(untraced, "one"), run_in_thread(traced, "two"))
     expected = tree(2, 3, under="learn_loop/") | {"learn_loop": (None, None), "elsewhere": (None, None)}
-    assert tracer.ended == expected
+    assert noted.ended == expected
 
 
 async def test_a_judges_request_on_another_loop_nests_too() -> None:
     """Litellm's loop lives in a thread of its own; a coroutine that is handed to it brings its context."""
-    tracer = Noted()
+    noted = Noted()
     loop = asyncio.new_event_loop()
-    with tracing(tracer), span("judge"):
+    with tracing(noted.tracer), span("judge"):
         running = asyncio.create_task(asyncio.to_thread(loop.run_forever))
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(a_rollout(1), loop))
     loop.call_soon_threadsafe(loop.stop)
     await running
     loop.close()
-    assert tracer.ended == tree(1, under="judge/") | {"judge": (None, None)}
+    assert noted.ended == tree(1, under="judge/") | {"judge": (None, None)}
 
 
 async def test_what_a_block_raises_is_noted_and_raised_on() -> None:
-    tracer = Noted()
-    with tracing(tracer), pytest.raises(KeyError), span("rollout", scenario_id="s"), span("turn"):
+    noted = Noted()
+    with tracing(noted.tracer), pytest.raises(KeyError), span("rollout", scenario_id="s"), span("turn"):
         raise KeyError("x")
-    assert tracer.ended == {"rollout/turn": (None, "KeyError"), "rollout": (None, "KeyError")}
-    assert tracer.inputs["rollout"] == {"scenario_id": "s"}
+    assert noted.ended == {"rollout/turn": (None, "KeyError"), "rollout": (None, "KeyError")}
+    rollout = noted.spans["rollout"]
+    assert rollout.status.description == "KeyError: 'x'"
+    assert rollout.events == ()  # an exception's event quotes its traceback
+    assert dict(rollout.attributes or {})["input.value"] == '{"scenario_id": "s"}'
 
-    task = asyncio.create_task(cancelled(tracer))
+    task = asyncio.create_task(cancelled(noted.tracer))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert tracer.ended["late"] == (None, "CancelledError")
+    assert noted.ended["late"] == (None, "CancelledError")
 
 
-async def cancelled(tracer: Noted) -> None:
+async def cancelled(tracer: Tracer) -> None:
     with tracing(tracer), span("late"):
         await asyncio.Event().wait()
 
 
 def test_after_a_span_its_parent_is_the_parent_again() -> None:
-    tracer = Noted()
-    with tracing(tracer):
+    noted = Noted()
+    with tracing(noted.tracer):
         with span("a"), span("b"):
             pass
         with span("c"):
             pass
     with span("d"):
         pass
-    assert set(tracer.ended) == {"a", "a/b", "c"}
+    assert set(noted.ended) == {"a", "a/b", "c"}
+
+
+def test_all_spans_below_carry_the_run_and_the_iteration() -> None:
+    noted = Noted()
+    with tracing(noted.tracer), span("learn_loop", run_id="r", config=[1]), span("iteration", iteration=3):
+        with span("rollout", seed=4), span("turn"):
+            pass
+        with tracing(noted.tracer), span("elsewhere"):
+            pass
+    marks = {
+        path: {name: value for name, value in (span.attributes or {}).items() if name.startswith("learnloop.")}
+        for path, span in noted.spans.items()
+    }
+    both = {"learnloop.run_id": "r", "learnloop.iteration": 3}
+    assert marks == {
+        "learn_loop": {"learnloop.run_id": "r"},
+        "learn_loop/iteration": both,
+        "learn_loop/iteration/rollout": both | {"learnloop.seed": 4},
+        "learn_loop/iteration/rollout/turn": both,
+        "elsewhere": {},
+    }
+
+
+def test_spans_of_another_library_neither_hold_ours_nor_are_held_up() -> None:
+    """Whatever the process traces with, what is ours begins a tree of its own."""
+    noted, theirs = Noted(), Noted()
+    with theirs.tracer.start_as_current_span("request"), tracing(noted.tracer), span("ask"):
+        assert trace.get_current_span().is_recording()
+    assert noted.spans["ask"].parent is None
+    assert set(theirs.ended) == {"request"}
 
 
 def test_without_a_tracer_nothing_happens() -> None:
-    with span("rollout", scenario_id="s") as traced:
-        traced.output = 1
+    class Unread(dict[str, Any]):
+        def items(self) -> Any:
+            raise AssertionError("nobody watches")
+
+    with span("rollout", scenario=Unread(x=1)) as traced:
+        traced.output = Unread(x=1)
     with pytest.raises(ValueError, match="x"), span("rollout"):
         raise ValueError("x")
-
-
-def test_a_span_that_its_tracer_does_not_record_has_no_children() -> None:
-    class Forgetful(Noted):
-        def start(self, name: str, inputs: Mapping[str, Any], parent: object | None) -> object:
-            return None if name == "lost" else super().start(name, inputs, parent)
-
-    tracer = Forgetful()
-    with tracing(tracer), span("lost"), span("turn"):
-        pass
-    assert "turn" in tracer.ended

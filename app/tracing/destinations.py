@@ -1,0 +1,114 @@
+"""Where spans go by OTLP over HTTP: an OpenTelemetry collector, and W&B Weave, which is one with a project."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import requests
+from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+from app.settings import Settings
+from app.tracing.wandb_project import open_project
+from environment.trace import INPUT, MARKS, OUTPUT
+
+_CLOUD = "https://api.wandb.ai"
+_CLOUD_TRACES = "https://trace.wandb.ai"
+_TIMEOUT_S = 10.0
+_EXPORTERS_OWN = ("content-type", "content-encoding", "user-agent")
+_FOR_WEAVE = {
+    "gen_ai.tool.call.arguments": INPUT,
+    "gen_ai.tool.call.result": OUTPUT,
+    **{mark: f"wandb.attributes.{name}" for name, mark in MARKS.items()},
+}
+"""What Weave's calls show, under the names that its server reads besides the conventions' own."""
+
+# What did not arrive is said once a minute, by whoever sends again: not for each request.
+logging.getLogger(OTLPSpanExporter.__module__).setLevel(logging.CRITICAL)
+
+
+class NotTaken(Exception):
+    """The server answered with an error."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"{status}: {text[:300]}")
+        self.status = status
+
+
+class Session(requests.Session):  # type: ignore[misc, unused-ignore]
+    """HTTP for one exporter: one attempt for each request, what became of it, and no other headers than ours.
+
+    The exporter would send OTEL_EXPORTER_OTLP_HEADERS, which may hold a key, wherever it sends to.
+    """
+
+    def __init__(self, own_headers: Mapping[str, str]) -> None:
+        super().__init__()
+        self.own_headers = dict(own_headers)
+        self.problem: Exception | None = None
+        """Of the last request."""
+
+    def request(self, method: str, url: str, **options: Any) -> Any:  # type: ignore[override, unused-ignore]
+        """Raises NotTaken, which the exporter does not answer with another attempt, or what requests raises."""
+        sent = {name: value for name, value in options.pop("headers").items() if name.lower() in _EXPORTERS_OWN}
+        self.problem = None
+        try:
+            response = super().request(method, url, headers=sent | self.own_headers, **options)
+            if not 200 <= response.status_code < 300:
+                raise NotTaken(response.status_code, response.text)
+            return response
+        except Exception as problem:
+            self.problem = problem
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A server that takes spans."""
+
+    name: str
+    exporter: OTLPSpanExporter
+    session: Session
+    connect: Callable[[], None] = lambda: None
+    """Called once before the first span, and again after it raised; may block."""
+    also: Mapping[str, str] | None = None
+    """Attributes that the server wants under another name as well."""
+
+
+def destinations(settings: Settings) -> list[Destination]:
+    """Those that the settings name."""
+    return [each for each in (_collector(settings), _weave(settings)) if each is not None]
+
+
+def _collector(settings: Settings) -> Destination | None:
+    endpoint = settings.otel_exporter_otlp_traces_endpoint
+    if endpoint is not None:
+        url = str(endpoint)
+    elif settings.otel_exporter_otlp_endpoint is not None:
+        url = str(settings.otel_exporter_otlp_endpoint).rstrip("/") + "/v1/traces"
+    else:
+        return None
+    session = Session(settings.otlp_headers)
+    return Destination("the OpenTelemetry collector", OTLPSpanExporter(url, session=session), session)
+
+
+def _weave(settings: Settings) -> Destination | None:
+    if settings.weave_project is None or settings.wandb_api_key is None:
+        return None
+    project, key = settings.weave_project, settings.wandb_api_key.get_secret_value()
+    base = str(settings.wandb_base_url).rstrip("/")
+    traces = settings.wf_trace_server_url or (_CLOUD_TRACES if base == _CLOUD else f"{base}/traces")
+    session = Session({})
+    exporter = OTLPSpanExporter(
+        f"{str(traces).rstrip('/')}/otel/v1/traces",
+        session=session,
+        timeout=_TIMEOUT_S,
+        compression=Compression.NoCompression,
+    )
+    # After the exporter was made, which gives the session the certificates of a collector.
+    session.auth, session.verify, session.cert = ("api", key), True, None
+
+    def connect() -> None:
+        session.own_headers = {"project_id": open_project(project, key, base)}
+
+    return Destination("W&B Weave", exporter, session, connect, _FOR_WEAVE)

@@ -1,0 +1,54 @@
+"""W&B's GraphQL, as far as traces need it: which project they belong to.
+
+Not through the package `weave`, which would do the same: its import takes ten seconds and hooks into other libraries.
+"""
+
+import httpx
+
+from environment.base import Json
+
+_TIMEOUT_S = 10.0
+
+_WHO_AM_I = "query DefaultEntity { viewer { defaultEntity { name } } }"
+_PROJECT = """query Project($name: String!, $entityName: String!) {
+    project(name: $name, entityName: $entityName) { name }
+}"""
+_CREATE_PROJECT = """mutation UpsertModel($name: String!, $entity: String!) {
+    upsertModel(input: { name: $name, entityName: $entity }) { model { name } }
+}"""
+
+
+class ProjectUnavailable(Exception):
+    """The project is neither there nor ours to make."""
+
+
+def open_project(project: str, api_key: str, base_url: str) -> str:
+    """ENTITY/PROJECT of a name that may lack the entity, made if there is none. Blocking.
+
+    Raises ProjectUnavailable, or httpx.HTTPError where W&B is away.
+    """
+    with httpx.Client(base_url=base_url, auth=httpx.BasicAuth("api", api_key), timeout=_TIMEOUT_S) as http:
+        entity, _, name = project.rpartition("/")
+        entity = entity or _default_entity(http)
+        found = _graphql(http, _PROJECT, entityName=entity, name=name).get("project")
+        if found is None:
+            made = _graphql(http, _CREATE_PROJECT, entity=entity, name=name).get("upsertModel") or {}
+            found = made.get("model")
+        if found is None:
+            raise ProjectUnavailable(f"there is no project {name} of {entity}, and it could not be made")
+        return f"{entity}/{found['name']}"
+
+
+def _default_entity(http: httpx.Client) -> str:
+    viewer = _graphql(http, _WHO_AM_I).get("viewer") or {}
+    if name := (viewer.get("defaultEntity") or {}).get("name"):
+        return str(name)
+    raise ProjectUnavailable("the key has no entity of its own: name the project as ENTITY/PROJECT")
+
+
+def _graphql(http: httpx.Client, query: str, **variables: str) -> dict[str, Json]:
+    response = http.post("/graphql", json={"query": query, "variables": variables})
+    answer = response.raise_for_status().json()
+    if errors := answer.get("errors"):
+        raise ProjectUnavailable(str(errors[0].get("message"))[:300])
+    return answer.get("data") or {}

@@ -1,0 +1,273 @@
+"""Traces of runs: the tree that reaches W&B Weave and a collector, and runs that do not mind when these are away."""
+
+import asyncio
+import itertools
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
+from ulid import ULID
+
+from app.tracing.tracer import open_tracing
+from environment.email_search.synthetic import make_world, parse_address
+from tests.fakes.scripted_chat import Reply, scripted_chat
+from tests.fakes.scripted_chat import call as tool_call
+from tests.fakes.scripted_judge import KEY as JUDGE_KEY
+from tests.fakes.scripted_judge import scripted_judge
+from tests.fakes.scripted_learning import ScriptedBackend
+from tests.fakes.trace_server import COLLECTOR, SentSpan, TraceServer, trace_server
+from tests.integration.app.served import run_with, served, settings_for
+from tests.integration.training.test_learn_loop import address_of
+from training.learn_loop import learn_loop
+
+KEY = "c0ffee" * 6 + "beef"
+OPENAI = "plain-canary-4711"
+COLLECTOR_KEY = "collector-canary-4712"
+RUN = {
+    "iterations": 2,
+    "groups_per_iteration": 2,
+    "rollouts_per_group": 3,
+    "concurrency": 4,
+    "seed": 5,
+    "evaluation": {"every": 1, "scenarios": 2, "test_scenarios": 2, "samples": 1},
+}
+
+
+async def talkative(request: Mapping[str, Any]) -> Reply:
+    """Searches first, and says every secret it can think of; then answers, half of the time right."""
+    if not any(message["role"] == "tool" for message in request["messages"]):
+        return tool_call("search_inbox", keywords=["kickoff", OPENAI, f"api_key={KEY}", "Bearer canary-in-a-header"])
+    place = parse_address(address_of(request))
+    assert place
+    world = make_world(*place)
+    right = request["seed"] / 2**53 < 0.5
+    answer = world.answer if right else f"no idea, {OPENAI}"
+    return tool_call("return_final_answer", answer=answer, sources=[world.source_id])
+
+
+def traced(weave: TraceServer, data_dir: Path, database_url: str | None, **more: Any) -> Any:
+    options = {"weave_project": "team/mail", "wandb_api_key": KEY, "wandb_base_url": weave.url} | more
+    return settings_for(data_dir, database_url, openai_api_key=OPENAI, **options)
+
+
+async def learn(settings: Any, **more: Any) -> tuple[Any, list[Any]]:
+    """The run that the service makes of `RUN`, its trajectories and an answer of its agent; the service has stopped."""
+    async with (
+        scripted_chat(talkative) as model,
+        served(settings, cast(Any, learn_loop), ScriptedBackend(model.url)) as client,
+    ):
+        accepted = (await client.post("/learn-loop", json=RUN | more)).raise_for_status().json()
+        run = await run_with(client, accepted["run_id"], "completed", "failed")
+        listed = await client.get(f"/runs/{run['run_id']}/trajectories", params={"limit": 200})
+        trajectories = listed.raise_for_status().json()["items"]
+        task = trajectories[0]["scenario"]["task"]
+        asked = await client.post("/ask", json={"run_id": run["run_id"], **task})
+    return run, [*trajectories, asked.raise_for_status().json()]
+
+
+def path(span: SentSpan, spans: Mapping[str, SentSpan]) -> tuple[str, ...]:
+    """Names from the root down to the span."""
+    return (*(path(spans[span.parent_id], spans) if span.parent_id else ()), span.name)
+
+
+AGENT = "invoke_agent email_search"
+
+
+def a_rollout(where: tuple[str, ...], count: int) -> Counter[tuple[str, ...]]:
+    """What `count` rollouts there open."""
+    each = (*where, AGENT)
+    tools = ("execute_tool search_inbox", "execute_tool return_final_answer")
+    return Counter({each: count, (*each, "chat"): 2 * count} | {(*each, tool): count for tool in tools})
+
+
+async def test_a_run_is_one_tree(data_dir: Path, database_url: str) -> None:
+    with trace_server(key=KEY) as weave:
+        run, trajectories = await learn(traced(weave, data_dir, database_url))
+    assert run["status"] == "completed"
+    spans = weave.spans()
+    root, asked = sorted((span for span in spans.values() if span.parent_id is None), key=lambda span: span.started_ns)
+    top, base, once = ("learn_loop",), ("learn_loop", "baseline"), ("learn_loop", "iteration")
+    counted = Counter(path(span, spans) for span in spans.values())
+    trained = counted.pop((*once, "train"))
+    assert 1 <= trained <= 2
+    # Validation at the start and after each of two iterations, test at the start and the end; each in two modes, for
+    # two scenarios.
+    assert counted == (
+        Counter({top: 1, (*top, "drive"): 1, base: 1, once: 2, (*once, "judge"): 4})
+        + Counter({(*base, "evaluate"): 4, (*base, "evaluate", "judge"): 8})
+        + Counter({(*once, "evaluate"): 6, (*once, "evaluate", "judge"): 12})
+        + a_rollout(once, 12)
+        + a_rollout((*base, "evaluate"), 8)
+        + a_rollout((*once, "evaluate"), 12)
+        + Counter({("ask",): 1})
+        + a_rollout(("ask",), 1)
+    )
+    assert [span.name for span in (root, asked)] == ["learn_loop", "ask"]
+    assert root.trace_id == ULID.from_str(run["run_id"]).hex
+    assert root.inputs["run_id"] == run["run_id"]
+    assert root.inputs["environment"]["name"] == "email_search"
+    assert root.inputs["judge"]["name"] == "reference"
+    assert root.inputs["model"]["name"] == run["model"]["name"]
+    assert root.inputs["config"]["rollouts_per_group"] == 3
+    rollouts = [span for span in spans.values() if span.name == AGENT]
+    assert {span.attributes["learnloop.rollout_id"] for span in rollouts} == {
+        trajectory.get("id") or trajectory["trajectory_id"] for trajectory in trajectories
+    }
+    numbers = {span.id: span.attributes.get("learnloop.iteration") for span in spans.values()}
+    parts = [span for span in spans.values() if span.name in ("baseline", "iteration")]
+    assert {numbers[span.id] for span in parts} == {0, 1, 2}
+    for span in spans.values():
+        above = spans.get(span.parent_id or "")
+        assert span.attributes["learnloop.run_id"] == run["run_id"]
+        assert span.attributes["wandb.attributes.run_id"] == run["run_id"]
+        assert span.ended_ns >= span.started_ns
+        assert span.error is None
+        if above is not None:
+            assert span.trace_id == above.trace_id
+            assert span.started_ns >= above.started_ns
+            if above is not root:  # which ends where it begins
+                assert span.ended_ns <= above.ended_ns
+                assert numbers[span.id] == numbers[above.id]
+    train = next(span for span in spans.values() if span.name == "train")
+    assert train.output["metrics"] == {"loss": 0.5}
+    judge = next(span for span in spans.values() if span.name == "judge")
+    assert {each["id"] for each in judge.output} == set(judge.inputs["attempts"])
+    tool = next(span for span in spans.values() if span.name == "execute_tool search_inbox")
+    assert tool.inputs["keywords"][0] == "kickoff"
+    assert tool.attributes["output.value"] == tool.attributes["gen_ai.tool.call.result"]
+
+
+async def test_workers_that_take_a_run_over_from_each_other_build_one_tree(data_dir: Path, database_url: str) -> None:
+    asked, stuck, moves = itertools.count(1), asyncio.Event(), asyncio.Event()
+
+    async def slow(request: Mapping[str, Any]) -> Reply:
+        """The baseline takes 16 requests; the first iteration gets stuck in the middle of its rollouts."""
+        if next(asked) > 20:
+            stuck.set()
+            await moves.wait()
+        return await talkative(request)
+
+    with trace_server(key=KEY) as weave:
+        settings = traced(weave, data_dir, database_url)
+        async with scripted_chat(slow) as model:
+            backend = ScriptedBackend(model.url)
+            async with served(settings, cast(Any, learn_loop), backend) as client:
+                accepted = (await client.post("/learn-loop", json=RUN)).raise_for_status().json()
+                await stuck.wait()
+            moves.set()
+            async with served(settings, cast(Any, learn_loop), backend) as client:
+                run = await run_with(client, accepted["run_id"], "completed", "failed")
+    assert run["status"] == "completed"
+    spans = weave.spans()
+    assert {span.trace_id for span in spans.values()} == {ULID.from_str(run["run_id"]).hex}
+    assert all(span.parent_id in spans for span in spans.values() if span.name != "learn_loop")
+    below = [span for span in spans.values() if path(span, spans)[:-1] == ("learn_loop",)]
+    assert Counter(span.name for span in below) == {"drive": 2, "baseline": 1, "iteration": 3}
+    assert [span.error for span in below if span.name == "drive"].count(None) == 1
+
+
+async def test_requests_to_a_judge_model_lie_below_their_judge(data_dir: Path, database_url: str) -> None:
+    import_module("litellm")  # takes seconds that are not the run's
+    with trace_server(key=KEY) as weave:
+        async with scripted_judge() as model:
+            options = {"judge_model": "openai/scripted", "judge_base_url": model.url, "judge_api_key": JUDGE_KEY}
+            run, _ = await learn(traced(weave, data_dir, database_url, **options), judge={"name": "ruler"})
+    assert run["status"] == "completed"
+    spans = weave.spans()
+    requests = [span for span in spans.values() if span.attributes.get("gen_ai.request.model") == "openai/scripted"]
+    assert len(requests) == len(model.requests) > 0
+    for request in requests:
+        judge = spans[str(request.parent_id)]
+        assert (request.name, judge.name) == ("chat", "judge")
+        assert judge.inputs["judge"] == "ruler"
+        assert request.attributes["learnloop.iteration"] == judge.attributes["learnloop.iteration"]
+        assert request.inputs[0]["role"] == "system"
+        assert "scores" in request.output[0]["parts"][0]["content"]
+    assert JUDGE_KEY not in weave.received
+
+
+async def test_a_collector_gets_the_same_spans_and_nobody_the_others_key(
+    data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As the exporter of OpenTelemetry's SDK reads it, wherever it sends to.
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"x-collector-key=Bearer%20{COLLECTOR_KEY}")
+    with trace_server(key=KEY) as weave, trace_server() as collector:
+        await learn(traced(weave, data_dir, database_url, otel_exporter_otlp_endpoint=collector.url))
+    assert weave.spans().keys() == collector.spans(COLLECTOR).keys()
+    assert not any(
+        name.startswith("wandb.") for span in collector.spans(COLLECTOR).values() for name in span.attributes
+    )
+    for _, headers, _ in collector.requests:
+        assert headers["x-collector-key"] == f"Bearer {COLLECTOR_KEY}"
+        assert "authorization" not in headers
+    assert not any("x-collector-key" in headers for _, headers, _ in weave.requests)
+    assert COLLECTOR_KEY not in collector.received + weave.received
+
+
+async def test_no_secret_is_sent(data_dir: Path, database_url: str) -> None:
+    with trace_server(key=KEY) as weave:
+        await learn(traced(weave, data_dir, database_url))
+    spans = weave.spans().values()
+    said = [str(span.inputs) for span in spans if span.name in ("execute_tool search_inbox", "chat")]
+    assert sum("kickoff" in inputs for inputs in said) > 30
+    assert all("[redacted]" in inputs for inputs in said if "kickoff" in inputs)
+    for secret in (KEY, OPENAI, "canary", database_url):
+        assert secret not in weave.received
+
+
+def figures(run: Any) -> Any:
+    """What does not depend on the clock."""
+    iterations = [{**each, "timing": None, "created_at": None} for each in run["iterations"]]
+    return run["status"], run["error"], run["best_checkpoint"], run["tokens"], run["evaluations"], iterations
+
+
+@pytest.mark.parametrize(
+    ("trouble", "options"),
+    [
+        ("errors", {}),
+        ("hangs", {}),
+        ("absent", {"wandb_base_url": "http://127.0.0.1:9"}),
+        ("wrong key", {"wandb_api_key": "d" * 40}),
+        ("no project", {"weave_project": "strangers/mail"}),
+    ],
+)
+async def test_a_run_does_not_mind_trouble_with_weave(
+    trouble: str, options: dict[str, Any], data_dir: Path, database_url: str
+) -> None:
+    untraced, _ = await learn(settings_for(data_dir, database_url))
+    with trace_server(key=KEY) as weave, capture_logs() as logs:
+        if trouble == "errors":
+            weave.status = 500
+        if trouble == "hangs":
+            weave.hanging.set()
+        run, _ = await learn(traced(weave, data_dir, database_url, **options))
+        asked = len(weave.requests)
+    assert figures(run) == figures(untraced)
+    assert run["status"] == "completed"
+    assert weave.spans() == {}
+    assert (asked > 0) == (trouble != "absent")
+    told = {entry["event"]: entry for entry in logs if entry["log_level"] == "warning"}
+    # 33 rollouts with 5 spans each, what they are part of, and the ask.
+    assert told["some traces never reached W&B Weave"]["lost"] >= 5 * 33 + 10
+    if trouble != "hangs":
+        assert "traces do not reach W&B Weave, runs go on without it" in told
+    assert not any(secret in str(logs) for secret in (KEY, OPENAI, "d" * 40))
+
+
+async def test_without_a_destination_nothing_is_traced(data_dir: Path) -> None:
+    for settings in ({}, {"wandb_api_key": KEY}, {"weave_project": "team/mail"}):
+        assert open_tracing(settings_for(data_dir, None, **settings)).tracer is None
+
+
+def test_untraced_neither_weave_nor_opentelemetrys_sdk_is_imported() -> None:
+    code = (
+        "import sys, app.service, training.learn_loop; "
+        "sys.exit(bool({'weave', 'opentelemetry.sdk', 'opentelemetry.exporter'} & sys.modules.keys()))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
