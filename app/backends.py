@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from app.aio.event_loops import run_on_loop
@@ -14,6 +15,9 @@ from training.backends.base import Backend, BackendUnavailable
 from training.backends.local import backend as local
 from training.backends.local.backend import missing, model_config
 from training.backends.serverless import KEY_SETTING, ServerlessAccess
+
+Connect = Callable[[str], Awaitable[Backend]]
+"""Backend name -> a connected backend for the caller's event loop; waits for the engine where it needs one."""
 
 NAMES = (embedded.NAME, serverless.NAME, local.NAME)
 

@@ -32,6 +32,7 @@ from app.auth.guard import Guard
 from app.auth.key_cache import open_key_cache
 from app.auth.rate_limit import RateLimit
 from app.auth.tenancy import KnownRuns
+from app.backends import Connect
 from app.http import idempotency
 from app.http import openapi as api_file
 from app.http.body_limit import BodyLimit
@@ -39,11 +40,11 @@ from app.http.header_limits import BoundedHttp
 from app.http.idempotency import Idempotency
 from app.http.openai_errors import OpenAIErrors
 from app.http.response_headers import ResponseHeaders
-from app.model_registry.proxy import open_relay
+from app.model_registry.proxy import open_proxy
 from app.processes.engine import Engine
 from app.service import open_service
 from app.settings import Settings
-from app.worker.drive import Connect, LearnLoop
+from app.worker.drive import LearnLoop
 from training.learn_loop import learn_loop
 
 MAX_BODY_BYTES = 1_000_000
@@ -73,7 +74,7 @@ def create_app(
             open_run_documents(app.state.service) as app.state.run_documents,
             open_key_cache(app.state.service.sessions, settings.operator_key) as app.state.keys,
             idempotency.purging(app.state.service.sessions),
-            open_relay() as app.state.relay,
+            open_proxy() as app.state.proxy,
         ):
             yield
 

@@ -16,7 +16,7 @@ from sqlalchemy import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from app.backends import Backends, usable
+from app.backends import Backends, Connect, usable
 from app.db.session import DatabaseUrlError, Sessions, make_engine, make_sessions, migrate, parse_url
 from app.errors import DATABASE_DOWN
 from app.events.feed import EventFeed
@@ -35,7 +35,7 @@ from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.endpoints import Endpoints
 from app.webhooks.frontend import keep_frontend_endpoint
 from app.webhooks.sender import Sender
-from app.worker.drive import Connect, Driver, LearnLoop
+from app.worker.drive import Driver, LearnLoop
 from app.worker.judge_services import judge_services
 from app.worker.runner import Runner
 from training.learn_loop import learn_loop

@@ -3,6 +3,7 @@
 from fastapi import APIRouter
 
 from app.api.dependencies import CurrentCaller, CurrentService
+from app.api.engine import CurrentModels
 from app.operations import ask as asking
 from app.schemas import runs as schemas
 
@@ -10,19 +11,23 @@ router = APIRouter(tags=["ask"])
 
 
 @router.post("/ask")
-async def ask(service: CurrentService, caller: CurrentCaller, request: schemas.AskRequest) -> schemas.AskOut:
+async def ask(
+    service: CurrentService, models: CurrentModels, caller: CurrentCaller, request: schemas.AskRequest
+) -> schemas.AskOut:
     """Give a trained agent one task, such as a question to answer or a prospect to write to, and wait for the result.
 
     The agent is the best checkpoint of a run, one of its other checkpoints, or any model by name.
     """
-    return await asking.ask(service, request, caller)
+    return await asking.ask(service, models, request, caller)
 
 
 @router.post("/invoke")
-async def invoke(service: CurrentService, caller: CurrentCaller, request: schemas.InvokeRequest) -> schemas.InvokeOut:
+async def invoke(
+    service: CurrentService, models: CurrentModels, caller: CurrentCaller, request: schemas.InvokeRequest
+) -> schemas.InvokeOut:
     """Answer a question in the request format of ZenML deployments.
 
     The newest trained agent answers, or the base model if none has been trained yet.
     """
-    answer = await asking.invoke(service, request.parameters, caller)
+    answer = await asking.invoke(service, models, request.parameters, caller)
     return schemas.InvokeOut.model_validate(answer, from_attributes=True)

@@ -1,4 +1,4 @@
-"""How handlers reach the engine: to sample from models and to list them."""
+"""How handlers reach models: to find out what a name means, to sample, and to manage what the engine has."""
 
 from typing import Annotated
 
@@ -6,17 +6,23 @@ from fastapi import Depends, Request
 
 from app.api.dependencies import CurrentService
 from app.model_registry.engine_client import EngineClient
-from app.model_registry.proxy import Relay
+from app.model_registry.proxy import ChatProxy
+from app.model_registry.resolver import ModelResolver, base_models
 
 
-async def _relay(request: Request) -> Relay:
-    relay: Relay = request.app.state.relay
-    return relay
+async def _proxy(request: Request) -> ChatProxy:
+    proxy: ChatProxy = request.app.state.proxy
+    return proxy
 
 
 async def _engine(request: Request, service: CurrentService) -> EngineClient:
-    return EngineClient(service.engine, request.app.state.relay.http)
+    return EngineClient(service.engine, request.app.state.proxy.http)
 
 
-CurrentRelay = Annotated[Relay, Depends(_relay)]
+async def _models(service: CurrentService) -> ModelResolver:
+    return ModelResolver(service.sessions, service.engine, service.connect, base_models(service.settings))
+
+
+CurrentProxy = Annotated[ChatProxy, Depends(_proxy)]
 CurrentEngine = Annotated[EngineClient, Depends(_engine)]
+CurrentModels = Annotated[ModelResolver, Depends(_models)]

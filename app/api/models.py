@@ -12,17 +12,17 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field, model_validator
 
 from app.api.dependencies import CurrentCaller, CurrentService, Limit
-from app.api.engine import CurrentEngine
+from app.api.engine import CurrentEngine, CurrentModels
 from app.db.tables import Promotion
 from app.domain.names import PATH_PATTERN, REPO_PATTERN
 from app.errors import NotFound
 from app.model_registry.checkpoints import Checkpoints
 from app.model_registry.listing import listed
-from app.model_registry.names import UnknownModelName
 from app.model_registry.promotions import Promotions
 from app.model_registry.pushes.targets import Target, hub_target, s3_target
 from app.schemas.base import RequestPart, ResponseModel
 from app.schemas.runs import Name
+from training.model_name import ModelName
 
 router = APIRouter(tags=["models"])
 
@@ -135,11 +135,11 @@ class PromotionsOut(ResponseModel):
 
 
 async def _checkpoints(
-    service: CurrentService, caller: CurrentCaller, engine: CurrentEngine, project: ProjectPart, name: ModelPart
+    models: CurrentModels, caller: CurrentCaller, engine: CurrentEngine, project: ProjectPart, name: ModelPart
 ) -> Checkpoints:
-    if not caller.sees(project):
-        raise UnknownModelName(f"{project}/{name}")
-    return Checkpoints(service, engine, project, name)
+    model = ModelName(project, name)
+    backend = (await models.model(caller, model)).backend
+    return Checkpoints(models.sessions, engine, models.connect, model, backend)
 
 
 OfModel = Annotated[Checkpoints, Depends(_checkpoints)]
@@ -147,11 +147,13 @@ OfModel = Annotated[Checkpoints, Depends(_checkpoints)]
 
 
 @router.get("/models")
-async def list_models(service: CurrentService, caller: CurrentCaller, engine: CurrentEngine) -> ModelsOut:
+async def list_models(
+    service: CurrentService, models: CurrentModels, caller: CurrentCaller, engine: CurrentEngine
+) -> ModelsOut:
     """List the base models and the caller's trained models."""
     promoted: dict[str, list[str]] = {}
     for each in await Promotions(service.sessions).all(caller.project):
-        promoted.setdefault(f"{each.project}/{each.model_name}", []).append(each.name)
+        promoted.setdefault(str(ModelName(each.project, each.model_name)), []).append(each.name)
     return ModelsOut(
         items=[
             ModelBrief(
@@ -161,7 +163,7 @@ async def list_models(service: CurrentService, caller: CurrentCaller, engine: Cu
                 step=each.get("step"),
                 promoted_as=promoted.get(each["id"], []),
             )
-            for each in await listed(service, engine, caller)
+            for each in await listed(service.sessions, models.base_models, engine, caller)
             if "promoted" not in each
         ]
     )
@@ -171,7 +173,7 @@ async def list_models(service: CurrentService, caller: CurrentCaller, engine: Cu
 async def get_model(checkpoints: OfModel) -> ModelWhole:
     """Get a model with its checkpoints."""
     found = [ModelCheckpoint.model_validate(each) for each in await checkpoints.listed()]
-    return ModelWhole(model=checkpoints.model, backend=await checkpoints.backend(), checkpoints=found)
+    return ModelWhole(model=str(checkpoints.model), backend=checkpoints.backend, checkpoints=found)
 
 
 @router.post("/models/{project}/{name}/promote", status_code=201)
@@ -210,7 +212,7 @@ async def export_checkpoint(
     It contains the weights or the LoRA adapter as safetensors in the Hugging Face or peft layout, the tokenizer, and a
     manifest with SHA-256 hashes. A corrupt checkpoint is refused.
     """
-    path = await checkpoints.export_path(step)
+    path = await checkpoints.export_path(await checkpoints.exported_step(step))
     stack = AsyncExitStack()
     reply = await stack.enter_async_context(checkpoints.engine.stream(path))
     headers = {name: reply.headers[name] for name in ("content-length", "content-disposition")}
@@ -225,12 +227,14 @@ async def push_checkpoint(
 
     The response comes when the push has finished. Repeating it is safe. A corrupt checkpoint is refused.
     """
+    settings, model = service.settings, checkpoints.model
     step = await checkpoints.exported_step(request.step)
     if request.repo is not None:
-        target: Target = hub_target(service.settings, checkpoints.project, request.repo)
+        target: Target = hub_target(settings, model.project, request.repo)
     else:
-        target = s3_target(service.settings, checkpoints.project, request.prefix or f"{checkpoints.name}/{step}")
-    return PushOut(model=checkpoints.model, step=step, **asdict(await checkpoints.push(step, target, caller)))
+        target = s3_target(settings, model.project, request.prefix or f"{model.name}/{step}")
+    pushed = await checkpoints.push(step, target, caller, settings)
+    return PushOut(model=str(model), step=step, **asdict(pushed))
 
 
 @router.delete("/models/{project}/{name}/checkpoints/{step}")
@@ -251,4 +255,6 @@ async def _closing(stack: AsyncExitStack, reply: httpx.Response) -> AsyncIterato
 
 def _promotion(row: Promotion) -> PromotionOut:
     same: dict[str, Any] = {name: getattr(row, name) for name in ("step", "backend", "actor", "created_at")}
-    return PromotionOut(name=f"{row.project}/{row.name}", model=f"{row.project}/{row.model_name}", **same)
+    return PromotionOut(
+        name=str(ModelName(row.project, row.name)), model=str(ModelName(row.project, row.model_name)), **same
+    )

@@ -6,10 +6,9 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from app.api.dependencies import CurrentCaller, CurrentService
-from app.api.engine import CurrentEngine, CurrentRelay
+from app.api.engine import CurrentEngine, CurrentModels, CurrentProxy
 from app.errors import InvalidRequest
 from app.model_registry.listing import listed, one
-from app.model_registry.names import resolve
 
 router = APIRouter(prefix="/v1", include_in_schema=False)
 """Not in our OpenAPI file: the protocol and its errors are OpenAI's."""
@@ -25,29 +24,31 @@ class BadBody(InvalidRequest):
 
 @router.post("/chat/completions")
 async def chat_completions(
-    service: CurrentService, caller: CurrentCaller, relay: CurrentRelay, request: Request
+    models: CurrentModels, caller: CurrentCaller, proxy: CurrentProxy, request: Request
 ) -> Response:
     """Create a chat completion, streamed or not. The server of the model checks the other fields."""
     body = _object(await request.body())
     model = body.get("model")
     if not isinstance(model, str):
         raise BadBody(("body", "model"), "model must be a string: the name of a model")
-    named = await resolve(service, caller, model)
-    return await relay.chat(request, named.endpoint, body)
+    endpoint = await models.endpoint(await models.resolve(caller, model))
+    return await proxy.chat(request, endpoint, body)
 
 
 @router.get("/models")
-async def list_models(service: CurrentService, caller: CurrentCaller, engine: CurrentEngine) -> dict[str, Json]:
+async def list_models(
+    service: CurrentService, models: CurrentModels, caller: CurrentCaller, engine: CurrentEngine
+) -> dict[str, Json]:
     """List the base models, and the models and promoted names of the caller's project."""
-    return {"object": "list", "data": await listed(service, engine, caller)}
+    return {"object": "list", "data": await listed(service.sessions, models.base_models, engine, caller)}
 
 
 @router.get("/models/{name:path}")
 async def retrieve_model(
-    service: CurrentService, caller: CurrentCaller, engine: CurrentEngine, name: str
+    service: CurrentService, models: CurrentModels, caller: CurrentCaller, engine: CurrentEngine, name: str
 ) -> dict[str, Json]:
     """Get one model; append `@STEP` for a checkpoint."""
-    return await one(service, engine, caller, name)
+    return await one(service.sessions, models.base_models, engine, caller, name)
 
 
 def _object(raw: bytes) -> dict[str, Json]:

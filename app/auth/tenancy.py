@@ -3,7 +3,7 @@
 Whatever a path names by id is looked at here, before its handler runs. Handlers see to what their bodies name.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from sqlalchemy import Select, func, select
@@ -69,12 +69,3 @@ async def require(sessions: Sessions, caller: Caller, owned: Owned, id: str) -> 
             project = (await session.execute(owned.project.where(owned.id == id))).scalar_one_or_none()
     if project != caller.project:
         raise NotFound(f"There is no {owned.called} {id!r}.")
-
-
-def require_model(caller: Caller, model: str, base_models: Container[str]) -> None:
-    """A model by name is a base model or PROJECT/NAME. Raises NotFound if its project is not the caller's."""
-    project, _, name = model.partition("/")
-    # A name without a project could be any project's; only who sees all of them may use one.
-    whole = bool(name) or caller.project is None
-    if model not in base_models and not (whole and caller.sees(project) and "/" not in name):
-        raise NotFound(f"There is no model {model!r}.")

@@ -3,7 +3,6 @@
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Self
-from urllib.parse import quote
 
 import httpx
 import typer
@@ -13,6 +12,7 @@ from app.cli.charts import percent
 from app.cli.client import Service, ServiceRefused, ServiceUnreachable
 from app.cli.options import DEFAULT_URL, AsJson, Url
 from app.cli.terminal import Failure, print_json, results
+from training.model_name import ModelName
 
 app = typer.Typer(no_args_is_help=True, help="List models, and promote, export, push and delete their checkpoints.")
 
@@ -51,8 +51,7 @@ class ModelService(Service):
 
     def promotions(self, name: str) -> list[Json]:
         """All checkpoints that a name was promoted to."""
-        project, own = _parts(name)
-        items: list[Json] = self._call("GET", f"/promotions/{project}/{own}")["items"]
+        items: list[Json] = self._call("GET", f"/promotions/{_model(name)}")["items"]
         return items
 
     def delete_checkpoint(self, name: str, step: int) -> Json:
@@ -187,15 +186,17 @@ def delete(
 
 
 def _path(name: str) -> str:
-    project, own = _parts(name)
-    return f"/models/{project}/{own}"
+    return f"/models/{_model(name)}"
 
 
-def _parts(name: str) -> tuple[str, str]:
-    project, slash, own = name.partition("/")
-    if not slash or not own or "/" in own:
-        raise Failure(f"{name!r} is not a model name, which looks like PROJECT/NAME")
-    return quote(project, safe=""), quote(own, safe="")
+def _model(name: str) -> ModelName:
+    try:
+        model = ModelName.parse(name)
+    except ValueError as error:
+        raise Failure(str(error)) from error
+    if model.step is not None:
+        raise Failure(f"{name!r} names a checkpoint; give PROJECT/NAME, and the step as --step")
+    return model
 
 
 def _models_table(found: list[Json]) -> Table:

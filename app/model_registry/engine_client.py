@@ -1,4 +1,4 @@
-"""What the API asks of the engine's own HTTP API, beside sampling and training: its models and their checkpoints."""
+"""A client of the engine's HTTP API for managing its models and their checkpoints."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -9,30 +9,35 @@ import httpx
 
 from app.errors import BadGateway, Conflict, NotFound, Unavailable
 from app.processes.engine import Engine, EngineUnavailable
+from training.model_name import ModelName
 
 Json = Any
-_PATIENCE_S = 60.0
-_KINDS = {404: NotFound, 409: Conflict, 410: Conflict}
+_TIMEOUT_S = 60.0
+_ERRORS = {404: NotFound, 409: Conflict, 410: Conflict}
 
 
 @dataclass(frozen=True, slots=True)
 class EngineClient:
-    """Methods raise Unavailable, NotFound, Conflict or BadGateway, with the engine's own words."""
+    """Methods raise Unavailable, NotFound, Conflict or BadGateway, with the engine's own message."""
 
     engine: Engine
     http: httpx.AsyncClient
 
     async def models(self) -> list[dict[str, Json]]:
-        """What can be sampled: base models, and models with their whole checkpoints' steps."""
+        """What can be sampled: base models, and trained models with their checkpoints' steps."""
         models: list[dict[str, Json]] = (await self._call("GET", "/models"))["data"]
         return models
 
-    async def model_id(self, project: str, name: str) -> str:
-        """How the training protocol calls a model."""
+    async def steps(self) -> dict[str, frozenset[int]]:
+        """The checkpoints of each trained model, by PROJECT/NAME."""
+        return {each["id"]: frozenset(each["steps"]) for each in await self.models() if "steps" in each}
+
+    async def model_id(self, model: ModelName) -> str:
+        """The model's id in the training protocol."""
         for each in (await self._call("GET", "/preview/models"))["data"]:
-            if (each["project"], each["name"]) == (project, name):
+            if (each["project"], each["name"]) == (model.project, model.name):
                 return str(each["id"])
-        raise NotFound(f"There is no model '{project}/{name}'.")
+        raise NotFound(f"There is no model '{model}'.")
 
     async def checkpoints(self, model_id: str) -> list[dict[str, Json]]:
         """`{step, metrics, created}` of each, oldest first."""
@@ -50,7 +55,7 @@ class EngineClient:
 
     @asynccontextmanager
     async def stream(self, path: str) -> AsyncIterator[httpx.Response]:
-        """A reply that is read as it comes."""
+        """A reply that is read while it arrives."""
         request = await self._request("GET", path, {})
         async with self._answered(request, stream=True) as reply:
             yield reply
@@ -66,7 +71,7 @@ class EngineClient:
         except EngineUnavailable as error:
             raise Unavailable(str(error)) from error
         headers = {"authorization": f"Bearer {address.key}"}
-        return self.http.build_request(method, f"{address.url}/v1{path}", headers=headers, timeout=_PATIENCE_S, **more)
+        return self.http.build_request(method, f"{address.url}/v1{path}", headers=headers, timeout=_TIMEOUT_S, **more)
 
     @asynccontextmanager
     async def _answered(self, request: httpx.Request, *, stream: bool) -> AsyncIterator[httpx.Response]:
@@ -77,13 +82,13 @@ class EngineClient:
         try:
             if not reply.is_success:
                 await reply.aread()
-                raise _KINDS.get(reply.status_code, BadGateway)(_said(reply))
+                raise _ERRORS.get(reply.status_code, BadGateway)(_message(reply))
             yield reply
         finally:
             await reply.aclose()
 
 
-def _said(reply: httpx.Response) -> str:
+def _message(reply: httpx.Response) -> str:
     try:
         return str(reply.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):

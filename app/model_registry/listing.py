@@ -1,66 +1,85 @@
-"""The models that a caller may sample, as OpenAI's clients list them."""
+"""The models that a caller may sample, in the format of OpenAI's API."""
 
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import distinct_on
 
 from app.auth.caller import Caller
+from app.db.session import Sessions
 from app.db.tables import Run
 from app.model_registry.engine_client import EngineClient
-from app.model_registry.names import UnknownModelName, base_models
 from app.model_registry.promotions import Promotions
-from app.service import Service
+from app.model_registry.resolver import UnknownModelName
 from training.backends import embedded
+from training.model_name import ModelName
 
 Json = Any
 
 
-async def listed(service: Service, engine: EngineClient, caller: Caller) -> list[dict[str, Json]]:
+async def listed(
+    sessions: Sessions, base_models: Collection[str], engine: EngineClient, caller: Caller
+) -> list[dict[str, Json]]:
     """Base models, models and promoted names, in this order. Raises Unavailable."""
-    bases = base_models(service)
     found = [
         {**each, "backend": embedded.NAME}
         for each in await engine.models()
-        if each["id"] in bases or caller.sees(each["id"].partition("/")[0])
+        if each["id"] in base_models or _sees(caller, each["id"])
     ]
-    found += await _elsewhere(service, caller)
+    found += await _elsewhere(sessions, caller)
     return found + [
         {
-            "id": f"{each.project}/{each.name}",
+            "id": str(ModelName(each.project, each.name)),
             "object": "model",
             "created": int(each.created_at.timestamp()),
             "owned_by": each.project,
             "backend": each.backend,
-            "promoted": f"{each.project}/{each.model_name}@{each.step}",
+            "promoted": str(ModelName(each.project, each.model_name, each.step)),
         }
-        for each in await Promotions(service.sessions).all(caller.project)
+        for each in await Promotions(sessions).all(caller.project)
     ]
 
 
-async def one(service: Service, engine: EngineClient, caller: Caller, name: str) -> dict[str, Json]:
+async def one(
+    sessions: Sessions, base_models: Collection[str], engine: EngineClient, caller: Caller, name: str
+) -> dict[str, Json]:
     """The model of that name, or of that checkpoint. Raises UnknownModelName or Unavailable."""
-    model, _, step = name.partition("@")
-    for each in reversed(await listed(service, engine, caller)):
+    found = await listed(sessions, base_models, engine, caller)
+    for each in reversed(found):  # what is promoted comes last, and before a model of the same name
         if each["id"] == name:
             return each
-        if each["id"] == model and step.isdecimal() and int(step) in each.get("steps", (int(step),)):
-            return {**each, "id": name, "step": int(step)}
+    try:
+        checkpoint = ModelName.parse(name)
+    except ValueError:
+        raise UnknownModelName(name) from None
+    for each in found:
+        steps = each.get("steps", (checkpoint.step,))  # other backends do not list them
+        if each["id"] == str(checkpoint.at(None)) and "promoted" not in each and checkpoint.step in steps:
+            return {**each, "id": name, "step": checkpoint.step}
     raise UnknownModelName(name)
 
 
-async def _elsewhere(service: Service, caller: Caller) -> list[dict[str, Json]]:
-    """What runs trained on other backends; the newest run of a model counts."""
+def _sees(caller: Caller, name: str) -> bool:
+    """Whether the engine's model is the caller's; who sees all projects sees base models that we do not offer, too."""
+    try:
+        return caller.sees(ModelName.parse(name).project)
+    except ValueError:
+        return caller.project is None
+
+
+async def _elsewhere(sessions: Sessions, caller: Caller) -> list[dict[str, Json]]:
+    """Models that runs trained on other backends, each as its newest run left it."""
     names = (Run.backend, Run.model_project, Run.model_name)
     query = select(Run).where(Run.backend != embedded.NAME, Run.step.is_not(None))
     if caller.project is not None:
         query = query.where(Run.model_project == caller.project)
     query = query.ext(distinct_on(*names)).order_by(*names, Run.id.desc())
-    async with service.sessions() as session:
+    async with sessions() as session:
         runs = (await session.execute(query)).scalars().all()
     return [
         {
-            "id": f"{run.model_project}/{run.model_name}",
+            "id": str(ModelName(run.model_project, run.model_name)),
             "object": "model",
             "created": int(run.created_at.timestamp()),
             "owned_by": run.model_project,

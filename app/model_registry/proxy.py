@@ -1,7 +1,7 @@
-"""Passes a chat completion on to the server that samples it, and the reply back as it comes.
+"""Forwards a chat completion to the server that samples it, and streams the reply back.
 
-Nothing is held: a client that reads slowly slows the server down, one that leaves ends the sampling, and no request
-outlives its deadline.
+Nothing is buffered: a client that reads slowly slows the server down, one that disconnects ends the sampling, and no
+request outlives its deadline.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ DEADLINE_S = 600.0
 """For a whole reply."""
 _LIMITS = httpx.Limits(max_connections=1_000, max_keepalive_connections=50)
 _CONNECT_S = 10.0
-_PASSED = ("content-type", "retry-after")
-_NOT_THE_CALLERS = (401, 403)
+_FORWARDED_HEADERS = ("content-type", "retry-after")
+_KEY_REFUSED = (401, 403)
 """The server refuses our key, not the caller's."""
-_GONE = 499
+_CLIENT_DISCONNECTED = 499
 
 log = structlog.get_logger(__name__)
 
@@ -41,7 +41,7 @@ class NoAnswerInTime(BadGateway):
 
 
 @dataclass(frozen=True, slots=True)
-class Relay:
+class ChatProxy:
     """One connection pool for all servers."""
 
     http: httpx.AsyncClient
@@ -58,31 +58,31 @@ class Relay:
         )
         try:
             async with asyncio.timeout_at(deadline):
-                reply = await _unless_gone(request, self.http.send(sent, stream=True))
+                reply = await _unless_disconnected(request, self.http.send(sent, stream=True))
         except TimeoutError:
             raise NoAnswerInTime(f"{endpoint.model} gave no answer within {self.deadline_s:.0f} s.") from None
         except httpx.TransportError as error:
             raise Unavailable(f"The server of the model is unreachable: {type(error).__name__}") from error
         if reply is None:
-            return Response(status_code=_GONE)
-        if reply.status_code in _NOT_THE_CALLERS:
+            return Response(status_code=_CLIENT_DISCONNECTED)
+        if reply.status_code in _KEY_REFUSED:
             await reply.aclose()
             log.error("a model's server refuses our key", server=endpoint.base_url, status=reply.status_code)
             raise BadGateway("The server of the model rejects the credentials of this service.")
-        headers = {name: reply.headers[name] for name in _PASSED if name in reply.headers}
-        return _Passing(reply, deadline, headers)
+        headers = {name: reply.headers[name] for name in _FORWARDED_HEADERS if name in reply.headers}
+        return _StreamedReply(reply, deadline, headers)
 
 
 @asynccontextmanager
-async def open_relay() -> AsyncIterator[Relay]:
-    """The relay of a running service."""
+async def open_proxy() -> AsyncIterator[ChatProxy]:
+    """The proxy of a running service."""
     timeout = httpx.Timeout(None, connect=_CONNECT_S)
     async with httpx.AsyncClient(timeout=timeout, limits=_LIMITS, trust_env=False) as http:
-        yield Relay(http, DEADLINE_S)
+        yield ChatProxy(http, DEADLINE_S)
 
 
-class _Passing(StreamingResponse):
-    """A reply on its way. At its deadline it ends, also for a client that does not read."""
+class _StreamedReply(StreamingResponse):
+    """A reply being streamed. It ends at its deadline, even if the client does not read."""
 
     def __init__(self, reply: httpx.Response, deadline: float, headers: dict[str, str]) -> None:
         super().__init__(self._pieces(), reply.status_code, {**headers, "X-Accel-Buffering": "no"})
@@ -115,24 +115,24 @@ class _Passing(StreamingResponse):
 
 
 def _last_event(why: str) -> bytes:
-    """How a stream tells of an error; its clients raise it."""
+    """How a stream reports an error; OpenAI's clients raise it."""
     return b"data: " + bytes(openai_error(502, why, code="reply_broken_off").body) + b"\n\n"
 
 
-async def _unless_gone(request: Request, work: Any) -> httpx.Response | None:
-    """The work's result; None if the client leaves first: then the work is cancelled."""
+async def _unless_disconnected(request: Request, work: Any) -> httpx.Response | None:
+    """The result of the work; None if the client disconnects first: then the work is cancelled."""
     working = asyncio.ensure_future(work)
-    gone = asyncio.create_task(_left(request))
+    disconnected = asyncio.create_task(_disconnect(request))
     try:
-        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((working, disconnected), return_when=asyncio.FIRST_COMPLETED)
         return await working if working.done() else None
     finally:
-        gone.cancel()
+        disconnected.cancel()
         if not working.done():
             working.cancel()
             await asyncio.wait((working,))
 
 
-async def _left(request: Request) -> None:
+async def _disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -9,11 +9,11 @@ from ulid import ULID
 
 from app.auth.caller import Caller
 from app.auth.tenancy import RUN, require
+from app.db.session import Sessions
 from app.db.tables import Checkpoint, Reflection, Run, Trajectory
-from app.errors import BadGateway, Conflict, InvalidRequest, NotFound, Unavailable
-from app.model_registry.names import resolve
-from app.processes.engine import EngineUnavailable
-from app.runs.configuration import make_environment, model_spec
+from app.errors import BadGateway, InvalidRequest, NotFound
+from app.model_registry.resolver import ModelResolver, of_run
+from app.runs.configuration import make_environment
 from app.runs.documents import UnknownDocument, put_back
 from app.schemas.runs import AskOut, AskRequest, EnvironmentChoice, InvokeParameters
 from app.service import Service
@@ -21,7 +21,7 @@ from app.worker.save_iteration import rollout_row
 from environment.base import Environment, Json, Reflective, Scenario
 from environment.registry import UnknownEnvironment
 from environment.trace import span, tracing
-from training.backends.base import BackendRefused, BackendUnavailable, Endpoint
+from training.backends.base import Endpoint
 from training.rollouts import open_chat, rollout
 from training.types import FailureKind, Rollout, RunConfig
 
@@ -44,12 +44,12 @@ class _Agent:
     """Whose the answer is, if it is not the run's."""
 
 
-async def ask(service: Service, request: AskRequest, caller: Caller) -> AskOut:
+async def ask(service: Service, models: ModelResolver, request: AskRequest, caller: Caller) -> AskOut:
     """Raises InvalidRequest, NotFound, Conflict, Unavailable or BadGateway."""
-    try:
-        agent = await (_of_run if request.run_id else _by_name)(service, request, caller)
-    except (EngineUnavailable, BackendUnavailable, BackendRefused) as error:
-        raise Unavailable(str(error)) from error
+    if request.run_id is not None:
+        agent = await _of_run(service, models, request.run_id, request, caller)
+    else:
+        agent = await _by_name(models, request, caller)
     run_id = agent.run.id if agent.run else None
     with (
         tracing(service.tracing.tracer),
@@ -60,52 +60,40 @@ async def ask(service: Service, request: AskRequest, caller: Caller) -> AskOut:
     return answer
 
 
-async def invoke(service: Service, parameters: InvokeParameters, caller: Caller) -> AskOut:
+async def invoke(service: Service, models: ModelResolver, parameters: InvokeParameters, caller: Caller) -> AskOut:
     """Ask the newest trained agent of the default environment; the base model if nothing was trained yet."""
     newest = await service.queries.newest_trained(EnvironmentChoice().name, caller.project)
     who = {"run_id": newest.id} if newest else {"model": service.settings.art_base_model}
-    return await ask(service, AskRequest.model_validate(parameters.model_dump() | who), caller)
+    return await ask(service, models, AskRequest.model_validate(parameters.model_dump() | who), caller)
 
 
-async def _of_run(service: Service, request: AskRequest, caller: Caller) -> _Agent:
-    assert request.run_id is not None
-    await require(service.sessions, caller, RUN, request.run_id)
-    run = await service.store.get(request.run_id)
-    step = run.best_step if request.checkpoint is None else request.checkpoint
-    if step is None:
-        raise Conflict(f"Run {run.id} has no checkpoint yet; retry after its baseline evaluation.")
-    backend = await service.connect(run.backend)
-    try:
-        policy = await backend.register(model_spec(run))
-        newest = await policy.step()
-        if step > newest:
-            raise NotFound(f"Run {run.id} has no checkpoint {step}; the newest one is {newest}.")
-        endpoint = policy.endpoint(step)
-    finally:
-        await backend.close()
-    if request.environment is not None:  # not the one that the run learned beside
-        return _Agent(endpoint, step, run, request.environment)
+async def _of_run(service: Service, models: ModelResolver, run_id: str, request: AskRequest, caller: Caller) -> _Agent:
+    await require(service.sessions, caller, RUN, run_id)
+    run = await service.store.get(run_id)
+    resolved = of_run(run, request.checkpoint)
+    endpoint = await models.endpoint(resolved)
+    if request.environment is not None:  # not the one that the run was trained in
+        return _Agent(endpoint, resolved.step, run, request.environment)
     own = EnvironmentChoice(**run.request["environment"])
-    return _Agent(endpoint, step, run, own, await _state(service, run.id, step))
+    return _Agent(endpoint, resolved.step, run, own, await _state(service.sessions, run.id, resolved.step))
 
 
-async def _state(service: Service, run_id: str, step: int) -> dict[str, Json] | None:
-    """As it was after the iteration that made the checkpoint."""
+async def _state(sessions: Sessions, run_id: str, step: int | None) -> dict[str, Json] | None:
+    """The environment's state after the iteration that made the checkpoint."""
     query = (
         select(Reflection.state)
         .join(Checkpoint, (Checkpoint.run_id == Reflection.run_id) & (Checkpoint.iteration == Reflection.iteration))
         .where(Checkpoint.run_id == run_id, Checkpoint.step == step)
     )
-    async with service.sessions() as session:
+    async with sessions() as session:
         return (await session.execute(query)).scalar_one_or_none()
 
 
-async def _by_name(service: Service, request: AskRequest, caller: Caller) -> _Agent:
-    """Whatever `resolve` knows: a base model, PROJECT/NAME with a step or without, a promoted name."""
+async def _by_name(models: ModelResolver, request: AskRequest, caller: Caller) -> _Agent:
     name = request.model if request.checkpoint is None else f"{request.model}@{request.checkpoint}"
-    named = await resolve(service, caller, str(name))
+    resolved = await models.resolve(caller, str(name))
     environment = request.environment or EnvironmentChoice()
-    return _Agent(named.endpoint, named.step, None, environment, project=caller.project)
+    return _Agent(await models.endpoint(resolved), resolved.step, None, environment, project=caller.project)
 
 
 async def _answer(service: Service, agent: _Agent, request: AskRequest) -> AskOut:
@@ -131,8 +119,9 @@ async def _answer(service: Service, agent: _Agent, request: AskRequest) -> AskOu
         made.close()
     await _save(service, agent, attempt)
     if attempt.failure is not None:
-        kind = NotFound if attempt.failure.kind is FailureKind.MODEL_NOT_FOUND else BadGateway
-        raise kind(f"{agent.endpoint.model} gave no answer: {attempt.error} (trajectory {attempt.id})")
+        if attempt.failure.kind is FailureKind.MODEL_NOT_FOUND:
+            raise NotFound(f"{_missing(agent, attempt.error)} (trajectory {attempt.id})")
+        raise BadGateway(f"{agent.endpoint.model} gave no answer: {attempt.error} (trajectory {attempt.id})")
     return AskOut(
         question=scenario.task.get("question"),
         answer=answer["answer"],
@@ -143,6 +132,14 @@ async def _answer(service: Service, agent: _Agent, request: AskRequest) -> AskOu
         model=agent.endpoint.model,
         step=agent.step,
     )
+
+
+def _missing(agent: _Agent, error: str | None) -> str:
+    """Why the model's server does not know the model."""
+    newest = agent.run.step if agent.run else None
+    if agent.run is not None and agent.step is not None and newest is not None and agent.step > newest:
+        return f"Run {agent.run.id} has no checkpoint {agent.step}; the newest one is {newest}."
+    return f"{agent.endpoint.model} gave no answer: {error}"
 
 
 async def _environment(service: Service, agent: _Agent) -> Environment:

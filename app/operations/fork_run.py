@@ -13,6 +13,7 @@ from app.operations.start_run import MakeReply, Parent, Reply, accept
 from app.runs.store import require_verb
 from app.schemas.runs import ForkRequest, LearnLoopRequest
 from app.service import Service
+from training.model_name import ModelName
 
 _PARTLY = ("environment", "evaluation")
 """Of these, what is given changes and the rest stays; everything else is replaced as a whole."""
@@ -25,8 +26,8 @@ async def fork(service: Service, run_id: str, request: ForkRequest, reply: MakeR
     checkpoint = await _checkpoint(service, parent, request.checkpoint)
     name = request.model.name or f"fork-{ULID()}".lower()
     await _require_new(service, parent, name)
-    base = f"{parent.model_project}/{parent.model_name}@{checkpoint.step}"
-    model = {"project": parent.model_project, "name": name, "base_model": base}
+    base = ModelName(parent.model_project, parent.model_name, checkpoint.step)
+    model = {"project": base.project, "name": name, "base_model": str(base)}
     whole = LearnLoopRequest.model_validate({**_changed(parent.request, request), "model": model})
     async with service.sessions() as session:
         learned = await session.get(Reflection, (run_id, checkpoint.iteration))

@@ -1,7 +1,6 @@
 """Takes a learn-loop request: checks what can be checked now, fills in the defaults, saves run and documents."""
 
 import asyncio
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,9 +35,9 @@ from judges.base import JudgeServices
 from judges.registry import UnknownJudge
 from training.backends.base import BackendUnavailable
 from training.backends.embedded import NAME as EMBEDDED
+from training.model_name import ModelName
 
 _Place = tuple[str | int, ...]
-_CHECKPOINT = re.compile(r"(?P<project>[A-Za-z0-9._-]+)/(?P<name>[A-Za-z0-9._-]+)@(?P<step>\d{1,9})")
 
 
 Reply = TypeVar("Reply", bound=BaseModel)
@@ -122,10 +121,10 @@ async def _check_backend(service: Service, complete: Mapping[str, Any]) -> str |
     base_model, bases = model["base_model"], {TINY_BASE, *service.settings.engine_base_models}
     if base_model in bases:
         return await service.queries.engine_of(backend, model["project"], model["name"])
-    match = _CHECKPOINT.fullmatch(base_model)
-    if match and match["project"] == model["project"]:
-        engine = await service.queries.engine_of(backend, match["project"], match["name"])
-        if int(match["step"]) in await _checkpoints(service, backend, engine, match["project"], match["name"]):
+    source = _checkpoint(base_model)
+    if source is not None and source.project == model["project"]:
+        engine = await service.queries.engine_of(backend, source.project, source.name)
+        if source.step in await _checkpoints(service, backend, engine, source):
             return engine
     raise InvalidRequest(
         ("body", "model", "base_model"),
@@ -134,16 +133,21 @@ async def _check_backend(service: Service, complete: Mapping[str, Any]) -> str |
     )
 
 
-async def _checkpoints(
-    service: Service, backend: str, engine: str | None, project: str, name: str
-) -> frozenset[int] | range:
+def _checkpoint(base_model: str) -> ModelName | None:
+    try:
+        return ModelName.parse(base_model)
+    except ValueError:
+        return None
+
+
+async def _checkpoints(service: Service, backend: str, engine: str | None, model: ModelName) -> frozenset[int] | range:
     """The steps of a model that a run can go on from. What we cannot ask is told when the run starts."""
     if not service.reaches(engine):
         return range(2**31)
     try:
         connected = await service.connect(backend)
         try:
-            return await connected.checkpoints(project, name)
+            return await connected.checkpoints(model.project, model.name)
         finally:
             await connected.close()
     except (EngineUnavailable, BackendUnavailable) as error:

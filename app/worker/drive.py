@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing, closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ import structlog
 
 from app.aio.event_loops import run_in_thread, run_on_loop, shielded
 from app.aio.retry import retry_while_database_is_down
+from app.backends import Connect
 from app.db.session import Sessions
 from app.db.tables import Run
 from app.errors import DATABASE_DOWN
@@ -30,13 +31,11 @@ from app.worker.journal_store import Cost, StoredJournal
 from app.worker.save_iteration import iteration_rows, save_iteration
 from environment.base import Environment, Json
 from judges.base import Judge, JudgeServices
-from training.backends.base import Backend, BackendUnavailable, Policy
+from training.backends.base import BackendUnavailable, Policy
 from training.budget import BudgetReached, RunBudget
 from training.journal import Journal
 from training.types import IterationResult, Progress, Resume, RunConfig
 
-Connect = Callable[[str], Awaitable[Backend]]
-"""Backend name -> a connected backend for the caller's event loop; waits for the engine where it needs one."""
 MakeServices = Callable[[Run, Environment], JudgeServices]
 """What the judge of a run may use; called and used on the run's own event loop."""
 

@@ -29,6 +29,8 @@ from training.types import (
     Timing,
 )
 
+NOWHERE = "http://127.0.0.1:9/v1"
+
 
 class ScriptedPolicy:
     """A policy whose every train request makes the next step."""
@@ -71,15 +73,15 @@ class ScriptedBackend:
 
     name = "embedded"
 
-    def __init__(self, endpoint_url: str = "http://127.0.0.1:9/v1") -> None:
-        self._url = endpoint_url
+    def __init__(self, endpoint_url: str = NOWHERE) -> None:
+        self.endpoint_url = endpoint_url
         self.policies: dict[ModelSpec, ScriptedPolicy] = {}
 
     async def connect(self, name: str) -> Backend:
         return self
 
     async def register(self, model: ModelSpec) -> Policy:
-        return self.policies.setdefault(model, ScriptedPolicy(model, self._url))
+        return self.policies.setdefault(model, ScriptedPolicy(model, self.endpoint_url))
 
     async def checkpoints(self, project: str, name: str) -> frozenset[int]:
         mine = [each for model, each in self.policies.items() if (model.project, model.name) == (project, name)]

@@ -10,11 +10,13 @@ from typing import Any
 
 @dataclass
 class ScriptedModel:
-    """Calls the tool `name` with `arguments` in its first turn; `status` other than 200 answers an error instead."""
+    """Calls the tool `name` with `arguments` in its first turn; `status` other than 200 answers an error instead; to
+    names in `missing` it answers 404."""
 
     name: str = "return_final_answer"
     arguments: dict[str, Any] = field(default_factory=dict)
     status: int = 200
+    missing: frozenset[str] = frozenset()
     requests: list[Any] = field(default_factory=list)
     url: str = ""
 
@@ -22,16 +24,18 @@ class ScriptedModel:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         length = int(head.split("content-length: ")[1].split("\r\n")[0])
         self.requests.append(json.loads(await reader.readexactly(length)))
-        body = json.dumps(self._reply(self.requests[-1]["model"]))
+        model = self.requests[-1]["model"]
+        status = 404 if model in self.missing else self.status
+        body = json.dumps(self._reply(model, status))
         writer.write(
-            f"HTTP/1.1 {self.status} x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+            f"HTTP/1.1 {status} x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
             f"Connection: close\r\n\r\n{body}".encode()
         )
         await writer.drain()
         writer.close()
 
-    def _reply(self, model: str) -> dict[str, Any]:
-        if self.status != 200:
+    def _reply(self, model: str, status: int) -> dict[str, Any]:
+        if status != 200:
             return {"error": {"message": f"no model {model}", "type": "invalid_request_error", "code": None}}
         call = {
             "id": "call_1",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from environment.base import Json
 from training.backends.base import Endpoint, ModelSpec, Reproducibility, StepConflict, TrainRequest
 from training.backends.hosted import HostedBackend, HostedPolicy, Server
+from training.model_name import ModelName
 
 if TYPE_CHECKING:  # importing art takes seconds
     from art.serverless.client import Client, Model
@@ -94,6 +95,5 @@ class EmbeddedPolicy(FencedPolicy):
 
     def endpoint(self, step: int | None = None) -> Endpoint:
         """Where the checkpoint is sampled; the newest without a step."""
-        at, server = "" if step is None else f"@{step}", self._server
-        name = f"{self._model.project}/{self._model.name}{at}"
-        return Endpoint(server.base_url, server.api_key, name, remembers=True)
+        name = ModelName(self._model.project, self._model.name, step)
+        return Endpoint(self._server.base_url, self._server.api_key, str(name), remembers=True)

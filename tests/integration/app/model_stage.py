@@ -13,6 +13,7 @@ from app.db.tables import Run
 from tests.fakes.engine_process import EngineProcess
 from tests.integration.app.keyed import Keyed, keyed
 from tests.integration.engine.training_client import taught_caller
+from training.model_name import ModelName
 
 ENGINE_KEY = "the-key-of-this-engine"
 CALLER = "mail/caller"
@@ -36,7 +37,7 @@ class ModelStage:
 
     async def run_of(self, model: str = CALLER, *, best_step: int | None = 1) -> str:
         """The id of a completed run that trained the model."""
-        project, _, name = model.partition("/")
+        trained = ModelName.parse(model)
         run = Run(
             id=str(ULID()),
             status="completed",
@@ -44,10 +45,11 @@ class ModelStage:
             environment="email_search",
             judge="reference",
             backend="embedded",
-            model_project=project,
-            model_name=name,
+            model_project=trained.project,
+            model_name=trained.name,
             base_model="tiny",
             iterations_total=1,
+            step=1,
             best_step=best_step,
         )
         async with self.service.sessions.begin() as session:

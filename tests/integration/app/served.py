@@ -12,7 +12,7 @@ import uvicorn
 from app.main import create_app
 from app.settings import Settings, load_settings
 from tests.conditions import answered, until
-from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
+from tests.fakes.scripted_learning import NOWHERE, ScriptedBackend, ScriptedLoop
 
 
 def settings_for(data_dir: Path, database_url: str | None, **more: Any) -> Settings:
@@ -25,7 +25,10 @@ async def served(
     settings: Settings, learn: ScriptedLoop, backend: ScriptedBackend | None = None
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the running service; the service is stopped as SIGTERM would stop it."""
-    app = create_app(settings, connect=(backend or ScriptedBackend()).connect, learn=learn)
+    backend = backend or ScriptedBackend()
+    if backend.endpoint_url != NOWHERE:  # what samples its models is the engine
+        settings = settings.model_copy(update={"engine_url": backend.endpoint_url.removesuffix("/v1")})
+    app = create_app(settings, connect=backend.connect, learn=learn)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, lifespan="on"))
     serving = asyncio.create_task(server.serve())
     await until(lambda: server.started or serving.done())

@@ -13,11 +13,8 @@ import pytest
 from sqlalchemy import insert
 from ulid import ULID
 
-from app.auth.caller import Caller
 from app.auth.scopes import Scope
-from app.auth.tenancy import require_model
 from app.db.tables import Promotion, Trajectory, WebhookDelivery, WebhookEndpoint
-from app.errors import NotFound
 from app.main import create_app
 from tests.fakes.sales_agent import GRAPH
 from tests.integration.app.emails import email, make_run, make_trajectory
@@ -237,16 +234,6 @@ async def test_nothing_foreign_can_be_asked(tenants: Tenants) -> None:
         reply = await tenants.sales_asks("POST", "/ask", json={"question": "why?", "model": model})
         assert reply.status_code == 404
         assert reply.json()["detail"] == f"There is no model {model!r}."
-
-
-def test_models_by_name() -> None:
-    sales = Caller("key:ll_a", "sales", frozenset(Scope))
-    bases = {"learnloop/tiny", "gemma"}
-    for model in ("learnloop/tiny", "gemma", "sales/agent", "sales/agent@3"):
-        require_model(sales, model, bases)
-    with pytest.raises(NotFound):
-        require_model(sales, "learnloop/other", bases)
-    require_model(Caller("local", None, frozenset(Scope)), "mail/agent", bases)
 
 
 async def test_nothing_foreign_takes_feedback(tenants: Tenants) -> None:

@@ -13,6 +13,7 @@ from environment.base import Json
 from training.backends.base import Endpoint, ModelSpec
 from training.backends.embedded import FencedPolicy
 from training.backends.hosted import HostedBackend, Server
+from training.model_name import ModelName
 
 NAME = "local"
 NEEDED = ("torch", "transformers", "trl", "peft", "polars", "nest_asyncio", "unsloth", "megatron")
@@ -88,5 +89,5 @@ class LocalPolicy(FencedPolicy):
 
     def endpoint(self, step: int | None = None) -> Endpoint:
         """Where the checkpoint is sampled; the newest without a step."""
-        at = "" if step is None else f"@{step}"
-        return Endpoint(self._server.base_url, self._server.api_key, f"{self._model.project}/{self._model.name}{at}")
+        name = ModelName(self._model.project, self._model.name, step)
+        return Endpoint(self._server.base_url, self._server.api_key, str(name))

@@ -13,6 +13,7 @@ from typing import Any
 
 from training.backends.local.jobs import LocalJobs
 from training.backends.local.torn_checkpoints import quarantine
+from training.model_name import ModelName
 
 _OPTIONS_NOT_TAKEN = {"kl_ref_adapter_path", "plot_tensors", "save_checkpoint", "verbose", "learning_rate"}
 """Of ART's `train`: what touches files, and what is ours to say."""
@@ -142,9 +143,12 @@ class LocalModels:
 
     def sampled_at(self, name: str) -> tuple[str, str, str]:
         """Where `PROJECT/NAME[@STEP]` is sampled: base URL, key, and what it is called there. Raises Refused."""
-        path, _, step = name.partition("@")
-        model = self.model(path.replace("/", "~", 1))
-        inner = self._backend._model_inference_name(model, int(step) if step.isdigit() else None)
+        try:
+            named = ModelName.parse(name)
+        except ValueError as error:
+            raise Refused(404, str(error)) from error
+        model = self.model(f"{named.project}~{named.name}")
+        inner = self._backend._model_inference_name(model, named.step)
         return model.inference_base_url, model.inference_api_key, inner
 
     async def close(self) -> None:

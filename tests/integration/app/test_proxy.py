@@ -1,4 +1,4 @@
-"""What the relay does between a client and a model's server, over real sockets."""
+"""What the proxy does between a client and a model's server, over real sockets."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request, Response
 
 from app import errors
 from app.http.openai_errors import OpenAIErrors
-from app.model_registry.proxy import Relay
+from app.model_registry.proxy import ChatProxy
 from tests.conditions import until
 from training.backends.base import Endpoint
 
@@ -51,8 +51,8 @@ class ModelServer:
 
 
 @asynccontextmanager
-async def _relayed(script: Script, deadline_s: float = 20.0) -> AsyncIterator[tuple[str, ModelServer]]:
-    """The URL of an application that relays to such a server."""
+async def _proxied(script: Script, deadline_s: float = 20.0) -> AsyncIterator[tuple[str, ModelServer]]:
+    """The URL of an application that forwards to such a server."""
     model = ModelServer(script)
     app = FastAPI()
     app.add_middleware(OpenAIErrors)
@@ -62,15 +62,15 @@ async def _relayed(script: Script, deadline_s: float = 20.0) -> AsyncIterator[tu
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
-        relay: Relay = app.state.relay
-        return await relay.chat(request, endpoint, await request.json())
+        proxy: ChatProxy = app.state.proxy
+        return await proxy.chat(request, endpoint, await request.json())
 
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, timeout_graceful_shutdown=1))
     serving = asyncio.create_task(server.serve())
     await until(lambda: server.started or serving.done())
     try:
         async with listening, httpx.AsyncClient(trust_env=False, timeout=None) as http:
-            app.state.relay = Relay(http, deadline_s)
+            app.state.proxy = ChatProxy(http, deadline_s)
             yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1/chat/completions", model
             model.go_on.set()
     finally:
@@ -92,7 +92,7 @@ async def test_each_piece_comes_when_it_was_said(http: httpx.AsyncClient) -> Non
         writer.close()
 
     async with (
-        _relayed(say) as (url, server),
+        _proxied(say) as (url, server),
         http.stream("POST", url, json={"model": "mine"}, headers={"authorization": "Bearer mine"}) as reply,
     ):
         pieces = reply.aiter_text()
@@ -113,7 +113,7 @@ async def test_a_client_that_does_not_read_holds_the_server_back() -> None:
                     await server.send(writer, b"data: " + b"x" * 100_000 + b"\n\n")
         server.go_on.set()
 
-    async with _relayed(say) as (url, server):
+    async with _proxied(say) as (url, server):
         writer = await _asks_and_does_not_read(url)
         await server.go_on.wait()
         assert 0 < server.sent < _FAR_MORE_THAN_BUFFERS
@@ -128,7 +128,7 @@ async def test_the_server_hears_that_the_client_left(http: httpx.AsyncClient, sa
         await server.send(writer, said)
         server.go_on.set()
 
-    async with _relayed(say) as (url, server):
+    async with _proxied(say) as (url, server):
         asking = asyncio.create_task(_all_of(http, url))
         await server.go_on.wait()
         asking.cancel()
@@ -152,7 +152,7 @@ async def test_a_server_that_dies_in_the_middle(http: httpx.AsyncClient) -> None
         await server.send(writer, _STREAM.replace(b"Connection: close", b"Content-Length: 999") + b"data: one\n\n")
         writer.transport.abort()
 
-    async with _relayed(say) as (url, _):
+    async with _proxied(say) as (url, _):
         text = await _all_of(http, url)
     assert text.startswith("data: one\n\ndata: {")
     assert "reply_broken_off" in text
@@ -163,7 +163,7 @@ async def test_a_server_that_refuses_our_key_is_not_the_callers_fault(http: http
     async def say(server: ModelServer, writer: asyncio.StreamWriter) -> None:
         await server.send(writer, b"HTTP/1.1 %d x\r\nContent-Length: 6\r\n\r\nsecret" % status)
 
-    async with _relayed(say) as (url, _):
+    async with _proxied(say) as (url, _):
         reply = await http.post(url, json={})
     assert reply.status_code == 502
     assert reply.json()["error"]["type"] == "server_error"
@@ -176,7 +176,7 @@ async def test_a_client_that_never_reads_is_let_go_at_the_deadline() -> None:
         while True:
             await server.send(writer, b"x" * 100_000)
 
-    async with _relayed(say, deadline_s=1.0) as (url, server):
+    async with _proxied(say, deadline_s=1.0) as (url, server):
         writer = await _asks_and_does_not_read(url)
         async with asyncio.timeout(60):
             await server.left.wait()

@@ -1,0 +1,143 @@
+"""What a model's name means, to whom: the one place that turns a name into a model that can be sampled.
+
+A name is a base model's, `PROJECT/NAME` (the newest checkpoint), `PROJECT/NAME@STEP`, a name that a checkpoint was
+promoted to, or a run's id (its best checkpoint), also with `@STEP`. What is promoted comes before a model of that name.
+
+Names are resolved with the database alone. Whether the checkpoint is there is left to the server that samples it.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import select
+
+from app.auth.caller import Caller
+from app.backends import Connect
+from app.db.session import Sessions
+from app.db.tables import Run
+from app.domain.names import TINY_BASE
+from app.errors import Conflict, NotFound, Unavailable
+from app.model_registry.promotions import Promotions
+from app.processes.engine import Engine, EngineUnavailable
+from app.runs.configuration import model_spec
+from app.settings import Settings
+from training.backends import embedded
+from training.backends.base import BackendRefused, BackendUnavailable, Endpoint
+from training.model_name import ModelName
+
+_RUN_ID = re.compile(r"(?P<id>[0-9A-HJKMNP-TV-Z]{26})(?:@(?P<step>[0-9]{1,9}))?")
+_WITHOUT_PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?:@(?P<step>[0-9]{1,9}))?")
+
+
+class UnknownModelName(NotFound):
+    """No model has that name, or none that this caller may see."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"There is no model {name!r}.")
+
+    def members(self) -> Mapping[str, Any]:
+        return {"code": "model_not_found", "param": "model"}
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedModel:
+    """What a name means."""
+
+    name: str
+    """What the engine calls it: a base model's name, PROJECT/NAME or PROJECT/NAME@STEP."""
+    step: int | None
+    """None: a base model, or the newest checkpoint."""
+    run: Run | None = None
+    """The newest run that trains it, or the one that was asked for; None: only the engine knows the model."""
+
+    @property
+    def backend(self) -> str:
+        """Where the model is; one that no run trains can only be on the engine."""
+        return embedded.NAME if self.run is None else self.run.backend
+
+
+@dataclass(frozen=True, slots=True)
+class ModelResolver:
+    """Methods that take a name raise UnknownModelName."""
+
+    sessions: Sessions
+    engine: Engine
+    connect: Connect
+    base_models: frozenset[str]
+
+    async def resolve(self, caller: Caller, name: str) -> ResolvedModel:
+        """What any name means to that caller. Raises Conflict for a run that has no checkpoint yet."""
+        if name in self.base_models:
+            return ResolvedModel(name, None)
+        if match := _RUN_ID.fullmatch(name):
+            return await self._of_run_id(caller, match["id"], match["step"])
+        try:
+            model = ModelName.parse(name)
+        except ValueError:
+            return _of_any_project(caller, name)
+        if not caller.sees(model.project):
+            raise UnknownModelName(name)
+        if model.step is None and (promoted := await Promotions(self.sessions).current(model.project, model.name)):
+            model = ModelName(promoted.project, promoted.model_name, promoted.step)
+        return ResolvedModel(str(model), model.step, await self._newest_run(model))
+
+    async def model(self, caller: Caller, name: ModelName) -> ResolvedModel:
+        """The model itself, whatever is promoted to its name."""
+        if not caller.sees(name.project):
+            raise UnknownModelName(str(name))
+        return ResolvedModel(str(name), name.step, await self._newest_run(name))
+
+    async def endpoint(self, model: ResolvedModel) -> Endpoint:
+        """Where it is sampled. The engine is not asked; another backend is, once, what it calls the checkpoint.
+
+        Raises Unavailable.
+        """
+        try:
+            if model.backend == embedded.NAME:
+                address = await self.engine.address()
+                return Endpoint(f"{address.url}/v1", address.key, model.name)
+            assert model.run is not None
+            backend = await self.connect(model.backend)
+            try:
+                policy = await backend.register(model_spec(model.run))
+                return policy.endpoint(model.step)
+            finally:
+                await backend.close()
+        except (EngineUnavailable, BackendUnavailable, BackendRefused) as error:
+            raise Unavailable(str(error)) from error
+
+    async def _of_run_id(self, caller: Caller, run_id: str, step: str | None) -> ResolvedModel:
+        async with self.sessions() as session:
+            run = await session.get(Run, run_id)
+        if run is None or not caller.sees(run.model_project):
+            raise UnknownModelName(run_id)
+        return of_run(run, None if step is None else int(step))
+
+    async def _newest_run(self, name: ModelName) -> Run | None:
+        trains_it = (Run.model_project == name.project, Run.model_name == name.name)
+        async with self.sessions() as session:
+            query = select(Run).where(*trains_it).order_by(Run.id.desc()).limit(1)
+            return (await session.execute(query)).scalar_one_or_none()
+
+
+def of_run(run: Run, step: int | None) -> ResolvedModel:
+    """The run's checkpoint of that step; None: its best one. Raises Conflict if it has none yet."""
+    step = run.best_step if step is None else step
+    if step is None:
+        raise Conflict(f"Run {run.id} has no checkpoint yet; retry after its baseline evaluation.")
+    return ResolvedModel(str(ModelName(run.model_project, run.model_name, step)), step, run)
+
+
+def base_models(settings: Settings) -> frozenset[str]:
+    """The names of the models that everybody may use."""
+    return frozenset({TINY_BASE, *settings.engine_base_models})
+
+
+def _of_any_project(caller: Caller, name: str) -> ResolvedModel:
+    """A name without a project could be any project's: it is for callers that see all of them."""
+    match = _WITHOUT_PROJECT.fullmatch(name)
+    if match is None or caller.project is not None:
+        raise UnknownModelName(name)
+    return ResolvedModel(name, None if match["step"] is None else int(match["step"]))
