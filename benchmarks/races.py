@@ -33,6 +33,7 @@ from app.errors import NotAllowed
 from app.processes.postgres import EmbeddedPostgres
 from app.runs.leases import Lease, LeaseLost, Leases, Limits
 from app.runs.store import RunStore
+from tests.fakes.stored_request import stored_request
 
 _PAUSE_S = 0.002
 """Before a statement, at most."""
@@ -159,7 +160,7 @@ async def _stage(sessions: Sessions) -> _Stage:
     store, run_id = RunStore(sessions), str(ULID())
     run = Run(
         id=run_id,
-        request={"budget": {}},
+        request=stored_request(budget={}),
         environment="email_search",
         judge="reference",
         backend="embedded",

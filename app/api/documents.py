@@ -1,7 +1,7 @@
 """Graphs and sets of scenarios: stored once, then passed to learn-loops by hash."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
@@ -12,6 +12,7 @@ import environment.registry
 from app.api.dependencies import CurrentCaller, CurrentService, RunId
 from app.api.large_bodies import BigBodyRoute, GraphBody, ScenariosBody
 from app.auth.caller import Caller
+from app.domain.stored_request import Choice
 from app.errors import InvalidRequest, NotFound
 from app.runs import documents
 from app.runs.documents import Kind, NewDocument, UnknownDocument
@@ -47,13 +48,12 @@ async def store_scenarios(
 
     A `graph` is only used to check the scenarios; it is not stored.
     """
-    environment = {"name": request.environment, "config": _config(request)}
-    given = {"environment": environment, "model": {"project": caller.project}}
+    given = Choice(name=request.environment, config=_config(request))
     try:
-        whole = await documents.put_back(service.sessions, given)
+        environment = await documents.resolve_references(service.sessions, given, caller.project)
     except UnknownDocument as error:
         raise InvalidRequest(("body", error.kind), str(error)) from error
-    new = await asyncio.to_thread(_checked_scenarios, caller, whole["environment"], service.settings.data_dir)
+    new = await asyncio.to_thread(_checked_scenarios, caller, environment, service.settings.data_dir)
     await _save(service, new)
     return schemas.ScenariosStored(**new.reference, links={"self": f"/scenarios/{new.reference['sha256']}"})
 
@@ -68,7 +68,7 @@ async def get_scenarios(service: CurrentService, caller: CurrentCaller, sha256: 
 async def get_run_graph(service: CurrentService, run_id: RunId) -> StreamingResponse:
     """Get the graph that a run was started with."""
     run = await service.store.get(run_id)
-    sha256 = documents.reference(run.request, "graph")
+    sha256 = documents.reference(run.stored_request.environment, "graph")
     if sha256 is None:
         raise NotFound(f"Run {run_id} was started without a graph.")
     return await _stored(service, run.model_project, "graph", sha256)
@@ -87,9 +87,9 @@ def _config(request: schemas.ScenariosRequest) -> dict[str, Any]:
     return {"scenarios": request.scenarios, **graph}
 
 
-def _checked_scenarios(caller: Caller, choice: Mapping[str, Any], data_dir: FilePath) -> NewDocument:
+def _checked_scenarios(caller: Caller, choice: Choice, data_dir: FilePath) -> NewDocument:
     """The graph is checked alone first, so that the error names the right field."""
-    name, config = choice["name"], choice["config"]
+    name, config = choice.name, choice.config
     graph = {key: value for key, value in config.items() if key == "graph"}
     field = "graph"
     try:

@@ -8,7 +8,7 @@ from sqlalchemy import select
 from app.api.dependencies import CurrentService, Limit, NumberCursor, RunId
 from app.api.presentation import ledger_totals
 from app.db.tables import LedgerEntry, Run
-from app.runs.budget import Budget
+from app.domain.stored_request import Budget
 from app.runs.ledger import Totals, totals
 from app.schemas.results import BudgetState, Ledger, LedgerRow
 
@@ -38,4 +38,4 @@ async def get_ledger(service: CurrentService, run_id: RunId, cursor: NumberCurso
 
 def _budget(run: Run, sums: Totals) -> BudgetState:
     spent = {f"spent_{unit}": value for unit, value in asdict(sums.spent).items()}
-    return BudgetState(**asdict(Budget.of(run.request)), **spent)
+    return BudgetState(**asdict(run.stored_request.budget or Budget()), **spent)

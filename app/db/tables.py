@@ -26,6 +26,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from app.db.json_text import StorableText
 from app.domain.delivery_state import DeliveryState
 from app.domain.run_state import LIVE, RunStatus
+from app.domain.stored_request import StoredRequest
 
 Json = Any
 _LIVE = ", ".join(sorted(f"'{status}'" for status in LIVE))
@@ -81,7 +82,7 @@ class Run(Base):
     id: Mapped[str] = mapped_column(String(26), primary_key=True)
     status: Mapped[str] = mapped_column(Text, default=RunStatus.QUEUED)
     request: Mapped[dict[str, Json]]
-    """The accepted request with all defaults filled in."""
+    """The accepted request with all defaults filled in; see `stored_request`."""
     environment: Mapped[str]
     judge: Mapped[str]
     backend: Mapped[str]
@@ -135,6 +136,11 @@ class Run(Base):
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
+
+    @property
+    def stored_request(self) -> StoredRequest:
+        """`request`, parsed on each call: queries for many runs do not pay for it."""
+        return StoredRequest.parse(self.request)
 
 
 class Iteration(Base):

@@ -37,7 +37,7 @@ class StoredFeedback:
         """`home` is the event loop on which the database is queried."""
         self._sessions = sessions
         self._home = home
-        graph = run.request["environment"]["config"].get("graph")
+        graph = run.stored_request.environment.config.get("graph")
         graph_of = func.coalesce(Run.request["environment"]["config"]["graph"], literal(None, JSONB))
         self._heard: tuple[float, Sequence[Evidence]] | None = None
         self._asking = asyncio.Lock()

@@ -11,10 +11,11 @@ from app.auth.caller import Caller
 from app.auth.tenancy import RUN, require
 from app.db.session import Sessions
 from app.db.tables import Checkpoint, Reflection, Run, Trajectory
+from app.domain.stored_request import Choice
 from app.errors import BadGateway, InvalidRequest, NotFound
 from app.model_registry.resolver import ModelResolver, of_run
 from app.runs.configuration import make_environment
-from app.runs.documents import UnknownDocument, put_back
+from app.runs.documents import UnknownDocument, resolve_references
 from app.schemas.runs import AskOut, AskRequest, EnvironmentChoice, InvokeParameters
 from app.service import Service
 from app.worker.save_iteration import rollout_row
@@ -37,7 +38,7 @@ class _Agent:
     step: int | None
     """None: a base model, or whatever is newest."""
     run: Run | None
-    environment: EnvironmentChoice
+    environment: Choice
     state: dict[str, Json] | None = None
     """What the run's environment had learned beside this checkpoint."""
     project: str | None = None
@@ -73,8 +74,8 @@ async def _of_run(service: Service, models: ModelResolver, run_id: str, request:
     resolved = of_run(run, request.checkpoint)
     endpoint = await models.endpoint(resolved)
     if request.environment is not None:  # not the one that the run was trained in
-        return _Agent(endpoint, resolved.step, run, request.environment)
-    own = EnvironmentChoice(**run.request["environment"])
+        return _Agent(endpoint, resolved.step, run, _choice(request.environment))
+    own = run.stored_request.environment
     return _Agent(endpoint, resolved.step, run, own, await _state(service.sessions, run.id, resolved.step))
 
 
@@ -92,7 +93,7 @@ async def _state(sessions: Sessions, run_id: str, step: int | None) -> dict[str,
 async def _by_name(models: ModelResolver, request: AskRequest, caller: Caller) -> _Agent:
     name = request.model if request.checkpoint is None else f"{request.model}@{request.checkpoint}"
     resolved = await models.resolve(caller, str(name))
-    environment = request.environment or EnvironmentChoice()
+    environment = _choice(request.environment or EnvironmentChoice())
     return _Agent(await models.endpoint(resolved), resolved.step, None, environment, project=caller.project)
 
 
@@ -109,7 +110,7 @@ async def _answer(service: Service, agent: _Agent, request: AskRequest) -> AskOu
                 chat,
                 id=str(ULID()),
                 seed=0,
-                max_turns=agent.run.request["max_turns"] if agent.run else None,
+                max_turns=agent.run.stored_request.config.max_turns if agent.run else None,
                 temperature=0.0,
                 max_completion_tokens=_MAX_COMPLETION_TOKENS,
                 timeout_s=_TIMEOUT_S,
@@ -134,6 +135,10 @@ async def _answer(service: Service, agent: _Agent, request: AskRequest) -> AskOu
     )
 
 
+def _choice(given: EnvironmentChoice) -> Choice:
+    return Choice(name=given.name, config=given.config)
+
+
 def _missing(agent: _Agent, error: str | None) -> str:
     """Why the model's server does not know the model."""
     newest = agent.run.step if agent.run else None
@@ -145,9 +150,8 @@ def _missing(agent: _Agent, error: str | None) -> str:
 async def _environment(service: Service, agent: _Agent) -> Environment:
     where = ("body", "environment")
     project = agent.run.model_project if agent.run else agent.project
-    given = {"environment": agent.environment.model_dump(), "model": {"project": project}}
     try:
-        whole = await put_back(service.sessions, given)
+        whole = await resolve_references(service.sessions, agent.environment, project)
         return await asyncio.to_thread(make_environment, whole, service.settings.data_dir)
     except UnknownEnvironment as error:
         raise InvalidRequest((*where, "name"), str(error)) from error

@@ -12,10 +12,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
 from app.backends import refusal
+from app.db.session import Sessions
 from app.db.tables import Reflection, Run
 from app.domain.event_types import EventType
 from app.domain.names import TINY_BASE
 from app.domain.run_state import RunStatus
+from app.domain.stored_request import Choice
 from app.errors import InvalidRequest, Unavailable
 from app.events.log import append
 from app.http import idempotency
@@ -67,9 +69,9 @@ async def accept(
     given = with_defaults(request, settings, run_id)
     engine = await _check_backend(service, given)
     await service.webhooks.check(request.webhooks)
-    whole = await _whole(service, request, given)
+    environment = await _resolved(service.sessions, request, given)
     state = parent.learned.state if parent and parent.learned else None
-    complete, new = await asyncio.to_thread(_checked, request, given, whole, settings, state)
+    complete, new = await asyncio.to_thread(_checked, request, given, environment, settings, state)
     model = complete["model"]
     run = Run(
         id=run_id,
@@ -154,10 +156,10 @@ async def _checkpoints(service: Service, backend: str, engine: str | None, model
         raise Unavailable(f"The base model cannot be checked now: {error}") from error
 
 
-async def _whole(service: Service, request: LearnLoopRequest, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The request with the stored documents that it refers to."""
+async def _resolved(sessions: Sessions, request: LearnLoopRequest, given: Mapping[str, Any]) -> Choice:
+    """The environment with the stored documents that it refers to."""
     try:
-        return await documents.put_back(service.sessions, given)
+        return await documents.resolve_references(sessions, Choice(**given["environment"]), given["model"]["project"])
     except UnknownDocument as error:
         short = error.kind == "graph" and request.graph is not None
         place = ("body", "graph") if short else ("body", "environment", "config", error.kind)
@@ -167,7 +169,7 @@ async def _whole(service: Service, request: LearnLoopRequest, given: Mapping[str
 def _checked(
     request: LearnLoopRequest,
     given: Mapping[str, Any],
-    whole: Mapping[str, Any],
+    environment: Choice,
     settings: Settings,
     state: Mapping[str, Any] | None,
 ) -> tuple[dict[str, Any], list[NewDocument]]:
@@ -179,16 +181,18 @@ def _checked(
     short = request.graph is not None and not request.environment.config
     config = ("body", "graph") if short else ("body", "environment", "config")
     with _told(("body", "environment", "name"), UnknownEnvironment), _told(config, ValueError):
-        made = make_environment(whole, settings.data_dir)
+        made = make_environment(environment, settings.data_dir)
         try:
             begin_with(made, state)
             made.scenarios("train", 1, given["seed"])
         finally:
             made.close()
-        stored, new = documents.take_out(given, whole)
+        stored, new = documents.extract_documents(
+            Choice(**given["environment"]), environment, given["model"]["project"]
+        )
     judge = judge_with_defaults(request.judge, made.default_judge)
     _check_judges(request, judge, JudgeServices(rubric=made.rubric, model=judge_model(settings)))
-    return {**stored, "judge": judge}, new
+    return {**given, "environment": stored.model_dump(), "judge": judge}, new
 
 
 def _check_judges(request: LearnLoopRequest, judge: Mapping[str, Any], services: JudgeServices) -> None:
@@ -199,12 +203,12 @@ def _check_judges(request: LearnLoopRequest, judge: Mapping[str, Any], services:
     for number, part in enumerate(judge["config"]["judges"]):
         _check_judge(part, services, (*where, number))
     with _told(where, ValueError):
-        make_judge({"judge": judge}, services)
+        make_judge(Choice(name=judge["name"], config=judge["config"]), services)
 
 
 def _check_judge(judge: Mapping[str, Any], services: JudgeServices, where: _Place) -> None:
     with _told((*where, "name"), UnknownJudge), _told((*where, "config"), ValueError):
-        make_judge({"judge": judge}, services)
+        make_judge(Choice(name=judge["name"], config=judge["config"]), services)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from app.db.session import Sessions
 from app.db.tables import Evaluation, Iteration, Reflection, Run, Trajectory
 from app.errors import Conflict
 from app.runs.configuration import make_environment
-from app.runs.documents import put_back
+from app.runs.documents import resolve_references
 from app.runs.resume_point import begin_with, inherited_state
 from app.schemas.results import Difference, Verification
 from app.service import Service
@@ -52,7 +52,7 @@ async def verify(service: Service, run_id: str) -> Verification:
     """Check the iterations saved so far. Raises NotFound, or Conflict if the run's environment cannot be made again."""
     run = await service.store.get(run_id)
     try:
-        whole = await put_back(service.sessions, run.request)
+        whole = await resolve_references(service.sessions, run.stored_request.environment, run.model_project)
         environment = await asyncio.to_thread(make_environment, whole, service.settings.data_dir)
     except (UnknownEnvironment, ValueError) as error:
         raise Conflict(f"The environment of run {run_id} cannot be rebuilt: {error}") from error
@@ -89,6 +89,7 @@ class _Check:
 
     def __init__(self, run: Run, environment: Environment) -> None:
         self._run = run
+        self._config = run.stored_request.config
         self._environment = environment
         self._iterations = self._trajectories = self._figures = self._node_scores = self._difference_count = 0
         self._differences: list[Difference] = []
@@ -113,7 +114,7 @@ class _Check:
         self._iterations += 1
         self._trajectories += len(stored.trajectories)
         try:
-            groups = self._groups(_of_kind(stored, "train"), self._run.request["rollouts_per_group"])
+            groups = self._groups(_of_kind(stored, "train"), self._config.rollouts_per_group)
             self._groups(_of_kind(stored, "showcase"), 1)
             self._compare_iteration(stored, groups)
             self._compare_evaluations(stored)
@@ -161,7 +162,7 @@ class _Check:
         told = {(row.split, row.mode, row.step): row for row in stored.evaluations}
         self._compare(number, "evaluations", sorted(map(list, told)), sorted(map(list, tried)))
         for key in sorted(told.keys() & tried.keys()):
-            samples = self._run.request["evaluation"]["samples"] if key[1] == "sampled" else 1
+            samples = self._config.evaluation.samples if key[1] == "sampled" else 1
             groups = self._groups(tried[key], samples)
             scored = [rollout for group in groups for rollout in group.rollouts]
             recomputed = {
@@ -180,7 +181,7 @@ class _Check:
         if stored.reflection is None or not isinstance(environment, Reflective):
             return
         environment.reflect(rewarded(groups))
-        environment.showcase(self._run.request["seed"])  # a loop asks for it before the state
+        environment.showcase(self._config.seed)  # a loop asks for it before the state
         state = json.loads(json_text.dumps(environment.state()))
         told = dict(stored.reflection.state)
         scores, told_scores = state.pop("node_scores", {}), told.pop("node_scores", {})

@@ -11,25 +11,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from app.domain.stored_request import Budget
 from training.budget import BudgetReached, Usage
 from training.phases import Phase
 
 Clock = Callable[[], float]
 """A monotonic clock, in seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """The limits of a run's usage; None is no limit."""
-
-    max_usd: float | None = None
-    max_minutes: float | None = None
-    max_tokens: int | None = None
-
-    @classmethod
-    def of(cls, request: Mapping[str, Any]) -> "Budget":
-        """The budget in a stored request."""
-        return cls(**(request.get("budget") or {}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.auth.caller import ANY_PROJECT
 from app.db.session import Sessions
 from app.db.tables import Document
+from app.domain.stored_request import Choice
 
 Json = Any
 Kind = Literal["graph", "scenarios"]
@@ -87,34 +88,33 @@ async def stored_text(sessions: Sessions, project: str | None, kind: Kind, hash:
     return text
 
 
-async def put_back(sessions: Sessions, request: Mapping[str, Json]) -> dict[str, Json]:
-    """The request, its `environment.config` with documents where references were. Raises UnknownDocument.
+async def resolve_references(sessions: Sessions, environment: Choice, project: str | None) -> Choice:
+    """The environment with documents in place of the references in its config. Raises UnknownDocument.
 
-    Who may use them is told by `model.project`: a project, or None for all.
+    Only documents that the project may use are found; None: any.
     """
-    config, project = dict(request["environment"]["config"]), request["model"]["project"]
+    config = dict(environment.config)
     for kind, hash in _references(config):
         config[kind] = await asyncio.to_thread(json.loads, await stored_text(sessions, project, kind, hash))
-    return _with_config(request, config)
+    return Choice(name=environment.name, config=config)
 
 
-def take_out(request: Mapping[str, Json], whole: Mapping[str, Json]) -> tuple[dict[str, Json], list[NewDocument]]:
-    """The request with references where documents were, and these documents; `whole` is what `put_back` made of it.
+def extract_documents(environment: Choice, resolved: Choice, project: str) -> tuple[Choice, list[NewDocument]]:
+    """The environment with references in place of documents, and those that are new.
 
-    Raises ValueError for what is no JSON.
+    `resolved` is what `resolve_references` returned for it. Raises ValueError for what is no JSON.
     """
-    config, contents = dict(request["environment"]["config"]), whole["environment"]["config"]
+    config, contents = dict(environment.config), resolved.config
     for kind, hash in list(_references(config)):
         config[kind] = {"sha256": hash, **_size(kind, contents[kind])}
-    project = request["model"]["project"]
     new = [document(project, kind, contents[kind]) for kind in KINDS if isinstance(config.get(kind), list)]
     config.update((each.kind, dict(each.reference)) for each in new)
-    return _with_config(request, config), new
+    return Choice(name=environment.name, config=config), new
 
 
-def reference(request: Mapping[str, Json], kind: Kind) -> str | None:
-    """The hash of the document that a stored request refers to; None if it has none of that kind."""
-    return dict(_references(request["environment"]["config"])).get(kind)
+def reference(environment: Choice, kind: Kind) -> str | None:
+    """The hash of the document that the environment's config refers to; None if it refers to none of that kind."""
+    return dict(_references(environment.config)).get(kind)
 
 
 def _references(config: Mapping[str, Json]) -> Iterator[tuple[Kind, str]]:
@@ -122,7 +122,3 @@ def _references(config: Mapping[str, Json]) -> Iterator[tuple[Kind, str]]:
         value = config.get(kind)
         if isinstance(value, dict) and isinstance(value.get("sha256"), str):
             yield kind, value["sha256"]
-
-
-def _with_config(request: Mapping[str, Json], config: dict[str, Json]) -> dict[str, Json]:
-    return {**request, "environment": {**request["environment"], "config": config}}

@@ -6,7 +6,7 @@ result. Wasted rows name work that led to nothing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import Float, Select, cast, delete, func, insert, select
@@ -182,9 +182,11 @@ async def totals(session: AsyncSession, run_id: str) -> Totals:
     return totals_of([dict(row) for row in (await session.execute(sums_of(run_id))).mappings()])
 
 
-async def change_budget(session: AsyncSession, run: Run, given: Mapping[str, Any] | None) -> None:
-    """Give a run that is resumed another budget; None leaves it. Raises Conflict if its budget would stop it again."""
-    budget = {**(run.request.get("budget") or {}), **(given or {})}
+async def change_budget(session: AsyncSession, run: Run, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Change the budget of a run that is resumed; None leaves it. Returns the budget; raises Conflict if it would stop
+    the run again."""
+    stored = run.stored_request.budget
+    budget = {**(asdict(stored) if stored else {}), **(given or {})}
     reached = select(Event.data).where(
         Event.run_id == run.id, Event.seq == run.event_seq - 1, Event.type == EventType.BUDGET_REACHED
     )
@@ -198,6 +200,7 @@ async def change_budget(session: AsyncSession, run: Run, given: Mapping[str, Any
             )
     if given is not None:
         run.request = {**run.request, "budget": budget}
+    return budget
 
 
 def _usage(row: LedgerEntry) -> Usage:

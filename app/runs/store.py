@@ -171,9 +171,9 @@ class RunStore:
                 run = await _locked(session, run_id, verb)
                 data: dict[str, Any] = {"error": run.error} if run.error else {}
                 if verb is Verb.RESUME:
-                    await ledger.change_budget(session, run, budget)
-                if budget is not None:
-                    data["budget"] = run.request["budget"]
+                    changed = await ledger.change_budget(session, run, budget)
+                    if budget is not None:
+                        data["budget"] = changed
                 await _make(session, move, run, **_AFRESH)
                 await append(session, run_id, event, actor, data)
         except IntegrityError as error:

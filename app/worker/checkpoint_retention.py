@@ -1,7 +1,7 @@
-"""Which checkpoints of a run are kept while it goes on: the best, the newest, and every so many steps one."""
+"""Prunes the checkpoints of a running run: the best, the newest, and one every so many steps are kept."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from app.aio.event_loops import run_on_loop
 from app.db.session import Sessions
 from app.db.tables import Checkpoint, Promotion, Run
 from app.domain.run_state import LIVE
+from app.domain.stored_request import KeptCheckpoints
 from app.errors import DATABASE_DOWN
 from training.backends.base import Backend, BackendRefused, BackendUnavailable, Policy
 
@@ -26,43 +27,45 @@ class Made:
     success: float | None
 
 
-def doomed(
-    made: Sequence[Made], *, best_step: int, keep_best: int, keep_last: int, keep_every: int | None
-) -> list[int]:
-    """The steps that need not be kept. `best_step` stays whatever else does; equal ones: the later one is better."""
+def to_delete(made: Sequence[Made], keep: KeptCheckpoints, *, best_step: int) -> list[int]:
+    """The steps that need not be kept. `best_step` is always kept; of equally good ones the later is better."""
     rated = sorted((each for each in made if each.success is not None), key=lambda each: (each.success, each.step))
-    kept = {best_step} | {each.step for each in rated[-keep_best:]}
-    kept |= set(sorted(each.step for each in made)[-keep_last:])
-    if keep_every is not None:
-        kept |= {each.step for each in made if each.step % keep_every == 0}
+    kept = {best_step} | {each.step for each in rated[-keep.keep_best :]}
+    kept |= set(sorted(each.step for each in made)[-keep.keep_last :])
+    if keep.keep_every is not None:
+        kept |= {each.step for each in made if each.step % keep.keep_every == 0}
     return sorted({each.step for each in made} - kept)
 
 
-async def thin_out(
-    sessions: Sessions, home: asyncio.AbstractEventLoop, run: Run, backend: Backend, policy: Policy
+async def prune(
+    sessions: Sessions,
+    home: asyncio.AbstractEventLoop,
+    run: Run,
+    keep: KeptCheckpoints | None,
+    backend: Backend,
+    policy: Policy,
 ) -> None:
-    """Delete the checkpoints that the run's request does not keep; `home` is the event loop of `sessions`.
+    """Delete the run's checkpoints that `keep` (None: all) does not name; `home` is the event loop of `sessions`.
 
-    What others need stays: promoted ones, and those of other runs of the model. What cannot be done now is tried again
-    after the next iteration.
+    What others need is kept: promoted checkpoints, and those of other runs of the model. If deleting fails it is
+    retried after the next iteration.
     """
-    choice: Mapping[str, Any] | None = run.request.get("checkpoints")
-    if choice is None:
+    if keep is None:
         return
     try:
-        steps = await run_on_loop(home, _doomed(sessions, run, choice))
+        steps = await run_on_loop(home, _steps_to_delete(sessions, run, keep))
         if not steps:
             return
         there = await backend.checkpoints(run.model_project, run.model_name)
         await policy.delete_checkpoints(set(there) - set(steps))
-        await run_on_loop(home, _note(sessions, run.id, steps))
+        await run_on_loop(home, _mark_deleted(sessions, run.id, steps))
     except (BackendUnavailable, BackendRefused, ValueError, *DATABASE_DOWN) as error:
         log.warning("old checkpoints not deleted", run_id=run.id, error=str(error))
     else:
         log.info("old checkpoints deleted", run_id=run.id, steps=steps)
 
 
-async def _doomed(sessions: Sessions, run: Run, choice: Mapping[str, Any]) -> list[int]:
+async def _steps_to_delete(sessions: Sessions, run: Run, keep: KeptCheckpoints) -> list[int]:
     query = select(Checkpoint.step, Checkpoint.success).where(
         Checkpoint.run_id == run.id, Checkpoint.deleted_at.is_(None)
     )
@@ -71,11 +74,11 @@ async def _doomed(sessions: Sessions, run: Run, choice: Mapping[str, Any]) -> li
         best = (await session.execute(select(Run.best_step).where(Run.id == run.id))).scalar_one()
         others = await session.execute(_needed_by_others(run))
         needed = set(others.scalars())
-    return [step for step in doomed(made, best_step=best or 0, **choice) if step not in needed]
+    return [step for step in to_delete(made, keep, best_step=best or 0) if step not in needed]
 
 
 def _needed_by_others(run: Run) -> Any:
-    """Steps of the model that were promoted once, that are another run's, or that a fork which waits begins with."""
+    """Steps of the model that were ever promoted, that another run made, or that a waiting fork starts from."""
     promoted = select(Promotion.step).where(
         Promotion.project == run.model_project, Promotion.model_name == run.model_name
     )
@@ -85,7 +88,7 @@ def _needed_by_others(run: Run) -> Any:
     return union(promoted, of_runs, of_forks)
 
 
-async def _note(sessions: Sessions, run_id: str, steps: Collection[int]) -> None:
+async def _mark_deleted(sessions: Sessions, run_id: str, steps: Collection[int]) -> None:
     gone = update(Checkpoint).where(Checkpoint.run_id == run_id, Checkpoint.step.in_(steps))
     async with sessions.begin() as session:
         await session.execute(gone.values(deleted_at=func.now()))

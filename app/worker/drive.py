@@ -15,18 +15,19 @@ from app.aio.retry import retry_while_database_is_down
 from app.backends import Connect
 from app.db.session import Sessions
 from app.db.tables import Run
+from app.domain.stored_request import Budget, StoredRequest
 from app.errors import DATABASE_DOWN
 from app.processes.engine import EngineUnavailable
 from app.results.files import ResultsFiles
 from app.runs import ledger
-from app.runs.budget import Budget, Clock, Meter
-from app.runs.configuration import make_environment, make_judge, model_spec, run_config
-from app.runs.documents import put_back
+from app.runs.budget import Clock, Meter
+from app.runs.configuration import make_environment, make_judge, model_spec
+from app.runs.documents import resolve_references
 from app.runs.leases import Lease, LeaseLost
 from app.runs.reproducibility import save_reproducibility
 from app.runs.resume_point import begin_with, inherited_state, resume_of
 from app.tracing.tracer import Tracing
-from app.worker.checkpoint_retention import thin_out
+from app.worker.checkpoint_retention import prune
 from app.worker.journal_store import Cost, StoredJournal
 from app.worker.save_iteration import iteration_rows, save_iteration
 from environment.base import Environment, Json
@@ -72,6 +73,7 @@ class _Work:
     """What belongs to the driving of one run."""
 
     run: Run
+    request: StoredRequest
     lease: Lease
     home: asyncio.AbstractEventLoop
     journal: StoredJournal
@@ -109,8 +111,9 @@ class Driver:
         """
         home = asyncio.get_running_loop()
         prior = await retry_while_database_is_down(lambda: ledger.prior_usage(self.sessions, run.id))
-        meter = Meter(Budget.of(run.request), prior, self.clock)
-        work = _Work(run, lease, home, StoredJournal(self.sessions, lease, home, on_lost), meter, note, waits)
+        request = run.stored_request
+        meter = Meter(request.budget or Budget(), prior, self.clock)
+        work = _Work(run, request, lease, home, StoredJournal(self.sessions, lease, home, on_lost), meter, note, waits)
         try:
             await run_in_thread(lambda: self._patiently(work), name=f"run-{run.id}")
         except LeaseLost:
@@ -140,8 +143,8 @@ class Driver:
                 pauses = iter(_PAUSES_S)
             work.note(progress)
 
-        # Here: a thread begins without its parent's context.
-        with self.tracing.run(work.run.id, work.lease.worker, _trace_inputs(work.run)):
+        # Opened here: a thread begins without its parent's context.
+        with self.tracing.run(work.run.id, work.lease.worker, _trace_inputs(work.run, work.request)):
             while True:
                 try:
                     return await self._learn(work, noted)
@@ -161,14 +164,17 @@ class Driver:
                     await asyncio.sleep(pause_s)
 
     async def _learn(self, work: _Work, note: Callable[[Progress], None]) -> None:
-        run, home = work.run, work.home
+        run, request, home = work.run, work.request, work.home
         resume = await run_on_loop(home, retry_while_database_is_down(lambda: resume_of(self.sessions, run.id)))
         log.info("run goes on", environment=run.environment, iteration=resume.iteration if resume else 0)
         async with AsyncExitStack() as stack:
-            request = await run_on_loop(
-                home, retry_while_database_is_down(lambda: put_back(self.sessions, run.request))
+            choice = await run_on_loop(
+                home,
+                retry_while_database_is_down(
+                    lambda: resolve_references(self.sessions, request.environment, run.model_project)
+                ),
             )
-            environment = stack.enter_context(closing(make_environment(request, self.data_dir)))
+            environment = stack.enter_context(closing(make_environment(choice, self.data_dir)))
             if resume is None:
                 begin_with(
                     environment,
@@ -185,9 +191,9 @@ class Driver:
                 retry_while_database_is_down(lambda: save_reproducibility(self.sessions, work.lease, found)),
             )
             results = self.learn(
-                run_config(run.request),
+                request.config,
                 environment,
-                make_judge(run.request, self.judge_services(run, environment)),
+                make_judge(request.judge, self.judge_services(run, environment)),
                 policy,
                 progress=note,
                 journal=work.journal,
@@ -198,7 +204,7 @@ class Driver:
             async for result in results:
                 # A commit that is half done is neither saved nor not saved: it goes to its end.
                 await shielded(run_on_loop(home, self._save(work, result)))
-                await thin_out(self.sessions, home, run, backend, policy)
+                await prune(self.sessions, home, run, request.checkpoints, backend, policy)
 
     async def _save(self, work: _Work, result: IterationResult) -> None:
         run, meter, seconds = work.run, work.meter, work.meter.unsettled_s()
@@ -221,11 +227,11 @@ class Driver:
         await retry_while_database_is_down(lambda: self.results.write(run.id))
 
 
-def _trace_inputs(run: Run) -> dict[str, Json]:
+def _trace_inputs(run: Run, request: StoredRequest) -> dict[str, Json]:
     """What the run's first span shows."""
-    named = ("environment", "judge")
     return {
         "model": asdict(model_spec(run)),
-        **{name: run.request[name] for name in named},
-        "config": {name: value for name, value in run.request.items() if name not in (*named, "model")},
+        "environment": request.environment.model_dump(),
+        "judge": request.judge.model_dump(),
+        "config": {name: value for name, value in run.request.items() if name not in ("environment", "judge", "model")},
     }

@@ -8,6 +8,7 @@ from ulid import ULID
 
 from app.db.session import Sessions
 from app.db.tables import Reflection, Run, Trajectory
+from tests.fakes.stored_request import stored_request
 
 NAMED = dict.fromkeys(("citations_read", "cited_product", "named_prospect", "named_company", "success"), True)
 
@@ -27,7 +28,7 @@ async def make_run(
     run = Run(
         id=run_id,
         status="completed",
-        request={"environment": {"name": environment, "config": config}, "model": {"project": project}},
+        request=stored_request(environment={"name": environment, "config": config}),
         environment=environment,
         judge="reference",
         backend="embedded",

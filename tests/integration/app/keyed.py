@@ -11,7 +11,7 @@ import httpx
 from app.auth.keys import Keys, NewKey
 from app.auth.scopes import Scope
 from app.db.session import Sessions, make_engine, make_sessions, parse_url
-from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
+from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
 
 OPERATOR_KEY = "an operator key of more than 32 characters".replace(" ", "-")
@@ -41,9 +41,7 @@ class Keyed:
 
 
 @asynccontextmanager
-async def keyed(
-    data_dir: Path, database_url: str, *, backend: ScriptedBackend | None = None, **more: Any
-) -> AsyncIterator[Keyed]:
+async def keyed(data_dir: Path, database_url: str, *, backend: Any = None, **more: Any) -> AsyncIterator[Keyed]:
     """The service with LEARNLOOP_REQUIRE_KEYS=always."""
     settings = settings_for(data_dir, database_url, **{"require_keys": "always", "operator_key": OPERATOR_KEY} | more)
     engine = make_engine(parse_url(database_url))

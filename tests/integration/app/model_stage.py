@@ -11,6 +11,7 @@ from ulid import ULID
 
 from app.db.tables import Run
 from tests.fakes.engine_process import EngineProcess
+from tests.fakes.stored_request import stored_request
 from tests.integration.app.keyed import Keyed, keyed
 from tests.integration.engine.training_client import taught_caller
 from training.model_name import ModelName
@@ -41,7 +42,7 @@ class ModelStage:
         run = Run(
             id=str(ULID()),
             status="completed",
-            request={"environment": {"name": "email_search", "config": {}}, "max_turns": 2},
+            request=stored_request(max_turns=2),
             environment="email_search",
             judge="reference",
             backend="embedded",

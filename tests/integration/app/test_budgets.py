@@ -11,7 +11,8 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from app.runs.budget import Budget, Meter, PriorUsage, RunBudgetReached
+from app.domain.stored_request import Budget
+from app.runs.budget import Meter, PriorUsage, RunBudgetReached
 from environment.email_search.environment import SyntheticEmailSearch
 from environment.email_search.synthetic import make_world, parse_address
 from judges.litellm_loop import import_litellm

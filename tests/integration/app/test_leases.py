@@ -22,6 +22,7 @@ from app.worker.journal_store import StoredJournal
 from app.worker.save_iteration import iteration_rows, save_iteration
 from tests.conditions import answered
 from tests.fakes.scripted_learning import ScriptedPolicy, scripted_result
+from tests.fakes.stored_request import stored_request
 from training.backends.base import ModelSpec
 
 
@@ -41,7 +42,7 @@ async def queued(sessions: Sessions, **more: Any) -> str:
     run_id = str(ULID())
     row = {
         "status": RunStatus.QUEUED,
-        "request": {},
+        "request": stored_request(),
         "environment": "email_search",
         "judge": "reference",
         "backend": "embedded",

@@ -13,6 +13,7 @@ from ulid import ULID
 from app.db.session import Sessions
 from app.db.tables import Checkpoint, Evaluation, Iteration, LedgerEntry, Run, WebhookDelivery
 from app.schemas import runs as schemas
+from tests.fakes.stored_request import stored_request
 from tests.integration.app.keyed import OPERATOR_KEY, Keyed, bearer, keyed
 
 _OF_REQUESTS = {"RequestResponseCycle.run_asgi", "CoalescedReads._read_on"}
@@ -43,7 +44,7 @@ async def _ended_run(sessions: Sessions, iterations: int) -> str:
     run = Run(
         id=run_id,
         status="completed",
-        request={"iterations": iterations},
+        request=stored_request(iterations=iterations),
         environment="email_search",
         judge="reference",
         backend="none",

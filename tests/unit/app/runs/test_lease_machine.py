@@ -30,6 +30,7 @@ from app.worker.journal_store import StoredJournal
 from app.worker.save_iteration import iteration_rows, save_iteration
 from tests.fakes.crashes import Crashes, Died
 from tests.fakes.scripted_learning import ScriptedPolicy, scripted_result
+from tests.fakes.stored_request import stored_request
 from training.backends.base import ModelSpec
 
 Result = TypeVar("Result")
@@ -87,7 +88,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self._id = str(ULID())
         run = Run(
             id=self._id,
-            request={},
+            request=stored_request(),
             environment="email_search",
             judge="reference",
             backend="embedded",

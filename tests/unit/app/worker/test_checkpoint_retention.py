@@ -3,14 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.worker.checkpoint_retention import Made, doomed
+from app.domain.stored_request import KeptCheckpoints
+from app.worker.checkpoint_retention import Made, to_delete
 
 MADE = [Made(step, success) for step, success in enumerate([0.1, 0.5, None, 0.9, 0.2, 0.9, 0.4, 0.3])]
 
 
 def _kept(**choice: int | None) -> list[int]:
-    whole = {"best_step": 3, "keep_best": 1, "keep_last": 1, "keep_every": None} | choice
-    gone = doomed(MADE, **whole)  # type: ignore[arg-type]
+    keep = KeptCheckpoints.model_validate({"keep_best": 1, "keep_last": 1} | choice)
+    gone = to_delete(MADE, keep, best_step=3)
     return [each.step for each in MADE if each.step not in gone]
 
 
@@ -30,17 +31,18 @@ def test_the_best_the_last_and_every_so_many() -> None:
     st.none() | st.integers(1, 20),
     st.data(),
 )
-def test_what_is_needed_is_never_doomed(
+def test_what_is_needed_is_never_deleted(
     made: dict[int, float | None], keep_best: int, keep_last: int, keep_every: int | None, data: st.DataObject
 ) -> None:
     best = data.draw(st.sampled_from(sorted(made)))
     rows = data.draw(st.permutations([Made(step, success) for step, success in made.items()]))
-    gone = doomed(rows, best_step=best, keep_best=keep_best, keep_last=keep_last, keep_every=keep_every)
+    keep = KeptCheckpoints(keep_best=keep_best, keep_last=keep_last, keep_every=keep_every)
+    gone = to_delete(rows, keep, best_step=best)
     assert set(gone) <= set(made)
     assert best not in gone
     assert max(made) not in gone
     left = set(made) - set(gone)
     assert len(left) >= min(len(made), keep_last)
-    # What was thinned out once needs no more thinning.
+    # What was pruned once needs no more pruning.
     again = [row for row in rows if row.step in left]
-    assert not doomed(again, best_step=best, keep_best=keep_best, keep_last=keep_last, keep_every=keep_every)
+    assert not to_delete(again, keep, best_step=best)

@@ -1,0 +1,58 @@
+"""Stored requests are read as they were meant when they were stored."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from app.domain.stored_request import Budget, KeptCheckpoints, StoredRequest
+from app.operations.run_defaults import with_defaults
+from app.schemas.runs import LearnLoopRequest
+from app.settings import load_settings
+from tests.fakes.stored_request import stored_request
+from training.types import EvaluationConfig, RunConfig
+
+
+def test_what_older_versions_did_not_store_has_its_default() -> None:
+    request = StoredRequest.parse(stored_request(iterations=3, evaluation={"every": 2}))
+    assert request.config == RunConfig(iterations=3, evaluation=EvaluationConfig(every=2))
+    assert (request.environment.config, request.budget, request.checkpoints) == ({}, None, None)
+
+
+def test_all_that_a_request_may_say_is_read() -> None:
+    said: dict[str, Any] = {
+        "iterations": 5,
+        "groups_per_iteration": 2,
+        "rollouts_per_group": 3,
+        "max_turns": 4,
+        "max_completion_tokens": 64,
+        "learning_rate": 1e-4,
+        "warmup_iterations": 2,
+        "temperature": 0.5,
+        "seed": 7,
+        "concurrency": 8,
+    }
+    given = LearnLoopRequest.model_validate(
+        said
+        | {
+            "evaluation": {"every": 1, "scenarios": 2, "test_scenarios": 3, "samples": 4},
+            "budget": {"max_tokens": 9},
+            "checkpoints": {"keep_last": 3, "keep_every": 5},
+            "model": {"project": "mail", "name": "agent", "base_model": "learnloop/tiny"},
+        }
+    )
+    stored = with_defaults(given, load_settings(_env_file=None), "01K") | {"judge": {"name": "reference", "config": {}}}
+    request = StoredRequest.parse(stored)
+    evaluation = EvaluationConfig(every=1, scenarios=2, test_scenarios=3, samples=4)
+    assert request.config == RunConfig(**said, evaluation=evaluation)
+    assert request.budget == Budget(max_tokens=9)
+    assert request.checkpoints == KeptCheckpoints(keep_best=1, keep_last=3, keep_every=5)
+    assert (request.model.project, request.model.name, request.model.base_model) == ("mail", "agent", "learnloop/tiny")
+
+
+@pytest.mark.parametrize("lacking", ["environment", "judge", "model"])
+def test_a_request_without_its_choices_is_refused(lacking: str) -> None:
+    request = stored_request()
+    del request[lacking]
+    with pytest.raises(ValidationError, match=lacking):
+        StoredRequest.parse(request)
