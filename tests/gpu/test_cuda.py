@@ -212,12 +212,15 @@ def test_a_model_learns_and_its_checkpoints_are_what_was_sampled(tmp_path: Path,
     before, said = rewards(engine, first_seed=100_000), [greedy(engine, 0)]
     for step in range(10):
         group = sampled_group(engine, "test/agent", odd_share, count=32, first_seed=1000 * step)
+        if len({each.reward for each in group}) == 1:
+            break  # equal rewards: a perfect model has nothing left to learn, and takes no step
         finish(engine.train(model, [group], TrainOptions(learning_rate=1e-2)))
         said.append(greedy(engine, step + 1))
     after = rewards(engine, first_seed=200_000)
     assert rise(before, after) > SIGNIFICANT, (fmean(before), fmean(after))
     again = engine_here()
-    for step in (0, 5, 10):
+    newest = len(said) - 1
+    for step in (0, newest // 2, newest):
         assert greedy(again, step) == said[step]
 
 
