@@ -140,7 +140,7 @@ class RolloutCollector:
                 reservation=reservation,
             )
             run.estimates.saw_rollout(finished)
-        if chat.restarts and finished.failure is not None and finished.failure.kind is FailureKind.BACKEND_AWAY:
+        if chat.remembers and finished.failure is not None and finished.failure.kind is FailureKind.BACKEND_AWAY:
             raise BackendUnavailable(finished.error)
         self.journal.keep_soon(str(entry), dump_rollout(finished))
         counted.made()

@@ -41,8 +41,8 @@ class Chat:
 
     client: "AsyncOpenAI"
     model: str
-    restarts: int = 0
-    """How often a rollout restarts after the endpoint was away; 0 where the endpoint remembers nothing of it."""
+    remembers: bool = False
+    """As Endpoint.remembers: a rollout restarts after the endpoint was away."""
 
 
 @asynccontextmanager
@@ -65,7 +65,7 @@ async def open_chat(endpoint: Endpoint, concurrency: int = 1) -> AsyncIterator[C
         http_client=http,
         max_retries=0 if endpoint.remembers else _RETRIES,
     ) as client:
-        yield Chat(client, endpoint.model, _RESTARTS if endpoint.remembers else 0)
+        yield Chat(client, endpoint.model, endpoint.remembers)
 
 
 async def rollout(
@@ -100,7 +100,7 @@ async def rollout(
                         await _play(episode, chat, trajectory, request, Random(seed), reservation or Unreserved())
                         break
                     except _endpoint_errors() as error:
-                        if restart == chat.restarts:
+                        if not chat.remembers or restart == _RESTARTS:
                             raise
                         log.info("rollout restarts: its endpoint was away", rollout_id=id, error=str(error))
                     await asyncio.sleep(min(0.5 * 2**restart, _LONGEST_PAUSE_S))
