@@ -320,7 +320,7 @@ async def _with_null_graph(outside: Outside) -> set[str]:
     run_id = await make_run(outside.sessions)
     async with outside.sessions.begin() as session:
         run = await session.get_one(Run, run_id)
-        run.request = {"environment": {"name": "sales_email", "config": {"graph": None}}}
+        run.request = {**run.request, "environment": {"name": "sales_email", "config": {"graph": None}}}
     return set(await outside.evidence(run_id))
 
 
