@@ -147,13 +147,13 @@ async def test_a_failed_run_goes_on_when_it_is_retried(data_dir: Path, database_
 
 async def test_a_run_that_hangs_is_told_and_ended(data_dir: Path, database_url: str) -> None:
     """The loop blocks its own thread: nothing can cancel it, but the run ends and the next one is driven."""
-    settings = settings_for(data_dir, database_url, phase_timeout_s=1, lease_s=1.5)
+    settings = settings_for(data_dir, database_url, phase_timeout_s=3, lease_s=1.5)
     release = threading.Event()
     loop = HangingLoop(release)
     async with served(settings, loop) as client:
         run_id = (await client.post("/learn-loop", json={"iterations": 1})).json()["run_id"]
         run = await run_with(client, run_id, "failed")
-        assert run["error"] == "the phase rollout made no progress for 1 s"
+        assert run["error"] == "the phase rollout made no progress for 3 s"
         loop.hang = False
         other = (await client.post("/learn-loop", json={"iterations": 1})).json()["run_id"]
         await run_with(client, other, "completed")
