@@ -42,6 +42,7 @@ from app.http.openai_errors import OpenAIErrors
 from app.http.response_headers import ResponseHeaders
 from app.model_registry.proxy import open_proxy
 from app.processes.engine import Engine
+from app.runs.leases import Limits
 from app.service import open_service
 from app.settings import Settings
 from app.worker.drive import LearnLoop
@@ -69,9 +70,10 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        limits = Limits(settings.max_runs_per_project, settings.max_runs_per_backend)
         async with (
             open_service(settings, connect=connect, learn=learn, engine=engine) as app.state.service,
-            open_run_documents(app.state.service) as app.state.run_documents,
+            open_run_documents(app.state.service.sessions, limits) as app.state.run_documents,
             open_key_cache(app.state.service.sessions, settings.operator_key) as app.state.keys,
             idempotency.purging(app.state.service.sessions),
             open_proxy() as app.state.proxy,

@@ -4,7 +4,7 @@ from fastapi import APIRouter
 
 import environment.registry
 import judges.registry
-from app.api.dependencies import CurrentService
+from app.api.dependencies import CurrentSettings
 from app.backends import choices
 from app.schemas.base import ResponseModel
 
@@ -34,9 +34,9 @@ class BackendCatalogue(ResponseModel):
 
 
 @router.get("/backends")
-async def list_backends(service: CurrentService) -> BackendCatalogue:
+async def list_backends(settings: CurrentSettings) -> BackendCatalogue:
     """List the backends that can train models, and whether each is available here."""
-    found = choices(service.settings)
+    found = choices(settings)
     return BackendCatalogue(
         items=[BackendOut(name=each.name, available=each.refusal is None, reason=each.refusal) for each in found]
     )

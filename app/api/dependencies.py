@@ -1,4 +1,4 @@
-"""What handlers share: the service, the caller, and the parameters of lists."""
+"""What handlers share: the parts of the service, the caller, and the parameters of lists."""
 
 from typing import Annotated
 
@@ -6,7 +6,15 @@ from fastapi import Depends, Path, Query, Request
 
 from app.api.run_documents import RunDocuments
 from app.auth.caller import Caller
+from app.db.session import Sessions
+from app.events.feed import EventFeed
+from app.operations.start_run import RunStarter
+from app.runs.queries import RunQueries
+from app.runs.store import RunStore
 from app.service import Service
+from app.settings import Settings
+from app.webhooks.endpoints import Endpoints
+from app.worker.runner import Runner
 
 # All are coroutines: FastAPI runs plain functions in a thread, which costs more than the rest of a request.
 
@@ -14,6 +22,42 @@ from app.service import Service
 async def _service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
+
+
+CurrentService = Annotated[Service, Depends(_service)]
+"""For what needs several parts of it; the others take just their part."""
+
+
+async def _settings(service: CurrentService) -> Settings:
+    return service.settings
+
+
+async def _sessions(service: CurrentService) -> Sessions:
+    return service.sessions
+
+
+async def _store(service: CurrentService) -> RunStore:
+    return service.store
+
+
+async def _queries(service: CurrentService) -> RunQueries:
+    return service.queries
+
+
+async def _runner(service: CurrentService) -> Runner:
+    return service.runner
+
+
+async def _feed(service: CurrentService) -> EventFeed:
+    return service.feed
+
+
+async def _endpoints(service: CurrentService) -> Endpoints:
+    return service.webhooks
+
+
+async def _starter(service: CurrentService) -> RunStarter:
+    return RunStarter(service, service.store, service.queries, service.webhooks, service.runner.wake)
 
 
 async def _run_documents(request: Request) -> RunDocuments:
@@ -29,7 +73,14 @@ async def _caller(request: Request) -> Caller:
 _NO_NUL = r"^[^\x00]+$"
 """Postgres text cannot hold U+0000, so no such id exists."""
 
-CurrentService = Annotated[Service, Depends(_service)]
+CurrentSettings = Annotated[Settings, Depends(_settings)]
+CurrentSessions = Annotated[Sessions, Depends(_sessions)]
+CurrentStore = Annotated[RunStore, Depends(_store)]
+CurrentQueries = Annotated[RunQueries, Depends(_queries)]
+CurrentRunner = Annotated[Runner, Depends(_runner)]
+CurrentFeed = Annotated[EventFeed, Depends(_feed)]
+CurrentEndpoints = Annotated[Endpoints, Depends(_endpoints)]
+CurrentStarter = Annotated[RunStarter, Depends(_starter)]
 CurrentRunDocuments = Annotated[RunDocuments, Depends(_run_documents)]
 CurrentCaller = Annotated[Caller, Depends(_caller)]
 """Who makes the request. Requests for public paths have no caller."""

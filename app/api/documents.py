@@ -9,15 +9,15 @@ from fastapi import APIRouter, Path
 from fastapi.responses import StreamingResponse
 
 import environment.registry
-from app.api.dependencies import CurrentCaller, CurrentService, RunId
+from app.api.dependencies import CurrentCaller, CurrentSessions, CurrentSettings, CurrentStore, RunId
 from app.api.large_bodies import BigBodyRoute, GraphBody, ScenariosBody
 from app.auth.caller import Caller
+from app.db.session import Sessions
 from app.domain.stored_request import Choice
 from app.errors import InvalidRequest, NotFound
 from app.runs import documents
 from app.runs.documents import Kind, NewDocument, UnknownDocument
 from app.schemas import runs as schemas
-from app.service import Service
 from environment.registry import UnknownEnvironment
 from environment.sales_email.graph import parse_graph
 
@@ -27,22 +27,22 @@ Hash = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of th
 
 
 @router.post("/graphs", status_code=201)
-async def store_graph(service: CurrentService, caller: CurrentCaller, request: GraphBody) -> schemas.GraphStored:
+async def store_graph(sessions: CurrentSessions, caller: CurrentCaller, request: GraphBody) -> schemas.GraphStored:
     """Store a knowledge graph for `sales_email`, to pass to learn-loops by its hash. Storing it again has no effect."""
     new = await asyncio.to_thread(_checked_graph, caller, request)
-    await _save(service, new)
+    await _save(sessions, new)
     return schemas.GraphStored(**new.reference, links={"self": f"/graphs/{new.reference['sha256']}"})
 
 
 @router.get("/graphs/{sha256}")
-async def get_graph(service: CurrentService, caller: CurrentCaller, sha256: Hash) -> StreamingResponse:
+async def get_graph(sessions: CurrentSessions, caller: CurrentCaller, sha256: Hash) -> StreamingResponse:
     """Get a stored graph, in the form in which `POST /graphs` takes it."""
-    return await _stored(service, caller.project, "graph", sha256)
+    return await _stored(sessions, caller.project, "graph", sha256)
 
 
 @router.post("/scenarios", status_code=201)
 async def store_scenarios(
-    service: CurrentService, caller: CurrentCaller, request: ScenariosBody
+    sessions: CurrentSessions, settings: CurrentSettings, caller: CurrentCaller, request: ScenariosBody
 ) -> schemas.ScenariosStored:
     """Store scenarios for an environment, to pass to learn-loops by their hash.
 
@@ -50,28 +50,28 @@ async def store_scenarios(
     """
     given = Choice(name=request.environment, config=_config(request))
     try:
-        environment = await documents.resolve_references(service.sessions, given, caller.project)
+        environment = await documents.resolve_references(sessions, given, caller.project)
     except UnknownDocument as error:
         raise InvalidRequest(("body", error.kind), str(error)) from error
-    new = await asyncio.to_thread(_checked_scenarios, caller, environment, service.settings.data_dir)
-    await _save(service, new)
+    new = await asyncio.to_thread(_checked_scenarios, caller, environment, settings.data_dir)
+    await _save(sessions, new)
     return schemas.ScenariosStored(**new.reference, links={"self": f"/scenarios/{new.reference['sha256']}"})
 
 
 @router.get("/scenarios/{sha256}")
-async def get_scenarios(service: CurrentService, caller: CurrentCaller, sha256: Hash) -> StreamingResponse:
+async def get_scenarios(sessions: CurrentSessions, caller: CurrentCaller, sha256: Hash) -> StreamingResponse:
     """Get stored scenarios, in the form in which they were posted."""
-    return await _stored(service, caller.project, "scenarios", sha256)
+    return await _stored(sessions, caller.project, "scenarios", sha256)
 
 
 @router.get("/runs/{run_id}/graph")
-async def get_run_graph(service: CurrentService, run_id: RunId) -> StreamingResponse:
+async def get_run_graph(store: CurrentStore, sessions: CurrentSessions, run_id: RunId) -> StreamingResponse:
     """Get the graph that a run was started with."""
-    run = await service.store.get(run_id)
+    run = await store.get(run_id)
     sha256 = documents.reference(run.stored_request.environment, "graph")
     if sha256 is None:
         raise NotFound(f"Run {run_id} was started without a graph.")
-    return await _stored(service, run.model_project, "graph", sha256)
+    return await _stored(sessions, run.model_project, "graph", sha256)
 
 
 def _checked_graph(caller: Caller, request: schemas.GraphRequest) -> NewDocument:
@@ -103,14 +103,14 @@ def _checked_scenarios(caller: Caller, choice: Choice, data_dir: FilePath) -> Ne
         raise InvalidRequest(("body", field), str(error)) from error
 
 
-async def _save(service: Service, new: NewDocument) -> None:
-    async with service.sessions.begin() as session:
+async def _save(sessions: Sessions, new: NewDocument) -> None:
+    async with sessions.begin() as session:
         await documents.save(session, [new])
 
 
-async def _stored(service: Service, project: str | None, kind: Kind, sha256: str) -> StreamingResponse:
+async def _stored(sessions: Sessions, project: str | None, kind: Kind, sha256: str) -> StreamingResponse:
     try:
-        text = await documents.stored_text(service.sessions, project, kind, sha256)
+        text = await documents.stored_text(sessions, project, kind, sha256)
     except UnknownDocument as error:
         raise NotFound(str(error)) from error
     return StreamingResponse(_parts(kind, text), media_type="application/json")

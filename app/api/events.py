@@ -10,18 +10,18 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from app.api.dependencies import CurrentCaller, CurrentService, Limit, NumberCursor, RunId
+from app.api.dependencies import CurrentCaller, CurrentFeed, CurrentStore, Limit, NumberCursor, RunId
 from app.api.presentation import page
 from app.auth.caller import LOCAL, Caller
 from app.auth.guard import key_of
 from app.domain.event_types import EventType
 from app.domain.run_state import TERMINAL, RunStatus
 from app.errors import DATABASE_DOWN, NotFound, Unauthorized
-from app.events.feed import parsed
+from app.events.feed import EventFeed, parsed
 from app.events.progress import Moved
+from app.runs.store import RunStore
 from app.schemas import runs as schemas
 from app.schemas.base import ResponseModel
-from app.service import Service
 
 router = APIRouter(tags=["events"])
 _STREAM = "text/event-stream"
@@ -52,7 +52,8 @@ class EventOut(ResponseModel):
     },
 )
 async def list_events(
-    service: CurrentService,
+    store: CurrentStore,
+    feed: CurrentFeed,
     caller: CurrentCaller,
     request: Request,
     run_id: RunId,
@@ -66,17 +67,17 @@ async def list_events(
     With `Accept: text/event-stream` the response is a stream that ends when the run does. To continue a stream that
     broke off, send the last event's id as `Last-Event-ID` or as `after`.
     """
-    run = await service.store.get(run_id)
+    run = await store.get(run_id)
     if _STREAM not in request.headers.get("accept", ""):
-        found = await service.feed.read(run_id, int(cursor or 0), limit + 1)
+        found = await feed.read(run_id, int(cursor or 0), limit + 1)
         return page(found, limit, lambda event: EventOut.model_validate(parsed(event)), lambda event: event.seq)
     since = int(last_event_id) if last_event_id is not None else after or 0
     if RunStatus(run.status) in TERMINAL and since >= run.event_seq:
         return Response(status_code=204)  # tells an EventSource not to come back
     if caller is LOCAL:
-        return _EventStream(_stream(service, run_id, since), nullcontext())
-    held = _stream(service, run_id, since, partial(request.app.state.keys.caller, key_of(request.scope)))
-    return _EventStream(held, service.feed.places.taken(caller.actor))
+        return _EventStream(_stream(feed, store, run_id, since), nullcontext())
+    held = _stream(feed, store, run_id, since, partial(request.app.state.keys.caller, key_of(request.scope)))
+    return _EventStream(held, feed.places.taken(caller.actor))
 
 
 class _EventStream(StreamingResponse):
@@ -94,14 +95,14 @@ class _EventStream(StreamingResponse):
 
 
 async def _stream(
-    service: Service, run_id: str, after: int, caller: Callable[[], Awaitable[Caller]] | None = None
+    feed: EventFeed, store: RunStore, run_id: str, after: int, caller: Callable[[], Awaitable[Caller]] | None = None
 ) -> AsyncIterator[str]:
     """Ends when all events of an ended run were sent, or when the caller's key is no longer valid. Occasional comments
     keep the connection open.
 
     Progress messages have no id, because they are not events: a client that reconnects continues after the last event.
     """
-    async for events in service.feed.watch(run_id, after):
+    async for events in feed.watch(run_id, after):
         if caller is not None and not await _is_good(caller):
             return
         if isinstance(events, Moved):
@@ -112,7 +113,7 @@ async def _stream(
             continue
         yield "".join(f"id: {event.seq}\nevent: {event.type}\ndata: {event.document}\n\n" for event in events)
         if not _MAY_BE_LAST.isdisjoint(event.type for event in events) and await _is_over(
-            service, run_id, events[-1].seq
+            store, run_id, events[-1].seq
         ):
             return
 
@@ -127,10 +128,10 @@ async def _is_good(caller: Callable[[], Awaitable[Caller]]) -> bool:
     return True
 
 
-async def _is_over(service: Service, run_id: str, sent: int) -> bool:
+async def _is_over(store: RunStore, run_id: str, sent: int) -> bool:
     """Whether the run has ended and all its events were sent. A failed run may have been retried since."""
     try:
-        run = await service.store.get(run_id)
+        run = await store.get(run_id)
     except NotFound:  # deleted
         return True
     return RunStatus(run.status) in TERMINAL and sent >= run.event_seq

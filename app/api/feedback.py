@@ -2,7 +2,15 @@
 
 from fastapi import APIRouter
 
-from app.api.dependencies import CurrentCaller, CurrentService, IdCursor, Limit, NumberCursor, RunId
+from app.api.dependencies import (
+    CurrentCaller,
+    CurrentQueries,
+    CurrentSessions,
+    IdCursor,
+    Limit,
+    NumberCursor,
+    RunId,
+)
 from app.api.presentation import page
 from app.feedback import evidence, store
 from app.schemas import runs as schemas
@@ -19,14 +27,14 @@ router = APIRouter(tags=["feedback"])
 
 
 @router.post("/feedback")
-async def take_feedback(service: CurrentService, caller: CurrentCaller, request: FeedbackBody) -> FeedbackTaken:
+async def take_feedback(sessions: CurrentSessions, caller: CurrentCaller, request: FeedbackBody) -> FeedbackTaken:
     """Store feedback: one event, or up to 1,000 as `{"events": [...]}`. Events may be late, repeated and out of order.
 
     A single invalid event is an error. In a batch the valid events are stored and the invalid ones are listed in the
     response.
     """
     events = request.events if isinstance(request, FeedbackBatch) else [request]
-    taken = await store.take(service.sessions, events, request.source, caller.sees)
+    taken = await store.take(sessions, events, request.source, caller.sees)
     if not isinstance(request, FeedbackBatch) and taken[0].error is not None:
         raise taken[0].error
     return FeedbackTaken(
@@ -43,14 +51,14 @@ async def take_feedback(service: CurrentService, caller: CurrentCaller, request:
 
 @router.get("/runs/{run_id}/feedback")
 async def list_feedback(
-    service: CurrentService, run_id: RunId, cursor: IdCursor = None, limit: Limit = 50
+    queries: CurrentQueries, sessions: CurrentSessions, run_id: RunId, cursor: IdCursor = None, limit: Limit = 50
 ) -> schemas.Page[FeedbackOut]:
     """List the feedback events on a run's emails, most recently received first.
 
     Events whose source is `simulator` come from the market simulator.
     """
-    await service.queries.require_run(run_id)
-    found = await store.listed(service.sessions, run_id, before=cursor, limit=limit + 1)
+    await queries.require_run(run_id)
+    found = await store.listed(sessions, run_id, before=cursor, limit=limit + 1)
     return page(
         found,
         limit,
@@ -65,12 +73,12 @@ async def list_feedback(
 
 @router.get("/runs/{run_id}/feedback/emails")
 async def list_emails_with_feedback(
-    service: CurrentService, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50
+    queries: CurrentQueries, sessions: CurrentSessions, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50
 ) -> schemas.Page[EmailFeedbackOut]:
     """List a run's emails that have feedback, each with the sum of its feedback."""
-    await service.queries.require_run(run_id)
+    await queries.require_run(run_id)
     after = -1 if cursor is None else int(cursor)
-    found = await evidence.emails(service.sessions, run_id, after=after, limit=limit + 1)
+    found = await evidence.emails(sessions, run_id, after=after, limit=limit + 1)
     return page(
         found, limit, lambda row: EmailFeedbackOut.model_validate(row, from_attributes=True), lambda row: row.seq
     )

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path
 from pydantic import Field
 
-from app.api.dependencies import CurrentCaller, CurrentService, IdCursor, Limit
+from app.api.dependencies import CurrentCaller, CurrentSessions, IdCursor, Limit
 from app.api.presentation import page
 from app.auth.caller import ANY_PROJECT, Caller
 from app.auth.keys import Keys
@@ -59,9 +59,9 @@ class KeyCreated(KeyOut):
 
 
 @router.post("/keys", status_code=201)
-async def create_key(service: CurrentService, caller: CurrentCaller, request: KeyRequest) -> KeyCreated:
+async def create_key(sessions: CurrentSessions, caller: CurrentCaller, request: KeyRequest) -> KeyCreated:
     """Create an API key. This response is the only place where the key can be read."""
-    new = await Keys(service.sessions).create(
+    new = await Keys(sessions).create(
         project=_project(request, caller),
         name=request.name,
         scopes=request.scopes,
@@ -72,17 +72,17 @@ async def create_key(service: CurrentService, caller: CurrentCaller, request: Ke
 
 @router.get("/keys")
 async def list_keys(
-    service: CurrentService, caller: CurrentCaller, cursor: IdCursor = None, limit: Limit = 50
+    sessions: CurrentSessions, caller: CurrentCaller, cursor: IdCursor = None, limit: Limit = 50
 ) -> schemas.Page[KeyOut]:
     """List API keys, newest first, including revoked and expired ones."""
-    found = await Keys(service.sessions).list(caller, before=cursor, limit=limit + 1)
+    found = await Keys(sessions).list(caller, before=cursor, limit=limit + 1)
     return page(found, limit, _shown, lambda row: row.id)
 
 
 @router.delete("/keys/{key_id}")
-async def revoke_key(service: CurrentService, caller: CurrentCaller, key_id: KeyId) -> KeyOut:
+async def revoke_key(sessions: CurrentSessions, caller: CurrentCaller, key_id: KeyId) -> KeyOut:
     """Revoke an API key. Every replica refuses it within 5 seconds."""
-    return _shown(await Keys(service.sessions).revoke(caller, key_id))
+    return _shown(await Keys(sessions).revoke(caller, key_id))
 
 
 def _project(request: KeyRequest, caller: Caller) -> str:

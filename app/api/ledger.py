@@ -5,7 +5,7 @@ from dataclasses import asdict
 from fastapi import APIRouter
 from sqlalchemy import select
 
-from app.api.dependencies import CurrentService, Limit, NumberCursor, RunId
+from app.api.dependencies import CurrentSessions, CurrentStore, Limit, NumberCursor, RunId
 from app.api.presentation import ledger_totals
 from app.db.tables import LedgerEntry, Run
 from app.domain.stored_request import Budget
@@ -16,16 +16,18 @@ router = APIRouter(tags=["results"])
 
 
 @router.get("/runs/{run_id}/ledger")
-async def get_ledger(service: CurrentService, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50) -> Ledger:
+async def get_ledger(
+    store: CurrentStore, sessions: CurrentSessions, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50
+) -> Ledger:
     """List the tokens, seconds and dollars that each phase of each iteration used, including wasted work."""
-    run = await service.store.get(run_id)
+    run = await store.get(run_id)
     query = (
         select(LedgerEntry)
         .where(LedgerEntry.run_id == run_id, LedgerEntry.id > int(cursor or 0))
         .order_by(LedgerEntry.id)
         .limit(limit + 1)
     )
-    async with service.sessions() as session:
+    async with sessions() as session:
         rows = (await session.execute(query)).scalars().all()
         sums = await totals(session, run_id)
     return Ledger(

@@ -2,7 +2,7 @@
 
 from fastapi import Request
 
-from app.api.dependencies import CurrentCaller, CurrentService
+from app.api.dependencies import CurrentCaller, CurrentSessions
 from app.auth.caller import Caller
 from app.auth.scopes import route_path
 from app.auth.tenancy import OWNED, RUN, KnownRuns, require
@@ -10,7 +10,7 @@ from app.errors import Forbidden
 from app.schemas.runs import LearnLoopRequest
 
 
-async def own_only(request: Request, service: CurrentService, caller: CurrentCaller) -> None:
+async def own_only(request: Request, sessions: CurrentSessions, caller: CurrentCaller) -> None:
     """Dependency of every route. Raises NotFound if the object in the path belongs to another project."""
     path = route_path(request.scope)
     owned = next((owned for begin, owned in OWNED.items() if path.startswith(begin)), None)
@@ -19,9 +19,9 @@ async def own_only(request: Request, service: CurrentService, caller: CurrentCal
     id = next(iter(request.path_params.values()))
     known: KnownRuns = request.app.state.known_runs
     if owned is not RUN:
-        await require(service.sessions, caller, owned, id)
+        await require(sessions, caller, owned, id)
     elif not known.has(caller.project, id):
-        await require(service.sessions, caller, owned, id)
+        await require(sessions, caller, owned, id)
         known.add(caller.project, id)
 
 

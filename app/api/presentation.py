@@ -1,6 +1,7 @@
 """Turns rows into response bodies."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from app.api.links import results_path, run_links
@@ -10,7 +11,7 @@ from app.errors import NotFound
 from app.results.showcase import showcase_email, shows_email
 from app.runs.ledger import Totals
 from app.runs.queries import RunFigures, ShownIteration
-from app.runs.queue_position import Place
+from app.runs.queue_position import QueuePosition
 from app.schemas import runs as schemas
 from app.schemas.results import LedgerTotals, NodeScores
 from app.webhooks.endpoints import NewEndpoint
@@ -28,13 +29,13 @@ def page(
     return schemas.Page(items=[show(item) for item in shown], next_cursor=next_cursor)
 
 
-def accepted(run: Run, endpoints: Sequence[NewEndpoint]) -> schemas.LearnLoopAccepted:
+def accepted(run_id: str, endpoints: Sequence[NewEndpoint] = ()) -> schemas.LearnLoopAccepted:
     """The response to a request that created a run and its webhook endpoints."""
     return schemas.LearnLoopAccepted(
-        run_id=run.id,
-        status=RunStatus(run.status),
-        results_path=results_path(run.id),
-        links=run_links(run.id),
+        run_id=run_id,
+        status=RunStatus.QUEUED,
+        results_path=results_path(run_id),
+        links=run_links(run_id),
         webhooks=[
             schemas.RunWebhookCreated(id=each.row.id, url=each.row.url, secret=each.secret) for each in endpoints
         ],
@@ -46,13 +47,13 @@ def run_brief(run: Run) -> schemas.RunBrief:
     return schemas.RunBrief.model_validate(_brief(run))
 
 
-def run_whole(figures: RunFigures, place: Place | None) -> schemas.RunOut:
+def run_whole(figures: RunFigures, queue: QueuePosition | None) -> schemas.RunOut:
     """A run with its figures and its position in the queue."""
     run = figures.run
     return schemas.RunOut.model_validate(
         _brief(run)
         | {
-            "queue": None if place is None else {"position": place.position, "reason": place.reason},
+            "queue": None if queue is None else asdict(queue),
             "wait_reason": run.wait_reason,
             "reproducible": run.reproducible,
             "reproducible_reason": run.reproducible_reason,

@@ -7,7 +7,15 @@ from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 
 from app.api import ledger
-from app.api.dependencies import CurrentService, Limit, NumberCursor, RunId
+from app.api.dependencies import (
+    CurrentQueries,
+    CurrentSessions,
+    CurrentSettings,
+    CurrentStore,
+    Limit,
+    NumberCursor,
+    RunId,
+)
 from app.api.links import results_path
 from app.api.presentation import node_scores, page
 from app.operations.verify_run import verify
@@ -23,12 +31,17 @@ Iteration = Annotated[int | None, Query(ge=0, lt=2**31)]
 
 @router.get("/runs/{run_id}/results")
 async def list_results(
-    service: CurrentService, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50
+    store: CurrentStore,
+    sessions: CurrentSessions,
+    settings: CurrentSettings,
+    run_id: RunId,
+    cursor: NumberCursor = None,
+    limit: Limit = 50,
 ) -> RunResults:
     """List the result documents that a run has produced so far, each with its download URL."""
-    run = await service.store.get(run_id)
-    names = await Results(service.sessions).names(run_id)
-    there = await asyncio.to_thread(sizes, results_folder(service.settings.data_dir, run_id))
+    run = await store.get(run_id)
+    names = await Results(sessions).names(run_id)
+    there = await asyncio.to_thread(sizes, results_folder(settings.data_dir, run_id))
     start = 0 if cursor is None else int(cursor)
     path = results_path(run_id)
     return RunResults(
@@ -44,36 +57,39 @@ async def list_results(
 
 
 @router.get("/runs/{run_id}/results/{name}", response_class=StreamingResponse)
-async def get_result(service: CurrentService, run_id: RunId, name: str) -> StreamingResponse:
+async def get_result(sessions: CurrentSessions, run_id: RunId, name: str) -> StreamingResponse:
     """Download one result document. Browsers save it as a file and never render what an agent wrote."""
-    pieces = await Results(service.sessions).open(run_id, name)
+    pieces = await Results(sessions).open(run_id, name)
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"}
     return StreamingResponse(pieces, media_type=content_type(name), headers=headers)
 
 
 @router.get("/runs/{run_id}/node-scores")
-async def get_node_scores(service: CurrentService, run_id: RunId, iteration: Iteration = None) -> NodeScores:
+async def get_node_scores(queries: CurrentQueries, run_id: RunId, iteration: Iteration = None) -> NodeScores:
     """Get the node scores of a run after an iteration (default: the latest)."""
-    await service.queries.require_run(run_id)
-    return node_scores(await service.queries.reflection(run_id, iteration))
+    await queries.require_run(run_id)
+    return node_scores(await queries.reflection(run_id, iteration))
 
 
 @router.get("/runs/{run_id}/judge-calls")
 async def list_judge_calls(
-    service: CurrentService,
+    queries: CurrentQueries,
     run_id: RunId,
     iteration: Iteration = None,
     cursor: NumberCursor = None,
     limit: Limit = 50,
 ) -> schemas.Page[JudgeCallOut]:
     """List the verdicts of judge models in a run, with what each cost."""
-    await service.queries.require_run(run_id)
+    await queries.require_run(run_id)
     after = -1 if cursor is None else int(cursor)
-    found = await service.queries.judge_calls(run_id, iteration=iteration, after=after, limit=limit + 1)
+    found = await queries.judge_calls(run_id, iteration=iteration, after=after, limit=limit + 1)
     return page(found, limit, lambda row: JudgeCallOut.model_validate(row, from_attributes=True), lambda row: row.id)
 
 
 @router.get("/runs/{run_id}/verify")
-async def verify_run(service: CurrentService, run_id: RunId) -> Verification:
+async def verify_run(
+    store: CurrentStore, sessions: CurrentSessions, settings: CurrentSettings, run_id: RunId
+) -> Verification:
     """Recompute every stored figure of a run from its stored trajectories, and compare bit for bit."""
-    return await verify(service, run_id)
+    run = await store.get(run_id)
+    return await verify(sessions, settings.data_dir, run)

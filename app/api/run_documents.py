@@ -5,20 +5,20 @@ from contextlib import asynccontextmanager
 
 from app.aio.coalesced_reads import CoalescedReads
 from app.api.presentation import run_whole
+from app.db.session import Sessions
 from app.errors import NotFound
 from app.runs.leases import Limits
-from app.runs.queries import RunFigures
-from app.runs.queue_position import place_of
-from app.service import Service
+from app.runs.queries import RunFigures, RunQueries
+from app.runs.queue_position import queue_position
 
 
 class RunDocuments:
-    """The runs of a service as JSON text."""
+    """Runs as JSON text."""
 
-    def __init__(self, service: Service) -> None:
-        settings = service.settings
-        self._service = service
-        self._limits = Limits(settings.max_runs_per_project, settings.max_runs_per_backend)
+    def __init__(self, sessions: Sessions, limits: Limits) -> None:
+        self._sessions = sessions
+        self._queries = RunQueries(sessions)
+        self._limits = limits
         self.reads = CoalescedReads(self._read)
 
     async def get(self, run_id: str) -> bytes:
@@ -28,18 +28,18 @@ class RunDocuments:
         return document
 
     async def _read(self, run_ids: Sequence[str]) -> dict[str, bytes]:
-        found = await self._service.queries.figures(run_ids)
+        found = await self._queries.figures(run_ids)
         return {run_id: await self._document(figures) for run_id, figures in found.items()}
 
     async def _document(self, figures: RunFigures) -> bytes:
-        place = await place_of(self._service.sessions, figures.run, self._limits)
-        return run_whole(figures, place).model_dump_json().encode()
+        queue = await queue_position(self._sessions, figures.run, self._limits)
+        return run_whole(figures, queue).model_dump_json().encode()
 
 
 @asynccontextmanager
-async def open_run_documents(service: Service) -> AsyncIterator[RunDocuments]:
-    """The documents of a running service."""
-    documents = RunDocuments(service)
+async def open_run_documents(sessions: Sessions, limits: Limits) -> AsyncIterator[RunDocuments]:
+    """`limits` are those that queued runs wait for."""
+    documents = RunDocuments(sessions, limits)
     try:
         yield documents
     finally:

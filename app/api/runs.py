@@ -3,23 +3,29 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
+from ulid import ULID
 
 from app.api import presentation, results
 from app.api.dependencies import (
     CurrentCaller,
+    CurrentQueries,
     CurrentRunDocuments,
+    CurrentRunner,
     CurrentService,
+    CurrentStarter,
+    CurrentStore,
     IdCursor,
     Limit,
     NumberCursor,
     RunId,
 )
 from app.api.links import results_path, run_links
+from app.api.start import saved_reply
 from app.domain.run_state import RunStatus
 from app.operations.delete_run import remove
 from app.operations.fork_run import fork
 from app.schemas import runs as schemas
-from app.service import Service
+from app.worker.runner import Runner
 
 router = APIRouter(tags=["runs"])
 router.include_router(results.router)
@@ -27,14 +33,14 @@ router.include_router(results.router)
 
 @router.get("/runs")
 async def list_runs(
-    service: CurrentService,
+    queries: CurrentQueries,
     caller: CurrentCaller,
     status: Annotated[RunStatus | None, Query()] = None,
     cursor: IdCursor = None,
     limit: Limit = 50,
 ) -> schemas.Page[schemas.RunBrief]:
     """List runs, newest first."""
-    found = await service.queries.runs(status=status, before=cursor, limit=limit + 1, project=caller.project)
+    found = await queries.runs(status=status, before=cursor, limit=limit + 1, project=caller.project)
     return presentation.page(found, limit, presentation.run_brief, lambda run: run.id)
 
 
@@ -50,26 +56,26 @@ async def delete_run(service: CurrentService, run_id: RunId) -> schemas.RunBrief
 
     Its model is deleted too, unless another run needs it.
     """
-    return presentation.run_brief(await remove(service, run_id))
+    return presentation.run_brief(await remove(service, service.store, run_id))
 
 
 @router.get("/runs/{run_id}/iterations")
 async def list_iterations(
-    service: CurrentService, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50
+    queries: CurrentQueries, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50
 ) -> schemas.Page[schemas.IterationOut]:
     """List a run's iterations in order, with all figures."""
-    await service.queries.require_run(run_id)
-    found = await service.queries.iterations(run_id, after=_after(cursor), limit=limit + 1)
+    await queries.require_run(run_id)
+    found = await queries.iterations(run_id, after=_after(cursor), limit=limit + 1)
     return presentation.page(found, limit, presentation.iteration, lambda shown: shown.row.iteration)
 
 
 @router.get("/runs/{run_id}/checkpoints")
 async def list_checkpoints(
-    service: CurrentService, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50
+    queries: CurrentQueries, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50
 ) -> schemas.Page[schemas.CheckpointOut]:
     """List a run's checkpoints, ordered by step."""
-    await service.queries.require_run(run_id)
-    found = await service.queries.checkpoints(run_id, after=_after(cursor), limit=limit + 1)
+    await queries.require_run(run_id)
+    found = await queries.checkpoints(run_id, after=_after(cursor), limit=limit + 1)
     return presentation.page(
         found,
         limit,
@@ -79,42 +85,55 @@ async def list_checkpoints(
 
 
 @router.post("/runs/{run_id}/cancel", status_code=202)
-async def cancel_run(service: CurrentService, caller: CurrentCaller, run_id: RunId) -> schemas.Accepted:
+async def cancel_run(
+    runner: CurrentRunner, store: CurrentStore, caller: CurrentCaller, run_id: RunId
+) -> schemas.Accepted:
     """Cancel a run permanently. Poll the run: its status is `cancelled` once all its work has stopped."""
-    return _moved(service, run_id, await service.store.cancel(run_id, caller.actor))
+    return _moved(runner, run_id, await store.cancel(run_id, caller.actor))
 
 
 @router.post("/runs/{run_id}/pause", status_code=202)
-async def pause_run(service: CurrentService, caller: CurrentCaller, run_id: RunId) -> schemas.Accepted:
+async def pause_run(
+    runner: CurrentRunner, store: CurrentStore, caller: CurrentCaller, run_id: RunId
+) -> schemas.Accepted:
     """Pause a run. Finished work is kept; its status is `paused` once all its work has stopped."""
-    return _moved(service, run_id, await service.store.pause(run_id, caller.actor))
+    return _moved(runner, run_id, await store.pause(run_id, caller.actor))
 
 
 @router.post("/runs/{run_id}/resume", status_code=202)
 async def resume_run(
-    service: CurrentService, caller: CurrentCaller, run_id: RunId, request: schemas.ResumeRequest | None = None
+    runner: CurrentRunner,
+    store: CurrentStore,
+    caller: CurrentCaller,
+    run_id: RunId,
+    request: schemas.ResumeRequest | None = None,
 ) -> schemas.Accepted:
     """Resume a paused run where it stopped. If its budget is used up, give a higher one."""
     budget = request.budget.model_dump(exclude_unset=True) if request and request.budget else None
-    return _moved(service, run_id, await service.store.resume(run_id, caller.actor, budget))
+    return _moved(runner, run_id, await store.resume(run_id, caller.actor, budget))
 
 
 @router.post("/runs/{run_id}/retry", status_code=202)
-async def retry_run(service: CurrentService, caller: CurrentCaller, run_id: RunId) -> schemas.Accepted:
+async def retry_run(
+    runner: CurrentRunner, store: CurrentStore, caller: CurrentCaller, run_id: RunId
+) -> schemas.Accepted:
     """Retry a failed run. It continues after the last work that was saved."""
-    return _moved(service, run_id, await service.store.retry(run_id, caller.actor))
+    return _moved(runner, run_id, await store.retry(run_id, caller.actor))
 
 
 @router.post("/runs/{run_id}/fork", status_code=202)
 async def fork_run(
-    service: CurrentService, caller: CurrentCaller, run_id: RunId, request: schemas.ForkRequest | None = None
+    starter: CurrentStarter, caller: CurrentCaller, run_id: RunId, request: schemas.ForkRequest | None = None
 ) -> schemas.LearnLoopAccepted:
     """Start a new run from a checkpoint of this one. Fields that are not given are taken from this run's request."""
-    return await fork(service, run_id, request or schemas.ForkRequest(), presentation.accepted, caller.actor)
+    request = request or schemas.ForkRequest()
+    new_id = str(ULID())
+    save = saved_reply(new_id, has_webhooks=bool(request.webhooks))
+    return presentation.accepted(new_id, await fork(starter, new_id, run_id, request, caller.actor, save))
 
 
-def _moved(service: Service, run_id: str, status: RunStatus) -> schemas.Accepted:
-    service.runner.nudge(run_id)
+def _moved(runner: Runner, run_id: str, status: RunStatus) -> schemas.Accepted:
+    runner.nudge(run_id)
     return schemas.Accepted(run_id=run_id, status=status, results_path=results_path(run_id), links=run_links(run_id))
 
 

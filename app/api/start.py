@@ -1,12 +1,16 @@
 """Starting a learn-loop."""
 
-from fastapi import APIRouter
+from functools import partial
 
-from app.api.dependencies import CurrentCaller, CurrentService
+from fastapi import APIRouter
+from ulid import ULID
+
+from app.api.dependencies import CurrentCaller, CurrentStarter
 from app.api.large_bodies import BigBodyRoute, LearnLoopBody
 from app.api.ownership import in_project
 from app.api.presentation import accepted
-from app.operations.start_run import accept
+from app.http import idempotency
+from app.operations.start_run import InTransaction
 from app.schemas import runs as schemas
 
 router = APIRouter(tags=["runs"], route_class=BigBodyRoute)
@@ -14,7 +18,15 @@ router = APIRouter(tags=["runs"], route_class=BigBodyRoute)
 
 @router.post("/learn-loop", status_code=202)
 async def post_learn_loop(
-    service: CurrentService, caller: CurrentCaller, request: LearnLoopBody
+    starter: CurrentStarter, caller: CurrentCaller, request: LearnLoopBody
 ) -> schemas.LearnLoopAccepted:
     """Start a learn-loop in the background. Follow its progress at the returned links."""
-    return await accept(service, in_project(request, caller), accepted, caller.actor)
+    run_id = str(ULID())
+    save = saved_reply(run_id, has_webhooks=bool(request.webhooks))
+    return accepted(run_id, await starter.start(run_id, in_project(request, caller), caller.actor, save))
+
+
+def saved_reply(run_id: str, *, has_webhooks: bool) -> InTransaction:
+    """Saves the reply to a request that starts a run, for repetitions of the request. It is known before the run is
+    created, but for the secrets of webhooks: a reply with these is not saved."""
+    return partial(idempotency.complete, status=202, reply=accepted(run_id), has_secret=has_webhooks)

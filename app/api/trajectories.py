@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from app.api.dependencies import CurrentService, Limit, NumberCursor, RunId, ScenarioId, TrajectoryId
+from app.api.dependencies import CurrentQueries, Limit, NumberCursor, RunId, ScenarioId, TrajectoryId
 from app.api.presentation import page
 from app.schemas import runs as schemas
 
@@ -13,7 +13,7 @@ router = APIRouter(tags=["trajectories"])
 
 @router.get("/runs/{run_id}/trajectories")
 async def list_trajectories(
-    service: CurrentService,
+    queries: CurrentQueries,
     run_id: RunId,
     iteration: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
     scenario_id: ScenarioId = None,
@@ -24,8 +24,8 @@ async def list_trajectories(
     limit: Limit = 50,
 ) -> schemas.Page[schemas.TrajectoryBrief]:
     """List the trajectories of a run in the order in which they were saved, without messages."""
-    await service.queries.require_run(run_id)
-    found = await service.queries.trajectories(
+    await queries.require_run(run_id)
+    found = await queries.trajectories(
         run_id,
         after=-1 if cursor is None else int(cursor),
         limit=limit + 1,
@@ -44,7 +44,7 @@ async def list_trajectories(
 
 
 @router.get("/trajectories/{trajectory_id}")
-async def get_trajectory(service: CurrentService, trajectory_id: TrajectoryId) -> schemas.TrajectoryOut:
+async def get_trajectory(queries: CurrentQueries, trajectory_id: TrajectoryId) -> schemas.TrajectoryOut:
     """Get a trajectory: messages, tool calls, score with explanation, parts of the reward, token counts."""
-    row = await service.queries.trajectory(trajectory_id)
+    row = await queries.trajectory(trajectory_id)
     return schemas.TrajectoryOut.model_validate(row, from_attributes=True)

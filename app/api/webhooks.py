@@ -4,7 +4,15 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query
 
-from app.api.dependencies import CurrentCaller, CurrentService, IdCursor, Limit, NumberCursor
+from app.api.dependencies import (
+    CurrentCaller,
+    CurrentEndpoints,
+    CurrentSessions,
+    CurrentSettings,
+    IdCursor,
+    Limit,
+    NumberCursor,
+)
 from app.api.presentation import page
 from app.auth.tenancy import RUN, require
 from app.db.tables import WebhookEndpoint
@@ -25,20 +33,15 @@ from app.schemas.webhooks import (
     TestResult,
 )
 from app.webhooks.deliveries import Deliveries
-from app.webhooks.endpoints import Endpoints, NewEndpoint
+from app.webhooks.endpoints import NewEndpoint
 
 router = APIRouter(prefix="/webhooks", tags=["webhooks"])
 
 
-def _endpoints(service: CurrentService) -> Endpoints:
-    return service.webhooks
+async def _deliveries(sessions: CurrentSessions) -> Deliveries:
+    return Deliveries(sessions)
 
 
-def _deliveries(service: CurrentService) -> Deliveries:
-    return Deliveries(service.sessions)
-
-
-AllEndpoints = Annotated[Endpoints, Depends(_endpoints)]
 AllDeliveries = Annotated[Deliveries, Depends(_deliveries)]
 Id = Annotated[str, Path(max_length=64, pattern=r"^[^\x00]+$")]
 RunFilter = Annotated[str | None, Query(max_length=64, pattern=r"^[^\x00]+$", description="Only endpoints of this run")]
@@ -46,20 +49,24 @@ RunFilter = Annotated[str | None, Query(max_length=64, pattern=r"^[^\x00]+$", de
 
 @router.post("", status_code=201)
 async def create_webhook(
-    service: CurrentService, caller: CurrentCaller, endpoints: AllEndpoints, request: EndpointRequest
+    sessions: CurrentSessions,
+    settings: CurrentSettings,
+    caller: CurrentCaller,
+    endpoints: CurrentEndpoints,
+    request: EndpointRequest,
 ) -> EndpointCreated:
     """Create a webhook endpoint. Its secret is shown in this response only."""
     if request.run_id is not None:
-        await require(service.sessions, caller, RUN, request.run_id)
+        await require(sessions, caller, RUN, request.run_id)
     if not caller.sees(request.project or caller.project):
         raise Forbidden(f"This API key belongs to project {caller.project}; body.project cannot be another one.")
-    return _created(await endpoints.create(request, caller.project or service.settings.art_project))
+    return _created(await endpoints.create(request, caller.project or settings.art_project))
 
 
 @router.get("")
 async def list_webhooks(
     caller: CurrentCaller,
-    endpoints: AllEndpoints,
+    endpoints: CurrentEndpoints,
     run_id: RunFilter = None,
     cursor: IdCursor = None,
     limit: Limit = 50,
@@ -85,25 +92,25 @@ async def redeliver(deliveries: AllDeliveries, id: Id) -> DeliveryBrief:
 
 
 @router.get("/{id}")
-async def get_webhook(endpoints: AllEndpoints, id: Id) -> EndpointOut:
+async def get_webhook(endpoints: CurrentEndpoints, id: Id) -> EndpointOut:
     """Get a webhook endpoint."""
     return _endpoint(await endpoints.get(id))
 
 
 @router.patch("/{id}")
-async def change_webhook(endpoints: AllEndpoints, id: Id, change: EndpointChange) -> EndpointOut:
+async def change_webhook(endpoints: CurrentEndpoints, id: Id, change: EndpointChange) -> EndpointOut:
     """Change the URL or the event types of a webhook endpoint, or enable or disable it."""
     return _endpoint(await endpoints.change(id, change))
 
 
 @router.delete("/{id}")
-async def delete_webhook(endpoints: AllEndpoints, id: Id) -> EndpointOut:
+async def delete_webhook(endpoints: CurrentEndpoints, id: Id) -> EndpointOut:
     """Delete a webhook endpoint, and return what it was. Waiting deliveries to it are not sent."""
     return _endpoint(await endpoints.remove(id))
 
 
 @router.post("/{id}/rotate-secret")
-async def rotate_secret(endpoints: AllEndpoints, id: Id, request: RotateRequest | None = None) -> EndpointCreated:
+async def rotate_secret(endpoints: CurrentEndpoints, id: Id, request: RotateRequest | None = None) -> EndpointCreated:
     """Create a new secret for a webhook endpoint.
 
     For a while messages are signed with both the old and the new secret, so that the receiver can switch.
@@ -113,7 +120,7 @@ async def rotate_secret(endpoints: AllEndpoints, id: Id, request: RotateRequest 
 
 
 @router.post("/{id}/test")
-async def send_test(endpoints: AllEndpoints, id: Id) -> TestResult:
+async def send_test(endpoints: CurrentEndpoints, id: Id) -> TestResult:
     """Send a `webhook.test` message now, and return the result."""
     reply = await endpoints.test(id)
     return TestResult(delivered=reply.error is None, status=reply.status, error=reply.error, seconds=reply.seconds)

@@ -60,7 +60,7 @@ class Claim:
 _claim: ContextVar[Claim | None] = ContextVar("idempotency_claim", default=None)
 
 
-async def complete(session: AsyncSession, status: int, reply: BaseModel, *, has_secret: bool = False) -> None:
+async def complete(session: AsyncSession, *, status: int, reply: BaseModel, has_secret: bool = False) -> None:
     """Save the response to the current request in the transaction that creates what it reports: both or neither.
 
     Of a response with a secret only the status is saved. Without an Idempotency-Key nothing happens. Raises Conflict if

@@ -1,4 +1,4 @@
-"""Makes a new run that goes on from a run's checkpoint."""
+"""Starts a new run from a checkpoint of another one."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,39 +6,44 @@ from typing import Any
 from sqlalchemy import select
 from ulid import ULID
 
+from app.db.session import Sessions
 from app.db.tables import Checkpoint, Reflection, Run
 from app.domain.run_state import Verb
 from app.errors import Conflict, InvalidRequest, NotFound
-from app.operations.start_run import MakeReply, Parent, Reply, accept
+from app.operations.start_run import InTransaction, Parent, RunStarter
 from app.runs.store import require_verb
 from app.schemas.runs import ForkRequest, LearnLoopRequest
-from app.service import Service
+from app.webhooks.endpoints import NewEndpoint
 from training.model_name import ModelName
 
 _PARTLY = ("environment", "evaluation")
-"""Of these, what is given changes and the rest stays; everything else is replaced as a whole."""
+"""Of these a fork may change some fields and keep the rest; everything else is replaced as a whole."""
 
 
-async def fork(service: Service, run_id: str, request: ForkRequest, reply: MakeReply[Reply], actor: str) -> Reply:
-    """What its sender is told of the new run. Raises NotFound, NotAllowed, Conflict, InvalidRequest or Unavailable."""
-    parent = await service.store.get(run_id)
+async def fork(
+    starter: RunStarter, run_id: str, parent_id: str, request: ForkRequest, actor: str, save_reply: InTransaction
+) -> list[NewEndpoint]:
+    """Queue the fork as `run_id`; returns its webhooks. Raises NotFound, NotAllowed, Conflict, InvalidRequest or
+    Unavailable."""
+    sessions = starter.resources.sessions
+    parent = await starter.store.get(parent_id)
     require_verb(parent, Verb.FORK)
-    checkpoint = await _checkpoint(service, parent, request.checkpoint)
+    checkpoint = await _checkpoint(sessions, parent, request.checkpoint)
     name = request.model.name or f"fork-{ULID()}".lower()
-    await _require_new(service, parent, name)
+    await _require_new(sessions, parent, name)
     base = ModelName(parent.model_project, parent.model_name, checkpoint.step)
     model = {"project": base.project, "name": name, "base_model": str(base)}
     whole = LearnLoopRequest.model_validate({**_changed(parent.request, request), "model": model})
-    async with service.sessions() as session:
-        learned = await session.get(Reflection, (run_id, checkpoint.iteration))
-    return await accept(service, whole, reply, actor, Parent(run_id, checkpoint.step, learned))
+    async with sessions() as session:
+        learned = await session.get(Reflection, (parent_id, checkpoint.iteration))
+    return await starter.start(run_id, whole, actor, save_reply, Parent(parent_id, checkpoint.step, learned))
 
 
-async def _checkpoint(service: Service, parent: Run, step: int | None) -> Checkpoint:
+async def _checkpoint(sessions: Sessions, parent: Run, step: int | None) -> Checkpoint:
     step = parent.best_step if step is None else step
     if step is None:
         raise Conflict(f"Run {parent.id} has no checkpoint yet; fork it after its baseline evaluation.")
-    async with service.sessions() as session:
+    async with sessions() as session:
         found = await session.get(Checkpoint, (parent.id, step))
     if found is None:
         raise NotFound(f"Run {parent.id} has no checkpoint {step}.")
@@ -47,12 +52,12 @@ async def _checkpoint(service: Service, parent: Run, step: int | None) -> Checkp
     return found
 
 
-async def _require_new(service: Service, parent: Run, name: str) -> None:
-    """A model that is there has a base of its own. Raises Conflict."""
+async def _require_new(sessions: Sessions, parent: Run, name: str) -> None:
+    """Raises Conflict if the model exists: it has a base of its own."""
     same = select(Run.id).where(
         Run.backend == parent.backend, Run.model_project == parent.model_project, Run.model_name == name
     )
-    async with service.sessions() as session:
+    async with sessions() as session:
         taken = (await session.execute(same.limit(1))).scalar_one_or_none()
     if taken is not None:
         raise Conflict(

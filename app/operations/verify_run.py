@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from sqlalchemy import select
@@ -27,7 +28,6 @@ from app.runs.configuration import make_environment
 from app.runs.documents import resolve_references
 from app.runs.resume_point import begin_with, inherited_state
 from app.schemas.results import Difference, Verification
-from app.service import Service
 from environment.base import Environment, Reflective, Scenario
 from environment.registry import UnknownEnvironment
 from judges.base import Judgement, Score
@@ -48,19 +48,18 @@ class _Stored(NamedTuple):
     reflection: Reflection | None
 
 
-async def verify(service: Service, run_id: str) -> Verification:
-    """Check the iterations saved so far. Raises NotFound, or Conflict if the run's environment cannot be made again."""
-    run = await service.store.get(run_id)
+async def verify(sessions: Sessions, data_dir: Path, run: Run) -> Verification:
+    """Check the iterations saved so far. Raises Conflict if the run's environment cannot be created again."""
     try:
-        whole = await resolve_references(service.sessions, run.stored_request.environment, run.model_project)
-        environment = await asyncio.to_thread(make_environment, whole, service.settings.data_dir)
+        whole = await resolve_references(sessions, run.stored_request.environment, run.model_project)
+        environment = await asyncio.to_thread(make_environment, whole, data_dir)
     except (UnknownEnvironment, ValueError) as error:
-        raise Conflict(f"The environment of run {run_id} cannot be rebuilt: {error}") from error
+        raise Conflict(f"The environment of run {run.id} cannot be rebuilt: {error}") from error
     with closing(environment):
-        begin_with(environment, await inherited_state(service.sessions, run_id))
+        begin_with(environment, await inherited_state(sessions, run.id))
         check = _Check(run, environment)
         for number in range(run.next_iteration):
-            stored = await _stored(service.sessions, run_id, number)
+            stored = await _stored(sessions, run.id, number)
             await asyncio.to_thread(check.iteration, stored)
     return check.verification()
 

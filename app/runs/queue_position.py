@@ -11,14 +11,14 @@ from app.runs.leases import Limits
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class QueuePosition:
     """`position` queued runs are older; `reason` says why this one has not started."""
 
     position: int
     reason: str
 
 
-async def place_of(sessions: Sessions, run: Run, limits: Limits) -> Place | None:
+async def queue_position(sessions: Sessions, run: Run, limits: Limits) -> QueuePosition | None:
     """None unless the run is queued."""
     if run.status != RunStatus.QUEUED:
         return None
@@ -31,14 +31,14 @@ async def place_of(sessions: Sessions, run: Run, limits: Limits) -> Place | None
     async with sessions() as session:
         before, of_project, on_backend = (await session.execute(counts)).one()
     if limits.per_project is not None and of_project >= limits.per_project:
-        return Place(before, f"The project has reached its limit of {_runs(limits.per_project)} in progress.")
+        return QueuePosition(before, f"The project has reached its limit of {_runs(limits.per_project)} in progress.")
     if limits.per_backend is not None and on_backend >= limits.per_backend:
-        return Place(
+        return QueuePosition(
             before, f"The backend {run.backend} has reached its limit of {_runs(limits.per_backend)} in progress."
         )
     if before:
-        return Place(before, f"{_runs(before)} {'is' if before == 1 else 'are'} ahead of it.")
-    return Place(0, "It is next and will start when a worker is free.")
+        return QueuePosition(before, f"{_runs(before)} {'is' if before == 1 else 'are'} ahead of it.")
+    return QueuePosition(0, "It is next and will start when a worker is free.")
 
 
 def _count(*conditions: ColumnElement[bool]) -> ScalarSelect[int]:

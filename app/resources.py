@@ -1,0 +1,129 @@
+"""What the API and a worker both use: opened in order, closed in reverse."""
+
+import asyncio
+import gc
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import structlog
+from sqlalchemy import URL
+from sqlalchemy.ext.asyncio import AsyncEngine
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from app.backends import Backends, Connect
+from app.db.session import DatabaseUrlError, Sessions, make_engine, make_sessions, migrate, parse_url
+from app.errors import DATABASE_DOWN
+from app.processes.engine import Engine, held_engine
+from app.processes.postgres import EmbeddedPostgres
+from app.results.folders import remove_leftovers
+from app.settings import Settings
+from app.tracing.tracer import Tracing, open_tracing
+
+_DATABASE_START_S = 30.0
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the API and a worker both use."""
+
+    settings: Settings
+    database: AsyncEngine
+    sessions: Sessions
+    engine: Engine
+    engine_name: str
+    """The name, in leases, of the engine that we can reach."""
+    connect: Connect
+    tracing: Tracing
+    """Exports the spans of runs and asks, if the settings name a receiver."""
+
+    def reaches(self, engine: str | None) -> bool:
+        """Whether we can reach the engine of that name; None stands for any engine."""
+        return engine in (None, self.engine_name)
+
+
+@asynccontextmanager
+async def open_resources(
+    settings: Settings, connect: Connect | None, engine: Engine | None
+) -> AsyncIterator[Resources]:
+    """Engine, database and tracer, each closed at the end. `connect` and `engine`: see `open_service`.
+
+    Raises DataDirectoryError, DatabaseUrlError, EmbeddedPostgresError or SchemaError.
+    """
+    async with AsyncExitStack() as stack:
+        if engine is None:
+            engine = await stack.enter_async_context(held_engine(settings, start=connect is None))
+        if connect is None:
+            backends = Backends(settings, engine)
+            stack.push_async_callback(backends.stop)
+            connect = backends.connect
+        database = make_engine(await _database_url(settings, stack))
+        stack.push_async_callback(database.dispose)
+        await _migrate(database)
+        sessions = make_sessions(database)
+        await remove_leftovers(sessions, settings.data_dir, _database_name(settings))
+        tracing = open_tracing(settings)
+        stack.push_async_callback(tracing.close)
+        warm_up = asyncio.create_task(asyncio.to_thread(_warm_up), name="warm-up")
+        stack.callback(warm_up.cancel)
+        yield Resources(settings, database, sessions, engine, _engine_name(settings), connect, tracing)
+
+
+def _engine_name(settings: Settings) -> str:
+    """A shared engine's name is its URL. Our own keeps the name it was given first, wherever its data directory is used
+    later: the directory holds its models."""
+    if settings.engine_url is not None:
+        return str(settings.engine_url)
+    file = settings.data_dir / "engine-name"
+    if not file.exists():
+        file.write_text(f"{socket.gethostname()}:{settings.data_dir}")
+    return file.read_text()
+
+
+def _database_name(settings: Settings) -> str:
+    if settings.database_url is None:
+        return "embedded"
+    url = parse_url(settings.database_url.get_secret_value())
+    return f"{url.host or url.query.get('host', '')}:{url.port or 5432}/{url.database}"
+
+
+async def _migrate(database: AsyncEngine) -> None:
+    """Wait for a database that starts at the same time. Raises DatabaseUrlError, SchemaError."""
+    retrying = AsyncRetrying(
+        retry=retry_if_exception_type(DATABASE_DOWN),
+        wait=wait_fixed(1),
+        stop=stop_after_delay(_DATABASE_START_S),
+        before_sleep=lambda _: log.warning("waiting for the database"),
+        reraise=True,
+    )
+    try:
+        async for attempt in retrying:
+            with attempt:
+                await migrate(database)
+    except DATABASE_DOWN as error:
+        said = str(error.__cause__ or error).splitlines()[0]
+        raise DatabaseUrlError(f"the database was unreachable for {_DATABASE_START_S:.0f} s: {said}") from error
+
+
+async def _database_url(settings: Settings, stack: AsyncExitStack) -> URL:
+    if settings.database_url is not None:
+        return parse_url(settings.database_url.get_secret_value())
+    postgres = EmbeddedPostgres(settings.data_dir)
+    stack.push_async_callback(postgres.stop)
+    await postgres.start()
+    return postgres.url
+
+
+def _warm_up() -> None:
+    """Import ART in the background: it takes seconds, and the first run needs it.
+
+    Whatever exists then is kept for good: collecting garbage in it would delay requests by 0.2 s.
+    """
+    from training.backends.art_import import import_art
+
+    import_art()
+    gc.collect()
+    gc.freeze()
