@@ -17,6 +17,7 @@ from app.errors import NotAllowed
 from app.runs.leases import MAX_CLAIMS, Lease, Leases, Limits
 from app.runs.moves import moving
 from app.runs.store import RunStore
+from tests.fakes.stored_request import stored_request
 
 APP = Path(__file__).parents[3] / "app"
 STATES = sorted(RunStatus)
@@ -37,7 +38,7 @@ async def run_that_is(sessions: Sessions, status: RunStatus, claims: int = 0) ->
     run = Run(
         id=str(ULID()),
         status=status,
-        request={},
+        request=stored_request(),
         environment="email_search",
         judge="reference",
         backend="embedded",

@@ -65,13 +65,13 @@ async def test_what_cannot_be_forked_is_told(data_dir: Path, database_url: str) 
             response = await client.post(f"/runs/{parent}/fork", json=body)
             return response.status_code, response.json()["detail"]
 
-        assert await refusal(checkpoint=3) == (404, f"run {parent} has no checkpoint 3")
+        assert await refusal(checkpoint=3) == (404, f"Run {parent} has no checkpoint 3.")
         assert (await refusal(model={"name": "agent"}))[0] == 409
         assert (await refusal(environment={"name": "sales_email"}))[0] == 422
         assert (await refusal(backend="embedded"))[0] == 422
         assert (await refusal(model={"base_model": "learnloop/tiny"}))[0] == 422
         await _rows(database_url, "UPDATE checkpoint SET deleted_at = now() WHERE step = 1")
-        assert await refusal(checkpoint=1) == (409, f"checkpoint 1 of run {parent} was deleted")
+        assert await refusal(checkpoint=1) == (409, f"Checkpoint 1 of run {parent} was deleted.")
         backend.policies.clear()
         assert "Unknown base model 'learnloop/agent@2'" in (await refusal())[1]
         assert (await client.post("/runs/none/fork", json={})).status_code == 404
@@ -179,8 +179,8 @@ async def test_a_queued_run_says_why_it_waits(data_dir: Path, database_url: str)
         assert [run["queue"] for run in shown] == [
             None,
             {"position": 0, "reason": "It is next and will start when a worker is free."},
-            {"position": 1, "reason": "1 run is before it"},
-            {"position": 2, "reason": "2 runs are before it"},
+            {"position": 1, "reason": "1 run is ahead of it."},
+            {"position": 2, "reason": "2 runs are ahead of it."},
         ]
         assert not any("owner" in run for run in shown)
         assert shown[0]["attempts"] == 1
