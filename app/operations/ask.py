@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import insert, select
@@ -98,7 +99,7 @@ async def _by_name(models: ModelResolver, request: AskRequest, caller: Caller) -
 
 
 async def _answer(service: Service, agent: _Agent, request: AskRequest) -> AskOut:
-    made = await _environment(service, agent)
+    made = await _environment(service.sessions, service.settings.data_dir, agent)
     try:
         if agent.state is not None and isinstance(made, Reflective):
             made.restore(agent.state)
@@ -118,7 +119,7 @@ async def _answer(service: Service, agent: _Agent, request: AskRequest) -> AskOu
         answer = made.answer(attempt.outcome)
     finally:
         made.close()
-    await _save(service, agent, attempt)
+    await _save(service.sessions, agent, attempt)
     if attempt.failure is not None:
         if attempt.failure.kind is FailureKind.MODEL_NOT_FOUND:
             raise NotFound(f"{_missing(agent, attempt.error)} (trajectory {attempt.id})")
@@ -147,12 +148,12 @@ def _missing(agent: _Agent, error: str | None) -> str:
     return f"{agent.endpoint.model} gave no answer: {error}"
 
 
-async def _environment(service: Service, agent: _Agent) -> Environment:
+async def _environment(sessions: Sessions, data_dir: Path, agent: _Agent) -> Environment:
     where = ("body", "environment")
     project = agent.run.model_project if agent.run else agent.project
     try:
-        whole = await resolve_references(service.sessions, agent.environment, project)
-        return await asyncio.to_thread(make_environment, whole, service.settings.data_dir)
+        whole = await resolve_references(sessions, agent.environment, project)
+        return await asyncio.to_thread(make_environment, whole, data_dir)
     except UnknownEnvironment as error:
         raise InvalidRequest((*where, "name"), str(error)) from error
     except UnknownDocument as error:
@@ -168,7 +169,7 @@ def _scenario(made: Environment, request: AskRequest) -> Scenario:
         raise InvalidRequest(("body",) if request.input is None else ("body", "input"), str(error)) from error
 
 
-async def _save(service: Service, agent: _Agent, attempt: Rollout) -> None:
+async def _save(sessions: Sessions, agent: _Agent, attempt: Rollout) -> None:
     row: dict[str, Any] = rollout_row(attempt) | {
         "run_id": agent.run.id if agent.run else None,
         "project": agent.project,
@@ -179,5 +180,5 @@ async def _save(service: Service, agent: _Agent, attempt: Rollout) -> None:
         "score_parts": {},
         "reward_parts": {},
     }
-    async with service.sessions.begin() as session:
+    async with sessions.begin() as session:
         await session.execute(insert(Trajectory), [row])
