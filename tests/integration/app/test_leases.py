@@ -295,7 +295,7 @@ async def test_without_the_database_the_work_stops_before_another_may_begin() ->
 
     heartbeat = Heartbeat(nowhere, 0.6, lambda: [lease], tell)
     heartbeat.start()
-    assert await asyncio.to_thread(told.wait, 20)
+    assert await asyncio.to_thread(told.wait, 60)
     heartbeat.close()
     assert set(lost) == {lease}
 
@@ -309,7 +309,7 @@ async def test_an_error_that_nobody_foresaw_does_not_end_the_heartbeat(sessions:
     heartbeat = Heartbeat(parse_url(database_url), 0.6, lambda: [lease], lambda _: told.set())
     await _rename(sessions, "run", "away")
     heartbeat.start()
-    assert await asyncio.to_thread(told.wait, 20)  # it is not renewed, and the work stops in time
+    assert await asyncio.to_thread(told.wait, 60)  # it is not renewed, and the work stops in time
     await _rename(sessions, "away", "run")
 
     async def renewed() -> Any:
