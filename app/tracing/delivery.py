@@ -174,12 +174,12 @@ class _Sender(SpanExporter):
         now = time.monotonic()
         if self._warned_at is None or now >= self._warned_at + _WARN_EVERY_S:
             self._warned_at = now
-            said = self._redactor.text(f"{type(problem).__name__}: {problem}")
+            said = self._redactor.clean_text(f"{type(problem).__name__}: {problem}")
             log.warning(message, error=said, queued=self._queue.waiting, dropped=self._queue.lost)
 
     def _fit(self, span: ReadableSpan) -> ReadableSpan:
         """The span as it may leave the machine."""
-        text = self._redactor.text
+        text = self._redactor.clean_text
         attributes = {name: self._fit_value(value) for name, value in (span.attributes or {}).items()}
         for name, other in (self._to.also or {}).items():
             if name in attributes:
@@ -201,7 +201,7 @@ class _Sender(SpanExporter):
     def _fit_value(self, value: AttributeValue) -> AttributeValue:
         if isinstance(value, str):
             return self._fit_text(value)
-        return [self._redactor.text(str(each)) for each in value] if isinstance(value, Sequence) else value
+        return [self._redactor.clean_text(str(each)) for each in value] if isinstance(value, Sequence) else value
 
     def _fit_text(self, value: str) -> str:
         """JSON is redacted by its keys as well. One that was cut is no JSON any more, and is redacted as text."""
@@ -210,7 +210,7 @@ class _Sender(SpanExporter):
                 return json.dumps(self._redactor.value(json.loads(value)), ensure_ascii=False)
             except (ValueError, RecursionError):
                 pass
-        return self._redactor.text(value)
+        return self._redactor.clean_text(value)
 
 
 def _batches(spans: Iterable[ReadableSpan]) -> Iterator[list[ReadableSpan]]:

@@ -75,7 +75,7 @@ class Redactor:
         ordered = sorted(spelled, key=len, reverse=True)
         self._known = re.compile("|".join(map(re.escape, ordered))) if ordered else None
 
-    def text(self, text: str) -> str:
+    def clean_text(self, text: str) -> str:
         """The text without secrets, at most `MAX_TEXT` characters of it and the number of those that are missing."""
         window = text[: MAX_TEXT + _MARGIN]
         clean = window.encode(errors="replace").decode()
@@ -123,7 +123,7 @@ class _Copy:
         return f"<{type(value).__name__}>"
 
     def _text(self, text: str) -> str:
-        clean = self._redactor.text(text)
+        clean = self._redactor.clean_text(text)
         self._left -= len(clean)
         return clean if self._left > 0 else "[left out]"
 

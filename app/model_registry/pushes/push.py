@@ -65,7 +65,7 @@ async def push(settings: Settings, source: Source, target: Target) -> Pushed:
         result = _result(folder)
     if "error" in result:
         # What a server says may repeat what it was sent.
-        why = Redactor(secrets_of(settings)).text(result["error"])
+        why = Redactor(secrets_of(settings)).clean_text(result["error"])
         log.warning("checkpoint not pushed", checkpoint=source.checkpoint, error=why)
         raise _KINDS[result["status"]](f"{source.checkpoint} was not pushed: {why}")
     return Pushed(**result)

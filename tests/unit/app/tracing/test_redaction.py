@@ -46,9 +46,9 @@ def test_a_secret_is_known_in_every_spelling(secret: str) -> None:
     once = json.dumps({"x": secret})
     spelled = [secret, once, json.dumps(secret, ensure_ascii=False), json.dumps([once]), quote(secret)]
     for text in (*spelled, quote(secret, safe="")):
-        clean = Redactor([secret]).text(text)
+        clean = Redactor([secret]).clean_text(text)
         assert HIDDEN in clean
-        assert clean == Redactor(["unknown"]).text(clean)
+        assert clean == Redactor(["unknown"]).clean_text(clean)
         assert not any(part in clean for part in ("b", "ssw", "space", "plain"))
 
 
@@ -74,7 +74,7 @@ def test_what_follows_a_secrets_name_in_a_text_is_left_out(name: str, value: str
     assume(value not in (name, HIDDEN))
     inner = json.dumps({name: scheme + value, "page": 2})
     for text in (inner, json.dumps({"arguments": inner}), f"{name}: {scheme}{value}", f"{name}={value}&page=2"):
-        clean = Redactor().text(f"please call {text}")
+        clean = Redactor().clean_text(f"please call {text}")
         assert value not in clean
         assert HIDDEN in clean
         assert clean.startswith("please call ")
@@ -97,11 +97,11 @@ def test_what_follows_a_secrets_name_in_a_text_is_left_out(name: str, value: str
     ],
 )
 def test_what_looks_like_a_key_is_left_out(secret: str) -> None:
-    assert Redactor().text(f"it is {secret}, keep it") == f"it is {HIDDEN}, keep it"
+    assert Redactor().clean_text(f"it is {secret}, keep it") == f"it is {HIDDEN}, keep it"
 
 
 def test_a_password_in_an_address_is_left_out() -> None:
-    clean = Redactor().text("postgresql://learner:p%40ss@db:5432/learnloop")
+    clean = Redactor().clean_text("postgresql://learner:p%40ss@db:5432/learnloop")
     assert clean == f"postgresql://learner:{HIDDEN}@db:5432/learnloop"
 
 
@@ -113,7 +113,7 @@ def test_a_password_in_an_address_is_left_out() -> None:
     ],
 )
 def test_plain_prose_is_left_as_it_is(text: str) -> None:
-    assert Redactor().text(text) == text
+    assert Redactor().clean_text(text) == text
 
 
 def test_names_that_only_resemble_a_secrets_are_left_as_they_are() -> None:
@@ -125,15 +125,15 @@ def test_names_that_only_resemble_a_secrets_are_left_as_they_are() -> None:
 @given(st.integers(0, 60_000), st.integers(4, 4_000))
 def test_a_clipped_text_shows_no_part_of_a_secret(before: int, length: int) -> None:
     secret = ("geheim" * 700)[: length - 1] + "!"
-    clean = Redactor([secret]).text("-" * before + secret + "-" * 30_000)
+    clean = Redactor([secret]).clean_text("-" * before + secret + "-" * 30_000)
     assert "g" not in clean.replace(HIDDEN, "").replace("[cut: ", "")
     assert len(clean) <= MAX_TEXT + 60
 
 
 def test_a_clipped_text_of_nothing_but_secrets_shows_no_part_of_one() -> None:
-    clean = Redactor(["geheim" * 100]).text("geheim" * 10_000)
+    clean = Redactor(["geheim" * 100]).clean_text("geheim" * 10_000)
     assert "geheim" not in clean
-    assert Redactor().text("x" * 50_000) == "x" * MAX_TEXT + " [cut: 50000 characters in all]"
+    assert Redactor().clean_text("x" * 50_000) == "x" * MAX_TEXT + " [cut: 50000 characters in all]"
 
 
 def test_a_payload_is_bounded_in_size() -> None:
