@@ -223,7 +223,7 @@ async def test_commands(
         return await asyncio.to_thread(learnloop, "models", *arguments, "--url", url)
 
     promoted = await command("promote", name, "--step", "1", "--as", "said")
-    assert promoted.stdout == f"mail/said is {name}@1\n", promoted.stderr
+    assert promoted.stdout == f"mail/said is now {name}@1\n", promoted.stderr
     assert (await command("promote", name, "--step", "2", "--as", "said", "--json")).json["step"] == 2
     assert [line.split()[1] for line in (await command("history", "mail/said")).stdout.splitlines()] == [
         f"{name}@2",
