@@ -40,6 +40,13 @@ def service(data_dir: Path, port: int, **settings: str) -> Iterator["subprocess.
 
 
 @contextmanager
+def worker(data_dir: Path, **settings: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """`learnloop worker`, just started. Its log is `worker.log` in `data_dir`; `settings` are environment variables."""
+    with _child(["app.cli", "worker", "--data-dir", str(data_dir)], data_dir / "worker.log", settings) as child:
+        yield child
+
+
+@contextmanager
 def _child(
     command: list[str], log_path: Path, settings: Mapping[str, str] | None = None
 ) -> Iterator["subprocess.Popen[bytes]"]:

@@ -347,8 +347,8 @@ async def test_an_engine_that_stops_in_mid_training_is_away_and_did_not_fail() -
                 return Reply(body={"id": "model-1", "entity": "e", "run_id": None, **request})
             if "trajectory_groups" in request:
                 return Reply(body={"id": "job-1"})
-            data = {"error_message": "as scripted", "code": code}
-            return Reply(body={"data": [{"id": "event-1", "type": "training_failed", "data": data}]})
+            event = {"id": "event-1", "type": "training_failed", "data": {"error_message": "as scripted", "code": code}}
+            return Reply(body={"data": [event], "reproducible": True, "reason": "as scripted"})
 
         async with scripted_chat(script) as server:
             backend = await connect(server.url, "key")
