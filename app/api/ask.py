@@ -5,15 +5,13 @@ from fastapi import APIRouter
 from app.api.dependencies import CurrentCaller, CurrentService
 from app.api.engine import CurrentModels
 from app.operations import ask as asking
-from app.schemas import runs as schemas
+from app.schemas.ask import AskOut, AskRequest, InvokeOut, InvokeRequest
 
 router = APIRouter(tags=["ask"])
 
 
 @router.post("/ask")
-async def ask(
-    service: CurrentService, models: CurrentModels, caller: CurrentCaller, request: schemas.AskRequest
-) -> schemas.AskOut:
+async def ask(service: CurrentService, models: CurrentModels, caller: CurrentCaller, request: AskRequest) -> AskOut:
     """Give a trained agent one task, such as a question to answer or a prospect to write to, and wait for the result.
 
     The agent is the best checkpoint of a run, one of its other checkpoints, or any model by name.
@@ -23,11 +21,11 @@ async def ask(
 
 @router.post("/invoke")
 async def invoke(
-    service: CurrentService, models: CurrentModels, caller: CurrentCaller, request: schemas.InvokeRequest
-) -> schemas.InvokeOut:
+    service: CurrentService, models: CurrentModels, caller: CurrentCaller, request: InvokeRequest
+) -> InvokeOut:
     """Answer a question in the request format of ZenML deployments.
 
     The newest trained agent answers, or the base model if none has been trained yet.
     """
     answer = await asking.invoke(service, models, request.parameters, caller)
-    return schemas.InvokeOut.model_validate(answer, from_attributes=True)
+    return InvokeOut.model_validate(answer, from_attributes=True)

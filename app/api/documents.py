@@ -17,7 +17,7 @@ from app.domain.stored_request import Choice
 from app.errors import InvalidRequest, NotFound
 from app.runs import documents
 from app.runs.documents import Kind, NewDocument, UnknownDocument
-from app.schemas import runs as schemas
+from app.schemas.documents import GraphRequest, GraphStored, ScenariosRequest, ScenariosStored
 from environment.registry import UnknownEnvironment
 from environment.sales_email.graph import parse_graph
 
@@ -27,11 +27,11 @@ Hash = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of th
 
 
 @router.post("/graphs", status_code=201)
-async def store_graph(sessions: CurrentSessions, caller: CurrentCaller, request: GraphBody) -> schemas.GraphStored:
+async def store_graph(sessions: CurrentSessions, caller: CurrentCaller, request: GraphBody) -> GraphStored:
     """Store a knowledge graph for `sales_email`, to pass to learn-loops by its hash. Storing it again has no effect."""
     new = await asyncio.to_thread(_checked_graph, caller, request)
     await _save(sessions, new)
-    return schemas.GraphStored(**new.reference, links={"self": f"/graphs/{new.reference['sha256']}"})
+    return GraphStored(**new.reference, links={"self": f"/graphs/{new.reference['sha256']}"})
 
 
 @router.get("/graphs/{sha256}")
@@ -43,7 +43,7 @@ async def get_graph(sessions: CurrentSessions, caller: CurrentCaller, sha256: Ha
 @router.post("/scenarios", status_code=201)
 async def store_scenarios(
     sessions: CurrentSessions, settings: CurrentSettings, caller: CurrentCaller, request: ScenariosBody
-) -> schemas.ScenariosStored:
+) -> ScenariosStored:
     """Store scenarios for an environment, to pass to learn-loops by their hash.
 
     A `graph` is only used to check the scenarios; it is not stored.
@@ -55,7 +55,7 @@ async def store_scenarios(
         raise InvalidRequest(("body", error.kind), str(error)) from error
     new = await asyncio.to_thread(_checked_scenarios, caller, environment, settings.data_dir)
     await _save(sessions, new)
-    return schemas.ScenariosStored(**new.reference, links={"self": f"/scenarios/{new.reference['sha256']}"})
+    return ScenariosStored(**new.reference, links={"self": f"/scenarios/{new.reference['sha256']}"})
 
 
 @router.get("/scenarios/{sha256}")
@@ -74,7 +74,7 @@ async def get_run_graph(store: CurrentStore, sessions: CurrentSessions, run_id: 
     return await _stored(sessions, run.model_project, "graph", sha256)
 
 
-def _checked_graph(caller: Caller, request: schemas.GraphRequest) -> NewDocument:
+def _checked_graph(caller: Caller, request: GraphRequest) -> NewDocument:
     try:
         parse_graph(request.graph)
         return documents.document(caller.namespace, "graph", request.graph)
@@ -82,7 +82,7 @@ def _checked_graph(caller: Caller, request: schemas.GraphRequest) -> NewDocument
         raise InvalidRequest(("body", "graph"), str(error)) from error
 
 
-def _config(request: schemas.ScenariosRequest) -> dict[str, Any]:
+def _config(request: ScenariosRequest) -> dict[str, Any]:
     graph = {} if request.graph is None else {"graph": request.graph}
     return {"scenarios": request.scenarios, **graph}
 

@@ -20,8 +20,7 @@ from app.errors import DATABASE_DOWN, NotFound, Unauthorized
 from app.events.feed import EventFeed, parsed
 from app.events.progress import Moved
 from app.runs.store import RunStore
-from app.schemas import runs as schemas
-from app.schemas.base import ResponseModel
+from app.schemas.base import Page, ResponseModel
 
 router = APIRouter(tags=["events"])
 _STREAM = "text/event-stream"
@@ -45,7 +44,7 @@ class EventOut(ResponseModel):
 
 @router.get(
     "/runs/{run_id}/events",
-    response_model=schemas.Page[EventOut],
+    response_model=Page[EventOut],
     responses={
         200: {"content": {_STREAM: {}}},
         204: {"description": "The run has ended; nothing is left to send"},

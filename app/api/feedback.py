@@ -13,7 +13,7 @@ from app.api.dependencies import (
 )
 from app.api.presentation import page
 from app.feedback import evidence, store
-from app.schemas import runs as schemas
+from app.schemas.base import Page
 from app.schemas.feedback import (
     EmailFeedbackOut,
     FeedbackBatch,
@@ -52,7 +52,7 @@ async def take_feedback(sessions: CurrentSessions, caller: CurrentCaller, reques
 @router.get("/runs/{run_id}/feedback")
 async def list_feedback(
     queries: CurrentQueries, sessions: CurrentSessions, run_id: RunId, cursor: IdCursor = None, limit: Limit = 50
-) -> schemas.Page[FeedbackOut]:
+) -> Page[FeedbackOut]:
     """List the feedback events on a run's emails, most recently received first.
 
     Events whose source is `simulator` come from the market simulator.
@@ -74,7 +74,7 @@ async def list_feedback(
 @router.get("/runs/{run_id}/feedback/emails")
 async def list_emails_with_feedback(
     queries: CurrentQueries, sessions: CurrentSessions, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50
-) -> schemas.Page[EmailFeedbackOut]:
+) -> Page[EmailFeedbackOut]:
     """List a run's emails that have feedback, each with the sum of its feedback."""
     await queries.require_run(run_id)
     after = -1 if cursor is None else int(cursor)

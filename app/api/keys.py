@@ -13,8 +13,7 @@ from app.auth.keys import Keys
 from app.auth.scopes import Scope
 from app.db.tables import ApiKey
 from app.errors import Forbidden, InvalidRequest
-from app.schemas import runs as schemas
-from app.schemas.base import RequestBody, ResponseModel
+from app.schemas.base import Name, Page, RequestBody, ResponseModel
 
 router = APIRouter(tags=["keys"])
 KeyId = Annotated[str, Path(pattern=r"^[0-9A-HJKMNP-TV-Z]{26}$")]
@@ -23,7 +22,7 @@ KeyId = Annotated[str, Path(pattern=r"^[0-9A-HJKMNP-TV-Z]{26}$")]
 class KeyRequest(RequestBody):
     """An API key to create."""
 
-    project: schemas.Name | Literal["*"] | None = None
+    project: Name | Literal["*"] | None = None
     """The project that the key gives access to; `*` for all. Default: the project of the key that is used."""
     name: str = Field(min_length=1, max_length=100)
     """What the key is for, for people to read."""
@@ -73,7 +72,7 @@ async def create_key(sessions: CurrentSessions, caller: CurrentCaller, request: 
 @router.get("/keys")
 async def list_keys(
     sessions: CurrentSessions, caller: CurrentCaller, cursor: IdCursor = None, limit: Limit = 50
-) -> schemas.Page[KeyOut]:
+) -> Page[KeyOut]:
     """List API keys, newest first, including revoked and expired ones."""
     found = await Keys(sessions).list(caller, before=cursor, limit=limit + 1)
     return page(found, limit, _shown, lambda row: row.id)

@@ -12,7 +12,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, SkipValidation, ValidationError
 
-from app.schemas import runs as schemas
+from app.schemas.documents import GraphRequest, ScenariosRequest
+from app.schemas.run_request import UNION_TAGS, LearnLoopRequest
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -61,22 +62,22 @@ def _checked(model: type[_Model], body: object) -> _Model:
 
 
 def _place(loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    return ("body", *(part for part in loc if part not in schemas.UNION_TAGS))
+    return ("body", *(part for part in loc if part not in UNION_TAGS))
 
 
 # FastAPI calls what is no coroutine on a thread; what it passes here is still the plain JSON.
-def _learn_loop(body: SkipValidation[schemas.LearnLoopRequest]) -> schemas.LearnLoopRequest:
-    return _checked(schemas.LearnLoopRequest, body)
+def _learn_loop(body: SkipValidation[LearnLoopRequest]) -> LearnLoopRequest:
+    return _checked(LearnLoopRequest, body)
 
 
-def _graph(body: SkipValidation[schemas.GraphRequest]) -> schemas.GraphRequest:
-    return _checked(schemas.GraphRequest, body)
+def _graph(body: SkipValidation[GraphRequest]) -> GraphRequest:
+    return _checked(GraphRequest, body)
 
 
-def _scenarios(body: SkipValidation[schemas.ScenariosRequest]) -> schemas.ScenariosRequest:
-    return _checked(schemas.ScenariosRequest, body)
+def _scenarios(body: SkipValidation[ScenariosRequest]) -> ScenariosRequest:
+    return _checked(ScenariosRequest, body)
 
 
-LearnLoopBody = Annotated[schemas.LearnLoopRequest, Depends(_learn_loop)]
-GraphBody = Annotated[schemas.GraphRequest, Depends(_graph)]
-ScenariosBody = Annotated[schemas.ScenariosRequest, Depends(_scenarios)]
+LearnLoopBody = Annotated[LearnLoopRequest, Depends(_learn_loop)]
+GraphBody = Annotated[GraphRequest, Depends(_graph)]
+ScenariosBody = Annotated[ScenariosRequest, Depends(_scenarios)]

@@ -20,8 +20,7 @@ from app.model_registry.checkpoints import Checkpoints
 from app.model_registry.listing import listed
 from app.model_registry.promotions import Promotions
 from app.model_registry.pushes.targets import Target, hub_target, s3_target
-from app.schemas.base import RequestPart, ResponseModel
-from app.schemas.runs import Name
+from app.schemas.base import Name, RequestPart, ResponseModel
 from training.model_name import ModelName
 
 router = APIRouter(tags=["models"])

@@ -7,7 +7,7 @@ from app.auth.caller import Caller
 from app.auth.scopes import route_path
 from app.auth.tenancy import OWNED, RUN, KnownRuns, require
 from app.errors import Forbidden
-from app.schemas.runs import LearnLoopRequest
+from app.schemas.run_request import LearnLoopRequest
 
 
 async def own_only(request: Request, sessions: CurrentSessions, caller: CurrentCaller) -> None:

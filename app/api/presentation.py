@@ -12,8 +12,9 @@ from app.results.showcase import showcase_email, shows_email
 from app.runs.ledger import Totals
 from app.runs.queries import RunFigures, ShownIteration
 from app.runs.queue_position import QueuePosition
-from app.schemas import runs as schemas
+from app.schemas.base import Page
 from app.schemas.results import LedgerTotals, NodeScores
+from app.schemas.runs import IterationOut, LearnLoopAccepted, Rewards, RunBrief, RunOut, RunWebhookCreated
 from app.webhooks.endpoints import NewEndpoint
 
 Source = TypeVar("Source")
@@ -22,35 +23,33 @@ Shown = TypeVar("Shown")
 
 def page(
     found: Sequence[Source], limit: int, show: Callable[[Source], Shown], cursor: Callable[[Source], str | int]
-) -> schemas.Page[Shown]:
+) -> Page[Shown]:
     """A page of at most `limit` items; `found` has one more if there is a next page."""
     shown = found[:limit]
     next_cursor = str(cursor(shown[-1])) if len(found) > limit else None
-    return schemas.Page(items=[show(item) for item in shown], next_cursor=next_cursor)
+    return Page(items=[show(item) for item in shown], next_cursor=next_cursor)
 
 
-def accepted(run_id: str, endpoints: Sequence[NewEndpoint] = ()) -> schemas.LearnLoopAccepted:
+def accepted(run_id: str, endpoints: Sequence[NewEndpoint] = ()) -> LearnLoopAccepted:
     """The response to a request that created a run and its webhook endpoints."""
-    return schemas.LearnLoopAccepted(
+    return LearnLoopAccepted(
         run_id=run_id,
         status=RunStatus.QUEUED,
         results_path=results_path(run_id),
         links=run_links(run_id),
-        webhooks=[
-            schemas.RunWebhookCreated(id=each.row.id, url=each.row.url, secret=each.secret) for each in endpoints
-        ],
+        webhooks=[RunWebhookCreated(id=each.row.id, url=each.row.url, secret=each.secret) for each in endpoints],
     )
 
 
-def run_brief(run: Run) -> schemas.RunBrief:
+def run_brief(run: Run) -> RunBrief:
     """A run in a list."""
-    return schemas.RunBrief.model_validate(_brief(run))
+    return RunBrief.model_validate(_brief(run))
 
 
-def run_whole(figures: RunFigures, queue: QueuePosition | None) -> schemas.RunOut:
+def run_whole(figures: RunFigures, queue: QueuePosition | None) -> RunOut:
     """A run with its figures and its position in the queue."""
     run = figures.run
-    return schemas.RunOut.model_validate(
+    return RunOut.model_validate(
         _brief(run)
         | {
             "queue": None if queue is None else asdict(queue),
@@ -89,10 +88,10 @@ def ledger_totals(sums: Totals) -> LedgerTotals:
     )
 
 
-def iteration(shown: ShownIteration) -> schemas.IterationOut:
+def iteration(shown: ShownIteration) -> IterationOut:
     """One iteration with all its figures."""
     row, showcase = shown
-    return schemas.IterationOut(
+    return IterationOut(
         **_curve_point(vars(row)),
         best_step=row.best_step,
         failed_rollouts=row.failed_rollouts,
@@ -149,5 +148,5 @@ def _parent(run: Run) -> dict[str, Any] | None:
 
 def _curve_point(row: Mapping[str, Any]) -> dict[str, Any]:
     names = ("mean", "median", "min", "max", "count")
-    rewards = schemas.Rewards(**{name: row[f"reward_{name}"] for name in names})
+    rewards = Rewards(**{name: row[f"reward_{name}"] for name in names})
     return {name: row[name] for name in ("iteration", "step", "success", "malformed")} | {"rewards": rewards}

@@ -21,7 +21,7 @@ from app.api.presentation import node_scores, page
 from app.operations.verify_run import verify
 from app.results.documents import Results, content_type
 from app.results.files import results_folder, sizes
-from app.schemas import runs as schemas
+from app.schemas.base import Page
 from app.schemas.results import JudgeCallOut, NodeScores, ResultItem, RunResults, Verification
 
 router = APIRouter(tags=["results"])
@@ -78,7 +78,7 @@ async def list_judge_calls(
     iteration: Iteration = None,
     cursor: NumberCursor = None,
     limit: Limit = 50,
-) -> schemas.Page[JudgeCallOut]:
+) -> Page[JudgeCallOut]:
     """List the verdicts of judge models in a run, with what each cost."""
     await queries.require_run(run_id)
     after = -1 if cursor is None else int(cursor)

@@ -24,7 +24,9 @@ from app.api.start import saved_reply
 from app.domain.run_state import RunStatus
 from app.operations.delete_run import remove
 from app.operations.fork_run import fork
-from app.schemas import runs as schemas
+from app.schemas.base import Page
+from app.schemas.run_request import ForkRequest, ResumeRequest
+from app.schemas.runs import Accepted, CheckpointOut, IterationOut, LearnLoopAccepted, RunBrief, RunOut
 from app.worker.runner import Runner
 
 router = APIRouter(tags=["runs"])
@@ -38,20 +40,20 @@ async def list_runs(
     status: Annotated[RunStatus | None, Query()] = None,
     cursor: IdCursor = None,
     limit: Limit = 50,
-) -> schemas.Page[schemas.RunBrief]:
+) -> Page[RunBrief]:
     """List runs, newest first."""
     found = await queries.runs(status=status, before=cursor, limit=limit + 1, project=caller.project)
     return presentation.page(found, limit, presentation.run_brief, lambda run: run.id)
 
 
-@router.get("/runs/{run_id}", response_model=schemas.RunOut)
+@router.get("/runs/{run_id}", response_model=RunOut)
 async def get_run(documents: CurrentRunDocuments, run_id: RunId) -> Response:
     """Get a run: status, progress, learning curve, held-out figures, best checkpoint, cost, error."""
     return Response(await documents.get(run_id), media_type="application/json")
 
 
 @router.delete("/runs/{run_id}")
-async def delete_run(service: CurrentService, run_id: RunId) -> schemas.RunBrief:
+async def delete_run(service: CurrentService, run_id: RunId) -> RunBrief:
     """Delete a run that has ended, with everything that belongs to it, and return what it was.
 
     Its model is deleted too, unless another run needs it.
@@ -62,7 +64,7 @@ async def delete_run(service: CurrentService, run_id: RunId) -> schemas.RunBrief
 @router.get("/runs/{run_id}/iterations")
 async def list_iterations(
     queries: CurrentQueries, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50
-) -> schemas.Page[schemas.IterationOut]:
+) -> Page[IterationOut]:
     """List a run's iterations in order, with all figures."""
     await queries.require_run(run_id)
     found = await queries.iterations(run_id, after=_after(cursor), limit=limit + 1)
@@ -72,30 +74,26 @@ async def list_iterations(
 @router.get("/runs/{run_id}/checkpoints")
 async def list_checkpoints(
     queries: CurrentQueries, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50
-) -> schemas.Page[schemas.CheckpointOut]:
+) -> Page[CheckpointOut]:
     """List a run's checkpoints, ordered by step."""
     await queries.require_run(run_id)
     found = await queries.checkpoints(run_id, after=_after(cursor), limit=limit + 1)
     return presentation.page(
         found,
         limit,
-        lambda row: schemas.CheckpointOut.model_validate(row, from_attributes=True),
+        lambda row: CheckpointOut.model_validate(row, from_attributes=True),
         lambda row: row.step,
     )
 
 
 @router.post("/runs/{run_id}/cancel", status_code=202)
-async def cancel_run(
-    runner: CurrentRunner, store: CurrentStore, caller: CurrentCaller, run_id: RunId
-) -> schemas.Accepted:
+async def cancel_run(runner: CurrentRunner, store: CurrentStore, caller: CurrentCaller, run_id: RunId) -> Accepted:
     """Cancel a run permanently. Poll the run: its status is `cancelled` once all its work has stopped."""
     return _moved(runner, run_id, await store.cancel(run_id, caller.actor))
 
 
 @router.post("/runs/{run_id}/pause", status_code=202)
-async def pause_run(
-    runner: CurrentRunner, store: CurrentStore, caller: CurrentCaller, run_id: RunId
-) -> schemas.Accepted:
+async def pause_run(runner: CurrentRunner, store: CurrentStore, caller: CurrentCaller, run_id: RunId) -> Accepted:
     """Pause a run. Finished work is kept; its status is `paused` once all its work has stopped."""
     return _moved(runner, run_id, await store.pause(run_id, caller.actor))
 
@@ -106,35 +104,33 @@ async def resume_run(
     store: CurrentStore,
     caller: CurrentCaller,
     run_id: RunId,
-    request: schemas.ResumeRequest | None = None,
-) -> schemas.Accepted:
+    request: ResumeRequest | None = None,
+) -> Accepted:
     """Resume a paused run where it stopped. If its budget is used up, give a higher one."""
     budget = request.budget.model_dump(exclude_unset=True) if request and request.budget else None
     return _moved(runner, run_id, await store.resume(run_id, caller.actor, budget))
 
 
 @router.post("/runs/{run_id}/retry", status_code=202)
-async def retry_run(
-    runner: CurrentRunner, store: CurrentStore, caller: CurrentCaller, run_id: RunId
-) -> schemas.Accepted:
+async def retry_run(runner: CurrentRunner, store: CurrentStore, caller: CurrentCaller, run_id: RunId) -> Accepted:
     """Retry a failed run. It continues after the last work that was saved."""
     return _moved(runner, run_id, await store.retry(run_id, caller.actor))
 
 
 @router.post("/runs/{run_id}/fork", status_code=202)
 async def fork_run(
-    starter: CurrentStarter, caller: CurrentCaller, run_id: RunId, request: schemas.ForkRequest | None = None
-) -> schemas.LearnLoopAccepted:
+    starter: CurrentStarter, caller: CurrentCaller, run_id: RunId, request: ForkRequest | None = None
+) -> LearnLoopAccepted:
     """Start a new run from a checkpoint of this one. Fields that are not given are taken from this run's request."""
-    request = request or schemas.ForkRequest()
+    request = request or ForkRequest()
     new_id = str(ULID())
     save = saved_reply(new_id, has_webhooks=bool(request.webhooks))
     return presentation.accepted(new_id, await fork(starter, new_id, run_id, request, caller.actor, save))
 
 
-def _moved(runner: Runner, run_id: str, status: RunStatus) -> schemas.Accepted:
+def _moved(runner: Runner, run_id: str, status: RunStatus) -> Accepted:
     runner.nudge(run_id)
-    return schemas.Accepted(run_id=run_id, status=status, results_path=results_path(run_id), links=run_links(run_id))
+    return Accepted(run_id=run_id, status=status, results_path=results_path(run_id), links=run_links(run_id))
 
 
 def _after(cursor: str | None) -> int:

@@ -11,15 +11,13 @@ from app.api.ownership import in_project
 from app.api.presentation import accepted
 from app.http import idempotency
 from app.operations.start_run import InTransaction
-from app.schemas import runs as schemas
+from app.schemas.runs import LearnLoopAccepted
 
 router = APIRouter(tags=["runs"], route_class=BigBodyRoute)
 
 
 @router.post("/learn-loop", status_code=202)
-async def post_learn_loop(
-    starter: CurrentStarter, caller: CurrentCaller, request: LearnLoopBody
-) -> schemas.LearnLoopAccepted:
+async def post_learn_loop(starter: CurrentStarter, caller: CurrentCaller, request: LearnLoopBody) -> LearnLoopAccepted:
     """Start a learn-loop in the background. Follow its progress at the returned links."""
     run_id = str(ULID())
     save = saved_reply(run_id, has_webhooks=bool(request.webhooks))

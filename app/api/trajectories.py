@@ -6,7 +6,8 @@ from fastapi import APIRouter, Query
 
 from app.api.dependencies import CurrentQueries, Limit, NumberCursor, RunId, ScenarioId, TrajectoryId
 from app.api.presentation import page
-from app.schemas import runs as schemas
+from app.schemas.base import Page
+from app.schemas.trajectories import Kind, Mode, Split, TrajectoryBrief, TrajectoryOut
 
 router = APIRouter(tags=["trajectories"])
 
@@ -17,12 +18,12 @@ async def list_trajectories(
     run_id: RunId,
     iteration: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
     scenario_id: ScenarioId = None,
-    split: schemas.Split | None = None,
-    mode: schemas.Mode | None = None,
-    kind: schemas.Kind | None = None,
+    split: Split | None = None,
+    mode: Mode | None = None,
+    kind: Kind | None = None,
     cursor: NumberCursor = None,
     limit: Limit = 50,
-) -> schemas.Page[schemas.TrajectoryBrief]:
+) -> Page[TrajectoryBrief]:
     """List the trajectories of a run in the order in which they were saved, without messages."""
     await queries.require_run(run_id)
     found = await queries.trajectories(
@@ -38,13 +39,13 @@ async def list_trajectories(
     return page(
         found,
         limit,
-        lambda row: schemas.TrajectoryBrief.model_validate(row, from_attributes=True),
+        lambda row: TrajectoryBrief.model_validate(row, from_attributes=True),
         lambda row: row.seq,
     )
 
 
 @router.get("/trajectories/{trajectory_id}")
-async def get_trajectory(queries: CurrentQueries, trajectory_id: TrajectoryId) -> schemas.TrajectoryOut:
+async def get_trajectory(queries: CurrentQueries, trajectory_id: TrajectoryId) -> TrajectoryOut:
     """Get a trajectory: messages, tool calls, score with explanation, parts of the reward, token counts."""
     row = await queries.trajectory(trajectory_id)
-    return schemas.TrajectoryOut.model_validate(row, from_attributes=True)
+    return TrajectoryOut.model_validate(row, from_attributes=True)

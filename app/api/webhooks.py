@@ -18,7 +18,7 @@ from app.auth.tenancy import RUN, require
 from app.db.tables import WebhookEndpoint
 from app.domain.delivery_state import DeliveryState
 from app.errors import Forbidden
-from app.schemas import runs as schemas
+from app.schemas.base import Page
 from app.schemas.webhooks import (
     AttemptOut,
     DeliveryBrief,
@@ -70,7 +70,7 @@ async def list_webhooks(
     run_id: RunFilter = None,
     cursor: IdCursor = None,
     limit: Limit = 50,
-) -> schemas.Page[EndpointOut]:
+) -> Page[EndpointOut]:
     """List webhook endpoints, newest first."""
     found = await endpoints.listed(project=caller.project, run_id=run_id, before=cursor, limit=limit + 1)
     return page(found, limit, _endpoint, lambda row: row.id)
@@ -133,7 +133,7 @@ async def list_deliveries(
     state: Annotated[DeliveryState | None, Query()] = None,
     cursor: NumberCursor = None,
     limit: Limit = 50,
-) -> schemas.Page[DeliveryBrief]:
+) -> Page[DeliveryBrief]:
     """List the deliveries to a webhook endpoint, newest first."""
     before = None if cursor is None else int(cursor)
     found = await deliveries.listed(id, state=state, before=before, limit=limit + 1)

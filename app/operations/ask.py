@@ -17,7 +17,8 @@ from app.errors import BadGateway, InvalidRequest, NotFound
 from app.model_registry.resolver import ModelResolver, of_run
 from app.runs.configuration import make_environment
 from app.runs.documents import UnknownDocument, resolve_references
-from app.schemas.runs import AskOut, AskRequest, EnvironmentChoice, InvokeParameters
+from app.schemas.ask import AskOut, AskRequest, InvokeParameters
+from app.schemas.run_request import EnvironmentChoice
 from app.service import Service
 from app.worker.save_iteration import rollout_row
 from environment.base import Environment, Json, Reflective, Scenario

@@ -12,7 +12,7 @@ from app.domain.run_state import Verb
 from app.errors import Conflict, InvalidRequest, NotFound
 from app.operations.start_run import InTransaction, Parent, RunStarter
 from app.runs.store import require_verb
-from app.schemas.runs import ForkRequest, LearnLoopRequest
+from app.schemas.run_request import ForkRequest, LearnLoopRequest
 from app.webhooks.endpoints import NewEndpoint
 from training.model_name import ModelName
 

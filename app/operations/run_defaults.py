@@ -3,7 +3,7 @@
 from typing import Any
 
 from app.errors import InvalidRequest
-from app.schemas.runs import Judges, LearnLoopRequest
+from app.schemas.run_request import Judges, LearnLoopRequest
 from app.settings import Settings
 
 _ON_A_GRAPH = "sales_email"

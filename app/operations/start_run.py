@@ -26,7 +26,7 @@ from app.runs.documents import NewDocument, UnknownDocument
 from app.runs.queries import RunQueries
 from app.runs.resume_point import INHERITED, begin_with
 from app.runs.store import RunStore
-from app.schemas.runs import LearnLoopRequest
+from app.schemas.run_request import LearnLoopRequest
 from app.settings import Settings
 from app.webhooks.endpoints import Endpoints, NewEndpoint
 from app.worker.judge_services import judge_model

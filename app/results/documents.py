@@ -20,7 +20,7 @@ from app.domain.run_state import RunStatus
 from app.errors import NotFound
 from app.results.parquet import TrajectoryTable
 from app.results.showcase import showcase_email
-from app.schemas.runs import TrajectoryOut
+from app.schemas.trajectories import TrajectoryOut
 
 FINAL_EMAIL = "final_email.json"
 _EMAIL, _NODE_SCORES, _REWARDS = "email.json", "node_scores.json", "rewards.json"

@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from app.db.json_text import StorableText
 from app.db.tables import Trajectory
-from app.schemas.runs import TrajectoryOut
+from app.schemas.trajectories import TrajectoryOut
 
 if TYPE_CHECKING:  # importing pyarrow takes a while
     import pyarrow as pa  # type: ignore[import-untyped]

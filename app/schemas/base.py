@@ -1,10 +1,15 @@
 """What request and response bodies have in common. A field's docstring is its description in the OpenAPI file."""
 
-from typing import Any
+from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from app.db.json_text import flaw
+from app.domain.names import NAME_PATTERN
+
+Json = Any
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+Item = TypeVar("Item")
 
 
 class ResponseModel(BaseModel):
@@ -26,3 +31,11 @@ class RequestBody(RequestPart):
         if (why := flaw(value)) is not None:
             raise ValueError(why)
         return value
+
+
+class Page(ResponseModel, Generic[Item]):
+    """One page of a list."""
+
+    items: list[Item]
+    next_cursor: str | None
+    """Pass it as `cursor` to get the next page; null on the last page."""

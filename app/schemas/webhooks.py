@@ -6,8 +6,8 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from app.domain.delivery_state import DeliveryState
-from app.schemas.base import RequestBody, ResponseModel
-from app.schemas.runs import Name, WebhookEvents, WebhookUrl
+from app.schemas.base import Name, RequestBody, ResponseModel
+from app.schemas.run_request import WebhookEvents, WebhookUrl
 
 MAX_OVERLAP_HOURS = 72
 

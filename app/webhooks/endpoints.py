@@ -12,7 +12,7 @@ from ulid import ULID
 from app.db.session import Sessions
 from app.db.tables import Run, WebhookEndpoint
 from app.errors import Conflict, InvalidRequest, NotFound
-from app.schemas.runs import RunWebhook
+from app.schemas.run_request import RunWebhook
 from app.schemas.webhooks import EndpointChange, EndpointRequest
 from app.security.address_guard import AddressGuard, AddressRefused
 from app.security.secret_box import SecretBox

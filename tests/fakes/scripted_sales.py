@@ -5,8 +5,11 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from app.schemas.ask import AskOut, Email
+from app.schemas.base import Page
 from app.schemas.results import NodeScores
-from app.schemas.runs import AskOut, Email, Page, RunOut, TrajectoryBrief
+from app.schemas.runs import RunOut
+from app.schemas.trajectories import TrajectoryBrief
 from environment.sales_email.environment import SalesEmail
 from environment.sales_email.scenarios import home_world
 from tests.fakes.scripted_service import RUN_ID, STARTED, ScriptedService

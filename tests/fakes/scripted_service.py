@@ -17,22 +17,22 @@ from fastapi import FastAPI
 
 from app import errors
 from app.domain.run_state import RunStatus
+from app.schemas.ask import AskOut
+from app.schemas.base import Page
+from app.schemas.run_request import LearnLoopRequest
 from app.schemas.runs import (
     Accepted,
-    AskOut,
     BestCheckpoint,
     EvaluationOut,
     IterationFigures,
-    LearnLoopRequest,
     ModelOut,
-    Page,
     Progress,
     Rewards,
     RunBrief,
     RunOut,
     Tokens,
-    TrajectoryBrief,
 )
+from app.schemas.trajectories import TrajectoryBrief
 
 RUN_ID = "01KAJ3M7F5T2V8Q9X0C4D6E8GA"
 STARTED = datetime(2026, 11, 21, 9, tzinfo=UTC)

@@ -12,7 +12,7 @@ from ulid import ULID
 
 from app.db.session import Sessions
 from app.db.tables import Checkpoint, Evaluation, Iteration, LedgerEntry, Run, WebhookDelivery
-from app.schemas import runs as schemas
+from app.schemas.runs import RunOut
 from tests.fakes.stored_request import stored_request
 from tests.integration.app.keyed import OPERATOR_KEY, Keyed, bearer, keyed
 
@@ -145,7 +145,7 @@ async def test_the_document_is_what_is_stored(data_dir: Path, database_url: str)
     async with _service_with(data_dir, database_url, 3) as (service, (run_id,)):
         reply = await service.client.get(f"/runs/{run_id}", headers=bearer(OPERATOR_KEY))
         assert reply.headers["content-type"] == "application/json"
-        run = schemas.RunOut.model_validate_json(reply.text)
+        run = RunOut.model_validate_json(reply.text)
         assert run.model_dump(mode="json") == reply.json()
         assert [point.iteration for point in run.iterations] == [0, 1, 2, 3]
         point = run.iterations[3]

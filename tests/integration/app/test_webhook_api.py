@@ -13,7 +13,7 @@ from standardwebhooks import Webhook
 
 from app.db.tables import WebhookDelivery
 from app.domain.event_types import EventType
-from app.schemas.runs import RunWebhook
+from app.schemas.run_request import RunWebhook
 from app.security.secret_box import secret_box
 from app.webhooks.frontend import keep_frontend_endpoint
 from app.webhooks.sender import FRONTEND_ID

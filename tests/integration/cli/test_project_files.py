@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from app.cli.run_request import read_run_file
-from app.schemas.runs import LearnLoopRequest
+from app.schemas.run_request import LearnLoopRequest
 from app.settings import Settings, load_settings
 
 ROOT = Path(__file__).parents[3]

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from app.domain.stored_request import Budget, KeptCheckpoints, StoredRequest
 from app.operations.run_defaults import with_defaults
-from app.schemas.runs import LearnLoopRequest
+from app.schemas.run_request import LearnLoopRequest
 from app.settings import load_settings
 from tests.fakes.stored_request import stored_request
 from training.types import EvaluationConfig, RunConfig
