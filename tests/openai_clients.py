@@ -21,6 +21,9 @@ SEARCH: Any = {
 }
 ARGUMENTS = {"keywords": ["kickoff"]}
 
+NO_JSON = (b'{"a": NaN}', b'{"a": [-Infinity]}', b'{"a": 1e999}', b'{"a": "\\ud800"}', b'{"\\udfff": 1}')
+"""Bodies that Python reads nevertheless."""
+
 
 def use_sync_client(base_url: str, api_key: str, model: str) -> None:
     """OpenAI's blocking client: whole and streamed replies, choices, logprobs, stops, tools, models, errors.

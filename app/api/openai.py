@@ -1,6 +1,5 @@
 """`/v1`: the models of this service for any OpenAI client. docs/models.md describes their names."""
 
-import json
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -9,6 +8,7 @@ from app.api.dependencies import CurrentCaller, CurrentService
 from app.api.engine import CurrentEngine, CurrentModels, CurrentProxy
 from app.errors import InvalidRequest
 from app.model_registry.listing import listed, one
+from training import strict_json
 
 router = APIRouter(prefix="/v1", include_in_schema=False)
 """Not in our OpenAPI file: the protocol and its errors are OpenAI's."""
@@ -53,8 +53,8 @@ async def retrieve_model(
 
 def _object(raw: bytes) -> dict[str, Json]:
     try:
-        body = json.loads(raw)
-    except (ValueError, RecursionError) as error:
+        body = strict_json.loads(raw)
+    except ValueError as error:
         raise BadBody(("body",), f"The body is not valid JSON: {error}") from None
     if not isinstance(body, dict):
         raise BadBody(("body",), "The body must be a JSON object.")

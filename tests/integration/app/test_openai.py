@@ -18,7 +18,7 @@ from tests.fakes.engine_process import EngineProcess
 from tests.integration.app.keyed import bearer, keyed
 from tests.integration.app.model_stage import CALLER, ModelStage, engine_http, model_stage
 from tests.integration.engine.training_client import create_model
-from tests.openai_clients import MESSAGES, use_langchain, use_sync_client
+from tests.openai_clients import MESSAGES, NO_JSON, use_langchain, use_sync_client
 
 
 async def _promote(stage: ModelStage, name: str, step: int, model: str = CALLER) -> None:
@@ -134,12 +134,11 @@ async def test_bad_requests(stage: ModelStage) -> None:
         return error
 
     chat = "/v1/chat/completions"
-    for content in (b"", b"{", b"[]", b"null", b"\xff", b"[" * 100_000):
+    for content in (b"", b"{", b"[]", b"null", b"\xff", b"[" * 100_000, *NO_JSON):
         await refused("POST", chat, 400, "The body", content=content)
     no_names: tuple[Any, ...] = (None, 3, ["mail"], {})
     for model in no_names:
         assert (await refused("POST", chat, 400, "model must be", json={"model": model}))["param"] == "model"
-    await refused("POST", chat, 404, "There is no model", content=b'{"model": "mail/\\ud800"}')
     assert (await refused("POST", chat, 400, "messages", json={"model": CALLER}))["param"] == "messages"
     await refused("POST", chat, 413, "at most", content=b"x" * 1_000_001)
     await refused("GET", chat, 405, "GET is not allowed for")

@@ -4,10 +4,16 @@ import asyncio
 import json
 from typing import Any, cast
 
+import httpx
 import openai
 import pytest
-from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
+from openai.types.chat import (
+    ChatCompletion,
+    ChatCompletionMessageFunctionToolCall,
+    ChatCompletionMessageParam,
+)
 
+from tests.integration.engine.training_client import taught_caller
 from tests.openai_clients import MESSAGES, SEARCH
 
 
@@ -78,6 +84,35 @@ async def test_temperature_zero_is_greedy_and_needs_no_seed(client: openai.Async
         for _ in range(2)
     ]
     assert _ids(replies[0]) == _ids(replies[1])
+
+
+@pytest.mark.parametrize("cut", [{"top_k": 1}, {"min_p": 1.0}])
+async def test_top_k_and_min_p_are_honoured(client: openai.AsyncOpenAI, cut: dict[str, float]) -> None:
+    asked: Any = {"model": "tiny", "messages": MESSAGES, "max_tokens": 8, "logprobs": True}
+    greedy = await client.chat.completions.create(**asked, temperature=0)
+    assert _ids(await client.chat.completions.create(**asked, temperature=2.0, seed=7, extra_body=cut)) == _ids(greedy)
+    none: Any = {"top_k": -1, "min_p": 0}
+    free = await client.chat.completions.create(**asked, seed=7)
+    assert _ids(await client.chat.completions.create(**asked, seed=7, extra_body=none)) == _ids(free) != _ids(greedy)
+
+
+async def test_what_changes_no_reply_is_accepted(client: openai.AsyncOpenAI) -> None:
+    asks_for_nothing = {"repetition_penalty": 1.0, "min_tokens": 0, "guided_json": None, "some_new_field": None}
+    completion = await client.chat.completions.create(
+        model="tiny",
+        messages=MESSAGES,
+        max_tokens=2,
+        user="me",
+        store=True,
+        metadata={"a": "b"},
+        service_tier="auto",
+        prompt_cache_key="k",
+        safety_identifier="s",
+        frequency_penalty=0,
+        parallel_tool_calls=True,
+        extra_body=asks_for_nothing,
+    )
+    assert completion.choices
 
 
 async def test_a_stream_says_the_same_as_a_whole_reply(client: openai.AsyncOpenAI) -> None:
@@ -168,6 +203,35 @@ async def test_tool_calls(client: openai.AsyncOpenAI, caller: str) -> None:
     assert second.usage is not None
     assert second.usage.prompt_tokens_details is not None
     assert (second.usage.prompt_tokens_details.cached_tokens or 0) > 40
+
+
+async def test_without_parallel_calls_the_reply_ends_with_the_first(
+    client: openai.AsyncOpenAI, http: httpx.AsyncClient
+) -> None:
+    model = await taught_caller(http, "eager", calls=2)
+    request: Any = {"model": model, "messages": MESSAGES, "tools": [SEARCH], "temperature": 0, "max_tokens": 120}
+    both = (await client.chat.completions.create(**request)).choices[0].message.tool_calls
+    assert both is not None
+    assert len(both) == 2
+    single = await client.chat.completions.create(**request, parallel_tool_calls=False)
+    assert single.choices[0].finish_reason == "tool_calls"
+    assert single.choices[0].message.tool_calls is not None
+    [call] = single.choices[0].message.tool_calls
+    assert isinstance(call, ChatCompletionMessageFunctionToolCall)
+    assert json.loads(call.function.arguments) == {"keywords": ["kickoff"]}
+    answer = {"role": "tool", "tool_call_id": call.id, "content": "m41"}
+    messages = [*MESSAGES, single.choices[0].message.model_dump(exclude_none=True), answer]
+    second = await client.chat.completions.create(**{**request, "messages": messages, "max_tokens": 1})
+    assert single.usage is not None
+    assert second.usage is not None
+    assert second.usage.prompt_tokens_details is not None
+    cached = second.usage.prompt_tokens_details.cached_tokens or 0
+    assert cached >= single.usage.prompt_tokens + single.usage.completion_tokens - 1
+    chunks = [
+        chunk.choices[0]
+        async for chunk in await client.chat.completions.create(**request, stream=True, parallel_tool_calls=False)
+    ]
+    assert [len(choice.delta.tool_calls) for choice in chunks if choice.delta.tool_calls] == [1]
 
 
 async def test_without_tools_a_call_is_text(client: openai.AsyncOpenAI, caller: str) -> None:

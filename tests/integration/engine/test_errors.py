@@ -8,6 +8,7 @@ import pytest
 
 from tests.fakes.engine_process import EngineProcess
 from tests.integration.engine.training_client import create_model, sampled_group, submit
+from tests.openai_clients import NO_JSON
 
 USER = {"role": "user", "content": "When?"}
 
@@ -31,6 +32,8 @@ BAD_COMPLETIONS: list[tuple[dict[str, Any], int, str, str]] = [
     ({"temperature": "hot"}, 400, "invalid_value", "temperature"),
     ({"top_p": 0}, 400, "invalid_value", "top_p"),
     ({"top_p": 1.1}, 400, "invalid_value", "top_p"),
+    ({"top_k": -2}, 400, "invalid_value", "top_k"),
+    ({"min_p": 1.1}, 400, "invalid_value", "min_p"),
     ({"max_tokens": 0}, 400, "invalid_value", "max_tokens"),
     ({"n": 0}, 400, "invalid_value", "n:"),
     ({"n": 100_000}, 400, "invalid_value", "n:"),
@@ -41,6 +44,11 @@ BAD_COMPLETIONS: list[tuple[dict[str, Any], int, str, str]] = [
     ({"logprobs": True, "top_logprobs": 21}, 400, "invalid_value", "top_logprobs"),
     ({"response_format": {"type": "json_object"}}, 400, "unsupported_parameter", "response_format is not supported"),
     ({"frequency_penalty": 1}, 400, "unsupported_parameter", "frequency_penalty is not supported"),
+    ({"repetition_penalty": 1.2}, 400, "unsupported_parameter", "repetition_penalty is not supported"),
+    ({"best_of": 4}, 400, "unsupported_parameter", "best_of is not supported"),
+    ({"guided_json": {"type": "object"}}, 400, "unsupported_parameter", "guided_json is not supported"),
+    ({"reasoning_effort": "high"}, 400, "unsupported_parameter", "reasoning_effort is not supported"),
+    ({"tempertature": 0}, 400, "unsupported_parameter", "tempertature is not supported"),
     ({"tools": {}}, 400, "invalid_value", "tools"),
     ({"tools": [{"type": "function"}]}, 400, "invalid_value", "tool 0"),
     ({"tools": [_tool(), _tool()]}, 400, "invalid_value", "two tools"),
@@ -72,7 +80,7 @@ async def test_bad_completions(
     _error(await http.post("/chat/completions", json=body), status, code, text)
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b"null", b'{"model": NaN', b"[" * 100_000])
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b"null", b'{"model": NaN', b"[" * 100_000, *NO_JSON])
 @pytest.mark.parametrize("path", ["/chat/completions", "/preview/models", "/preview/training-jobs"])
 async def test_what_is_not_a_json_object(http: httpx.AsyncClient, path: str, body: bytes) -> None:
     response = await http.post(path, content=body)

@@ -76,15 +76,18 @@ async def train(http: httpx.AsyncClient, model_id: str, groups: list[Json], **fi
     return data
 
 
-async def taught_caller(http: httpx.AsyncClient, name: str, project: str = "test") -> str:
-    """A model that calls SEARCH with ARGUMENTS whenever it is offered, at step 1; its full name."""
+async def taught_caller(http: httpx.AsyncClient, name: str, project: str = "test", *, calls: int = 1) -> str:
+    """A model that calls SEARCH with ARGUMENTS, `calls` times in a reply, whenever it is offered; its full name.
+
+    It is at step 1.
+    """
     full_name = f"{project}/{name}"
     if full_name in {model["id"] for model in (await http.get("/models")).raise_for_status().json()["data"]}:
         return full_name
     model = await create_model(http, name, project=project)
     function = {"name": "search_inbox", "arguments": json.dumps(ARGUMENTS)}
-    call = {"id": "c1", "type": "function", "function": function}
-    example = {"messages": [*MESSAGES, {"role": "assistant", "content": "", "tool_calls": [call]}], "tools": [SEARCH]}
+    made = [{"id": f"c{number}", "type": "function", "function": function} for number in range(calls)]
+    example = {"messages": [*MESSAGES, {"role": "assistant", "content": "", "tool_calls": made}], "tools": [SEARCH]}
     body = {
         "model_id": model["id"],
         "training_data": [example] * 60,

@@ -97,6 +97,8 @@ def mixed_requests(count: int) -> list[SampleRequest]:
             seed=index,
             temperature=generator.choice([0.0, 0.7, 1.0, 1.0]),
             top_p=generator.choice([1.0, 1.0, 0.8]),
+            top_k=generator.choice([0, 0, 5]),
+            min_p=generator.choice([0.0, 0.0, 0.1]),
             stop_ids=frozenset(generator.sample(range(320), generator.choice([0, 1, 8]))),
             top_logprobs=generator.choice([0, 0, 2]),
         )
@@ -331,6 +333,9 @@ def test_dropped_and_unknown_weights(weights: Weights) -> None:
         {"top_p": 0.0},
         {"top_p": 1.1},
         {"top_p": float("nan")},
+        {"top_k": -1},
+        {"min_p": 1.1},
+        {"min_p": float("nan")},
         {"top_logprobs": -1},
         {"stop": ("",)},
     ],

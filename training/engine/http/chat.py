@@ -14,7 +14,15 @@ import structlog
 from training.engine.compute import Compute
 from training.engine.http.chat_request import ChatRequest
 from training.engine.http.errors import api_error
-from training.engine.http.replies import TOOL_CALL_MARK, TokenTexts, choice, finish_reason, token_logprobs, usage
+from training.engine.http.replies import (
+    TOOL_CALL_END,
+    TOOL_CALL_MARK,
+    TokenTexts,
+    choice,
+    finish_reason,
+    token_logprobs,
+    usage,
+)
 from training.engine.http.sampled_turns import SampledTurns
 from training.engine.http.text_stream import TextStream
 from training.engine.registry.model_record import Target
@@ -154,8 +162,10 @@ class Chat:
                 max_tokens=request.max_completion_tokens or request.max_tokens or _UNLIMITED,
                 temperature=1.0 if request.temperature is None else request.temperature,
                 top_p=1.0 if request.top_p is None else request.top_p,
+                top_k=max(request.top_k or 0, 0),
+                min_p=request.min_p or 0.0,
                 seed=None if request.seed is None else request.seed + index,
-                stop=tuple(request.stop),
+                stop=(*request.stop, TOOL_CALL_END) if request.only_one_call else tuple(request.stop),
                 stop_ids=tokenizer.stop_ids,
                 top_logprobs=request.top_logprobs or 0,
             )

@@ -14,18 +14,46 @@ _ROLES = ("system", "user", "assistant", "tool")
 _TYPES = {"string", "number", "integer", "boolean", "object", "array", "null"}
 
 _UNSUPPORTED: Mapping[str, tuple[Json, ...]] = {
-    # Parameters that would change the reply, and the values of theirs that ask for nothing.
-    "frequency_penalty": (None, 0),
-    "presence_penalty": (None, 0),
-    "logit_bias": (None, {}),
-    "response_format": (None, {"type": "text"}),
-    "functions": (None, []),
-    "function_call": (None, "none", "auto"),
-    "modalities": (None, ["text"]),
-    "audio": (None,),
-    "prediction": (None,),
-    "web_search_options": (None,),
+    # Parameters that would change the reply, of OpenAI, vLLM and SGLang, and the values of theirs that ask for nothing.
+    "response_format": ({"type": "text"},),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "length_penalty": (1,),
+    "logit_bias": ({},),
+    "best_of": (1,),
+    "use_beam_search": (False,),
+    "min_tokens": (0,),
+    "stop_token_ids": ([],),
+    "bad_words": ([],),
+    "ignore_eos": (False,),
+    "include_stop_str_in_output": (False,),
+    "skip_special_tokens": (True,),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "echo": (False,),
+    "chat_template_kwargs": ({},),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (True,),
+    "reasoning_effort": ("none",),
+    "verbosity": ("medium",),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "modalities": (["text"],),
 }
+_NO_EFFECT = frozenset(
+    {
+        "metadata",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+    }
+)
+"""Parameters of OpenAI about billing, storage and caches: they change no reply, so they are accepted."""
 
 
 def _plain_messages(value: Json) -> list[dict[str, Json]]:
@@ -153,8 +181,8 @@ class StreamOptions(BaseModel):
 
 
 class ChatRequest(BaseModel):
-    """A chat completion request. Unknown fields are ignored, as OpenAI's clients send many; fields that would change
-    the reply and are not supported are refused."""
+    """A chat completion request. A parameter that is neither honoured nor without effect is refused by its name, unless
+    its value asks for nothing."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -164,6 +192,9 @@ class ChatRequest(BaseModel):
     tool_choice: Literal["none", "auto", "required"] | dict[str, Json] | None = None
     temperature: float | None = Field(default=None, ge=0, le=100)
     top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=-1, lt=2**31)
+    """0 and -1 mean no limit, as in vLLM."""
+    min_p: float | None = Field(default=None, ge=0, le=1)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
@@ -175,12 +206,16 @@ class ChatRequest(BaseModel):
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    parallel_tool_calls: bool | None = None
+    """False: the reply ends with its first tool call."""
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_unsupported(cls, value: Json) -> Json:
-        for name, harmless in _UNSUPPORTED.items():
-            if isinstance(value, dict) and value.get(name) not in harmless:
+        for name, given in value.items() if isinstance(value, dict) else ():
+            if given is None or name in cls.model_fields or name in _NO_EFFECT:
+                continue
+            if given not in _UNSUPPORTED.get(name, ()):
                 raise _fault(name, f"{name} is not supported", code="unsupported_parameter")
         return value
 
@@ -202,3 +237,8 @@ class ChatRequest(BaseModel):
     def offered_tools(self) -> list[dict[str, Json]] | None:
         """The tools that the model is shown: with tool_choice none it must not call any, so it is told of none."""
         return None if self.tool_choice == "none" else self.tools
+
+    @property
+    def only_one_call(self) -> bool:
+        """Whether the reply ends with its first tool call."""
+        return self.parallel_tool_calls is False and self.offered_tools is not None

@@ -1,6 +1,5 @@
 """What the HTTP API has in common: errors in OpenAI's form, and request bodies as checked JSON."""
 
-import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -8,6 +7,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from training import strict_json
 from training.engine.compute import EngineStopped, ModelDeleted
 from training.engine.engine import StepConflict
 from training.engine.http.jobs import UnknownEvent, UnknownJob
@@ -90,8 +90,8 @@ async def read_body(request: Request, schema: type[M], max_bytes: int) -> M:
     """The request's JSON body as `schema`. Raises ApiError: 413, or 400 with the field at fault as `param`."""
     raw = await _read_bytes(request, max_bytes)
     try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError) as error:
+        value = strict_json.loads(raw)
+    except ValueError as error:
         raise ApiError(400, f"the body is not JSON: {error}", code="bad_json") from None
     if not isinstance(value, dict):
         raise ApiError(400, "the body must be a JSON object", code="bad_json")

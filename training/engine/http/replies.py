@@ -12,6 +12,7 @@ from training.engine.tokens import ChatTokenizer
 Json = Any
 
 TOOL_CALL_MARK = "<tool_call>"
+TOOL_CALL_END = "</tool_call>"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -77,9 +78,13 @@ def reply_message(
 
 
 def reply_text(tokenizer: ChatTokenizer, sample: Sample) -> str:
-    """The sample's text without its stop token and without the stop string that ended it."""
+    """The sample's text without its stop token and without the stop string that ended it.
+
+    The end of a tool call is part of the call, where the reply was to end with the first one.
+    """
     text = tokenizer.decode(sample.ids)
-    return text[: text.index(sample.stop_text)] if sample.stop_text and sample.stop_text in text else text
+    before, stop, _ = text.partition(sample.stop_text) if sample.stop_text else (text, "", "")
+    return before + stop if stop == TOOL_CALL_END else before
 
 
 def choice(

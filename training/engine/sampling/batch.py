@@ -44,6 +44,8 @@ class BatchState:
         self.seeds = np.zeros(rows, dtype=np.uint64)
         self.temperature = np.ones(rows, dtype=np.float32)
         self.top_p = np.ones(rows, dtype=np.float32)
+        self.top_k = np.zeros(rows, dtype=np.int64)
+        self.min_p = np.zeros(rows, dtype=np.float32)
         self.watched = np.zeros(rows, dtype=np.bool_)
         """Rows that are looked at after every token."""
         self.stops = np.full((rows, 1), -1, dtype=np.int64)
@@ -58,6 +60,8 @@ class BatchState:
         self.seeds[row] = request.seed % 2**64
         self.temperature[row] = params.temperature
         self.top_p[row] = params.top_p
+        self.top_k[row] = params.top_k
+        self.min_p[row] = params.min_p
         self.watched[row] = bool(params.top_logprobs or params.stop or request.on_token)
         missing = len(params.stop_ids) - self.stops.shape[1]
         if missing > 0:

@@ -17,6 +17,10 @@ class SampleRequest:
     """0 takes the most likely token each time."""
     top_p: float = 1.0
     """In (0, 1]."""
+    top_k: int = 0
+    """At least 0, which is no limit."""
+    min_p: float = 0.0
+    """In [0, 1]: a token must be at least that many times as likely as the most likely one."""
     seed: int | None = None
     """The same seed gives the same reply; None takes a fresh one, which the Sample names."""
     stop: tuple[str, ...] = ()
@@ -28,8 +32,9 @@ class SampleRequest:
 class Sample:
     """The sampled tokens, the stop token included if one was sampled.
 
-    `logprobs` are the model's own log-softmax at each token in float32, whatever temperature and top_p were: they are
-    those of the sampled distribution exactly when both are 1. `top` has per token the most likely (id, logprob) pairs.
+    `logprobs` are the model's own log-softmax at each token in float32, whatever temperature, top_p, top_k and min_p
+    were: they are those of the sampled distribution exactly when all of these have their defaults. `top` has per token
+    the most likely (id, logprob) pairs.
     """
 
     ids: list[int]

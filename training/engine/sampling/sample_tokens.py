@@ -1,4 +1,6 @@
-"""Which token comes next: temperature, top-p, and randomness that belongs to the request, not to the batch."""
+"""Which token comes next: temperature, cuts, and randomness that belongs to the request, not to the batch."""
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,17 +23,21 @@ def sample_tokens(
     logits: torch.Tensor,
     temperature: npt.NDArray[np.float32],
     top_p: npt.NDArray[np.float32],
+    top_k: npt.NDArray[np.int64],
+    min_p: npt.NDArray[np.float32],
     uniform: npt.NDArray[np.float32],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One token id per row and the log-softmax of the logits, [M] and [M, vocab].
 
     `logits` are [M, vocab] float32, the rest is [M]. A temperature of 0 takes the most likely token; else the token is
-    the inverse distribution function of softmax(logits / temperature) at `uniform`. `top_p` below 1 keeps the most
-    likely tokens whose probabilities sum to at least that, and always one. The log-probabilities are the model's own:
-    neither temperature nor top-p changes them. A row's result does not depend on the other rows.
+    the inverse distribution function of softmax(logits / temperature) at `uniform`, after three cuts, each of which
+    keeps at least one token. `min_p` above 0 keeps the tokens that are at least that many times as likely as the most
+    likely one, `top_k` above 0 at most so many of the most likely ones. `top_p` below 1 keeps of these the most likely
+    ones whose probabilities sum to at least that. The log-probabilities are the model's own: none of this changes
+    them. A row's result does not depend on the other rows.
     """
 
-    def column(values: npt.NDArray[np.float32]) -> torch.Tensor:
+    def column(values: npt.NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(values).to(logits.device)[:, None]
 
     logprobs = torch.log_softmax(logits, dim=-1)
@@ -40,6 +46,10 @@ def sample_tokens(
         return logits.argmax(dim=-1), logprobs
     divided = logits if (temperature == 1).all() else logits / column(np.where(greedy, np.float32(1), temperature))
     probabilities = torch.softmax(divided, dim=-1)
+    limited = np.flatnonzero(((top_k > 0) | (min_p > 0)) & ~greedy)
+    if len(limited):
+        most = np.where(top_k > 0, top_k, logits.shape[1])
+        probabilities[limited] = _likeliest(probabilities[limited], column(most[limited]), column(min_p[limited]))
     cut = np.flatnonzero((top_p < 1) & ~greedy)
     if len(cut):
         probabilities[cut] = _nucleus(probabilities[cut], column(top_p[cut]))
@@ -50,6 +60,13 @@ def sample_tokens(
     if greedy.any():
         ids = torch.where(torch.from_numpy(greedy).to(ids.device), logits.argmax(dim=-1), ids)
     return ids, logprobs
+
+
+def _likeliest(probabilities: torch.Tensor, most: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
+    ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
+    rank = torch.arange(ordered.shape[-1], device=ordered.device)
+    kept = ordered * ((rank < most) & (ordered >= min_p * ordered[:, :1]))
+    return torch.zeros_like(probabilities).scatter_(-1, order, kept / kept.sum(dim=-1, keepdim=True))
 
 
 def _nucleus(probabilities: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:

@@ -152,6 +152,10 @@ def _check(request: SampleRequest, scheduler: Scheduler) -> None:
         raise ValueError(f"temperature must be a number from 0 up, not {request.temperature}")
     if not 0.0 < request.top_p <= 1.0:
         raise ValueError(f"top_p must lie in (0, 1], not {request.top_p}")
+    if not 0 <= request.top_k < 2**31:
+        raise ValueError(f"top_k must be 0 (no limit) or more, not {request.top_k}")
+    if not 0.0 <= request.min_p <= 1.0:
+        raise ValueError(f"min_p must lie in [0, 1], not {request.min_p}")
     if request.top_logprobs < 0:
         raise ValueError(f"top_logprobs must not be negative, not {request.top_logprobs}")
     if request.stop and (not scheduler.can_decode or not all(request.stop)):

@@ -249,7 +249,8 @@ class Scheduler:
         if len(active) < count:
             logits = logits[torch.from_numpy(active).to(device)]
         uniform = uniforms(state.seeds[active], state.produced[active].astype(np.uint64))
-        chosen, logprobs = sample_tokens(logits, state.temperature[active], state.top_p[active], uniform)
+        cuts = state.top_p[active], state.top_k[active], state.min_p[active]
+        chosen, logprobs = sample_tokens(logits, state.temperature[active], *cuts, uniform)
         ids = chosen.cpu().numpy()
         values = logprobs.gather(1, chosen[:, None])[:, 0].cpu().numpy()
 
