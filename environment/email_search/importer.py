@@ -13,6 +13,7 @@ from environment.email_search.inbox import Email, InboxError, write_inbox
 from environment.email_search.mail_files import BrokenMail, RawMail, raw_mails
 from environment.email_search.mail_ids import MailIds
 from environment.email_search.mail_message import DecodedMail, NotAMail, decode_mail
+from environment.email_search.mime_parts import MailRefused
 
 
 class MailSourceError(Exception):
@@ -90,7 +91,7 @@ def _emails(sources: Sequence[Path], ids: MailIds, report: ImportReport) -> Iter
             continue
         try:
             mail = decode_mail(raw.data, raw.envelope)
-        except NotAMail as error:
+        except (NotAMail, MailRefused) as error:
             report.broken.append(_broken(raw, str(error)))
             continue
         except Exception as error:  # whatever a hostile mail finds in Python's parser

@@ -10,7 +10,7 @@ import re
 import stat
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from gzip import GzipFile
 from pathlib import Path
 
@@ -18,10 +18,12 @@ MAX_MAIL_BYTES = 32_000_000
 """Of a longer mail the rest (attachments, as a rule) is left out."""
 
 _CHUNK = 65_536
-_FROM_LINE = re.compile(rb"From (?=.*\d:\d\d)(?=.*\b\d{4}\b)")
+_BLOCK = 1_000_000
+_FIRST_SEPARATOR = re.compile(rb"(?<=\n)(From [^\n]*+)")
+_SEPARATOR = re.compile(rb"\n[ \t\r\f\v]*+\n(From (?=[^\n]*\d:\d\d)(?=[^\n]*\b\d{4}\b)[^\n]{0,394}+)(?=\n|\Z)")
 _GIT_PATCH = re.compile(rb"From [0-9a-f]{40,64} Mon Sep 17 00:00:00 2001")
-_MAX_FROM_LINE = 400
-_ESCAPED_FROM = re.compile(rb">+From ")
+_MAX_ENVELOPE = 400
+_ESCAPE = re.compile(rb"(?<=\n)>(?=>*+From )")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,44 +113,85 @@ def _mails_of_mbox(path: Path, stream: io.BufferedReader) -> Iterator[RawMail]:
     The first line of a `git format-patch` file looks like one too. It splits a file that begins with it;
     elsewhere it is a patch in a mail.
     """
-    number, start, envelope = 0, 0, ""
-    lines: list[bytes] = []
-    size, offset, cut = 0, 0, False
-    line_start, after_blank, patches = True, True, False
-    # A bounded readline: a line may be as long as the file.
-    while line := stream.readline(_CHUNK):
-        length = len(line)
-        if not number:
-            patches = _GIT_PATCH.match(line) is not None
-        if line_start and after_blank and _is_from_line(line, first=not number, patches=patches):
-            if number:
-                yield RawMail(_shown(path), number, start, b"".join(lines), envelope, cut)
-            number, start, envelope = number + 1, offset, _envelope(line)
-            lines, size, cut = [], 0, False
-        elif number:
-            if line_start and _ESCAPED_FROM.match(line):
-                line = line[1:]
-            cut = cut or size + length > MAX_MAIL_BYTES
-            if not cut:
-                lines.append(line)
-                size += length
-        after_blank = line_start and not line.strip()
-        line_start = line.endswith(b"\n")
-        offset += length
-    if number:
-        yield RawMail(_shown(path), number, start, b"".join(lines), envelope, cut)
+    mail: _OpenMail | None = None
+    offset, before, patches = 0, b"\n\n", False
+    for block in _blocks(stream):
+        text = before + block
+        position = len(before)
+        for line, start, end in _separators(text, first=mail is None):
+            if mail is None:
+                patches = _GIT_PATCH.match(line) is not None
+            elif patches or not _GIT_PATCH.match(line):
+                mail.add(text, position, start)
+                yield mail.whole(path)
+            else:
+                continue
+            number = 1 if mail is None else mail.number + 1
+            mail, position = _OpenMail(number, offset + start - len(before), _envelope(line)), end
+        if mail is not None:
+            mail.add(text, position, len(text))
+        offset += len(block)
+        before = _ending(text)
+    if mail is not None:
+        yield mail.whole(path)
 
 
-def _is_from_line(line: bytes, first: bool, patches: bool) -> bool:
-    if first:  # what else could it be
-        return line.startswith(b"From ")
-    if len(line) > _MAX_FROM_LINE or not _FROM_LINE.match(line):
-        return False
-    return patches or not _GIT_PATCH.match(line)
+def _blocks(stream: io.BufferedReader) -> Iterator[bytes]:
+    """Whole lines, unless one is very long: a line may be as long as the file."""
+    while block := stream.read1(_BLOCK):
+        try:
+            rest = b"" if block.endswith(b"\n") else stream.readline(_CHUNK)
+        except (EOFError, zlib.error, OSError):  # what was read before the damage is good
+            yield block
+            raise
+        yield block + rest
+
+
+def _separators(text: bytes, *, first: bool) -> Iterator[tuple[bytes, int, int]]:
+    """The separator lines of a block, each with its start and with the start of the line after it."""
+    position = 0
+    if first:  # whatever it looks like: what else could it be
+        found = _FIRST_SEPARATOR.search(text)
+        if found is None:
+            return
+        yield found[1], found.start(1), found.end() + 1
+        position = found.end()
+    for found in _SEPARATOR.finditer(text, position):
+        yield found[1], found.start(1), found.end() + 1
+
+
+def _ending(text: bytes) -> bytes:
+    """What is to be known of a block to read the next one: whether it ends with a line, and with a blank one."""
+    if not text.endswith(b"\n"):
+        return b"x"
+    blank = not text[text.rfind(b"\n", 0, len(text) - 1) + 1 :].strip()
+    return b"\n\n" if blank else b"x\n"
+
+
+@dataclass(slots=True)
+class _OpenMail:
+    """A mail of an mbox whose end is not reached yet."""
+
+    number: int
+    offset: int
+    envelope: str
+    data: bytearray = field(default_factory=bytearray)
+    cut: bool = False
+
+    def add(self, text: bytes, start: int, end: int) -> None:
+        """A piece of it; `text` has at least a byte before `start`, which tells whether a line begins there."""
+        if self.cut or start >= end:
+            return
+        self.data += _ESCAPE.sub(b"", text[start - 1 : end])[1:]
+        self.cut = len(self.data) > MAX_MAIL_BYTES
+        del self.data[MAX_MAIL_BYTES:]
+
+    def whole(self, path: Path) -> RawMail:
+        return RawMail(_shown(path), self.number, self.offset, bytes(self.data), self.envelope, self.cut)
 
 
 def _envelope(line: bytes) -> str:
-    return line[:_MAX_FROM_LINE].decode("ascii", "surrogateescape").removeprefix("From ").strip()
+    return line[:_MAX_ENVELOPE].decode("ascii", "surrogateescape").removeprefix("From ").strip()
 
 
 def _shown(path: Path) -> str:

@@ -4,20 +4,15 @@ import re
 from dataclasses import dataclass, replace
 from datetime import datetime
 from email.message import Message
-from email.parser import BytesParser
-from email.policy import compat32
 
 from environment.email_search.html_text import html_to_text
 from environment.email_search.mail_headers import header_text, mailboxes, moment
 from environment.email_search.mail_text import clean_text, decode_bytes
+from environment.email_search.mime_parts import MailParts, Part
 
 MAX_BODY_CHARACTERS = 200_000
 _MAX_PART_BYTES = 4 * MAX_BODY_CHARACTERS
 """Of one part, before decoding: the longest charset takes 4 bytes a character."""
-
-_MAX_DEPTH = 50
-_MAX_PARTS = 20_000
-"""A hostile mail of a million parts would take minutes and gigabytes."""
 
 _MESSAGE_ID = re.compile(r"<[^<>\s]+>")
 _CHARSET = re.compile(r"""\bcharset\s*=\s*["']?([^\s"';]+)""", re.IGNORECASE)
@@ -28,7 +23,6 @@ _MAIL_FIELDS = {"from", "sender", "to", "date", "subject", "message-id", "receiv
 """Any of them makes a file a mail."""
 
 _MAX_SUBJECT = 1_000
-_parser = BytesParser(policy=compat32)
 
 
 class NotAMail(Exception):
@@ -64,10 +58,10 @@ class DecodedMail:
 
 
 def decode_mail(raw: bytes, envelope: str = "") -> DecodedMail:
-    """Decode the bytes of a mail; `envelope` is what follows `From ` in an mbox. Raises NotAMail."""
-    parsed = _within_max_parts(raw)
-    message = _parser.parsebytes(parsed)
-    fields = _fields(message)
+    """Decode the bytes of a mail; `envelope` is what follows `From ` in an mbox. Raises NotAMail, MailRefused."""
+    parts = MailParts(raw)
+    whole = parts.top()
+    fields = _fields(whole.header)
     if not _MAIL_FIELDS & fields.keys():
         raise NotAMail("no header field of a mail")
     envelope_sender, _, envelope_date = envelope.partition(" ")
@@ -80,14 +74,14 @@ def decode_mail(raw: bytes, envelope: str = "") -> DecodedMail:
         bcc=mailboxes(fields.get("bcc", ())),
         sent_at=_sent_at(fields, envelope_date),
         subject=header_text(_first(fields, "subject"))[:_MAX_SUBJECT],
-        body=_bounded(_body(message, 0), cut=len(parsed) < len(raw)),
+        body=_bounded(_body(parts, whole)),
     )
 
 
-def _fields(message: Message) -> dict[str, list[str]]:
+def _fields(header: Message) -> dict[str, list[str]]:
     """Raw values by lower-case name, in order."""
     fields: dict[str, list[str]] = {}
-    for name, value in message.raw_items():
+    for name, value in header.raw_items():
         fields.setdefault(name.strip().lower(), []).append(str(value))
     return fields
 
@@ -109,61 +103,45 @@ def _sent_at(fields: dict[str, list[str]], envelope_date: str) -> datetime | Non
     return next(filter(None, (moment(header_text(text)) for text in candidates if text)), None)
 
 
-def _within_max_parts(raw: bytes) -> bytes:
-    """The mail up to the line that could begin one part too many; only such lines begin with two dashes."""
-    if raw.count(b"\n--") <= _MAX_PARTS:
-        return raw
-    end = -1
-    for _ in range(_MAX_PARTS):
-        end = raw.index(b"\n--", end + 1)
-    return raw[:end]
-
-
-def _bounded(body: Body, cut: bool) -> Body:
-    """The body within its bound; `cut` says that something was left out before."""
+def _bounded(body: Body) -> Body:
+    """The body within its bound."""
     text = body.text[:MAX_BODY_CHARACTERS]
-    return replace(body, text=text, truncated=body.truncated or cut or len(text) < len(body.text))
+    return replace(body, text=text, truncated=body.truncated or len(text) < len(body.text))
 
 
-def _body(part: Message, depth: int) -> Body:
+def _body(parts: MailParts, part: Part) -> Body:
     """The text of a part and all below it."""
-    kind = part.get_content_type()
-    if depth > _MAX_DEPTH:
-        return Body(truncated=True)
-    # Asked for undecoded, a text part with a broken charset raises; a list of parts does not.
-    if part.is_multipart():
-        inner = [child for child in part.get_payload() if isinstance(child, Message)]
-        if kind == "message/rfc822" and inner:
-            return _forwarded(inner[0], depth)
-        if part.get_content_maintype() == "message":  # delivery reports: the part before them says it in words
-            return Body(attachments=1)
-        children = [_body(child, depth + 1) for child in inner]
-        return _best(children) if kind == "multipart/alternative" else _joined(children)
-    if kind in _NOT_BODY or part.get_content_maintype() not in ("text", "multipart"):
+    kind, main_kind = part.header.get_content_type(), part.header.get_content_maintype()
+    if main_kind == "message" and kind != "message/rfc822":  # delivery reports: the part before them says it in words
         return Body(attachments=1)
-    if part.get_content_disposition() == "attachment":
+    if inner := parts.inside(part):
+        if kind == "message/rfc822":
+            return _forwarded(parts, inner[0])
+        bodies = [_body(parts, child) for child in inner]
+        return _best(bodies) if kind == "multipart/alternative" else _joined(bodies)
+    if kind in _NOT_BODY or main_kind not in ("text", "multipart"):
         return Body(attachments=1)
-    return _text(part, kind)
+    if part.header.get_content_disposition() == "attachment":
+        return Body(attachments=1)
+    return _text(parts, part, kind)
 
 
-def _text(part: Message, kind: str) -> Body:
-    data = part.get_payload(decode=True)
-    if not isinstance(data, bytes):
-        return Body()
-    declared = _CHARSET.search(header_text(_first(_fields(part), "content-type")))
+def _text(parts: MailParts, part: Part, kind: str) -> Body:
+    data = parts.decoded(part)
+    declared = _CHARSET.search(header_text(_first(_fields(part.header), "content-type")))
     text = decode_bytes(data[:_MAX_PART_BYTES], declared[1] if declared else None)
     html = kind == "text/html"
     text = clean_text(html_to_text(text) if html else text)
     return Body(text, plain=bool(text) and not html, html=bool(text) and html, truncated=len(data) > _MAX_PART_BYTES)
 
 
-def _forwarded(message: Message, depth: int) -> Body:
+def _forwarded(parts: MailParts, mail: Part) -> Body:
     """A mail within a mail, under the lines that say whose it is."""
-    fields = _fields(message)
+    fields = _fields(mail.header)
     lines = [
         f"{name.title()}: {text}" for name in ("from", "date", "subject") if (text := header_text(_first(fields, name)))
     ]
-    inner = _body(message, depth + 1)
+    inner = _body(parts, mail)
     head = Body("\n".join(["Forwarded message", *lines]), plain=inner.plain)
     return _joined([head, inner])
 

@@ -1,18 +1,22 @@
 """Decoding of single mails: headers, charsets, bodies; and that no bytes at all raise."""
 
 from base64 import b64encode
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from email import message_from_bytes
+from email.message import Message
 from email.utils import getaddresses
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.email_search import mail_message
+from environment.email_search import mail_message, mime_parts
 from environment.email_search.html_text import html_to_text
 from environment.email_search.mail_headers import header_text, mailboxes, moment
 from environment.email_search.mail_message import MAX_BODY_CHARACTERS, NotAMail, decode_mail
 from environment.email_search.mail_text import clean_text, decode_bytes
+from environment.email_search.mime_parts import MailParts, MailRefused, Part
 
 
 def mail(body: bytes, *fields: str) -> bytes:
@@ -205,11 +209,37 @@ def test_a_long_body_is_cut() -> None:
     assert not decode_mail(mail(b"x" * MAX_BODY_CHARACTERS)).body.truncated
 
 
-def test_a_mail_of_endless_parts_or_depth_is_bounded() -> None:
-    many = mail(b"--b\n\nx\n" * 100_000, "Content-Type: multipart/mixed; boundary=b")
-    assert decode_mail(many).body.truncated
-    deep = b"From: a@a.example\n" + b"Content-Type: message/rfc822\n\n" * 200 + b"\nbottom"
-    assert decode_mail(deep).body.truncated
+_MIXED = "Content-Type: multipart/mixed; boundary=b"
+
+
+@pytest.mark.parametrize(
+    ("bomb", "limit"),
+    [
+        (mail(b"--b\n\nx\n" * 10_001, _MIXED), "more than 10,000 parts"),
+        (b"From: a@a.example\n" + b"Content-Type: message/rfc822\n\n" * 60, "parts nested more than 50 deep"),
+        (mail(b"x" * 4_000_001), "more than 4,000,000 bytes of text"),
+        (mail(b"=\n" * 2_000_001, "Content-Transfer-Encoding: quoted-printable"), "more than 4,000,000 bytes of text"),
+        (mail(b"--b\n\n" + b"x" * 3_000_000 + b"\n--b\n\n" + b"y" * 3_000_000, _MIXED), "bytes of text"),
+        (mail(b"x", "Content-Type: multipart/mixed; boundary=" + "b" * 201), "a boundary of more than 200 characters"),
+        (mail(b"x", "Content-Type: multipart/mixed" + ";" * 9_000), "a Content-Type of more than 8,000 bytes"),
+        (mail(b"x", *["X: y"] * 200_000), "a header of more than 1,000,000 bytes"),
+    ],
+    ids=["parts", "depth", "text", "encoded", "texts", "boundary", "parameters", "header"],
+)
+def test_a_mail_beyond_a_limit_is_refused(bomb: bytes, limit: str) -> None:
+    with pytest.raises(MailRefused, match=limit):
+        decode_mail(bomb)
+
+
+def test_a_mail_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mime_parts, "MAX_SECONDS", 0.0)
+    with pytest.raises(MailRefused, match="more than 0 s to read"):
+        decode_mail(mail(b"--b\n\nx\n--b--", _MIXED))
+
+
+def test_attachments_count_neither_as_text_nor_as_time() -> None:
+    attached = multipart("mixed", ("text/plain", "see file"), ("application/zip", "x" * 5_000_000))
+    assert decode_mail(attached).body == mail_message.Body("see file", attachments=1, plain=True)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00\x01\x02", b"just some text\n", b"Note: a text file\n\nwith a colon"])
@@ -277,3 +307,55 @@ def test_no_mail_raises(lines: bytes, envelope: str) -> None:
     for text in (decoded.message_id or "", decoded.sender, *decoded.to, decoded.subject, decoded.body.text):
         text.encode("utf-8")
         assert "\x00" not in text
+
+
+_structure = st.lists(
+    st.sampled_from(
+        [
+            b"Content-Type: multipart/mixed; boundary=a",
+            b"Content-Type: multipart/digest; boundary=b",
+            b"Content-Type: message/rfc822",
+            b"Content-Type: text/plain",
+            b"X-Folded: x\n  y",
+            b"",
+            b"--a",
+            b"--a  ",
+            b"--a--",
+            b"--b",
+            b"--b--",
+            b"--ab",
+            b" --a",
+            b"words",
+            b"\r",
+        ]
+    ),
+    max_size=30,
+).map(b"\n".join)
+
+
+@given(_structure)
+def test_parts_are_those_that_the_standard_library_finds(lines: bytes) -> None:
+    parts = MailParts(lines)
+    assert list(_leaves(parts, parts.top(), lines)) == list(_their_leaves(message_from_bytes(lines)))
+
+
+def _leaves(parts: MailParts, part: Part, mail: bytes) -> Iterator[tuple[str, bytes]]:
+    for child in (inner := parts.inside(part)):
+        yield from _leaves(parts, child, mail)
+    text = mail[part.start : part.end].strip()
+    if not inner and text and _is_leaf(part.header):
+        yield part.header.get_content_type(), text
+
+
+def _their_leaves(message: Message) -> Iterator[tuple[str, bytes]]:
+    if message.is_multipart():
+        for child in message.get_payload():
+            assert isinstance(child, Message)
+            yield from _their_leaves(child)
+    elif (text := str(message.get_payload()).encode().strip()) and _is_leaf(message):
+        yield message.get_content_type(), text
+
+
+def _is_leaf(header: Message) -> bool:
+    """A multipart without parts is shown as it came, for what it is worth."""
+    return header.get_content_maintype() not in ("multipart", "message")
