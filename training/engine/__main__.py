@@ -19,6 +19,9 @@ from training.engine.flags import parser
 
 TINY_BASE = Path(__file__).parent / "tiny_base" / "model"
 TINY_NAME = "learnloop/tiny"
+KEEP_ALIVE_S = 60
+"""Longer than clients keep connections (httpx: 5 s): where both give up at the same time, a request is lost, and ART's
+client does not repeat a POST."""
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +81,13 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
         training_data_hosts=options.training_data_host,
     )
     config = uvicorn.Config(
-        app, lifespan="on", access_log=False, log_config=None, timeout_graceful_shutdown=1, server_header=False
+        app,
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=1,
+        server_header=False,
     )
     server = uvicorn.Server(config)
     port = sock.getsockname()[1]

@@ -30,7 +30,15 @@ from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.grpo_step import Progress, grpo_step
 from training.engine.trainer.policy import Policy, load_checkpoint, load_policy
 from training.engine.trainer.sft import Example, SftOptions, sft_step, supervised_sequences
-from training.engine.trainer.trajectories import BadTrajectory, Group, NothingToTrain, TrainSequence, counts, sequences
+from training.engine.trainer.trajectories import (
+    BadTrajectory,
+    Group,
+    NoSampledTokens,
+    NothingToTrain,
+    TrainSequence,
+    counts,
+    sequences,
+)
 from training.engine.weights.llama_cpu import FusedWeights
 from training.engine.weights.weights import Weights, snapshot
 
@@ -224,7 +232,7 @@ class Engine:
     ) -> Training:
         """One GRPO step on the newest checkpoint, committed as the next one.
 
-        Raises UnknownModel, StepConflict, BadTrajectory, NonFiniteGradient, TrainingOutOfMemory or
+        Raises UnknownModel, StepConflict, BadTrajectory, NoSampledTokens, NonFiniteGradient, TrainingOutOfMemory or
         CheckpointNotWritten; after each the model is as it was.
         """
 
@@ -233,8 +241,10 @@ class Engine:
             for item in sequences(groups, tokenizer, scale_rewards=options.scale_rewards):
                 items.append(_fitting(item, policy))
                 yield Progress(0, 0)
-            metrics = yield from grpo_step(policy, items, options, micro_batch_tokens=self._micro_batch_tokens)
             count = counts(groups)
+            if count.groups_with_signal and not count.groups_trainable:
+                raise NoSampledTokens(count.groups_with_signal)
+            metrics = yield from grpo_step(policy, items, options, micro_batch_tokens=self._micro_batch_tokens)
             metrics |= {
                 "num_trajectories": float(count.trajectories),
                 "num_trajectories_trainable": float(count.trajectories_trainable),

@@ -29,7 +29,7 @@ async def rollout(model: Any, question: Question) -> art.Trajectory:
     """One answer."""
     messages: Any = [{"role": "system", "content": "Answer."}, {"role": "user", "content": question.text}]
     completion = await model.openai_client().chat.completions.create(
-        model=model.get_inference_name(), messages=messages, max_completion_tokens=12, logprobs=True
+        model=model.get_inference_name(), messages=messages, max_completion_tokens=12
     )
     choice: Any = completion.choices[0]
     return art.Trajectory(messages_and_choices=[*messages, choice], reward=0.0)

@@ -1,54 +1,24 @@
-"""A script that knows ART and nothing of ours, as a process of its own, against our engine."""
+"""Scripts that know ART and nothing of ours, as processes of their own, against our engine."""
 
-import asyncio
-import json
-import os
-import sys
 from pathlib import Path
-from typing import Any
 
 import httpx
 
-from tests.fakes.engine_process import ROOT, EngineProcess
+from tests.fakes.engine_process import EngineProcess
 from tests.fakes.scripted_judge import KEY, scripted_judge
+from tests.integration.engine.art_process import art_process
+from tests.integration.engine.training_client import create_model
 
-SCRIPT = Path(__file__).with_name("art_script.py")
-
-
-async def _run(engine: EngineProcess, judge_url: str, directory: Path) -> Any:
-    """What the script says at its end. It inherits no keys: nothing is to go to anybody else's service."""
-    environment = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
-    environment |= {
-        "TRAINING_URL": engine.base_url,
-        "TRAINING_KEY": "none",
-        "JUDGE_URL": judge_url,
-        "JUDGE_KEY": KEY,
-        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-        "WANDB_MODE": "disabled",
-    }
-    script = await asyncio.create_subprocess_exec(
-        *(sys.executable, SCRIPT, directory),
-        cwd=ROOT,
-        env=environment,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        said, complained = await script.communicate()
-    finally:
-        if script.returncode is None:
-            script.kill()
-            await script.wait()
-    assert script.returncode == 0, complained.decode()
-    last = next(line for line in said.decode().splitlines() if line.startswith("RESULT "))
-    return json.loads(last.removeprefix("RESULT "))
+TAUGHT = ("art-e", "langgraph", "rebuilt")
+"""The flows whose models have to call a tool."""
 
 
 async def test_an_unmodified_art_script_trains_to_the_end(
     engine: EngineProcess, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
     async with scripted_judge(noise=0.3) as judge:
-        result = await _run(engine, judge.url, tmp_path)
+        urls = {"TRAINING_URL": engine.base_url, "TRAINING_KEY": "none", "JUDGE_URL": judge.url, "JUDGE_KEY": KEY}
+        result = await art_process("art_script.py", tmp_path, urls)
     assert [each["step"] for each in result["trained"]] == [1, 2]
     for each in result["trained"]:
         assert len(each["rewards"]) == 8
@@ -66,3 +36,19 @@ async def test_an_unmodified_art_script_trains_to_the_end(
     # ART keeps trajectories and figures on its own side.
     assert len(list(tmp_path.rglob("trajectories/train/*.parquet"))) == 2
     assert next(tmp_path.rglob("history.jsonl")).read_text().count("train/reward") >= 2
+
+
+async def test_the_flows_of_arts_examples_train(
+    engine: EngineProcess, http: httpx.AsyncClient, caller: str, tmp_path: Path
+) -> None:
+    for name in TAUGHT:
+        await create_model(http, name, project="flows", base_model=f"test/{caller}@1")
+    where = {"TRAINING_URL": engine.base_url, "TRAINING_KEY": "none", "TRAINING_PROJECT": "flows"}
+    flows = await art_process("art_flows.py", tmp_path, where)
+    for name, flow in flows.items():
+        assert (flow["before"], flow["after"]) == (0, 1), name
+        metrics = flow["metrics"]
+        assert metrics["data/step_num_groups_trainable"] == 2, name
+        assert metrics["num_trajectories_trainable"] == 4, name  # of three, the middle reward is the mean
+        assert metrics["data/step_trainer_tokens"] == flow["sampled"], name
+        assert metrics["loss/grad_norm"] > 0, name

@@ -102,6 +102,49 @@ async def test_no_signal_leaves_the_step(http: httpx.AsyncClient) -> None:
     assert (ended["step"], ended["trained"]) == (0, False)
 
 
+async def test_a_job_without_a_sampled_token_fails(http: httpx.AsyncClient) -> None:
+    """Its rewards differ, so somebody expects it to teach something."""
+    model = await create_model(http, "unsampled")
+    group = await sampled_group(http, "unsampled")
+    flat = {"trajectories": [{**trajectory, "reward": 0.3} for trajectory in group["trajectories"]]}
+    for number, trajectory in enumerate(group["trajectories"]):
+        trajectory["messages_and_choices"][1] = {"role": "assistant", "content": f"Never said {number}."}
+    job = (await submit(http, model["id"], [group, group, flat])).json()
+    last = (await events(http, job["id"]))[-1]
+    assert (last["type"], last["data"]["code"]) == ("training_failed", "no_sampled_tokens")
+    assert "the rewards of 2 groups differ" in last["data"]["error_message"]
+    assert (await http.get(f"/preview/models/{model['id']}")).json()["step"] == 0
+
+
+async def test_figures_are_of_what_was_sampled(http: httpx.AsyncClient) -> None:
+    model = await create_model(http, "half")
+    group = await sampled_group(http, "half")
+    unsampled = {
+        "trajectories": [
+            {**each, "messages_and_choices": [{"role": "assistant", "content": "Never said."}]}
+            for each in group["trajectories"]
+        ]
+    }
+    metrics = (await train(http, model["id"], [group, unsampled]))["metrics"]
+    assert (metrics["num_groups_submitted"], metrics["num_groups_trainable"]) == (2, 1)
+    assert metrics["num_trajectories_trainable"] <= len(group["trajectories"])
+
+
+async def test_replies_of_trainable_models_carry_their_tokens(http: httpx.AsyncClient) -> None:
+    await create_model(http, "spoken")
+
+    async def tokens(model: str, **fields: object) -> list[str]:
+        choice = await sample(http, model, seed=1, **fields)
+        return [token["token"] for token in (choice["logprobs"] or {"content": []})["content"]]
+
+    asked = await tokens("spoken")
+    assert asked
+    for name in ("spoken", "test/spoken@0", "wandb-artifact:///local/test/spoken:step0"):
+        assert await tokens(name, logprobs=None) == asked
+    assert await tokens("spoken", logprobs=False) == []
+    assert await tokens("tiny", logprobs=None) == []
+
+
 async def test_jobs_of_a_model_run_in_order_and_a_step_is_trained_once(http: httpx.AsyncClient) -> None:
     model = await create_model(http, "fenced")
     group = await sampled_group(http, "fenced")

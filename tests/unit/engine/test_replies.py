@@ -1,5 +1,6 @@
 """Small parts of a reply: bytes of tokens, streamed text, remembered ids."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from training.engine.http.replies import TokenTexts
 from training.engine.http.sampled_turns import SampledTurns
 from training.engine.http.text_stream import TextStream
 from training.engine.tokens import ChatTokenizer
+from training.engine.trainer.trajectories import Group, read_groups
 
 USER = {"role": "user", "content": "a"}
 
@@ -80,7 +82,7 @@ def test_sampled_ids_are_found_by_the_whole_conversation() -> None:
     turns = SampledTurns()
     exact, conversation = turns.find("model", None, [USER])
     assert exact == {}
-    turns.remember(conversation, {"role": "assistant", "content": "b"}, [1, 2])
+    turns.remember(conversation, {"role": "assistant", "content": "b"}, [1, 2], [-0.5, -1.0])
     said: Any = {"role": "assistant", "content": "b", "refusal": None, "tool_calls": None, "annotations": []}
     assert turns.find("model", None, [USER, said, USER])[0] == {1: (1, 2)}
     others: list[tuple[str, Any, list[Any]]] = [
@@ -95,12 +97,19 @@ def test_sampled_ids_are_found_by_the_whole_conversation() -> None:
 
 def test_calls_are_part_of_what_was_said() -> None:
     turns = SampledTurns()
-    call = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+    call = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"day": "12 May"}'}}
     said = {"role": "assistant", "content": None, "tool_calls": [call]}
-    turns.remember(turns.find("model", None, [USER])[1], said, [7])
+    turns.remember(turns.find("model", None, [USER])[1], said, [7], [-0.5])
     assert turns.find("model", None, [USER, {**said, "content": ""}])[0] == {1: (7,)}
-    other = {**call, "function": {"name": "search", "arguments": "{ }"}}
-    assert turns.find("model", None, [USER, {**said, "tool_calls": [other]}])[0] == {}
+    rewritten = {**call, "function": {"name": "search", "arguments": '{ "day":\n"12 \\u004day" }'}}
+    assert turns.find("model", None, [USER, {**said, "tool_calls": [rewritten]}])[0] == {1: (7,)}
+    for other in (
+        {**call, "id": "c2"},
+        {**call, "function": {"name": "search", "arguments": '{"day": "13 May"}'}},
+        {**call, "function": {"name": "read", "arguments": '{"day": "12 May"}'}},
+        {**call, "function": {"name": "search", "arguments": '{"day": '}},
+    ):
+        assert turns.find("model", None, [USER, {**said, "tool_calls": [other]}])[0] == {}
 
 
 def test_the_oldest_turns_are_forgotten() -> None:
@@ -108,7 +117,95 @@ def test_the_oldest_turns_are_forgotten() -> None:
     asked = [{"role": "user", "content": str(number)} for number in range(3)]
     said = {"role": "assistant", "content": "b"}
     for number in range(2):
-        turns.remember(turns.find("model", None, asked[number : number + 1])[1], said, [number])
+        turns.remember(turns.find("model", None, asked[number : number + 1])[1], said, [number], [-0.5])
     assert turns.find("model", None, [asked[0], said])[0] == {1: (0,)}  # used, so it is younger than the other now
-    turns.remember(turns.find("model", None, asked[2:])[1], said, [2])
+    turns.remember(turns.find("model", None, asked[2:])[1], said, [2], [-0.5])
     assert [bool(turns.find("model", None, [question, said])[0]) for question in asked] == [True, False, True]
+
+
+def test_what_is_remembered_has_a_bound_in_tokens() -> None:
+    turns = SampledTurns(token_capacity=5)
+    asked = [{"role": "user", "content": str(number)} for number in range(3)]
+    said = {"role": "assistant", "content": "b"}
+    for question in asked:
+        for _ in range(2):  # the same again replaces it
+            turns.remember(turns.find("model", None, [question])[1], said, [1, 2], [-0.5, -0.5])
+    assert [bool(turns.find("model", None, [question, said])[0]) for question in asked] == [False, True, True]
+
+
+def test_clients_may_write_a_conversation_in_another_way() -> None:
+    """As litellm, LangChain and pydantic do: parts for text, other fields of tools, a name for the assistant."""
+    function = {"name": "search", "description": "Find mail", "parameters": {"type": "object"}}
+    turns = SampledTurns()
+    asked = [{"role": "system", "content": "Answer."}, USER]
+    _, conversation = turns.find("model", [{"type": "function", "function": function}], asked)
+    turns.remember(conversation, {"role": "assistant", "content": "b"}, [7], [-0.5])
+    parts = [{"type": "text", "text": "Ans"}, {"type": "text", "text": "wer."}]
+    said = {"role": "assistant", "content": "b", "name": "agent"}
+    again: list[Any] = [{"role": "developer", "content": parts}, USER, said]
+    tools = [{"type": "function", "function": {**function, "strict": None}}]
+    assert turns.find("model", tools, again)[0] == {2: (7,)}
+    other = [{"type": "function", "function": {**function, "parameters": {}}}]
+    assert turns.find("model", other, again)[0] == {}
+
+
+def _remembering(*texts: str) -> SampledTurns:
+    """Of the model `model`, with these as its replies to USER; the n-th has the ids n and n."""
+    turns = SampledTurns()
+    for number, text in enumerate(texts):
+        _, conversation = turns.find("model", None, [USER])
+        turns.remember(conversation, {"role": "assistant", "content": text}, [number] * 2, [-0.1, -0.2])
+    return turns
+
+
+def _read(*items: dict[str, Any], histories: Sequence[list[dict[str, Any]]] = ()) -> Group:
+    more = [{"messages_and_choices": history} for history in histories]
+    dump = {"messages_and_choices": [USER, *items], "additional_histories": more, "reward": 1.0}
+    [group] = read_groups([{"trajectories": [dump]}])
+    return group
+
+
+def _choice(text: str, *ids: int) -> dict[str, Any]:
+    content = [{"token": f"token_id:{number}", "logprob": -0.7} for number in ids]
+    message = {"role": "assistant", "content": text}
+    return {"finish_reason": "stop", "message": message, "logprobs": {"content": content} if ids else None}
+
+
+def _message(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+def _trained(turns: SampledTurns, group: Group, scope: str = "model") -> list[dict[int, tuple[int, ...]]]:
+    [[trajectory]] = turns.completed(scope, [group])
+    for conversation in trajectory.conversations:
+        assert {index: len(ids) for index, ids in conversation.exact.items()} == {
+            index: len(logprobs) for index, logprobs in conversation.logprobs.items()
+        }
+    return [dict(conversation.exact) for conversation in trajectory.conversations]
+
+
+def test_a_choice_that_lost_its_tokens_is_found_again() -> None:
+    turns = _remembering("a", "b")
+    group = _read(_choice("b"))
+    assert _trained(turns, group) == [{1: (1, 1)}]
+    [[trajectory]] = turns.completed("model", [group])
+    assert trajectory.conversations[0].logprobs[1] == pytest.approx((-0.1, -0.2))
+    assert _trained(turns, _read(_choice("b", 5, 6, 7))) == [{1: (5, 6, 7)}]  # what it brings counts
+
+
+def test_nothing_is_joined_that_the_model_did_not_say() -> None:
+    turns = _remembering("a")
+    assert _trained(turns, _read(_choice("c"))) == [{}]
+    assert _trained(turns, _read(_choice("a")), scope="another model") == [{}]
+    assert _trained(turns, _read(USER, _choice("a"))) == [{}]  # in another conversation
+    assert _trained(turns, _read(_message("c"))) == [{}]
+
+
+def test_messages_are_trained_on_only_where_a_trajectory_has_no_choice() -> None:
+    turns = _remembering("a")
+    _, conversation = turns.find("model", None, [USER, _message("a"), USER])
+    turns.remember(conversation, _message("z"), [8], [-0.5])
+    assert _trained(turns, _read(_message("a"), USER, _message("z"))) == [{1: (0, 0), 3: (8,)}]
+    assert _trained(turns, _read(_message("a"), USER, _choice("z"))) == [{3: (8,)}]  # the first is context
+    assert _trained(turns, _read(_message("a"), histories=[[USER, _choice("a")]])) == [{}, {1: (0, 0)}]
+    assert _trained(turns, _read(_message("a"), histories=[[USER, _message("a")]])) == [{1: (0, 0)}, {1: (0, 0)}]

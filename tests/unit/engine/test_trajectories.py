@@ -94,8 +94,38 @@ def test_equal_rewards_train_nothing_however_their_mean_is_rounded(tokenizer: Ch
 
 def test_what_can_teach_is_counted() -> None:
     count = counts([_group(0.0, 1.0, 0.5), _group(1.0, 1.0), ()])
-    assert (count.groups, count.groups_trainable) == (3, 1)
+    assert (count.groups, count.groups_with_signal, count.groups_trainable) == (3, 1, 1)
     assert (count.trajectories, count.trajectories_trainable) == (5, 2)
+
+
+def test_rewards_alone_teach_nothing() -> None:
+    """Without a sampled token there is nothing to train on, however much the rewards differ."""
+    dump = _dump(0.0, 1.0)
+    dump[0]["messages_and_choices"][1]["logprobs"] = None
+    [half] = read_groups([{"trajectories": dump}])
+    dump[1]["messages_and_choices"][1]["logprobs"] = None
+    [nothing] = read_groups([{"trajectories": dump}])
+    count = counts([half, nothing])
+    assert (count.groups_with_signal, count.groups_trainable, count.trajectories_trainable) == (2, 1, 1)
+
+
+def test_calls_in_langchains_form_are_read(tokenizer: ChatTokenizer) -> None:
+    """`art.langgraph` passes on messages that a framework rebuilt with calls as LangChain keeps them."""
+    call = {"name": "search", "args": {"words": ["a"]}, "id": "c1", "type": "tool_call"}
+    said = {"role": "assistant", "content": "", "tool_calls": [call]}
+    dump = {"messages_and_choices": [{"role": "user", "content": "a"}, said, _choice([40])]}
+    group = {"trajectories": [{**dump, "reward": reward} for reward in (0.0, 1.0)]}
+    [[conversation], _] = [each.conversations for each in read_groups([group])[0]]
+    [read] = conversation.messages[1]["tool_calls"]
+    assert read == {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"words": ["a"]}'}}
+    assert len(list(sequences(read_groups([group]), tokenizer, scale_rewards=True))) == 2
+
+
+@pytest.mark.parametrize("calls", ["x", [3], [{"id": "c1"}], [{"function": {"name": "f"}}], [{"args": {}}]])
+def test_a_call_has_a_name_and_arguments(calls: Any) -> None:
+    dump = {"messages_and_choices": [{"role": "assistant", "content": "", "tool_calls": calls}], "reward": 1.0}
+    with pytest.raises(BadTrajectory, match=r"messages_and_choices\[0\].*tool.call"):
+        read_groups([{"trajectories": [dump]}])
 
 
 def test_several_sampled_turns_keep_their_order(tokenizer: ChatTokenizer) -> None:

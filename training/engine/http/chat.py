@@ -43,10 +43,15 @@ _Event = tuple[int, int, float] | int
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A request that is ready to be sampled, once for each choice. `conversation` is its digest for SampledTurns."""
+    """A request that is ready to be sampled, once for each choice. `conversation` is its digest for SampledTurns.
+
+    Replies of trainable models carry `logprobs` unless they are refused: ART's scripts do not ask for them, because its
+    own servers always give them, and replies without them cannot be trained on.
+    """
 
     request: ChatRequest
     target: Target
+    logprobs: bool
     tokenizer: ChatTokenizer
     texts: TokenTexts
     prompt: tuple[int, ...]
@@ -63,12 +68,18 @@ class _Prepared:
 class Chat:
     """Answers chat completion requests. Use from the event loop."""
 
-    def __init__(self, registry: Registry, compute: Compute, tokenizer: Callable[[Target], ChatTokenizer]) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        compute: Compute,
+        tokenizer: Callable[[Target], ChatTokenizer],
+        turns: SampledTurns,
+    ) -> None:
         self._registry = registry
         self._compute = compute
         self._tokenizer = tokenizer
         self._texts = lru_cache(32)(TokenTexts)
-        self._turns = SampledTurns()
+        self._turns = turns
 
     async def complete(self, request: ChatRequest) -> dict[str, Json]:
         """A chat completion. Raises what `protocol.api_error` maps; cancelling it cancels its samples."""
@@ -144,8 +155,10 @@ class Chat:
             await _cancel(tasks)
 
     def _choice(self, prepared: _Prepared, index: int, sample: Sample) -> dict[str, Json]:
-        made = choice(prepared.request, prepared.tokenizer, prepared.texts, sample, prepared.prompt, index)
-        self._turns.remember(prepared.conversation, made["message"], sample.ids)
+        made = choice(
+            prepared.request, prepared.tokenizer, prepared.texts, sample, prepared.prompt, index, prepared.logprobs
+        )
+        self._turns.remember(prepared.conversation, made["message"], sample.ids, sample.logprobs)
         return made
 
     def _prepare(self, request: ChatRequest) -> _Prepared:
@@ -174,6 +187,7 @@ class Chat:
         return _Prepared(
             request,
             target,
+            target.model is not None if request.logprobs is None else request.logprobs,
             tokenizer,
             self._texts(tokenizer),
             prompt,
@@ -201,7 +215,7 @@ class _StreamedChoice:
     def token(self, token: int, logprob: float) -> dict[str, Json] | None:
         """The delta that a token makes, if any. Log-probabilities come with their token, before text held back."""
         text = self._text.push(token)
-        if self._prepared.request.logprobs and not self._prepared.request.top_logprobs:
+        if self._prepared.logprobs and not self._prepared.request.top_logprobs:
             sample = Sample([token], [logprob], "stop", 0, 0)
             content = token_logprobs(self._prepared.texts, sample)
             return self._delta({"content": text}, logprobs={"content": content, "refusal": None})

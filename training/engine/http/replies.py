@@ -88,7 +88,13 @@ def reply_text(tokenizer: ChatTokenizer, sample: Sample) -> str:
 
 
 def choice(
-    request: ChatRequest, tokenizer: ChatTokenizer, texts: TokenTexts, sample: Sample, prompt: Sequence[int], index: int
+    request: ChatRequest,
+    tokenizer: ChatTokenizer,
+    texts: TokenTexts,
+    sample: Sample,
+    prompt: Sequence[int],
+    index: int,
+    logprobs: bool,
 ) -> dict[str, Json]:
     """A choice of a chat completion; with logprobs, its tokens are `token_id:N`, which is what training needs."""
     message = reply_message(request, tokenizer, sample, prompt)
@@ -96,7 +102,7 @@ def choice(
         "index": index,
         "message": message,
         "finish_reason": finish_reason(message, sample),
-        "logprobs": {"content": token_logprobs(texts, sample), "refusal": None} if request.logprobs else None,
+        "logprobs": {"content": token_logprobs(texts, sample), "refusal": None} if logprobs else None,
     }
 
 

@@ -1,55 +1,150 @@
-"""Remembers which token ids an assistant message was sampled as.
+"""Remembers how assistant messages were sampled: their token ids and log-probabilities.
 
 A client sends a conversation back as text, and tokenising text is not the inverse of sampling. With the exact ids the
-next turn's prompt continues what the model really saw, and its cache can be used.
+next turn's prompt continues what the model really saw, and its cache can be used. And trajectories whose replies lost
+their log-probabilities on the way, because a framework rebuilt the messages, can still be trained on.
 """
 
 import json
+import threading
+from array import array
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
+
+from training.engine.trainer.trajectories import Conversation, Group, Trajectory
 
 Json = Any
 
 
-class SampledTurns:
-    """Token ids of replies, found by the whole conversation up to the reply. Holds the newest `capacity` of them."""
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """A sampled reply, 8 bytes a token: int32 ids, and log-probabilities in the float32 that they were computed in."""
 
-    def __init__(self, capacity: int = 50_000) -> None:
+    ids: "array[int]"
+    logprobs: "array[float]"
+
+
+class SampledTurns:
+    """Sampled replies, found by the whole conversation up to them. Holds the most recently used ones, at most
+    `capacity` with `token_capacity` tokens in all. Calls from several threads are fine."""
+
+    def __init__(self, capacity: int = 50_000, token_capacity: int = 4_000_000) -> None:
         self._capacity = capacity
-        self._ids: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()
+        self._token_capacity = token_capacity
+        self._tokens = 0
+        self._replies: OrderedDict[bytes, _Reply] = OrderedDict()
+        self._lock = threading.Lock()
 
     def find(
         self, scope: str, tools: Json, messages: Sequence[Mapping[str, Json]]
     ) -> tuple[dict[int, tuple[int, ...]], bytes]:
         """The ids of the known assistant messages by index, and the conversation's digest for `remember`.
 
-        `scope` names the tokenizer: ids mean nothing to another one.
+        `scope` is the id of a model, or the name of a base model: ids mean nothing to another tokenizer.
         """
-        digest = _digest(b"", [scope, tools])
-        exact = {}
+        known, digest = self._known(scope, tools, messages)
+        return {index: tuple(reply.ids) for index, reply in known.items()}, digest
+
+    def remember(
+        self, conversation: bytes, reply: Mapping[str, Json], ids: Sequence[int], logprobs: Sequence[float]
+    ) -> None:
+        """Keep how the assistant message `reply` to a conversation was sampled."""
+        digest = _digest(conversation, _identity(reply))
+        with self._lock:
+            self._forget(digest)
+            self._replies[digest] = _Reply(array("i", ids), array("f", logprobs))
+            self._tokens += len(ids)
+            while len(self._replies) > self._capacity or self._tokens > self._token_capacity:
+                self._forget(next(iter(self._replies)))
+
+    def completed(self, scope: str, groups: Sequence[Group]) -> list[Group]:
+        """`groups` with the tokens of those replies of the model `scope` that come without them and are remembered.
+
+        As in ART, choices are trained on and plain messages are context. Only where a trajectory has no choice at all
+        did something turn them into messages; then all that the model sampled are trained on.
+        """
+        return [tuple(self._completed(scope, trajectory) for trajectory in group) for group in groups]
+
+    def _completed(self, scope: str, trajectory: Trajectory) -> Trajectory:
+        has_choices = any(conversation.choices for conversation in trajectory.conversations)
+        conversations = []
+        for conversation in trajectory.conversations:
+            wanted = conversation.choices if has_choices else _assistant_messages(conversation)
+            conversations.append(self._with_tokens(scope, conversation, wanted - conversation.exact.keys()))
+        return replace(trajectory, conversations=tuple(conversations))
+
+    def _with_tokens(self, scope: str, conversation: Conversation, lost: frozenset[int]) -> Conversation:
+        if not lost:
+            return conversation
+        known, _ = self._known(scope, conversation.tools, conversation.messages)
+        found = {index: reply for index, reply in known.items() if index in lost}
+        return replace(
+            conversation,
+            exact={**conversation.exact, **{index: tuple(reply.ids) for index, reply in found.items()}},
+            logprobs={**conversation.logprobs, **{index: tuple(reply.logprobs) for index, reply in found.items()}},
+        )
+
+    def _known(
+        self, scope: str, tools: Json, messages: Sequence[Mapping[str, Json]]
+    ) -> tuple[dict[int, _Reply], bytes]:
+        digest = _digest(b"", [scope, [_tool_identity(tool) for tool in tools or []]])
+        known = {}
         for index, message in enumerate(messages):
             digest = _digest(digest, _identity(message))
-            if message["role"] == "assistant" and (ids := self._ids.get(digest)) is not None:
-                self._ids.move_to_end(digest)
-                exact[index] = ids
-        return exact, digest
+            if message["role"] == "assistant" and (reply := self._get(digest)) is not None:
+                known[index] = reply
+        return known, digest
 
-    def remember(self, conversation: bytes, reply: Mapping[str, Json], ids: Sequence[int]) -> None:
-        """Keep the ids that the assistant message `reply` to a conversation was sampled as."""
-        self._ids[_digest(conversation, _identity(reply))] = tuple(ids)
-        while len(self._ids) > self._capacity:
-            self._ids.popitem(last=False)
+    def _get(self, digest: bytes) -> _Reply | None:
+        with self._lock:
+            if (reply := self._replies.get(digest)) is not None:
+                self._replies.move_to_end(digest)
+            return reply
+
+    def _forget(self, digest: bytes) -> None:
+        if (reply := self._replies.pop(digest, None)) is not None:
+            self._tokens -= len(reply.ids)
+
+
+def _assistant_messages(conversation: Conversation) -> frozenset[int]:
+    return frozenset(index for index, each in enumerate(conversation.messages) if each["role"] == "assistant")
 
 
 def _identity(message: Mapping[str, Json]) -> Json:
-    """What of a message the model sees; clients drop or add the rest when they send it back."""
+    """What of a message the model sees; clients drop or add the rest, or write it differently, when they send it."""
+    role = "system" if message["role"] == "developer" else message["role"]
     calls = [
-        (call.get("id"), call["function"]["name"], call["function"]["arguments"])
+        (call.get("id"), call["function"]["name"], _value(call["function"]["arguments"]))
         for call in message.get("tool_calls") or []
     ]
-    return [message["role"], message.get("content") or "", calls, message.get("tool_call_id"), message.get("name")]
+    # Frameworks give the name of their agent to the assistant's messages, after they were sampled.
+    name = None if role == "assistant" else message.get("name")
+    return [role, _text(message.get("content")), calls, message.get("tool_call_id"), name]
+
+
+def _text(content: Json) -> Json:
+    if isinstance(content, list) and all(isinstance(part, dict) and "text" in part for part in content):
+        return "".join(str(part["text"]) for part in content)
+    return content or ""
+
+
+def _value(arguments: Json) -> Json:
+    """What JSON text says: clients that decode the arguments of a call write them in their own way again."""
+    try:
+        return json.loads(arguments)
+    except (TypeError, ValueError, RecursionError):
+        return arguments
+
+
+def _tool_identity(tool: Json) -> Json:
+    """What a tool is, without fields that clients add or drop."""
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if not isinstance(function, dict):
+        return tool
+    return [function.get("name"), function.get("description") or "", function.get("parameters") or {}]
 
 
 def _digest(before: bytes, value: Json) -> bytes:

@@ -23,6 +23,7 @@ from training.engine.http.chat import Chat
 from training.engine.http.chat_request import ChatRequest
 from training.engine.http.errors import FORESEEN, ApiError, api_error, read_body
 from training.engine.http.jobs import Jobs
+from training.engine.http.sampled_turns import SampledTurns
 from training.engine.http.training_api import TrainingApi
 from training.engine.http.training_data import TrainingData
 from training.engine.registry.model_record import UnknownModel
@@ -50,9 +51,10 @@ def create_app(
     """
     compute = Compute(engine, threads=threads, train_threads=train_threads)
     registry = engine.registry
-    chat = Chat(registry, compute, engine.tokenizer)
+    turns = SampledTurns()
+    chat = Chat(registry, compute, engine.tokenizer, turns)
     data = TrainingData(data_dir, max_body_bytes, frozenset(host.lower() for host in training_data_hosts))
-    training = TrainingApi(registry, compute, Jobs(compute), data, max_body_bytes)
+    training = TrainingApi(registry, compute, Jobs(compute), turns, data, max_body_bytes)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

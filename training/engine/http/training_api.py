@@ -17,6 +17,7 @@ from training.engine.compute import Compute
 from training.engine.engine import Engine, StepConflict, Training
 from training.engine.http.errors import ApiError, read_body
 from training.engine.http.jobs import Job, JobEvent, Jobs, new_job
+from training.engine.http.sampled_turns import SampledTurns
 from training.engine.http.training_data import TrainingData
 from training.engine.registry.checkpoints import Checkpoint, CorruptCheckpoint
 from training.engine.registry.export import export
@@ -25,7 +26,7 @@ from training.engine.registry.registry import Registry
 from training.engine.registry.tuning import Tuning
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.sft import SftOptions, read_examples
-from training.engine.trainer.trajectories import read_groups
+from training.engine.trainer.trajectories import Group, read_groups
 
 Json = Any
 
@@ -93,6 +94,7 @@ class TrainingApi:
     registry: Registry
     compute: Compute
     jobs: Jobs
+    turns: SampledTurns
     data: TrainingData
     max_body_bytes: int
 
@@ -198,7 +200,7 @@ class TrainingApi:
         """Queue one GRPO step on groups of trajectories."""
         body = await read_body(request, _CreateTrainingJob, self.max_body_bytes)
         options = TrainOptions.from_config(body.experimental_config)
-        groups = read_groups(body.trajectory_groups)
+        groups = await asyncio.to_thread(self._groups, body)
         return await self._submit(
             body.model_id,
             body.expected_step,
@@ -233,6 +235,10 @@ class TrainingApi:
         wait_s = _number(request, "wait_s", 0.0, MAX_WAIT_S)
         events = await job.wait(request.query_params.get("after"), wait_s)
         return _page(request, [_event_json(event) for event in events], MAX_PAGE, cut=True)
+
+    def _groups(self, body: _CreateTrainingJob) -> list[Group]:
+        """The groups, with what is remembered of replies that lost their log-probabilities. Raises BadTrajectory."""
+        return self.turns.completed(body.model_id, read_groups(body.trajectory_groups))
 
     async def _submit(
         self, model_id: str, expected_step: int | None, *, steps: int, start: Callable[[Engine], Training]

@@ -5,6 +5,7 @@ Advantages, weights and their normalisation are those of ART (openpipe-art 0.5.1
 text is never tokenised again.
 """
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,18 @@ class BadTrajectory(ValueError):
 
 
 class NothingToTrain(Exception):
-    """No group has rewards that differ on sampled tokens, so there is no gradient."""
+    """In no group do the rewards differ, so there is no gradient."""
+
+
+class NoSampledTokens(Exception):
+    """Rewards differ, but only on trajectories without a single token that is known to have been sampled."""
+
+    def __init__(self, groups: int) -> None:
+        super().__init__(
+            f"the rewards of {groups} groups differ, but no message in them is known to be sampled from this model. "
+            "Put the choices of its chat completions into messages_and_choices, with their logprobs. Copies of replies "
+            "are recognised for a while after they were sampled, in the same conversation and with the same tools."
+        )
 
 
 class SequenceTokenizer(Protocol):
@@ -36,12 +48,16 @@ class SequenceTokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages in order; `exact` and `logprobs` hold the sampled ids and their log-probabilities by message index."""
+    """Messages in order; `exact` and `logprobs` hold the sampled ids and their log-probabilities by message index.
+
+    `choices` are the indices of all that came as choices of a completion, also of those without log-probabilities.
+    """
 
     messages: tuple[Message, ...]
     tools: list[Json] | None
     exact: Mapping[int, tuple[int, ...]]
     logprobs: Mapping[int, tuple[float, ...]]
+    choices: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +66,11 @@ class Trajectory:
 
     conversations: tuple[Conversation, ...]
     reward: float
+
+    @property
+    def has_sampled_tokens(self) -> bool:
+        """Whether there is anything in it to train on."""
+        return any(ids for conversation in self.conversations for ids in conversation.exact.values())
 
 
 Group = tuple[Trajectory, ...]
@@ -71,9 +92,11 @@ class TrainSequence:
 
 @dataclass(frozen=True, slots=True)
 class GroupCounts:
-    """How much of what was submitted can teach: groups whose rewards differ, and trajectories of nonzero advantage."""
+    """How much of what was submitted can teach: trajectories of nonzero advantage with sampled tokens, and groups with
+    such trajectories. In `groups_with_signal` rewards differ, whether or not anything of them was sampled."""
 
     groups: int
+    groups_with_signal: int
     groups_trainable: int
     trajectories: int
     trajectories_trainable: int
@@ -118,8 +141,18 @@ def _advantages(group: Group, *, scale_rewards: bool) -> list[float]:
 
 def counts(groups: Sequence[Group]) -> GroupCounts:
     """What of `groups` can teach; see GroupCounts."""
-    nonzero = [sum(advantage != 0 for advantage in _advantages(group, scale_rewards=False)) for group in groups]
-    return GroupCounts(len(groups), sum(count > 0 for count in nonzero), sum(map(len, groups)), sum(nonzero))
+    with_signal = [
+        [each for each, advantage in zip(group, _advantages(group, scale_rewards=False), strict=True) if advantage != 0]
+        for group in groups
+    ]
+    trainable = [sum(each.has_sampled_tokens for each in trajectories) for trajectories in with_signal]
+    return GroupCounts(
+        groups=len(groups),
+        groups_with_signal=sum(bool(trajectories) for trajectories in with_signal),
+        groups_trainable=sum(count > 0 for count in trainable),
+        trajectories=sum(map(len, groups)),
+        trajectories_trainable=sum(trainable),
+    )
 
 
 def normalised(
@@ -183,21 +216,39 @@ def _conversation(value: Json, where: str) -> Conversation:
     messages: list[Message] = []
     exact: dict[int, tuple[int, ...]] = {}
     logprobs: dict[int, tuple[float, ...]] = {}
+    choices: set[int] = set()
     for index, item in enumerate(items):
         at = f"{where}.messages_and_choices[{index}]"
         if "finish_reason" not in item and "message" not in item:
-            messages.append(item)
+            messages.append(_message(item, at))
             continue
-        message = item.get("message")
-        if not isinstance(message, dict):
+        if not isinstance(item.get("message"), dict):
             raise BadTrajectory(f"{at}.message must be an object")
-        messages.append(message)
+        messages.append(_message(item["message"], at))
+        choices.add(index)
         if sampled := _sampled_tokens(item, at):
             exact[index], logprobs[index] = zip(*sampled, strict=True)
-    for index, message in enumerate(messages):
-        if not isinstance(message.get("role"), str):
-            raise BadTrajectory(f"{where}.messages_and_choices[{index}] has no role")
-    return Conversation(tuple(messages), tools, exact, logprobs)
+    return Conversation(tuple(messages), tools, exact, logprobs, frozenset(choices))
+
+
+def _message(value: Message, where: str) -> Message:
+    """A message in OpenAI's form, also where its calls are in LangChain's, as `art.langgraph` passes them on."""
+    if not isinstance(value.get("role"), str):
+        raise BadTrajectory(f"{where} has no role")
+    calls = value.get("tool_calls") or []
+    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+        raise BadTrajectory(f"{where}.tool_calls must be a list of objects")
+    return {**value, "tool_calls": [_call(call, where) for call in calls]} if calls else value
+
+
+def _call(call: Json, where: str) -> Json:
+    if "function" not in call and "args" in call:
+        function = {"name": call.get("name"), "arguments": json.dumps(call["args"])}
+        call = {"id": call.get("id"), "type": "function", "function": function}
+    function = call.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str) or "arguments" not in function:
+        raise BadTrajectory(f"{where}: a tool call must have a function with a name and arguments")
+    return call
 
 
 def _sampled_tokens(choice: Json, where: str) -> list[tuple[int, float]]:
