@@ -4,7 +4,8 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -95,6 +96,10 @@ class Chat:
 
         What goes wrong before the first token is raised as in `complete`; later it is the last event.
         """
+        return _events(await self.chunks(request))
+
+    async def chunks(self, request: ChatRequest) -> AsyncGenerator[dict[str, Json]]:
+        """The chunks of a chat completion. Raises as `complete` does: before the first token here, later in between."""
         prepared = self._prepare(request)
         events: asyncio.Queue[_Event] = asyncio.Queue()
         tasks = [self._start(prepared, index, events) for index in range(len(prepared.samples))]
@@ -105,7 +110,7 @@ class Chat:
         except BaseException:
             await _cancel(tasks)
             raise
-        return self._events(prepared, first, events, tasks)
+        return self._chunks(prepared, first, events, tasks)
 
     def _start(self, prepared: _Prepared, index: int, events: asyncio.Queue[_Event]) -> asyncio.Task[Sample]:
         task = asyncio.create_task(
@@ -118,39 +123,34 @@ class Chat:
         task.add_done_callback(lambda _: events.put_nowait(index))
         return task
 
-    async def _events(
+    async def _chunks(
         self,
         prepared: _Prepared,
         first: _Event,
         events: asyncio.Queue[_Event],
         tasks: Sequence[asyncio.Task[Sample]],
-    ) -> AsyncIterator[str]:
+    ) -> AsyncGenerator[dict[str, Json]]:
         header = prepared.header("chat.completion.chunk")
         choices = [_StreamedChoice(prepared, index) for index in range(len(tasks))]
         left = len(tasks)
         event = first
         try:
             for streamed in choices:
-                yield _event({**header, "choices": [streamed.opening()]})
+                yield {**header, "choices": [streamed.opening()]}
             while True:
                 if isinstance(event, int):
                     sample = tasks[event].result()
                     made = self._choice(prepared, event, sample)
                     for last in choices[event].closing(made, sample):
-                        yield _event({**header, "choices": [last]})
+                        yield {**header, "choices": [last]}
                     left -= 1
                     if not left:
                         break
                 elif delta := choices[event[0]].token(event[1], event[2]):
-                    yield _event({**header, "choices": [delta]})
+                    yield {**header, "choices": [delta]}
                 event = await events.get()
             if prepared.request.stream_options and prepared.request.stream_options.include_usage:
-                total = usage([task.result() for task in tasks])
-                yield _event({**header, "choices": [], "usage": total})
-            yield "data: [DONE]\n\n"
-        except Exception as error:
-            log.warning("stream failed", model=prepared.target.key, error=repr(error))
-            yield _event(api_error(error).body())
+                yield {**header, "choices": [], "usage": usage([task.result() for task in tasks])}
         finally:
             await _cancel(tasks)
 
@@ -255,5 +255,17 @@ async def _cancel(tasks: Sequence[asyncio.Task[Sample]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _event(value: Json) -> str:
+async def _events(chunks: AsyncGenerator[dict[str, Json]]) -> AsyncIterator[str]:
+    async with aclosing(chunks):
+        try:
+            async for chunk in chunks:
+                yield server_sent_event(chunk)
+            yield "data: [DONE]\n\n"
+        except Exception as error:
+            log.warning("stream failed", error=repr(error))
+            yield server_sent_event(api_error(error).body())
+
+
+def server_sent_event(value: Json) -> str:
+    """An event without a name, whose data is the value as JSON."""
     return f"data: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n\n"
