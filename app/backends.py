@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from app.aio.event_loops import run_on_loop
 from app.domain.names import TINY_BASE
 from app.processes.engine import Engine, EngineProcess, EngineState
-from app.settings import Settings
+from app.settings import BACKENDS, Settings
 from training.backends import embedded, serverless
 from training.backends.base import Backend, BackendUnavailable
 from training.backends.local import backend as local
@@ -18,8 +18,6 @@ from training.backends.serverless import KEY_SETTING, ServerlessAccess
 
 Connect = Callable[[str], Awaitable[Backend]]
 """Backend name -> a connected backend for the caller's event loop; waits for the engine where it needs one."""
-
-NAMES = (embedded.NAME, serverless.NAME, local.NAME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class Choice:
 
 def choices(settings: Settings) -> list[Choice]:
     """All there are."""
-    return [Choice(name, refusal(settings, name)) for name in NAMES]
+    return [Choice(name, refusal(settings, name)) for name in BACKENDS]
 
 
 def usable(settings: Settings) -> list[str]:
@@ -42,8 +40,8 @@ def usable(settings: Settings) -> list[str]:
 
 def refusal(settings: Settings, name: str, base_model: str | None = None) -> str | None:
     """Why a run cannot have that backend, with that base model, and what to do about it; None: it can."""
-    if name not in NAMES:
-        return f"Unknown backend {name!r}. Available: {', '.join(NAMES)}."
+    if name not in BACKENDS:
+        return f"Unknown backend {name!r}. Available: {', '.join(BACKENDS)}."
     if name == serverless.NAME and settings.wandb_api_key is None:
         return f"The backend serverless (W&B Training) needs the setting {KEY_SETTING}."
     if name == local.NAME and (lacks := missing()) is not None:

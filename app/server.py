@@ -6,8 +6,9 @@ A restart is as quick as its slowest part: the engine starts first, and imports 
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from socket import socket
 from typing import Any
@@ -16,6 +17,7 @@ import uvloop
 
 from app.logs import configure_logs
 from app.processes.engine import Engine, held_engine
+from app.processes.listening import taken_port
 from app.settings import Settings
 
 _SWITCH_INTERVAL_S = 0.001
@@ -23,8 +25,12 @@ _SWITCH_INTERVAL_S = 0.001
 
 
 def serve(settings: Settings) -> None:
-    """Serve until SIGINT or SIGTERM. What `open_service` raises is raised here, not logged as a traceback."""
-    _run(settings, _serve)
+    """Serve until SIGINT or SIGTERM. What `open_service` raises is raised here, not logged as a traceback.
+
+    Also raises CannotListen: before anything is started, so that nothing has to be stopped.
+    """
+    with taken_port(settings.host, settings.port) as sockets:
+        _run(settings, partial(_serve, sockets))
 
 
 def work(settings: Settings) -> None:
@@ -47,7 +53,7 @@ def _run(settings: Settings, body: Callable[[Settings, Engine], Coroutine[Any, A
         runner.run(opened())
 
 
-async def _serve(settings: Settings, engine: Engine) -> None:
+async def _serve(sockets: Sequence[socket], settings: Settings, engine: Engine) -> None:
     main = await asyncio.to_thread(import_module, "app.main")
     import uvicorn
 
@@ -63,7 +69,7 @@ async def _serve(settings: Settings, engine: Engine) -> None:
             await begin_to_stop(sockets)
 
         server.shutdown = shutdown  # type: ignore[method-assign]
-        await server.serve()
+        await server.serve(list(sockets))
 
 
 async def _work(settings: Settings, engine: Engine) -> None:

@@ -26,10 +26,14 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from app.domain.names import MODEL_PATTERN, NAME_PATTERN, PATH_PATTERN, REPO_PATTERN, TINY_BASE, Name
 from app.security.address_guard import is_admissible
 from app.security.webhook_signing import is_secret
-from training.backends.local.backend import model_config as local_model_config
+from training.backends import embedded, serverless
+from training.backends.local import backend as local
 
 _HOST = r"(?:[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])"
 _ORIGIN_PATTERN = rf"http://{_HOST}(?::(?!80$)\d{{1,5}})?|https://{_HOST}(?::(?!443$)\d{{1,5}})?"
+
+
+BACKENDS = (embedded.NAME, serverless.NAME, local.NAME)
 
 
 class SettingsError(Exception):
@@ -60,7 +64,7 @@ class Settings(BaseSettings):
     """Sustained requests per second per API key; 0: unlimited."""
     rate_burst: int = Field(200, ge=1, le=1_000_000)
     """Burst size per API key."""
-    backend: str = "embedded"
+    backend: str = embedded.NAME
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
     """Browser origins allowed to call the API (CORS), comma-separated, or `*`."""
     max_graph_bytes: int = Field(32_000_000, ge=1_000_000, le=256_000_000)
@@ -202,6 +206,13 @@ class Settings(BaseSettings):
     def _absolute(cls, value: Path) -> Path:
         return value.expanduser().absolute()
 
+    @field_validator("backend")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in BACKENDS:
+            raise ValueError(f"there is no backend {value!r}; expected one of {', '.join(BACKENDS)}")
+        return value
+
     @field_validator("cors_origins", mode="before")
     @classmethod
     def _origins(cls, value: object) -> object:
@@ -258,7 +269,7 @@ class Settings(BaseSettings):
     @field_validator("local_arguments")
     @classmethod
     def _as_art_takes_them(cls, value: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
-        local_model_config(info.data.get("local_trainer_gpus", ()), info.data.get("local_inference_gpus", ()), value)
+        local.model_config(info.data.get("local_trainer_gpus", ()), info.data.get("local_inference_gpus", ()), value)
         return value
 
     @field_validator("engine_base_models", mode="before")

@@ -39,9 +39,11 @@ def plainly() -> Iterator[None]:
     except Exception as error:
         from app.db.session import DatabaseUrlError, SchemaError
         from app.processes.data_directory import DataDirectoryError
+        from app.processes.listening import CannotListen
         from app.processes.postgres import EmbeddedPostgresError
 
-        if isinstance(error, DataDirectoryError | DatabaseUrlError | SchemaError | EmbeddedPostgresError):
+        foreseen = DataDirectoryError | DatabaseUrlError | SchemaError | EmbeddedPostgresError | CannotListen
+        if isinstance(error, foreseen):
             raise Failure(str(error)) from error
         raise
 

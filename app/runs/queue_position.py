@@ -27,9 +27,10 @@ async def queue_position(sessions: Sessions, run: Run, limits: Limits) -> QueueP
         _count(Run.status == RunStatus.QUEUED, Run.id < run.id),
         _count(running, Run.model_project == run.model_project),
         _count(running, Run.backend == run.backend),
+        _count(running),
     )
     async with sessions() as session:
-        before, of_project, on_backend = (await session.execute(counts)).one()
+        before, of_project, on_backend, in_all = (await session.execute(counts)).one()
     if limits.per_project is not None and of_project >= limits.per_project:
         return QueuePosition(before, f"The project has reached its limit of {_runs(limits.per_project)} in progress.")
     if limits.per_backend is not None and on_backend >= limits.per_backend:
@@ -38,7 +39,9 @@ async def queue_position(sessions: Sessions, run: Run, limits: Limits) -> QueueP
         )
     if before:
         return QueuePosition(before, f"{_runs(before)} {'is' if before == 1 else 'are'} ahead of it.")
-    return QueuePosition(0, "It is next and will start when a worker is free.")
+    if in_all:
+        return QueuePosition(0, f"It is next and starts when a worker is free: {_runs(in_all)} in progress.")
+    return QueuePosition(0, "It is next and starts when a worker takes it; no run is in progress.")
 
 
 def _count(*conditions: ColumnElement[bool]) -> ScalarSelect[int]:

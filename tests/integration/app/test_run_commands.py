@@ -80,7 +80,9 @@ async def test_watch_says_why_a_run_waits(client: httpx.AsyncClient, loop: Scrip
     )
     assert process.stderr is not None
     said = await asyncio.wait_for(process.stderr.readline(), 20)
-    assert said.decode() == f"run {waiting} is queued: It is next and will start when a worker is free.\n"
+    assert (
+        said.decode() == f"run {waiting} is queued: It is next and starts when a worker is free: 1 run in progress.\n"
+    )
     loop.gates[0].set()
     await process.communicate()
     assert process.returncode == 0

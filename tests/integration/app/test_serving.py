@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -94,12 +95,22 @@ async def _refusal(data_dir: Path, **environment: str) -> str:
         sys.executable,
         "-c",
         code,
-        env=_environment(data_dir, LEARNLOOP_PORT="0", **environment),
+        env=_environment(data_dir, **{"LEARNLOOP_PORT": "0"} | environment),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
     )
     out, _ = await process.communicate()
     return out.decode()
+
+
+async def test_a_port_of_somebody_else_is_said_before_anything_is_started(data_dir: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        said = await _refusal(data_dir, LEARNLOOP_PORT=str(taken.getsockname()[1]))
+    assert said.startswith("CannotListen: cannot listen on 127.0.0.1:")
+    assert "another process listens there" in said
+    assert not list(data_dir.iterdir())
 
 
 async def test_why_it_does_not_start_is_raised_to_the_caller(data_dir: Path) -> None:

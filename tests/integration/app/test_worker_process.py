@@ -69,7 +69,10 @@ async def test_workers_drive_a_run_one_after_the_other(
         assert (await client.get("/health/ready")).json()["engine"] == "shared"
         run_id = (await client.post("/learn-loop", json={"iterations": 4, **SMALL})).json()["run_id"]
         queue = (await client.get(f"/runs/{run_id}")).json()["queue"]
-        assert queue == {"position": 0, "reason": "It is next and will start when a worker is free."}
+        assert queue == {
+            "position": 0,
+            "reason": "It is next, and no run is in progress: it starts as soon as a worker looks.",
+        }
         async with _worker(data_dir / "first", **environment) as first:
             await _until(client, run_id, lambda run: run["progress"]["iterations_done"] >= 1)
             first.send_signal(signal.SIGTERM)

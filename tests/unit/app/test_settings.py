@@ -68,6 +68,7 @@ def test_a_wrong_origin_is_told_what_is_right(monkeypatch: pytest.MonkeyPatch) -
         ("LEARNLOOP_PORT", "65536"),
         ("LEARNLOOP_LOG_LEVEL", "loud"),
         ("LEARNLOOP_MAX_CONCURRENT_RUNS", "-1"),
+        ("LEARNLOOP_BACKEND", "foo"),
         ("LEARNLOOP_ENGINE_DEVICE", "tpu"),
         ("LEARNLOOP_ENGINE_BASE_MODELS", "justaname"),
         ("FRONTEND_URL", "ftp://files.example"),
@@ -91,6 +92,12 @@ def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch, variable: str
     with pytest.raises(SettingsError, match=rf"bad settings: {variable}: ") as caught:
         load_settings()
     assert "\n" not in str(caught.value)
+
+
+def test_a_wrong_backend_is_told_which_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEARNLOOP_BACKEND", "foo")
+    with pytest.raises(SettingsError, match="expected one of embedded, serverless, local"):
+        load_settings()
 
 
 def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:

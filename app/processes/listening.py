@@ -1,0 +1,57 @@
+"""Takes the address that the service listens on, before anything else is started."""
+
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+
+class CannotListen(Exception):
+    """The address or the port is not to be had; the message says why and what to do."""
+
+
+@contextmanager
+def taken_port(host: str, port: int) -> Iterator[list[socket.socket]]:
+    """A socket for each address of `host`, bound but not listening yet: who connects now is refused. Closed at the end.
+
+    Raises CannotListen.
+    """
+    with ExitStack() as stack:
+        try:
+            found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            sockets = [stack.enter_context(_bound(family, address)) for family, address in _addresses(found)]
+        except OSError as error:
+            raise CannotListen(f"cannot listen on {host}:{port}: {_why(error)}") from error
+        yield sockets
+
+
+def _addresses(
+    found: list[tuple[socket.AddressFamily, int, int, str, tuple[str | int, ...]]],
+) -> Iterator[tuple[socket.AddressFamily, tuple[str | int, ...]]]:
+    """Each once, in their order."""
+    yield from dict.fromkeys((family, address) for family, _, _, _, address in found)
+
+
+def _bound(family: socket.AddressFamily, address: tuple[str | int, ...]) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if os.name == "posix":  # elsewhere it would take the port from its owner
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind(address)
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def _why(error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return "another process listens there; stop it, or set LEARNLOOP_PORT"
+    if error.errno == errno.EACCES:
+        return "this port needs more rights; choose one from 1024 on with LEARNLOOP_PORT"
+    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+        return f"{error.strerror}; LEARNLOOP_HOST is not an address of this machine"
+    return error.strerror or str(error)
