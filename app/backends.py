@@ -101,4 +101,5 @@ def local_process(settings: Settings) -> EngineProcess:
     """ART's local backend under the engine's supervision, in a directory of its own."""
     config = model_config(settings.local_trainer_gpus, settings.local_inference_gpus, settings.local_arguments)
     command = (sys.executable, "-m", "training.backends.local.server", "--model-config", json.dumps(config))
-    return EngineProcess(settings.model_copy(update={"data_dir": settings.data_dir / local.NAME}), command)
+    own_directory = settings.model_copy(update={"data_dir": settings.data_dir / local.NAME})
+    return EngineProcess(own_directory, command, watched=False)  # loading a model blocks it for minutes

@@ -6,13 +6,16 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 from sqlalchemy import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from app.aio.pulse import Pulse
 from app.backends import Backends, Connect
+from app.db.reachable import connect_once
 from app.db.session import DatabaseUrlError, Sessions, make_engine, make_sessions, migrate, parse_url
 from app.errors import DATABASE_DOWN
 from app.processes.engine import Engine, held_engine
@@ -32,6 +35,9 @@ class Resources:
 
     settings: Settings
     database: AsyncEngine
+    database_pulse: Pulse
+    postgres: EmbeddedPostgres | None
+    """None: the database is not ours to start and stop."""
     sessions: Sessions
     engine: Engine
     engine_name: str
@@ -43,6 +49,11 @@ class Resources:
     def reaches(self, engine: str | None) -> bool:
         """Whether we can reach the engine of that name; None stands for any engine."""
         return engine in (None, self.engine_name)
+
+    def leave(self) -> None:
+        """The process is about to stop."""
+        if self.postgres is not None:
+            self.postgres.leave()
 
 
 @asynccontextmanager
@@ -60,7 +71,13 @@ async def open_resources(
             backends = Backends(settings, engine)
             stack.push_async_callback(backends.stop)
             connect = backends.connect
-        database = make_engine(await _database_url(settings, stack))
+        postgres = None
+        if (url := _database_url(settings)) is None:
+            postgres = EmbeddedPostgres(settings.data_dir, restart_after_s=settings.restart_after_s)
+            stack.push_async_callback(postgres.stop)
+            await postgres.start()
+            url = postgres.url
+        database = make_engine(url)
         stack.push_async_callback(database.dispose)
         await _migrate(database)
         sessions = make_sessions(database)
@@ -69,7 +86,9 @@ async def open_resources(
         stack.push_async_callback(tracing.close)
         warm_up = asyncio.create_task(asyncio.to_thread(_warm_up), name="warm-up")
         stack.callback(warm_up.cancel)
-        yield Resources(settings, database, sessions, engine, _engine_name(settings), connect, tracing)
+        pulse = Pulse(partial(connect_once, database.url))
+        await stack.enter_async_context(pulse.beating("database-pulse"))
+        yield Resources(settings, database, pulse, postgres, sessions, engine, _engine_name(settings), connect, tracing)
 
 
 def _engine_name(settings: Settings) -> str:
@@ -84,10 +103,14 @@ def _engine_name(settings: Settings) -> str:
 
 
 def _database_name(settings: Settings) -> str:
-    if settings.database_url is None:
+    if (url := _database_url(settings)) is None:
         return "embedded"
-    url = parse_url(settings.database_url.get_secret_value())
     return f"{url.host or url.query.get('host', '')}:{url.port or 5432}/{url.database}"
+
+
+def _database_url(settings: Settings) -> URL | None:
+    """None: the embedded one. Raises DatabaseUrlError."""
+    return None if settings.database_url is None else parse_url(settings.database_url.get_secret_value())
 
 
 async def _migrate(database: AsyncEngine) -> None:
@@ -106,15 +129,6 @@ async def _migrate(database: AsyncEngine) -> None:
     except DATABASE_DOWN as error:
         said = str(error.__cause__ or error).splitlines()[0]
         raise DatabaseUrlError(f"the database was unreachable for {_DATABASE_START_S:.0f} s: {said}") from error
-
-
-async def _database_url(settings: Settings, stack: AsyncExitStack) -> URL:
-    if settings.database_url is not None:
-        return parse_url(settings.database_url.get_secret_value())
-    postgres = EmbeddedPostgres(settings.data_dir)
-    stack.push_async_callback(postgres.stop)
-    await postgres.start()
-    return postgres.url
 
 
 def _warm_up() -> None:

@@ -4,8 +4,10 @@ A restart is as quick as its slowest part: the engine starts first, and imports 
 """
 
 import asyncio
+import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
@@ -13,6 +15,8 @@ from importlib import import_module
 from socket import socket
 from typing import Any
 
+import psutil
+import structlog
 import uvloop
 
 from app.logs import configure_logs
@@ -22,6 +26,9 @@ from app.settings import Settings
 
 _SWITCH_INTERVAL_S = 0.001
 """How long a run's thread may hold Python while a request waits; Python's default is 5 ms, several times a request."""
+
+
+log = structlog.get_logger(__name__)
 
 
 def serve(settings: Settings) -> None:
@@ -38,33 +45,65 @@ def work(settings: Settings) -> None:
     _run(settings, _work)
 
 
-def _run(settings: Settings, body: Callable[[Settings, Engine], Coroutine[Any, Any, None]]) -> None:
+def _run(settings: Settings, body: Callable[[Settings, Engine, "_StopLimit"], Coroutine[Any, Any, None]]) -> None:
     async def opened() -> None:
         opening = asyncio.current_task()
         assert opening is not None
-        _on_stop_signals(opening.cancel)
+        _on_stop_signals(limit.begin, opening.cancel)
         async with held_engine(settings) as engine:
-            await body(settings, engine)
+            await body(settings, engine, limit)
 
+    limit = _StopLimit(settings.stop_timeout_s)
     configure_logs(settings.log_level, settings.log_format)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     # Stopped while it was starting, it is cancelled.
-    with suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with limit, suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(opened())
 
 
-async def _serve(sockets: Sequence[socket], settings: Settings, engine: Engine) -> None:
+class _StopLimit:
+    """How long a stop may take: what hangs by then is killed, whatever it waits for. A context manager."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timer = threading.Timer(timeout_s, _kill_everything, (timeout_s,))
+        self._timer.daemon = True
+
+    def begin(self) -> None:
+        """We have been told to stop; from the second time on nothing happens."""
+        if not self._timer.is_alive():
+            with suppress(RuntimeError):  # it has been cancelled
+                self._timer.start()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+
+def _kill_everything(timeout_s: float) -> None:
+    """End all our children, frozen or not, and ourselves. Nothing that was committed is lost."""
+    log.error("the stop took too long: killing everything that was started", timeout_s=timeout_s)
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
+    os._exit(1)
+
+
+async def _serve(sockets: Sequence[socket], settings: Settings, engine: Engine, limit: _StopLimit) -> None:
     main = await asyncio.to_thread(import_module, "app.main")
     import uvicorn
 
     app = main.create_app(settings, engine=engine)
     async with app.router.lifespan_context(app):
         # uvicorn handles the signals itself and raises them once more when it has stopped; closing must go on then.
-        _on_stop_signals(lambda: None)
+        _on_stop_signals(limit.begin)
         server = uvicorn.Server(main.server_config(app, settings))
         begin_to_stop = server.shutdown
 
         async def shutdown(sockets: list[socket] | None = None) -> None:
+            limit.begin()
+            app.state.service.leave()
             app.state.service.feed.end()  # a stream has no end of its own, and would use up the time to stop
             await begin_to_stop(sockets)
 
@@ -72,14 +111,18 @@ async def _serve(sockets: Sequence[socket], settings: Settings, engine: Engine) 
         await server.serve(list(sockets))
 
 
-async def _work(settings: Settings, engine: Engine) -> None:
+async def _work(settings: Settings, engine: Engine, limit: _StopLimit) -> None:
     stop = asyncio.Event()
     service = await asyncio.to_thread(import_module, "app.service")
     async with service.open_worker(settings, engine=engine):
-        _on_stop_signals(stop.set)
+        _on_stop_signals(limit.begin, stop.set)
         await stop.wait()
 
 
-def _on_stop_signals(act: Callable[[], object]) -> None:
+def _on_stop_signals(*acts: Callable[[], object]) -> None:
+    def act() -> None:
+        for each in acts:
+            each()
+
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, act)

@@ -78,6 +78,10 @@ class Settings(BaseSettings):
     """Lease duration: after this time another worker may take over a run whose worker died."""
     phase_timeout_s: float = Field(3600.0, ge=1.0)
     """A run without any progress for this long counts as hung and fails."""
+    restart_after_s: float = Field(60.0, ge=0.0)
+    """The engine or the embedded Postgres that has not answered for this long is ended and started again; 0: never."""
+    stop_timeout_s: float = Field(30.0, ge=1.0)
+    """Maximum duration of an orderly stop; then everything that was started is killed."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "console", "json"] = "auto"
     """auto: console on a terminal, JSON lines otherwise."""

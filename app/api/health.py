@@ -1,30 +1,38 @@
 """Liveness and readiness."""
 
-import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from fastapi import APIRouter, Response
-from sqlalchemy import text
 
+from app.aio.pulse import Trouble
 from app.api.dependencies import CurrentService
-from app.errors import DATABASE_DOWN
 from app.processes.engine import EngineState
 from app.schemas.base import ResponseModel
 
 router = APIRouter(prefix="/health", tags=["health"])
-_PATIENCE_S = 2.0
 
 
 class Alive(ResponseModel):
     status: Literal["ok"] = "ok"
 
 
-class Readiness(ResponseModel):
-    """`ready` depends on the database only: while the engine starts, runs are accepted and wait for it."""
+class Degraded(ResponseModel):
+    """A part that does not do its work."""
 
-    status: Literal["ready", "not ready"]
+    part: Literal["database", "engine"]
+    since: datetime
+    reason: str
+
+
+class Readiness(ResponseModel):
+    """`not ready` depends on the database only: while the engine is away, runs are accepted and wait for it."""
+
+    status: Literal["ready", "degraded", "not ready"]
     database: Literal["ok", "unreachable"]
     engine: EngineState
+    degraded: list[Degraded]
+    """What keeps the status from being `ready`."""
 
 
 @router.get("/live")
@@ -35,11 +43,22 @@ async def live() -> Alive:
 
 @router.get("/ready", responses={503: {"model": Readiness}})
 async def ready(service: CurrentService, response: Response) -> Readiness:
-    """Readiness probe: 503 while the database is unreachable. Also reports the state of the engine."""
-    try:
-        async with asyncio.timeout(_PATIENCE_S), service.database.connect() as connection:
-            await connection.execute(text("SELECT 1"))
-    except (*DATABASE_DOWN, TimeoutError):
+    """Readiness probe: 503 while the database takes no connections, `degraded` while the engine does not answer or is
+    being restarted. Both are asked every few seconds, in the background: the reply is immediate."""
+    database, engine = service.database_pulse.trouble, service.engine.trouble
+    degraded = [*_degraded("database", database), *_degraded("engine", engine)]
+    if database is not None:
         response.status_code = 503
-        return Readiness(status="not ready", database="unreachable", engine=service.engine.state)
-    return Readiness(status="ready", database="ok", engine=service.engine.state)
+    return Readiness(
+        status="not ready" if database else "degraded" if degraded else "ready",
+        database="unreachable" if database else "ok",
+        engine=service.engine.state,
+        degraded=degraded,
+    )
+
+
+def _degraded(part: Literal["database", "engine"], trouble: Trouble | None) -> list[Degraded]:
+    if trouble is None:
+        return []
+    since = datetime.now(UTC) - timedelta(seconds=trouble.seconds)
+    return [Degraded(part=part, since=since.replace(microsecond=0), reason=trouble.reason)]

@@ -16,7 +16,8 @@ from app.cli.terminal import Failure
 
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.1
-_STOP_S = 30.0
+_STOP_S = 40.0
+"""More than the service gives itself."""
 
 
 @contextmanager

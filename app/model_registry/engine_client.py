@@ -1,6 +1,7 @@
 """A client of the engine's HTTP API for managing its models and their checkpoints."""
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -76,7 +77,7 @@ class EngineClient:
     @asynccontextmanager
     async def _answered(self, request: httpx.Request, *, stream: bool) -> AsyncIterator[httpx.Response]:
         try:
-            reply = await self.http.send(request, stream=stream)
+            reply = await self._unless_unresponsive(self.http.send(request, stream=stream))
         except httpx.TransportError as error:
             raise Unavailable(f"The engine is unreachable: {type(error).__name__}") from error
         try:
@@ -86,6 +87,19 @@ class EngineClient:
             yield reply
         finally:
             await reply.aclose()
+
+    async def _unless_unresponsive(self, sending: Coroutine[Any, Any, httpx.Response]) -> httpx.Response:
+        """The reply. Raises Unavailable as soon as the engine is found not to answer."""
+        working = asyncio.create_task(sending)
+        silent = asyncio.create_task(self.engine.unresponsive())
+        try:
+            await asyncio.wait((working, silent), return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise Unavailable("The engine does not answer.")
+            return await working
+        finally:
+            working.cancel()
+            silent.cancel()
 
 
 def _message(reply: httpx.Response) -> str:

@@ -68,9 +68,15 @@ async def stop(process: asyncio.subprocess.Process, first: int, timeout_s: float
         async with asyncio.timeout(timeout_s):
             return await process.wait()
     except TimeoutError:
+        kill_group(process)
+        return await process.wait()
+
+
+def kill_group(process: asyncio.subprocess.Process) -> None:
+    """SIGKILL the child and its group, which ends what is frozen, too."""
+    if process.returncode is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        return await process.wait()
 
 
 def remember(path: Path, pid: int) -> None:

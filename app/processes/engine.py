@@ -2,7 +2,8 @@
 
 One engine works in a data directory. It listens on loopback with a key made for each service start. If it dies it is
 started again on the same port; if it keeps dying, whoever waits for it is told why, and the next one to ask makes us
-try again.
+try again. It is asked all the time whether it answers: its event loop does so also while it trains. One that does not
+is called unresponsive, and ended and started again after `LEARNLOOP_RESTART_AFTER_S`.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ from typing import Protocol
 
 import structlog
 
+from app.aio.pulse import Pulse, Trouble
 from app.processes import child as child_process
 from app.processes.data_directory import DataDirectory
 from app.settings import Settings
@@ -32,6 +34,8 @@ _STABLE_S = 60.0
 _READY_TIMEOUT_S = 120.0
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 15.0
+_STOP_TIMEOUT_S = 10.0
+"""For the checkpoint that is being written."""
 _KEPT_LINES = 20
 _LINE_LIMIT = 1 << 20
 
@@ -52,6 +56,8 @@ class EngineState(StrEnum):
     STOPPED = "stopped"
     SHARED = "shared"
     """Someone else runs it."""
+    UNRESPONSIVE = "unresponsive"
+    """It runs, ours or a shared one, but does not answer."""
 
 
 _WHY_ABSENT = {
@@ -76,12 +82,19 @@ class Engine(Protocol):
     @property
     def state(self) -> EngineState: ...
 
+    @property
+    def trouble(self) -> Trouble | None:
+        """None: it answers, or has not been started."""
+
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
 
     async def address(self) -> EngineAddress:
         """Where it listens. Raises EngineUnavailable."""
+
+    async def unresponsive(self) -> None:
+        """Returns when it does not answer any more."""
 
 
 def open_engine(settings: Settings) -> Engine:
@@ -108,29 +121,70 @@ async def held_engine(settings: Settings, *, start: bool = True) -> AsyncIterato
 
 
 class SharedEngine:
-    """An engine that somebody else runs. Whether it answers is found out by those who ask it."""
+    """An engine that somebody else runs: we only look whether it answers, from `start` to `stop`."""
 
     def __init__(self, address: EngineAddress) -> None:
         self._address = address
+        self._pulse = _pulse_of(address.url)
+        self._watch: asyncio.Task[None] | None = None
+        self._fell_silent = asyncio.Event()
 
     @property
     def state(self) -> EngineState:
-        return EngineState.SHARED
+        return EngineState.SHARED if self.trouble is None else EngineState.UNRESPONSIVE
+
+    @property
+    def trouble(self) -> Trouble | None:
+        return self._pulse.trouble
 
     async def start(self) -> None:
-        """Nothing: it is not ours."""
+        self._watch = asyncio.create_task(self._keep_watch(), name="engine-watch")
 
     async def stop(self) -> None:
-        """Nothing: others use it."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.wait({self._watch})
 
     async def address(self) -> EngineAddress:
+        if self.trouble is not None:
+            raise EngineUnavailable(f"The engine at {self._address.url} does not answer: {self.trouble.reason}.")
         return self._address
+
+    async def unresponsive(self) -> None:
+        await self._fell_silent.wait()
+
+    async def _keep_watch(self) -> None:
+        async for trouble in self._pulse.beats():
+            if trouble is None:
+                self._fell_silent.clear()
+            elif not self._fell_silent.is_set():
+                log.warning("the shared engine does not answer", url=self._address.url, reason=trouble.reason)
+                self._fell_silent.set()
+
+
+def _pulse_of(url: str) -> Pulse:
+    """Of the engine that listens there."""
+
+    async def ask() -> None:
+        import httpx  # late: the engine's process is started before anything slow is imported
+
+        # A new connection each time: one that is kept open says little.
+        async with httpx.AsyncClient(trust_env=False, verify=url.startswith("https"), timeout=None) as http:
+            try:
+                await http.get(f"{url}/health")
+            except httpx.TransportError as error:
+                raise ConnectionError(f"no answer: {type(error).__name__}") from error
+
+    return Pulse(ask)
 
 
 class EngineProcess:
     """The engine of one data directory. `start` returns immediately; `address` waits until it listens."""
 
-    def __init__(self, settings: Settings, command: tuple[str, ...] | None = None) -> None:
+    def __init__(self, settings: Settings, command: tuple[str, ...] | None = None, *, watched: bool = True) -> None:
+        """`watched`: its event loop always has time for `GET /health`, so that one that does not answer is frozen."""
+        self._watched = watched
+        self._restart_after_s = settings.restart_after_s
         self._directory = settings.data_dir / "engine"
         self._ready_file = self._directory / "ready.json"
         self._pid_file = self._directory / "process.json"
@@ -138,6 +192,8 @@ class EngineProcess:
         self._command = (*(command or (sys.executable, "-m", "training.engine")), *self._options(settings))
         self._port = 0
         self._state = EngineState.STOPPED
+        self._down: tuple[float, str] | None = None
+        """Since when, by the monotonic clock, and why it does not do its work."""
         self._changed = asyncio.Condition()
         self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._supervisor: asyncio.Task[None] | None = None
@@ -161,6 +217,10 @@ class EngineProcess:
     @property
     def state(self) -> EngineState:
         return self._state
+
+    @property
+    def trouble(self) -> Trouble | None:
+        return None if self._down is None else Trouble(time.monotonic() - self._down[0], self._down[1])
 
     async def start(self) -> None:
         """Begin to run it, after ending what an earlier service may have left."""
@@ -189,9 +249,15 @@ class EngineProcess:
                 await self._changed.wait_for(lambda: self._state is not EngineState.STARTING)
         except TimeoutError:
             raise EngineUnavailable(f"The engine did not start within {timeout_s:.0f} s. {self._said()}") from None
+        if self._state is EngineState.UNRESPONSIVE:
+            raise EngineUnavailable(f"The engine does not answer. {self._said()}")
         if self._state is not EngineState.READY:
             raise EngineUnavailable(f"The engine {_WHY_ABSENT[self._state]}. {self._said()}")
         return EngineAddress(f"http://127.0.0.1:{self._port}", self._key)
+
+    async def unresponsive(self) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._state is EngineState.UNRESPONSIVE)
 
     def _said(self) -> str:
         return "Last log lines: " + (" | ".join(list(self._last_lines)[-5:]) or "(none)")
@@ -200,6 +266,10 @@ class EngineProcess:
         async with self._changed:
             self._state = state
             self._changed.notify_all()
+
+    async def _enter_ready(self) -> None:
+        self._down = None
+        await self._enter(EngineState.READY)
 
     async def _supervise(self) -> None:
         quick_deaths = 0
@@ -210,6 +280,7 @@ class EngineProcess:
             except OSError as error:  # a full or read-only disk, no process to be had: it may pass
                 log.error("engine not started", error=str(error))
                 status = -1
+            self._note_down(f"it ended with the status {status} and is started again")
             lived_s = time.monotonic() - started
             quick_deaths = 0 if lived_s > _STABLE_S else quick_deaths + 1
             log.error("engine died", exit_status=status, lived_s=round(lived_s, 1), said=self._said())
@@ -217,7 +288,12 @@ class EngineProcess:
             if quick_deaths < _QUICK_DEATHS:
                 await asyncio.sleep(min(_FIRST_PAUSE_S * 2 ** (quick_deaths - 1), _LONGEST_PAUSE_S))
         log.error("engine given up", deaths=quick_deaths)
+        self._note_down("it fails to start; its log says why")
         await self._enter(EngineState.FAILED)
+
+    def _note_down(self, reason: str) -> None:
+        """Why it does not do its work now; since when stays."""
+        self._down = (time.monotonic() if self._down is None else self._down[0], reason)
 
     async def _run_once(self) -> int:
         """Start it, announce when it listens, wait for its end; its exit status. A cancelled wait stops it."""
@@ -229,17 +305,40 @@ class EngineProcess:
         process = await child_process.spawn(argv, stderr=asyncio.subprocess.PIPE, env=env)
         child_process.remember(self._pid_file, process.pid)
         forward = asyncio.create_task(self._forward(process))
-        ready = asyncio.create_task(self._announce(process))
+        attend = asyncio.create_task(self._attend(process))
         try:
             status = await process.wait()
         finally:
-            ready.cancel()
+            attend.cancel()
             if process.returncode is None:
-                await child_process.stop(process, signal.SIGTERM, timeout_s=10)
-            await asyncio.wait({forward, ready}, timeout=1)
+                # One that does not answer will not end in good order either.
+                timeout_s = 0 if self._state is EngineState.UNRESPONSIVE else _STOP_TIMEOUT_S
+                await child_process.stop(process, signal.SIGTERM, timeout_s)
+            await asyncio.wait({forward, attend}, timeout=1)
             forward.cancel()
             self._pid_file.unlink(missing_ok=True)
         return status
+
+    async def _attend(self, process: asyncio.subprocess.Process) -> None:
+        await self._announce(process)
+        if self._watched:
+            await self._watch(process)
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        """Look whether it answers, and end it if it has not for too long: then it is started again."""
+        async for trouble in _pulse_of(f"http://127.0.0.1:{self._port}").beats():
+            if trouble is None:
+                if self._state is EngineState.UNRESPONSIVE:
+                    log.info("engine answers again")
+                    await self._enter_ready()
+                continue
+            if self._state is EngineState.READY:
+                log.warning("engine does not answer", pid=process.pid, reason=trouble.reason)
+                self._note_down("it does not answer")
+                await self._enter(EngineState.UNRESPONSIVE)
+            if 0 < self._restart_after_s <= trouble.seconds:
+                log.error("engine ended: it did not answer", pid=process.pid, seconds=round(trouble.seconds, 1))
+                return child_process.kill_group(process)
 
     async def _announce(self, process: asyncio.subprocess.Process) -> None:
         """Wait for the ready file of this process."""
@@ -250,7 +349,7 @@ class EngineProcess:
                     break
             await asyncio.sleep(0.05)
         self._port = ready["port"]
-        await self._enter(EngineState.READY)
+        await self._enter_ready()
         log.info("engine is up", port=self._port, pid=process.pid)
 
     async def _forward(self, process: asyncio.subprocess.Process) -> None:

@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 
 class CannotListen(Exception):
@@ -20,20 +21,14 @@ def taken_port(host: str, port: int) -> Iterator[list[socket.socket]]:
     with ExitStack() as stack:
         try:
             found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            sockets = [stack.enter_context(_bound(family, address)) for family, address in _addresses(found)]
+            addresses = dict.fromkeys((family, address) for family, _, _, _, address in found)
+            sockets = [stack.enter_context(_bound(*each)) for each in addresses]
         except OSError as error:
             raise CannotListen(f"cannot listen on {host}:{port}: {_why(error)}") from error
         yield sockets
 
 
-def _addresses(
-    found: list[tuple[socket.AddressFamily, int, int, str, tuple[str | int, ...]]],
-) -> Iterator[tuple[socket.AddressFamily, tuple[str | int, ...]]]:
-    """Each once, in their order."""
-    yield from dict.fromkeys((family, address) for family, _, _, _, address in found)
-
-
-def _bound(family: socket.AddressFamily, address: tuple[str | int, ...]) -> socket.socket:
+def _bound(family: socket.AddressFamily, address: tuple[Any, ...]) -> socket.socket:
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
         if os.name == "posix":  # elsewhere it would take the port from its owner

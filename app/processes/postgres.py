@@ -6,7 +6,10 @@ interrupted safely, its lock file is shared by all users of the machine, and it 
 - `initdb` works in a temporary directory that is renamed when it is complete, so a kill leaves nothing half made;
 - one service holds the data directory (`DataDirectory`), so the server is our child and ends with us;
 - stale lock files (of a zombie, or of another process under a reused pid) are removed before the start;
-- the server counts as up when `SELECT 1` has answered; if it dies it is started again;
+- the server counts as up when `SELECT 1` has answered; if it dies it is started again, and so it is if it takes no
+  connections for a set time;
+- a stop has an end: a server that does not stop in time is killed with all its processes, and what a start finds of an
+  earlier one in the data directory is ended first;
 - it listens on a Unix socket in a directory that only its own user may enter.
 """
 
@@ -20,6 +23,8 @@ import signal
 import stat
 import subprocess
 import tempfile
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,6 +33,7 @@ import psycopg
 import structlog
 from sqlalchemy import URL
 
+from app.aio.pulse import Pulse
 from app.processes import child as child_process
 
 VERSION = "18"
@@ -37,6 +43,9 @@ _SOCKET = ".s.PGSQL.5432"
 _MAX_SOCKET_PATH = 100
 """Bytes; the kernel takes 107 with the file name, and Postgres adds `.lock` beside it."""
 _START_TIMEOUT_S = 120.0
+_STOP_TIMEOUT_S = 10.0
+_KILL_TIMEOUT_S = 10.0
+_RESTART_AFTER_S = 60.0
 _OPTIONS = {
     "listen_addresses": "",
     "unix_socket_permissions": "0700",
@@ -56,7 +65,12 @@ class EmbeddedPostgresError(Exception):
 class EmbeddedPostgres:
     """The server of one data directory. `start` before use, `stop` after; the caller holds the DataDirectory."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, *, restart_after_s: float = _RESTART_AFTER_S) -> None:
+        """A server that has taken no connections for `restart_after_s` is killed and started again; 0: never."""
+        self._restart_after_s = restart_after_s
+        self._leaving = False
+        self._pulse: Pulse | None = None
+        self._killing: asyncio.Task[None] | None = None
         self.pgdata = data_dir / "postgres"
         self._log_file = data_dir / "postgres.log"
         self._process: asyncio.subprocess.Process | None = None
@@ -73,6 +87,7 @@ class EmbeddedPostgres:
 
     async def start(self) -> None:
         """Make the cluster if there is none, start the server, wait until it answers. Raises EmbeddedPostgresError."""
+        self._leaving = False
         try:
             await asyncio.to_thread(self._prepare)
             await self._launch()
@@ -80,13 +95,22 @@ class EmbeddedPostgres:
             raise EmbeddedPostgresError(f"the Postgres data directory {self.pgdata} cannot be used: {error}") from error
         self._supervisor = asyncio.create_task(self._supervise(), name="postgres-supervisor")
 
+    def leave(self) -> None:
+        """The service is about to stop: from now on a server that does not answer is killed, so that nobody waits for
+        its reply, and none is started again."""
+        self._leaving = True
+        if self._pulse is not None and self._pulse.trouble is not None and self._process is not None:
+            self._killing = asyncio.create_task(self._kill(self._process), name="postgres-kill")
+
     async def stop(self) -> None:
-        """Stop the server, clients or not."""
+        """Stop the server, clients or not. One that does not stop in time is killed, with all its processes."""
+        self.leave()
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.wait({self._supervisor})
         if self._process is not None:
-            await child_process.stop(self._process, signal.SIGINT, timeout_s=20)  # SIGINT: "fast" shutdown
+            await child_process.stop(self._process, signal.SIGINT, _STOP_TIMEOUT_S)  # SIGINT: "fast" shutdown
+            await self._kill(self._process)
         if self._socket_dir != self.pgdata:
             shutil.rmtree(self._socket_dir, ignore_errors=True)
 
@@ -116,12 +140,11 @@ class EmbeddedPostgres:
         log.info("embedded postgres is up", pid=self._process.pid)
 
     async def _answers(self, process: asyncio.subprocess.Process) -> None:
-        conninfo = f"host='{self._socket_dir}' user=postgres dbname=postgres connect_timeout=5"
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):
                 while process.returncode is None:
                     with suppress(psycopg.OperationalError):
-                        async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+                        async with await self._connect() as connection:
                             await connection.execute("SELECT 1")
                             return
                     await asyncio.sleep(0.03)
@@ -131,6 +154,10 @@ class EmbeddedPostgres:
             ) from None
         raise EmbeddedPostgresError(f"Postgres exited immediately. {self._said()}")
 
+    async def _connect(self) -> psycopg.AsyncConnection[tuple[object, ...]]:
+        conninfo = f"host='{self._socket_dir}' user=postgres dbname=postgres connect_timeout=5"
+        return await psycopg.AsyncConnection.connect(conninfo)
+
     def _said(self) -> str:
         return f"Last lines of {self._log_file}: {_tail(self._log_file.read_text(errors='replace'))}"
 
@@ -138,7 +165,13 @@ class EmbeddedPostgres:
         """Start the server again whenever it has died."""
         while True:
             assert self._process is not None
-            status = await self._process.wait()
+            watch = asyncio.create_task(self._watch(self._process), name="postgres-watch")
+            try:
+                status = await self._process.wait()
+            finally:
+                watch.cancel()
+            if self._leaving:
+                return
             log.error("embedded postgres died, starting it again", exit_status=status)
             while self._process.returncode is not None:
                 try:
@@ -147,6 +180,29 @@ class EmbeddedPostgres:
                 except (EmbeddedPostgresError, OSError) as error:  # of a disk that is full, until it is not
                     log.error("embedded postgres did not start", error=str(error))
                     await asyncio.sleep(1.0)
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        """Kill a server that does not answer for too long: then it is started again."""
+        self._pulse = Pulse(self._ask)
+        async for trouble in self._pulse.beats():
+            if trouble is not None and (self._leaving or 0 < self._restart_after_s <= trouble.seconds):
+                log.error("embedded postgres killed: it did not answer", seconds=round(trouble.seconds, 1))
+                await self._kill(process)
+                return
+
+    async def _kill(self, process: asyncio.subprocess.Process) -> None:
+        processes = await asyncio.to_thread(_processes, self.pgdata)
+        child_process.kill_group(process)
+        await asyncio.to_thread(_kill, processes)
+
+    async def _ask(self) -> None:
+        try:
+            connection = await self._connect()
+        except psycopg.errors.ConnectionTimeout:
+            raise
+        except psycopg.OperationalError:
+            return  # a refusal is an answer: it starts or stops, or all its connections are taken
+        await connection.close()
 
 
 def _binaries() -> Path:
@@ -188,27 +244,70 @@ def _make_cluster(binaries: Path, pgdata: Path, user: tuple[int, int] | None) ->
 
 
 def _clear_leftover(pgdata: Path, socket_dir: Path) -> None:
-    """Stop the server that a killed service left, and remove the lock files that no living server stands behind: the
-    cluster's and the socket's.
+    """End the server that a killed service left, and remove the lock files that no living server stands behind: the
+    cluster's and the socket's. Raises EmbeddedPostgresError.
 
     Postgres itself only asks whether a process of that pid exists: a zombie, or any process that got the pid after a
-    container's restart, would keep it from starting for ever.
+    container's restart, would keep it from starting for ever. And it does not start while any process of the earlier
+    server is there, which a frozen one is though its postmaster has been killed.
     """
-    pid_file = pgdata / "postmaster.pid"
-    try:
-        process = psutil.Process(int(pid_file.read_text().splitlines()[0]))
-        ours = process.status() != psutil.STATUS_ZOMBIE and str(pgdata) in process.cmdline()
-        if ours:
-            process.send_signal(signal.SIGINT)
-            process.wait(60)
-    except (FileNotFoundError, ValueError, IndexError, psutil.NoSuchProcess, psutil.AccessDenied):
-        pass
-    except psutil.TimeoutExpired as error:
-        raise EmbeddedPostgresError(
-            f"the Postgres server of an earlier start (process {error.pid}) does not stop"
-        ) from error
-    for lock_file in (pid_file, socket_dir / f"{_SOCKET}.lock"):
+    if left := _processes(pgdata):
+        log.warning("ending the Postgres that an earlier start left", pids=[each.pid for each in left])
+        if (postmaster := _postmaster(left)) is not None:
+            postmaster.send_signal(signal.SIGINT)
+            _wait_until_gone(left, _STOP_TIMEOUT_S)
+        _kill(left)
+    for lock_file in (pgdata / "postmaster.pid", socket_dir / f"{_SOCKET}.lock"):
         lock_file.unlink(missing_ok=True)
+
+
+def _processes(pgdata: Path) -> list[psutil.Process]:
+    """All processes of the server of that cluster, whoever started them, and of no other: each works in the data
+    directory of its server."""
+    found = []
+    for process in psutil.process_iter():
+        # Those of other users, which we may not look into, and those that have just ended are not ours.
+        with suppress(psutil.Error, OSError):
+            if process.name() == "postgres" and Path(process.cwd()).samefile(pgdata):
+                found.append(process)
+    return found
+
+
+def _postmaster(processes: Sequence[psutil.Process]) -> psutil.Process | None:
+    """The one that started the others, if it is there and can be asked to stop."""
+    pids = {each.pid for each in processes}
+    for each in processes:
+        with suppress(psutil.NoSuchProcess):
+            if each.ppid() not in pids and len(each.children()) > 0 and each.status() != psutil.STATUS_STOPPED:
+                return each
+    return None
+
+
+def _kill(processes: Sequence[psutil.Process]) -> None:
+    """SIGKILL, which ends what is frozen, too, and loses nothing that was committed. Raises EmbeddedPostgresError."""
+    for each in processes:
+        with suppress(psutil.NoSuchProcess):
+            each.kill()  # psutil looks that no other process has got the pid
+    if stuck := _wait_until_gone(processes, _KILL_TIMEOUT_S):
+        pids = ", ".join(str(each.pid) for each in stuck)
+        raise EmbeddedPostgresError(f"processes of the Postgres server cannot be ended: {pids}")
+
+
+def _wait_until_gone(processes: Sequence[psutil.Process], timeout_s: float) -> list[psutil.Process]:
+    """Those that are still there after that time. Not psutil's wait: it also waits for whoever has to reap them."""
+    deadline = time.monotonic() + timeout_s
+    while left := [each for each in processes if _lives(each)]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    return left
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _socket_dir(pgdata: Path, user: tuple[int, int] | None) -> Path:

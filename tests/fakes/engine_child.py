@@ -8,8 +8,23 @@ import json
 import os
 import signal
 import sys
-import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+
+class _Answer(BaseHTTPRequestHandler):
+    """An empty list to everybody."""
+
+    def do_GET(self) -> None:
+        body = json.dumps({"object": "list", "data": []}).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
 
 
 def main() -> None:
@@ -27,9 +42,9 @@ def main() -> None:
     line = json.dumps({"event": "engine child is listening", "level": "info", "threads": 1})
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
-    arguments.ready_file.write_text(json.dumps({"port": arguments.port or 45_678, "pid": os.getpid()}))
-    while True:
-        time.sleep(60)
+    server = ThreadingHTTPServer(("127.0.0.1", arguments.port), _Answer)
+    arguments.ready_file.write_text(json.dumps({"port": server.server_port, "pid": os.getpid()}))
+    server.serve_forever()
 
 
 if __name__ == "__main__":

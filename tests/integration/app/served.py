@@ -10,6 +10,7 @@ import httpx
 import uvicorn
 
 from app.main import create_app
+from app.processes.engine import Engine
 from app.settings import Settings, load_settings
 from tests.conditions import answered, until
 from tests.fakes.scripted_learning import NOWHERE, ScriptedBackend, ScriptedLoop
@@ -22,13 +23,13 @@ def settings_for(data_dir: Path, database_url: str | None, **more: Any) -> Setti
 
 @asynccontextmanager
 async def served(
-    settings: Settings, learn: ScriptedLoop, backend: ScriptedBackend | None = None
+    settings: Settings, learn: ScriptedLoop, backend: ScriptedBackend | None = None, engine: Engine | None = None
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the running service; the service is stopped as SIGTERM would stop it."""
+    """A client of the running service; the service is stopped as SIGTERM would stop it. `engine` is the caller's."""
     backend = backend or ScriptedBackend()
     if backend.endpoint_url != NOWHERE:  # what samples its models is the engine
         settings = settings.model_copy(update={"engine_url": backend.endpoint_url.removesuffix("/v1")})
-    app = create_app(settings, connect=backend.connect, learn=learn)
+    app = create_app(settings, connect=backend.connect, learn=learn, engine=engine)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, lifespan="on"))
     serving = asyncio.create_task(server.serve())
     await until(lambda: server.started or serving.done())

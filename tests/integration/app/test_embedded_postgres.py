@@ -7,18 +7,21 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
 import psycopg
 import pytest
 
+from app.aio.pulse import Pulse
 from app.processes.postgres import EmbeddedPostgres, EmbeddedPostgresError
 from tests.conditions import until
 
 _START = """
 import asyncio, concurrent.futures.thread, os, sys
 from pathlib import Path
+from app.aio.pulse import Pulse
 from app.processes.postgres import EmbeddedPostgres
 
 async def main():
@@ -178,6 +181,80 @@ async def test_a_killed_server_that_nobody_has_reaped_is_in_nobodys_way(data_dir
         await until(lambda: server.status() == psutil.STATUS_ZOMBIE)
         await _starts(data_dir)
         assert server.status() == psutil.STATUS_ZOMBIE
+
+
+async def test_a_frozen_server_is_stopped_all_the_same(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.processes.postgres._STOP_TIMEOUT_S", 0.1)
+    server = EmbeddedPostgres(data_dir)
+    await server.start()
+    frozen = _freeze(data_dir)
+    await server.stop()
+    assert not any(map(_lives, frozen))
+    await _starts(data_dir)
+
+
+async def test_a_start_ends_the_frozen_server_of_a_killed_owner_and_nobody_elses(data_dir: Path) -> None:
+    others = EmbeddedPostgres(data_dir / "others")
+    (data_dir / "others").mkdir()
+    await others.start()
+    try:
+        async with _starting(data_dir) as service:
+            await until(lambda: _pid(data_dir), timeout_s=60)
+            frozen = _freeze(data_dir)
+            service.kill()
+        await _starts(data_dir)
+        assert not any(map(_lives, frozen))
+        assert await _answer(others) == 42
+    finally:
+        await others.stop()
+
+
+async def test_a_server_whose_postmaster_was_killed_while_the_others_are_frozen_is_started_again(
+    data_dir: Path,
+) -> None:
+    """Its memory is in use by them, and Postgres does not start beside."""
+    server = EmbeddedPostgres(data_dir)
+    await server.start()
+    try:
+        first = _pid(data_dir)
+        frozen = _freeze(data_dir)
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: _pid(data_dir) not in (0, first))
+        assert await _answer(server) == 42
+        assert not any(map(_lives, frozen))
+    finally:
+        await server.stop()
+
+
+async def test_a_server_that_takes_no_connections_is_killed_and_started_again(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.processes.postgres.Pulse", partial(Pulse, period_s=0.05, deadline_s=2.0))
+    server = EmbeddedPostgres(data_dir, restart_after_s=0.1)
+    await server.start()
+    try:
+        first = _pid(data_dir)
+        os.kill(first, signal.SIGSTOP)
+        await until(lambda: _pid(data_dir) not in (0, first))
+        assert await _answer(server) == 42
+    finally:
+        await server.stop()
+
+
+def _freeze(data_dir: Path) -> list[psutil.Process]:
+    """All processes of the server."""
+    postmaster = psutil.Process(_pid(data_dir))
+    processes = [postmaster, *postmaster.children()]
+    for each in processes:
+        each.suspend()
+    return processes
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 async def test_torn_notes_of_the_packages_own_python_side_are_not_read(data_dir: Path) -> None:

@@ -1,16 +1,20 @@
 """The engine's supervision, with a child process that only plays the engine."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from app.aio.pulse import Pulse
 from app.processes import child as child_process
 from app.processes.engine import EngineProcess, EngineState, EngineUnavailable
 from tests.conditions import until
@@ -20,13 +24,17 @@ _CHILD = (sys.executable, str(Path(__file__).parents[2] / "fakes" / "engine_chil
 
 
 @asynccontextmanager
-async def _engine(data_dir: Path) -> AsyncIterator[EngineProcess]:
-    engine = EngineProcess(settings_for(data_dir, None), _CHILD)
+async def _engine(data_dir: Path, **settings: Any) -> AsyncIterator[EngineProcess]:
+    engine = EngineProcess(settings_for(data_dir, None, **settings), _CHILD)
     await engine.start()
     try:
         yield engine
     finally:
         await engine.stop()
+
+
+def _ready(data_dir: Path) -> dict[str, int]:
+    return dict(json.loads((data_dir / "engine" / "ready.json").read_text()))
 
 
 def _pid(data_dir: Path) -> int:
@@ -41,7 +49,7 @@ async def test_it_comes_up_behind_the_start_and_goes_with_us(data_dir: Path) -> 
         address = await engine.address()
         states.append(engine.state)
         assert states == [EngineState.STARTING, EngineState.READY]
-        assert address.url == "http://127.0.0.1:45678"
+        assert address.url == f"http://127.0.0.1:{_ready(data_dir)['port']}"
         assert address.key not in repr(address)
         pid = _pid(data_dir)
     assert str(engine.state) == "stopped"
@@ -56,6 +64,45 @@ async def test_a_killed_engine_comes_back_on_its_port(data_dir: Path) -> None:
         await until(lambda: not psutil.pid_exists(first) and engine.state is not EngineState.READY)
         assert await engine.address() == before
         assert _pid(data_dir) != first
+
+
+@pytest.fixture
+def quick_pulse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.processes.engine.Pulse", partial(Pulse, period_s=0.05, deadline_s=2.0))
+
+
+async def test_a_frozen_engine_is_noticed_and_so_is_its_thaw(data_dir: Path, quick_pulse: None) -> None:
+    async with _engine(data_dir, restart_after_s=0) as engine:
+        address = await engine.address()
+        pid = _pid(data_dir)
+        os.kill(pid, signal.SIGSTOP)
+        await engine.unresponsive()
+        assert (str(engine.state), engine.trouble and engine.trouble.reason) == ("unresponsive", "it does not answer")
+        with pytest.raises(EngineUnavailable, match="does not answer"):
+            await engine.address()
+        os.kill(pid, signal.SIGCONT)
+        await until(lambda: engine.state is EngineState.READY)
+        assert (engine.trouble, await engine.address(), _pid(data_dir)) == (None, address, pid)
+
+
+async def test_an_engine_that_stays_frozen_is_ended_and_started_again(data_dir: Path, quick_pulse: None) -> None:
+    async with _engine(data_dir, restart_after_s=0.1) as engine:
+        address = await engine.address()
+        frozen = _pid(data_dir)
+        os.kill(frozen, signal.SIGSTOP)
+        await engine.unresponsive()
+        await until(lambda: engine.state is not EngineState.UNRESPONSIVE)
+        assert await engine.address() == address
+        assert (engine.trouble, _pid(data_dir) == frozen) == (None, False)
+
+
+async def test_a_frozen_engine_stops_with_us(data_dir: Path, quick_pulse: None) -> None:
+    async with _engine(data_dir, restart_after_s=0) as engine:
+        await engine.address()
+        frozen = _pid(data_dir)
+        os.kill(frozen, signal.SIGSTOP)
+        await engine.unresponsive()
+    assert not psutil.pid_exists(frozen)
 
 
 async def test_an_engine_that_cannot_start_is_given_up_with_its_last_words(

@@ -38,7 +38,7 @@ async def _process(data_dir: Path) -> AsyncIterator[tuple[asyncio.subprocess.Pro
         sys.executable,
         "-c",
         _SERVE,
-        env=_environment(data_dir, LEARNLOOP_PORT=str(port)),
+        env=_environment(data_dir, LEARNLOOP_PORT=str(port), LEARNLOOP_STOP_TIMEOUT_S="15"),
         stderr=asyncio.subprocess.DEVNULL,
         start_new_session=True,
     )
@@ -76,11 +76,25 @@ async def test_nothing_outlives_the_service(data_dir: Path) -> None:
         assert (await client.get("/runs")).json() == {"items": [], "next_cursor": None}
 
 
+async def test_a_service_with_a_frozen_database_stops_leaves_nothing_and_starts_again(data_dir: Path) -> None:
+    async with _process(data_dir) as (process, client):
+        assert (await client.get("/runs")).status_code == 200
+        children = psutil.Process(process.pid).children(recursive=True)
+        for each in children:
+            if each.name() == "postgres":
+                each.suspend()
+        process.terminate()
+        await process.wait()
+        await until(partial(_gone, children))
+    async with _process(data_dir) as (_, client):
+        assert (await client.get("/runs")).json() == {"items": [], "next_cursor": None}
+
+
 async def test_health_tells_database_and_engine_apart(data_dir: Path, database_url: str) -> None:
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
         assert (await client.get("/health/live")).json() == {"status": "ok"}
         ready = await client.get("/health/ready")
-        assert ready.json() == {"status": "ready", "database": "ok", "engine": "stopped"}
+        assert ready.json() == {"status": "ready", "database": "ok", "engine": "stopped", "degraded": []}
         assert [each["name"] for each in (await client.get("/environments")).json()["items"]].count("email_search") == 1
         assert "reference" in [each["name"] for each in (await client.get("/judges")).json()["items"]]
 

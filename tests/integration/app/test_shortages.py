@@ -84,7 +84,7 @@ async def test_a_database_that_a_full_disk_has_ended_comes_back_with_the_disk() 
                     await _write_much_log(disk)
                 loop.gates[1].set()
                 await answered(lambda: client.get(f"/runs/{run_id}"), _come_again)
-                assert (await client.get("/health/ready")).status_code == 503
+                await answered(lambda: client.get("/health/ready"), lambda reply: reply.status_code == 503)
                 assert (await client.get("/health/live")).status_code == 200
             await answered(lambda: client.get("/health/ready"), lambda reply: reply.status_code == 200)
             run = await run_with(client, run_id, "completed", "failed")

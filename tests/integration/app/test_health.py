@@ -1,0 +1,70 @@
+"""What the service says of the parts that it stands on while one of them is frozen. It answers immediately."""
+
+import os
+import signal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from app.aio.pulse import Pulse
+from app.processes.engine import EngineProcess
+from tests.conditions import answered
+from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.served import served, settings_for
+from tests.integration.app.test_engine_process import _CHILD, _pid
+
+
+@pytest.fixture(autouse=True)
+def quick_pulses(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("app.processes.engine", "app.processes.postgres", "app.resources"):
+        monkeypatch.setattr(f"{module}.Pulse", partial(Pulse, period_s=0.05, deadline_s=2.0))
+
+
+async def _status(client: httpx.AsyncClient, status: str) -> tuple[int, Any]:
+    """The readiness once it has that status."""
+    reply = await answered(lambda: client.get("/health/ready"), lambda reply: reply.json()["status"] == status)
+    return reply.status_code, reply.json()
+
+
+async def test_a_frozen_engine_is_said_and_holds_up_nobody(data_dir: Path, database_url: str) -> None:
+    settings = settings_for(data_dir, database_url, restart_after_s=0)
+    engine = EngineProcess(settings, _CHILD)
+    await engine.start()
+    try:
+        async with served(settings, ScriptedLoop(), engine=engine) as client:
+            await engine.address()
+            await _status(client, "ready")
+            assert (await client.get("/v1/models")).status_code == 200
+            os.kill(_pid(data_dir), signal.SIGSTOP)
+            waiting = await client.get("/v1/models")
+            assert (waiting.status_code, waiting.json()["error"]["message"]) == (503, "The engine does not answer.")
+            assert int(waiting.headers["retry-after"]) >= 1
+            code, said = await _status(client, "degraded")
+            assert (code, said["database"], said["engine"]) == (200, "ok", "unresponsive")
+            [part] = said["degraded"]
+            assert (part["part"], part["reason"]) == ("engine", "it does not answer")
+            assert (await client.get("/v1/models")).status_code == 503
+            os.kill(_pid(data_dir), signal.SIGCONT)
+            assert (await _status(client, "ready"))[1]["degraded"] == []
+            assert (await client.get("/v1/models")).status_code == 200
+    finally:
+        await engine.stop()
+
+
+async def test_a_frozen_database_is_said(data_dir: Path) -> None:
+    async with served(settings_for(data_dir, None, restart_after_s=0), ScriptedLoop()) as client:
+        postmaster = psutil.Process(int((data_dir / "postgres" / "postmaster.pid").read_text().split()[0]))
+        processes = [postmaster, *postmaster.children()]
+        for each in processes:
+            each.suspend()
+        code, said = await _status(client, "not ready")
+        assert (code, said["database"]) == (503, "unreachable")
+        assert [part["part"] for part in said["degraded"]] == ["database"]
+        assert "since" in said["degraded"][0]
+        for each in processes:
+            each.resume()
+        assert (await _status(client, "ready"))[0] == 200
