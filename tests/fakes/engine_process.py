@@ -6,43 +6,55 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import TracebackType
 
+from tests.fakes import forked_engine
+
 START_TIMEOUT_S = 100.0
+STOP_TIMEOUT_S = 60.0
 ROOT = Path(__file__).parents[2]
+
+_Process = ForkServerProcess | subprocess.Popen[bytes]
 
 
 class EngineProcess:
-    """`python -m training.engine` over a data directory; a context manager that ends it."""
+    """An engine over a data directory; a context manager that ends it.
+
+    It is forked from a process that has imported everything, unless it is given the command that users would start.
+    """
 
     def __init__(
         self,
         data_dir: Path,
         *arguments: str,
         environment: dict[str, str] | None = None,
-        command: tuple[str, ...] = ("training.engine",),
+        command: tuple[str, ...] | None = None,
     ) -> None:
-        """`command` is what `python -m` runs."""
+        """`command` is what `python -m` runs; `environment` comes on top of our own."""
         self.data_dir = data_dir
         data_dir.mkdir(parents=True, exist_ok=True)
         self._ready = data_dir / "ready.json"
         self._ready.unlink(missing_ok=True)
-        self._log = (data_dir / "engine.log").open("wb")
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", *command, "--data-dir", str(data_dir)),
-                *("--ready-file", str(self._ready), "--die-with-parent", str(os.getpid()), *arguments),
-            ],
-            cwd=ROOT,
-            stderr=self._log,
-            env={**os.environ, **(environment or {})},
-        )
+        flags = ["--data-dir", str(data_dir), "--ready-file", str(self._ready), *arguments]
+        self._process: _Process
+        if command is None:
+            self._process = forked_engine.start(flags, self._log_path, ROOT, environment or {})
+        else:
+            run = [sys.executable, "-m", *command, *flags]
+            with self._log_path.open("wb") as log:
+                self._process = subprocess.Popen(
+                    [*run, "--die-with-parent", str(os.getpid())],
+                    cwd=ROOT,
+                    stderr=log,
+                    env={**os.environ, **(environment or {})},
+                )
 
     def __enter__(self) -> "EngineProcess":
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._ready.exists():
-            if self.process.poll() is not None or time.monotonic() > deadline:
+            if self._status() is not None or time.monotonic() > deadline:
                 self.stop(signal.SIGKILL)
                 raise AssertionError(f"the engine did not start: {self.log()}")
             time.sleep(0.01)
@@ -58,14 +70,35 @@ class EngineProcess:
         """Of the API, with `/v1`."""
         return f"http://127.0.0.1:{json.loads(self._ready.read_text())['port']}/v1"
 
+    @property
+    def pid(self) -> int:
+        """Of the engine's process."""
+        assert self._process.pid is not None
+        return self._process.pid
+
     def log(self) -> str:
         """What it wrote to stderr."""
-        return (self.data_dir / "engine.log").read_text()
+        return self._log_path.read_text()
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, if it still runs."""
+        if self._status() is None:
+            os.kill(self.pid, number)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal and wait; returns the exit status."""
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        status = self.process.wait(timeout=60)
-        self._log.close()
+        """Send a signal and wait; returns the exit status, as `subprocess` gives it."""
+        self.send_signal(number)
+        if isinstance(self._process, subprocess.Popen):
+            return self._process.wait(timeout=STOP_TIMEOUT_S)
+        self._process.join(STOP_TIMEOUT_S)
+        status = self._process.exitcode
+        assert status is not None, "the engine did not end"
         return status
+
+    def _status(self) -> int | None:
+        """The exit status; None while it runs."""
+        return self._process.poll() if isinstance(self._process, subprocess.Popen) else self._process.exitcode
+
+    @property
+    def _log_path(self) -> Path:
+        return self.data_dir / "engine.log"

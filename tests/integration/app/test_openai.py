@@ -170,7 +170,7 @@ async def test_no_reply_outlives_its_deadline(
         await client.chat.completions.create(**asked, max_tokens=1)
         try:
             stream = await client.chat.completions.create(**asked, stream=True)
-            model_engine.process.send_signal(signal.SIGSTOP)
+            model_engine.send_signal(signal.SIGSTOP)
             with pytest.raises(openai.APIError, match="took too long"):
                 async for _ in stream:
                     pass
@@ -178,7 +178,7 @@ async def test_no_reply_outlives_its_deadline(
                 await client.chat.completions.create(**asked)
             assert late.value.status_code == 504
         finally:
-            model_engine.process.send_signal(signal.SIGCONT)
+            model_engine.send_signal(signal.SIGCONT)
         assert (await client.chat.completions.create(**asked, max_tokens=1)).choices
 
 

@@ -19,9 +19,9 @@ from tests.integration.engine.training_client import create_model, sample, sampl
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_polite_signal_ends_it_with_status_0(base: Path, tmp_path: Path, number: int) -> None:
-    with EngineProcess(tmp_path, "--base-model", f"tiny={base}") as engine:
+    with EngineProcess(tmp_path, "--base-model", f"tiny={base}", command=("training.engine",)) as engine:
         ready = json.loads((tmp_path / "ready.json").read_text())
-        assert ready["pid"] == engine.process.pid
+        assert ready["pid"] == engine.pid
         assert engine.stop(number) == 0
     lines = [json.loads(line) for line in engine.log().splitlines()]
     assert [line["event"] for line in lines] == ["engine listening", "engine stopped"]

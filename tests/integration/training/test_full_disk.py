@@ -31,7 +31,7 @@ async def test_a_checkpoint_that_cannot_be_written_leaves_nothing_and_is_trained
     group = await sampled_group(policy)
     place = engine.data_dir / "models" / model.project / model.name / "checkpoints"
     weights = (place / "000000" / "model.safetensors").stat().st_size
-    with no_file_larger_than(psutil.Process(engine.process.pid), weights - 1):
+    with no_file_larger_than(psutil.Process(engine.pid), weights - 1):
         for _ in range(2):
             with pytest.raises(BackendUnavailable, match=r"checkpoint 1 could not be written: .*File too large"):
                 await train(policy, group, expected_step=0)

@@ -1,0 +1,13 @@
+"""Imports what an engine imports, in an engine's environment. For the fork server only."""
+
+import os
+
+from training.engine.cpu_mode import set_cpu_mode
+from training.engine.model_classes import import_model_classes
+
+set_cpu_mode()
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+import_model_classes()
+
+import training.engine.http.server  # noqa: E402
+import uvicorn  # noqa: E402,F401
