@@ -33,13 +33,16 @@ _NOT_DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def few_authorities(tmp_path_factory: pytest.TempPathFactory) -> None:
+def few_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Every HTTP client reads the certificate authorities, which takes it longer than a local request: here it is one
     authority. No test speaks to a server of the world."""
     first, end, _ = Path(certifi.where()).read_text().partition("-----END CERTIFICATE-----\n")
     file = tmp_path_factory.mktemp("authorities") / "one.pem"
     file.write_text(first + end)
-    os.environ["SSL_CERT_FILE"] = str(file)
+    os.environ["SSL_CERT_FILE"] = str(file)  # for our children
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(certifi, "where", lambda: str(file))  # for clients that take nothing from the environment
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -25,8 +25,8 @@ SALES: dict[str, Any] = {
     "environment": {"name": "sales_email", "config": {"graph": GRAPH}},
     "judge": {"name": "grounding"},
     "iterations": 2,
-    "groups_per_iteration": 5,
-    "rollouts_per_group": 8,
+    "groups_per_iteration": 2,
+    "rollouts_per_group": 4,
     "max_turns": 4,
     "evaluation": {"every": 1, "scenarios": 2, "samples": 2, "test_scenarios": 2},
 }
@@ -121,12 +121,12 @@ async def test_the_documents_say_what_the_api_says(data_dir: Path, database_url:
 
 async def test_trajectories_are_the_same_as_lines_and_as_a_table(data_dir: Path, database_url: str) -> None:
     async with sales_service(data_dir, database_url) as client:
-        run = await completed(client, **SALES)
+        run = await completed(client, **SALES | {"groups_per_iteration": 5, "rollouts_per_group": 8, "iterations": 1})
         files = await _downloads(client, run)
         lines = [json.loads(line) for line in files["iter1_trajectories.jsonl"].decode().split("\n")[:-1]]
         table = pq.ParquetFile(io.BytesIO(files["iter1_trajectories.parquet"]))
         rows = table.read().to_pylist()
-        # 5 x 8 tries, 2 x 2 sampled and 2 greedy ones held out, and the showcase: more than one page.
+        # 5 x 8 rollouts, 2 x 2 sampled and 2 greedy ones held out, and the showcase: more than one page.
         assert len(lines) == len(rows) == 5 * 8 + 2 * 2 + 2 + 1
         assert table.num_row_groups == 2
         for line, row in zip(lines, rows, strict=True):
