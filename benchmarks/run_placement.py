@@ -112,8 +112,8 @@ def _made(directory: Path) -> Path:
 def _rollouts(client: Service, run_id: str) -> float:
     """Finished rollouts of the run, those of the unfinished phase included: iterations alone are too coarse."""
     progress = client.run(run_id)["progress"]
-    done = progress["iterations_done"] * 64.0
-    return done + (progress["done"] or 0 if progress["phase"] == "rollout" else 0)
+    done = 64.0 * int(progress["iterations_done"])
+    return done + float(progress["done"] or 0 if progress["phase"] == "rollout" else 0)
 
 
 def _unique_mb(pid: int) -> float:

@@ -1,13 +1,12 @@
 """Asking a trained agent."""
 
-from fastapi import APIRouter
-
 from app.api.dependencies import CurrentCaller, CurrentService
 from app.api.engine import CurrentModels
+from app.api.routers import keyed_router
 from app.operations import ask as asking
 from app.schemas.ask import AskOut, AskRequest, InvokeOut, InvokeRequest
 
-router = APIRouter(tags=["ask"])
+router = keyed_router("ask")
 
 
 @router.post("/ask")

@@ -1,14 +1,13 @@
 """What learn-loops can use: backends, environments and judges."""
 
-from fastapi import APIRouter
-
 import environment.registry
 import judges.registry
 from app.api.dependencies import CurrentSettings
+from app.api.routers import keyed_router
 from app.backends import choices
 from app.schemas.base import ResponseModel
 
-router = APIRouter(tags=["catalogue"])
+router = keyed_router("catalogue")
 
 
 class Named(ResponseModel):

@@ -5,12 +5,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 from fastapi.responses import StreamingResponse
 
 import environment.registry
 from app.api.dependencies import CurrentCaller, CurrentSessions, CurrentSettings, CurrentStore, RunId
 from app.api.large_bodies import BigBodyRoute, GraphBody, ScenariosBody
+from app.api.routers import keyed_router
 from app.auth.caller import Caller
 from app.db.session import Sessions
 from app.domain.stored_request import Choice
@@ -21,7 +22,7 @@ from app.schemas.documents import GraphRequest, GraphStored, ScenariosRequest, S
 from environment.registry import UnknownEnvironment
 from environment.sales_email.graph import parse_graph
 
-router = APIRouter(tags=["documents"], route_class=BigBodyRoute)
+router = keyed_router("documents", route_class=BigBodyRoute)
 _PART_CHARACTERS = 262_144
 Hash = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the canonical JSON")]
 

@@ -6,12 +6,13 @@ from datetime import datetime
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from app.api.dependencies import CurrentCaller, CurrentFeed, CurrentStore, Limit, NumberCursor, RunId
 from app.api.presentation import page
+from app.api.routers import keyed_router
 from app.auth.caller import LOCAL, Caller
 from app.auth.guard import key_of
 from app.domain.event_types import EventType
@@ -22,7 +23,7 @@ from app.events.progress import Moved
 from app.runs.store import RunStore
 from app.schemas.base import Page, ResponseModel
 
-router = APIRouter(tags=["events"])
+router = keyed_router("events")
 _STREAM = "text/event-stream"
 
 

@@ -1,7 +1,5 @@
 """Feedback: what happened to emails, and what people think of them."""
 
-from fastapi import APIRouter
-
 from app.api.dependencies import (
     CurrentCaller,
     CurrentQueries,
@@ -12,6 +10,7 @@ from app.api.dependencies import (
     RunId,
 )
 from app.api.presentation import page
+from app.api.routers import keyed_router
 from app.feedback import evidence, store
 from app.schemas.base import Page
 from app.schemas.feedback import (
@@ -23,7 +22,7 @@ from app.schemas.feedback import (
     RejectedEvent,
 )
 
-router = APIRouter(tags=["feedback"])
+router = keyed_router("feedback")
 
 
 @router.post("/feedback")

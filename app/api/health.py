@@ -3,14 +3,15 @@
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from app.aio.pulse import Trouble
 from app.api.dependencies import CurrentService
+from app.api.routers import public_router
 from app.processes.engine import EngineState
 from app.schemas.base import ResponseModel
 
-router = APIRouter(prefix="/health", tags=["health"])
+router = public_router("health", prefix="/health")
 
 
 class Alive(ResponseModel):

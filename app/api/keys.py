@@ -3,11 +3,12 @@
 from datetime import datetime
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 from pydantic import Field
 
 from app.api.dependencies import CurrentCaller, CurrentSessions, IdCursor, Limit
 from app.api.presentation import page
+from app.api.routers import keyed_router
 from app.auth.caller import ANY_PROJECT, Caller
 from app.auth.keys import Keys
 from app.auth.scopes import Scope
@@ -15,7 +16,7 @@ from app.db.tables import ApiKey
 from app.errors import Forbidden, InvalidRequest
 from app.schemas.base import Name, Page, RequestBody, ResponseModel
 
-router = APIRouter(tags=["keys"])
+router = keyed_router("keys")
 KeyId = Annotated[str, Path(pattern=r"^[0-9A-HJKMNP-TV-Z]{26}$")]
 
 

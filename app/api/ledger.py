@@ -2,17 +2,17 @@
 
 from dataclasses import asdict
 
-from fastapi import APIRouter
 from sqlalchemy import select
 
 from app.api.dependencies import CurrentSessions, CurrentStore, Limit, NumberCursor, RunId
 from app.api.presentation import ledger_totals
+from app.api.routers import keyed_router
 from app.db.tables import LedgerEntry, Run
 from app.domain.stored_request import Budget
 from app.runs.ledger import Totals, totals
 from app.schemas.results import BudgetState, Ledger, LedgerRow
 
-router = APIRouter(tags=["results"])
+router = keyed_router("results")
 
 
 @router.get("/runs/{run_id}/ledger")

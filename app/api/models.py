@@ -7,12 +7,13 @@ from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
 import httpx
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import Depends, Path, Query
 from fastapi.responses import StreamingResponse
 from pydantic import Field, model_validator
 
 from app.api.dependencies import CurrentCaller, CurrentService, Limit
 from app.api.engine import CurrentEngine, CurrentModels
+from app.api.routers import keyed_router
 from app.db.tables import Promotion
 from app.domain.names import PATH_PATTERN, REPO_PATTERN
 from app.errors import NotFound
@@ -23,7 +24,7 @@ from app.model_registry.pushes.targets import Target, hub_target, s3_target
 from app.schemas.base import Name, RequestPart, ResponseModel
 from training.model_name import ModelName
 
-router = APIRouter(tags=["models"])
+router = keyed_router("models")
 
 Step = Annotated[int, Field(ge=0, lt=2**31)]
 ProjectPart = Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,128}$")]

@@ -2,15 +2,16 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from app.api.dependencies import CurrentCaller, CurrentService
 from app.api.engine import CurrentEngine, CurrentModels, CurrentProxy
+from app.api.routers import keyed_router
 from app.errors import InvalidRequest
 from app.model_registry.listing import listed, one
 from training import strict_json
 
-router = APIRouter(prefix="/v1", include_in_schema=False)
+router = keyed_router("openai", prefix="/v1", include_in_schema=False)
 """Not in our OpenAPI file: the protocol and its errors are OpenAI's."""
 
 Json = Any

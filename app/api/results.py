@@ -3,10 +3,9 @@
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from fastapi.responses import StreamingResponse
 
-from app.api import ledger
 from app.api.dependencies import (
     CurrentQueries,
     CurrentSessions,
@@ -18,14 +17,14 @@ from app.api.dependencies import (
 )
 from app.api.links import results_path
 from app.api.presentation import node_scores, page
+from app.api.routers import keyed_router
 from app.operations.verify_run import verify
 from app.results.documents import Results, content_type
 from app.results.files import results_folder, sizes
 from app.schemas.base import Page
 from app.schemas.results import JudgeCallOut, NodeScores, ResultItem, RunResults, Verification
 
-router = APIRouter(tags=["results"])
-router.include_router(ledger.router)
+router = keyed_router("results")
 Iteration = Annotated[int | None, Query(ge=0, lt=2**31)]
 
 

@@ -2,10 +2,10 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 from ulid import ULID
 
-from app.api import presentation, results
+from app.api import presentation
 from app.api.dependencies import (
     CurrentCaller,
     CurrentQueries,
@@ -20,6 +20,7 @@ from app.api.dependencies import (
     RunId,
 )
 from app.api.links import results_path, run_links
+from app.api.routers import keyed_router
 from app.api.start import saved_reply
 from app.domain.run_state import RunStatus
 from app.operations.delete_run import remove
@@ -29,8 +30,7 @@ from app.schemas.run_request import ForkRequest, ResumeRequest
 from app.schemas.runs import Accepted, CheckpointOut, IterationOut, LearnLoopAccepted, RunBrief, RunOut
 from app.worker.runner import Runner
 
-router = APIRouter(tags=["runs"])
-router.include_router(results.router)
+router = keyed_router("runs")
 
 
 @router.get("/runs")

@@ -2,18 +2,18 @@
 
 from functools import partial
 
-from fastapi import APIRouter
 from ulid import ULID
 
 from app.api.dependencies import CurrentCaller, CurrentStarter
 from app.api.large_bodies import BigBodyRoute, LearnLoopBody
 from app.api.ownership import in_project
 from app.api.presentation import accepted
+from app.api.routers import keyed_router
 from app.http import idempotency
 from app.operations.start_run import InTransaction
 from app.schemas.runs import LearnLoopAccepted
 
-router = APIRouter(tags=["runs"], route_class=BigBodyRoute)
+router = keyed_router("runs", route_class=BigBodyRoute)
 
 
 @router.post("/learn-loop", status_code=202)

@@ -2,14 +2,15 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from app.api.dependencies import CurrentQueries, Limit, NumberCursor, RunId, ScenarioId, TrajectoryId
 from app.api.presentation import page
+from app.api.routers import keyed_router
 from app.schemas.base import Page
 from app.schemas.trajectories import Kind, Mode, Split, TrajectoryBrief, TrajectoryOut
 
-router = APIRouter(tags=["trajectories"])
+router = keyed_router("trajectories")
 
 
 @router.get("/runs/{run_id}/trajectories")

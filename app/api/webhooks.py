@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import Depends, Path, Query
 
 from app.api.dependencies import (
     CurrentCaller,
@@ -14,6 +14,7 @@ from app.api.dependencies import (
     NumberCursor,
 )
 from app.api.presentation import page
+from app.api.routers import keyed_router
 from app.auth.tenancy import RUN, require
 from app.db.tables import WebhookEndpoint
 from app.domain.delivery_state import DeliveryState
@@ -35,7 +36,7 @@ from app.schemas.webhooks import (
 from app.webhooks.deliveries import Deliveries
 from app.webhooks.endpoints import NewEndpoint
 
-router = APIRouter(prefix="/webhooks", tags=["webhooks"])
+router = keyed_router("webhooks", prefix="/webhooks")
 
 
 async def _deliveries(sessions: CurrentSessions) -> Deliveries:

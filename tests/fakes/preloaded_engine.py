@@ -9,5 +9,6 @@ set_cpu_mode()
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import_model_classes()
 
-import training.engine.http.server  # noqa: E402
 import uvicorn  # noqa: E402,F401
+
+import training.engine.http.server  # noqa: E402, F401
