@@ -124,9 +124,23 @@ MUTATIONS = (
     _one(
         "a journal entry needs the lease",
         "app/worker/journal_store.py",
-        "            await require(session, self._lease)\n",
-        "",
+        "            await require(session, self._lease)\n            new = await",
+        "            new = await",
         f"{_LEASES}::test_a_zombie_keeps_nothing",
+    ),
+    _one(
+        "a journal entry fits its checksum",
+        "app/worker/journal_store.py",
+        "if checksum is None or checksum == self._checksum(iteration, name, value):",
+        "if True:",
+        "tests/integration/app/test_damaged_journal.py::test_an_entry_that_does_not_fit",
+    ),
+    _one(
+        "a damaged intent to train still stands",
+        "training/journal.py",
+        '            put[name] = "{}"\n',
+        "            pass\n",
+        "tests/unit/training/test_journal.py::test_what_becomes_of_damaged_entries",
     ),
     _one(
         "RETURNING instead of a count",

@@ -7,7 +7,7 @@ same.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -47,10 +47,49 @@ class EntryName:
         return self.purpose.rollout_phase if self.kind == "rollout" else self.purpose.judge_phase
 
 
+TRAIN_INTENT = "train.intent"
+"""The entry of a train request that is about to be sent; of the n-th further one, with `/n` behind it."""
 ALL_JUDGED = str(EntryName("judge", Purpose.TRAIN))
 """The entry that ends the phases rollout and judge."""
 TRAINED = "train"
 """The entry that ends the phase train: what the training led to."""
+_OF_REQUESTS = (TRAINED, TRAIN_INTENT, "train.job", "train.withdrawn")
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What becomes of an iteration's entries if some are damaged: which ones go, and which are put in their place."""
+
+    drop: frozenset[str]
+    put: Mapping[str, str]
+
+
+def repair(whole: Collection[str], damaged: Collection[str]) -> Repair:
+    """The repair of a journal with the entries of these names.
+
+    A damaged entry goes, and its work is done again. With a rollout go the verdicts on its purpose, which were given on
+    what it was. Only the training is never done again for it: a request for it that cannot be read any more may have
+    come through, and is treated like one whose reply was lost.
+    """
+    drop, put = set(damaged), {}
+    intents = {name for name in (*whole, *damaged) if name.partition("/")[0] == TRAIN_INTENT}
+    for name in damaged:
+        entry = _parsed(name)
+        if entry is not None and entry.kind == "rollout":
+            verdicts = str(EntryName("judge", entry.purpose))
+            drop |= {each for each in whole if each == verdicts or each.startswith(f"{verdicts}/")}
+        elif name in intents:
+            put[name] = "{}"
+        elif entry is None and name.partition("/")[0] not in _OF_REQUESTS:  # the name is damaged itself
+            put[f"{TRAIN_INTENT}/{len(intents)}" if intents else TRAIN_INTENT] = "{}"
+    return Repair(frozenset(drop), put)
+
+
+def _parsed(name: str) -> EntryName | None:
+    try:
+        return EntryName.parse(name)
+    except ValueError:
+        return None
 
 
 class Journal(Protocol):

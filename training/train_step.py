@@ -21,7 +21,7 @@ from training.backends.base import (
     TrainOutcome,
     TrainRequest,
 )
-from training.journal import TRAINED, IterationJournal
+from training.journal import TRAIN_INTENT, TRAINED, IterationJournal
 from training.types import Group, RunConfig
 
 if TYPE_CHECKING:  # importing art takes seconds
@@ -50,7 +50,7 @@ class TrainRequests:
         self._journal = journal
         self._step = step
         kept = journal.kept
-        intents = [value for name, value in kept.items() if name.partition("/")[0] == "train.intent"]
+        intents = [value for name, value in kept.items() if name.partition("/")[0] == TRAIN_INTENT]
         self._count = len(intents)
         self.unsure = any(json.loads(value).get("unsure") for value in intents)
         """A request was sent although an earlier one may still come through."""
@@ -68,7 +68,7 @@ class TrainRequests:
         self.unsure |= unsure
         self._count += 1
         self.open = True
-        await self._keep("train.intent", {"step": self._step} | ({"unsure": True} if unsure else {}))
+        await self._keep(TRAIN_INTENT, {"step": self._step} | ({"unsure": True} if unsure else {}))
 
     async def submitted(self, job_id: str) -> None:
         """Note that the request came through."""

@@ -363,6 +363,8 @@ class Journal(Base):
     epoch: Mapped[int]
     value: Mapped[bytes]
     """JSON text, compressed by zlib."""
+    checksum: Mapped[int | None] = mapped_column(BigInteger)
+    """CRC-32 of the key and the value; None: written by an earlier version."""
     kept_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 

@@ -21,6 +21,8 @@ class EventType(StrEnum):
     RUN_COMPLETED = "run.completed"
     RUN_FAILED = "run.failed"
     PHASE_COMPLETED = "phase.completed"
+    JOURNAL_DAMAGED = "journal.damaged"
+    """Entries of the journal could not be read; what they stood for is made again."""
     ITERATION_COMPLETED = "iteration.completed"
     BUDGET_REACHED = "budget.reached"
     CHECKPOINT_PUSHED = "checkpoint.pushed"

@@ -1,4 +1,7 @@
-"""The journal of a run's unfinished iteration in the database. Entries are written in groups, under the run's lease."""
+"""The journal of a run's unfinished iteration in the database. Entries are written in groups, under the run's lease.
+
+Each has a checksum. What does not fit is dropped when it is read, with an event that says so, and made again.
+"""
 
 import asyncio
 import time
@@ -7,7 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sqlalchemy import select, text, update
+import structlog
+from sqlalchemy import delete, select, text, update
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.aio.event_loops import run_on_loop
 from app.aio.retry import LONG_S, retry_while_database_is_down
@@ -16,7 +21,7 @@ from app.db.tables import Journal, Run
 from app.domain.event_types import EventType
 from app.events.log import append
 from app.runs.leases import Lease, LeaseLost, require
-from training.journal import ALL_JUDGED, TRAINED
+from training.journal import ALL_JUDGED, TRAINED, repair
 from training.phases import Phase
 
 _GROUP_S = 0.05
@@ -26,15 +31,17 @@ _LEVEL = 1
 _COMPLETED = {ALL_JUDGED: (Phase.ROLLOUT, Phase.JUDGE), TRAINED: (Phase.TRAIN,)}
 """The phases that are complete once an entry of that name is kept."""
 
-Row = tuple[int, str, bytes]
-"""Iteration, name and compressed value."""
+Row = tuple[int, str, bytes, int]
+"""Iteration, name, compressed value and checksum."""
+
+log = structlog.get_logger(__name__)
 
 # One statement for any number of entries, so that it is built once. A commit whose reply was lost is tried again: what
 # it wrote is there.
 _WRITE = text(
-    "INSERT INTO journal (run_id, epoch, iteration, name, value) "
+    "INSERT INTO journal (run_id, epoch, iteration, name, value, checksum) "
     "SELECT :run_id, :epoch, entry.* FROM unnest(CAST(:iterations AS integer[]), CAST(:names AS text[]), "
-    "CAST(:values AS bytea[])) AS entry ON CONFLICT DO NOTHING RETURNING iteration, name"
+    "CAST(:values AS bytea[]), CAST(:checksums AS bigint[])) AS entry ON CONFLICT DO NOTHING RETURNING iteration, name"
 )
 
 
@@ -88,16 +95,48 @@ class StoredJournal:
         """Raises LeaseLost: who comes too late would find the entries of a saved iteration gone, and do it again."""
 
         async def read() -> dict[str, str]:
-            query = select(Journal.name, Journal.value).where(
-                Journal.run_id == self._lease.run_id, Journal.iteration == iteration
-            )
             async with self._sessions.begin() as session:
                 await require(session, self._lease)
-                rows = (await session.execute(query)).all()
-            return {name: zlib.decompress(value).decode() for name, value in rows}
+                whole, damaged = await self._read(session, iteration)
+                if damaged:
+                    await self._repair(session, iteration, whole, damaged)
+            return whole
 
         with self.cost.waited():
             return dict(await run_on_loop(self._home, retry_while_database_is_down(read)))
+
+    async def _read(self, session: AsyncSession, iteration: int) -> tuple[dict[str, str], list[str]]:
+        """The entries, and the names of those that are damaged."""
+        query = select(Journal.name, Journal.value, Journal.checksum).where(
+            Journal.run_id == self._lease.run_id, Journal.iteration == iteration
+        )
+        whole, damaged = {}, []
+        for name, value, checksum in (await session.execute(query)).all():
+            text = None
+            if checksum is None or checksum == self._checksum(iteration, name, value):
+                text = _unpacked(value)
+            if text is None:
+                damaged.append(name)
+            else:
+                whole[name] = text
+        return whole, sorted(damaged)
+
+    async def _repair(self, session: AsyncSession, iteration: int, whole: dict[str, str], damaged: list[str]) -> None:
+        """Drop what is damaged, and what rests on it, from the table and from `whole`; log an event that says so."""
+        found = repair(whole, damaged)
+        names = sorted(found.drop)
+        log.error("journal entries damaged: their work is done again", run_id=self._lease.run_id, entries=names)
+        mine = (Journal.run_id == self._lease.run_id, Journal.iteration == iteration)
+        await session.execute(delete(Journal).where(*mine, Journal.name.in_(names)))
+        for name in names:
+            whole.pop(name, None)
+        if found.put:
+            await self._insert(session, [self._row(iteration, name, value) for name, value in found.put.items()])
+            whole |= found.put
+        data = {"damaged": damaged, "dropped": names}
+        await append(
+            session, self._lease.run_id, EventType.JOURNAL_DAMAGED, self._lease.actor, data, iteration=iteration
+        )
 
     async def keep(self, iteration: int, name: str, value: str) -> None:
         """Raises LeaseLost."""
@@ -123,8 +162,14 @@ class StoredJournal:
                 await run_on_loop(self._home, retry_while_database_is_down(lambda: self._write(rows), at_most_s))
 
     def _add(self, iteration: int, name: str, value: str) -> None:
+        self._waiting.append(self._row(iteration, name, value))
+
+    def _row(self, iteration: int, name: str, value: str) -> Row:
         packed = zlib.compress(value.encode(), _LEVEL)
-        self._waiting.append((iteration, name, packed))
+        return iteration, name, packed, self._checksum(iteration, name, packed)
+
+    def _checksum(self, iteration: int, name: str, packed: bytes) -> int:
+        return zlib.crc32(packed, zlib.crc32(f"{self._lease.run_id}/{iteration}/{name}".encode()))
 
     def _flush_soon(self) -> None:
         task = asyncio.get_running_loop().create_task(self._flush_or_tell())
@@ -141,10 +186,7 @@ class StoredJournal:
     async def _write(self, rows: list[Row]) -> None:
         async with self._sessions.begin() as session:
             await require(session, self._lease)
-            iterations, names, values = (list(column) for column in zip(*rows, strict=True))
-            mine = {"run_id": self._lease.run_id, "epoch": self._lease.epoch}
-            entries = {"iterations": iterations, "names": names, "values": values}
-            new = (await session.execute(_WRITE, mine | entries)).all()
+            new = await self._insert(session, rows)
             if not new:
                 return
             await session.execute(update(Run).where(Run.id == self._lease.run_id).values(claims=0))
@@ -158,3 +200,19 @@ class StoredJournal:
                         {"phase": phase},
                         iteration=iteration,
                     )
+
+    async def _insert(self, session: AsyncSession, rows: list[Row]) -> list[tuple[int, str]]:
+        """Those that are new, by iteration and name."""
+        iterations, names, values, checksums = (list(column) for column in zip(*rows, strict=True))
+        mine = {"run_id": self._lease.run_id, "epoch": self._lease.epoch}
+        entries = {"iterations": iterations, "names": names, "values": values, "checksums": checksums}
+        new = (await session.execute(_WRITE, mine | entries)).all()
+        return [(iteration, name) for iteration, name in new]
+
+
+def _unpacked(value: bytes) -> str | None:
+    """The text; None if it is damaged, which an entry without a checksum can still be found to be."""
+    try:
+        return zlib.decompress(value).decode()
+    except (zlib.error, UnicodeDecodeError):
+        return None

@@ -42,7 +42,7 @@ async def save(here: Stage, lease: Lease) -> None:
 
 async def keep(here: Stage, lease: Lease) -> None:
     journal = StoredJournal(here.sessions, lease, asyncio.get_running_loop(), lambda: None)
-    await journal._write([(0, "train", b"")])
+    await journal._write([(0, "train", b"", 0)])
 
 
 async def finish(here: Stage, lease: Lease) -> None:

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from environment.base import Scenario
 from judges.base import JudgeCall, Judgement, Score
 from training.backends.art_import import import_art
-from training.journal import EntryName, dump_judgements, dump_rollout, load_judgements, load_rollout
+from training.journal import (
+    EntryName,
+    Repair,
+    dump_judgements,
+    dump_rollout,
+    load_judgements,
+    load_rollout,
+    repair,
+)
 from training.phases import Phase, Purpose
 from training.rollouts import messages_of
 from training.types import Failure, FailureKind, Rollout
@@ -172,3 +180,25 @@ def test_verdicts_come_back_as_they_were(judgements: list[Judgement]) -> None:
 def test_a_zero_and_no_verdict_are_told_apart() -> None:
     [judgement] = load_judgements(dump_judgements([Judgement([Score(0.0, "bad"), Score(None, "no reply")])]))
     assert [score.value for score in judgement.scores] == [0.0, None]
+
+
+VERDICTS = {"judge/train", "judge/train/0", "judge/train/1"}
+
+
+@pytest.mark.parametrize(
+    ("damaged", "drop", "put"),
+    [
+        ({"judge/train"}, {"judge/train"}, {}),
+        ({"rollout/train/1"}, {"rollout/train/1"} | VERDICTS, {}),
+        ({"rollout/validation.greedy/1"}, {"rollout/validation.greedy/1"}, {}),
+        ({"train"}, {"train"}, {}),
+        ({"train.job"}, {"train.job"}, {}),
+        ({"train.intent"}, {"train.intent"}, {"train.intent": "{}"}),
+        ({"train.intent/1"}, {"train.intent/1"}, {"train.intent/1": "{}"}),
+        ({"trainXintent"}, {"trainXintent"}, {"train.intent/2": "{}"}),
+        ({"rollout/nothing/1"}, {"rollout/nothing/1"}, {"train.intent/2": "{}"}),
+    ],
+)
+def test_what_becomes_of_damaged_entries(damaged: set[str], drop: set[str], put: dict[str, str]) -> None:
+    whole = {"rollout/train/0", "rollout/train/1", "train.intent", "train.intent/1", "train.job", "train"} | VERDICTS
+    assert repair(whole - damaged, damaged) == Repair(frozenset(drop), put)
