@@ -24,6 +24,7 @@ from app.api import (
     results,
     runs,
     start,
+    training,
     trajectories,
     webhooks,
 )
@@ -41,6 +42,7 @@ from app.http.idempotency import Idempotency
 from app.http.openai_errors import OpenAIErrors
 from app.http.response_headers import ResponseHeaders
 from app.model_registry.proxy import open_proxy
+from app.model_registry.trainable import KnownJobs
 from app.processes.engine import Engine
 from app.runs.leases import Limits
 from app.service import open_service
@@ -64,9 +66,13 @@ _PARTS = (
     keys,
     models,
     openai,
+    training,
     health,
 )
 _DRAIN_S = 10
+_KEEP_ALIVE_S = 15
+"""Longer than clients keep connections (httpx: 5 s): where both give up at the same time, a request is lost, and ART's
+client does not repeat a POST."""
 
 
 def create_app(
@@ -104,6 +110,7 @@ def create_app(
         strict_content_type=False,
     )
     app.state.known_runs = KnownRuns()
+    app.state.known_jobs = KnownJobs()
     _add_middleware(app, settings)
     errors.install(app)
     api_file.install(app)
@@ -121,6 +128,7 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
     """What a request passes, the last one added first: nobody without a key has a body read."""
     limit = RateLimit(settings.rate_per_s, settings.rate_burst) if settings.rate_per_s else None
     big = dict.fromkeys(("/learn-loop", "/graphs", "/scenarios"), settings.max_graph_bytes)
+    big |= dict.fromkeys(training.JOB_PATHS, settings.max_training_bytes)
     app.add_middleware(Idempotency)
     app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES, for_paths=big)
     app.add_middleware(Guard, required=settings.keys_required, limit=limit, origins=settings.cors_origins)
@@ -154,5 +162,6 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_DRAIN_S,
     )

@@ -28,7 +28,7 @@ async def chat_completions(
     models: CurrentModels, caller: CurrentCaller, proxy: CurrentProxy, request: Request
 ) -> Response:
     """Create a chat completion, streamed or not. The server of the model checks the other fields."""
-    body = _object(await request.body())
+    body = json_object(await request.body())
     model = body.get("model")
     if not isinstance(model, str):
         raise BadBody(("body", "model"), "model must be a string: the name of a model")
@@ -52,7 +52,8 @@ async def retrieve_model(
     return await one(service.sessions, models.base_models, engine, caller, name)
 
 
-def _object(raw: bytes) -> dict[str, Json]:
+def json_object(raw: bytes) -> dict[str, Json]:
+    """The JSON object of a body. Raises BadBody."""
     try:
         body = strict_json.loads(raw)
     except ValueError as error:

@@ -33,9 +33,19 @@ class EngineClient:
         """The checkpoints of each trained model, by PROJECT/NAME."""
         return {each["id"]: frozenset(each["steps"]) for each in await self.models() if "steps" in each}
 
+    async def trainable_models(self) -> list[dict[str, Json]]:
+        """All models of the training protocol, with `id`, `project` and `name`."""
+        models: list[dict[str, Json]] = (await self._call("GET", "/preview/models"))["data"]
+        return models
+
+    async def described(self, path: str) -> dict[str, Json]:
+        """What the engine says of a model or a training job."""
+        found: dict[str, Json] = await self._call("GET", path)
+        return found
+
     async def model_id(self, model: ModelName) -> str:
         """The model's id in the training protocol."""
-        for each in (await self._call("GET", "/preview/models"))["data"]:
+        for each in await self.trainable_models():
             if (each["project"], each["name"]) == (model.project, model.name):
                 return str(each["id"])
         raise NotFound(f"There is no model '{model}'.")

@@ -1,11 +1,11 @@
-"""Forwards a chat completion to the server that samples it, and streams the reply back.
+"""Forwards a request to the server of a model, and streams the reply back.
 
 Nothing is buffered: a client that reads slowly slows the server down, one that disconnects ends the sampling, and no
 request outlives its deadline.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -48,19 +48,41 @@ class ChatProxy:
     deadline_s: float
 
     async def chat(self, request: Request, endpoint: Endpoint, body: dict[str, Json]) -> Response:
-        """The reply of the endpoint's model. Raises BadGateway, NoAnswerInTime or Unavailable."""
-        deadline = asyncio.get_running_loop().time() + self.deadline_s
+        """The reply of the endpoint's model; raises as `forward`."""
+        return await self.forward(request, endpoint, "/chat/completions", json={**body, "model": endpoint.model})
+
+    async def forward(
+        self,
+        request: Request,
+        endpoint: Endpoint,
+        path: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        deadline_s: float | None = None,
+        **content: Any,
+    ) -> Response:
+        """The reply of the endpoint's server to a request of the same method; `content` are httpx's parameters for it,
+        and `deadline_s` is for the whole reply (None: that of a chat completion).
+
+        Raises BadGateway, NoAnswerInTime or Unavailable.
+        """
+        deadline_s = deadline_s or self.deadline_s
+        deadline = asyncio.get_running_loop().time() + deadline_s
         sent = self.http.build_request(
-            "POST",
-            f"{endpoint.base_url}/chat/completions",
-            json={**body, "model": endpoint.model},
-            headers={"authorization": f"Bearer {endpoint.api_key}", "accept-encoding": "identity"},
+            request.method,
+            f"{endpoint.base_url}{path}",
+            headers={
+                "authorization": f"Bearer {endpoint.api_key}",
+                "accept-encoding": "identity",
+                **(headers or {}),
+            },
+            **content,
         )
         try:
             async with asyncio.timeout_at(deadline):
                 reply = await _unless_disconnected(request, self.http.send(sent, stream=True))
         except TimeoutError:
-            raise NoAnswerInTime(f"{endpoint.model} gave no answer within {self.deadline_s:.0f} s.") from None
+            raise NoAnswerInTime(f"{endpoint.model} gave no answer within {deadline_s:.0f} s.") from None
         except httpx.TransportError as error:
             raise Unavailable(f"The server of the model is unreachable: {type(error).__name__}") from error
         if reply is None:

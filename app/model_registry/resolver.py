@@ -1,7 +1,9 @@
 """What a model's name means, to whom: the one place that turns a name into a model that can be sampled.
 
 A name is a base model's, `PROJECT/NAME` (the newest checkpoint), `PROJECT/NAME@STEP`, a name that a checkpoint was
-promoted to, or a run's id (its best checkpoint), also with `@STEP`. What is promoted comes before a model of that name.
+promoted to, a run's id (its best checkpoint), also with `@STEP`, or what ART's clients call a model of theirs:
+`wandb-artifact:///ENTITY/PROJECT/NAME`, also with `:stepSTEP`. What is promoted comes before a model of that name.
+Without a project a name is one of the caller's project.
 
 Names are resolved with the database alone. Whether the checkpoint is there is left to the server that samples it.
 """
@@ -28,6 +30,7 @@ from training.backends.base import BackendRefused, BackendUnavailable, Endpoint
 from training.model_name import ModelName
 
 _RUN_ID = re.compile(r"(?P<id>[0-9A-HJKMNP-TV-Z]{26})(?:@(?P<step>[0-9]{1,9}))?")
+_ARTIFACT = re.compile(r"wandb-artifact:///[^/]+/(?P<model>[^/]+/[^/:@]+)(?::step(?P<step>[0-9]{1,9}))?")
 _WITHOUT_PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?:@(?P<step>[0-9]{1,9}))?")
 
 
@@ -46,7 +49,7 @@ class ResolvedModel:
     """What a name means."""
 
     name: str
-    """What the engine calls it: a base model's name, PROJECT/NAME or PROJECT/NAME@STEP."""
+    """As the engine knows it: a base model's name, PROJECT/NAME, PROJECT/NAME@STEP, or an artifact's name."""
     step: int | None
     """None: a base model, or the newest checkpoint."""
     run: Run | None = None
@@ -73,8 +76,10 @@ class ModelResolver:
             return ResolvedModel(name, None)
         if match := _RUN_ID.fullmatch(name):
             return await self._of_run_id(caller, match["id"], match["step"])
+        if match := _ARTIFACT.fullmatch(name):
+            return await self._of_artifact(caller, name, match["model"], match["step"])
         try:
-            model = ModelName.parse(name)
+            model = ModelName.parse(name if "/" in name or caller.project is None else f"{caller.project}/{name}")
         except ValueError:
             return _of_any_project(caller, name)
         if not caller.sees(model.project):
@@ -107,6 +112,15 @@ class ModelResolver:
                 await backend.close()
         except (EngineUnavailable, BackendUnavailable, BackendRefused) as error:
             raise Unavailable(str(error)) from error
+
+    async def _of_artifact(self, caller: Caller, name: str, model: str, step: str | None) -> ResolvedModel:
+        try:
+            found = ModelName.parse(model).at(None if step is None else int(step))
+        except ValueError:
+            raise UnknownModelName(name) from None
+        if not caller.sees(found.project):
+            raise UnknownModelName(name)
+        return ResolvedModel(name, found.step, await self._newest_run(found))
 
     async def _of_run_id(self, caller: Caller, run_id: str, step: str | None) -> ResolvedModel:
         async with self.sessions() as session:

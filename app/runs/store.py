@@ -1,10 +1,11 @@
 """Creates, moves and deletes runs. Each call is one transaction, which also writes the event of the change."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Update, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, Update, and_, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -18,6 +19,7 @@ from app.runs import ledger
 from app.runs.documents import NewDocument, save
 from app.runs.leases import UNOWNED, Lease, LeaseLost
 from app.runs.moves import moving
+from training.model_name import ModelName
 from training.types import Progress
 
 _ENDINGS: Mapping[RunStatus, tuple[Move, EventType]] = {
@@ -80,12 +82,7 @@ class RunStore:
             raise ModelBusy(f"{run.model_project}/{run.model_name}", holder) from None
 
     async def _holder(self, run: Run) -> str | None:
-        query = select(Run.id).where(
-            Run.backend == run.backend,
-            Run.model_project == run.model_project,
-            Run.model_name == run.model_name,
-            Run.status.in_(LIVE),
-        )
+        query = _live(run.backend, ModelName(run.model_project, run.model_name))
         async with self._sessions() as session:
             return (await session.execute(query)).scalar_one_or_none()
 
@@ -214,11 +211,27 @@ class RunStore:
         async with self._sessions.begin() as session:
             run = await _locked(session, run_id, Verb.DELETE)
             await _hold_models(session, run)
-            others = select(Run.id).where(Run.id != run_id, _needs_model_of(run)).limit(1)
+            needs_it = _needs(run.backend, ModelName(run.model_project, run.model_name))
+            others = select(Run.id).where(Run.id != run_id, needs_it).limit(1)
             if (await session.execute(others)).scalar_one_or_none() is None:
                 await forget_model()
             await session.delete(run)
         return run
+
+    @asynccontextmanager
+    async def holding_model(self, backend: str, model: ModelName, *, unneeded: bool = False) -> AsyncIterator[None]:
+        """While it is open, no run of the model is created or deleted.
+
+        Raises ModelBusy if a live run holds it; with `unneeded`, Conflict if any run still needs it.
+        """
+        async with self._sessions.begin() as session:
+            await _hold(session, {str(model)})
+            if (holder := (await session.execute(_live(backend, model))).scalar_one_or_none()) is not None:
+                raise ModelBusy(str(model), holder)
+            needing = select(Run.id).where(_needs(backend, model)).limit(1)
+            if unneeded and (run_id := (await session.execute(needing)).scalar_one_or_none()) is not None:
+                raise Conflict(f"Run {run_id} needs {model}. Delete the run: the model goes with it.")
+            yield
 
 
 async def _locked(session: AsyncSession, run_id: str, verb: Verb) -> Run:
@@ -241,17 +254,30 @@ async def _hold_models(session: AsyncSession, run: Run) -> None:
     """Until the transaction ends no other creates or deletes a run of its model or of its base model: a model must not
     be deleted while a new run begins to need it."""
     base, at, _ = run.base_model.partition("@")
-    for name in sorted({f"{run.model_project}/{run.model_name}", *([base] if at else ())}):
+    await _hold(session, {f"{run.model_project}/{run.model_name}", *([base] if at else ())})
+
+
+async def _hold(session: AsyncSession, names: Iterable[str]) -> None:
+    for name in sorted(names):
         await session.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"model {name}", 0))))
 
 
-def _needs_model_of(run: Run) -> ColumnElement[bool]:
-    """True of runs that train the same model, and of forks that have yet to make theirs from a checkpoint of it."""
-    name = f"{run.model_project}/{run.model_name}"
-    same = and_(Run.model_project == run.model_project, Run.model_name == run.model_name)
+def _needs(backend: str, model: ModelName) -> ColumnElement[bool]:
+    """True of runs that train the model, and of forks that have yet to make theirs from a checkpoint of it."""
+    same = and_(Run.model_project == model.project, Run.model_name == model.name)
     ended = Run.status.in_((RunStatus.COMPLETED, RunStatus.CANCELLED))
-    forks = and_(Run.base_model.startswith(f"{name}@", autoescape=True), Run.step.is_(None), ~ended)
-    return and_(Run.backend == run.backend, or_(same, forks))
+    forks = and_(Run.base_model.startswith(f"{model}@", autoescape=True), Run.step.is_(None), ~ended)
+    return and_(Run.backend == backend, or_(same, forks))
+
+
+def _live(backend: str, model: ModelName) -> Select[str]:
+    """The id of the live run that holds the model; there is at most one."""
+    return select(Run.id).where(
+        Run.backend == backend,
+        Run.model_project == model.project,
+        Run.model_name == model.name,
+        Run.status.in_(LIVE),
+    )
 
 
 async def _make(session: AsyncSession, move: Move, run: Run, **values: Any) -> None:

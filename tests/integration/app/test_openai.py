@@ -82,11 +82,11 @@ async def test_a_tenant_finds_its_own_models_only(stage: ModelStage) -> None:
     async with _client(stage, await stage.key("sales")) as client:
         assert [each.id async for each in client.models.list()] == ["learnloop/tiny", "tiny"]
         absent = await _refusal(client, "nobody/nothing")
+        for name in ("caller", "sales"):  # without a project, a name is one of the key's project
+            assert f"no model 'sales/{name}'" in await _refusal(client, name)
         for name in (
             CALLER,
             f"{CALLER}@1",
-            "caller",
-            "sales",
             "mail/live",
             run_id,
             f"wandb-artifact:///local/{CALLER}",

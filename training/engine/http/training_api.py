@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
@@ -33,6 +34,9 @@ Json = Any
 MAX_WAIT_S = 30.0
 DEFAULT_PAGE = 20
 MAX_PAGE = 1000
+
+ONLY_MODEL = "x-only-model"
+"""A header of the service, which forwards jobs of its tenants: the only model that the job may train."""
 
 Step = Annotated[int, Field(ge=0)]
 
@@ -199,6 +203,7 @@ class TrainingApi:
     async def create_training_job(self, request: Request) -> Response:
         """Queue one GRPO step on groups of trajectories."""
         body = await read_body(request, _CreateTrainingJob, self.max_body_bytes)
+        _require_only(request, body.model_id)
         options = TrainOptions.from_config(body.experimental_config)
         groups = await asyncio.to_thread(self._groups, body)
         return await self._submit(
@@ -211,10 +216,15 @@ class TrainingApi:
     async def create_sft_job(self, request: Request) -> Response:
         """Queue supervised steps on conversations, given inline or as a JSONL file that TrainingData may read."""
         body = await read_body(request, _CreateSftJob, self.max_body_bytes)
+        _require_only(request, body.model_id)
         options = SftOptions.from_config(body.config)
         if (body.training_data is None) == (body.training_data_url is None):
             raise ApiError(400, "give either training_data or training_data_url", code="invalid_value")
-        data = body.training_data if body.training_data_url is None else await self.data.read(body.training_data_url)
+        data = (
+            body.training_data
+            if body.training_data_url is None
+            else await self._data_at(request, body.training_data_url)
+        )
         examples = read_examples(data)
         return await self._submit(
             body.model_id,
@@ -236,6 +246,14 @@ class TrainingApi:
         events = await job.wait(request.query_params.get("after"), wait_s)
         return _page(request, [_event_json(event) for event in events], MAX_PAGE, cut=True)
 
+    async def _data_at(self, request: Request, url: str) -> list[Json]:
+        """The conversations behind a URL. Who may use one model only must not read files, which may be of others."""
+        if ONLY_MODEL in request.headers and urlsplit(url).scheme not in ("http", "https"):
+            raise ApiError(
+                400, "send the conversations as training_data", code="invalid_value", param="training_data_url"
+            )
+        return await self.data.read(url)
+
     def _groups(self, body: _CreateTrainingJob) -> list[Group]:
         """The groups, with what is remembered of replies that lost their log-probabilities. Raises BadTrajectory."""
         return self.turns.completed(body.model_id, read_groups(body.trajectory_groups))
@@ -252,6 +270,12 @@ class TrainingApi:
         job = new_job(model_id, steps, expected_step)
         self.jobs.submit(job, start)
         return JSONResponse({"id": job.id})
+
+
+def _require_only(request: Request, model_id: str) -> None:
+    """Raises ApiError if the body names another model than the one that the sender of the request may train."""
+    if request.headers.get(ONLY_MODEL, model_id) != model_id:
+        raise ApiError(400, "the body names more than one model", code="invalid_value", param="model_id")
 
 
 def _write_log(place: Path, step: int, groups: Json) -> None:

@@ -1,0 +1,140 @@
+"""The engine's models as ART's clients train them through this service: whose they are, and when they can be changed.
+
+The engine knows no tenants, so every id that a request names is looked up here first. What belongs to another project
+is reported exactly as what does not exist.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.auth.caller import Caller
+from app.backends import Connect
+from app.db.session import Sessions
+from app.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from app.model_registry.checkpoints import Checkpoints
+from app.model_registry.engine_client import EngineClient
+from app.model_registry.promotions import Promotions
+from app.model_registry.resolver import ModelResolver
+from app.runs.store import RunStore
+from training.backends import embedded
+from training.model_name import ModelName
+
+Json = Any
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_KNOWN_JOBS = 10_000
+
+
+class UnknownTrainable(NotFound):
+    """No model or training job of that id that the caller may see."""
+
+    def __init__(self, kind: str, id: str) -> None:
+        super().__init__(f"There is no {kind} {id!r}.")
+        self.kind = kind
+
+    def members(self) -> Mapping[str, Any]:
+        return {"code": f"{self.kind.removeprefix('training ')}_not_found"}
+
+
+@dataclass(frozen=True, slots=True)
+class KnownJobs:
+    """The models of training jobs, which never change: clients ask for the events of a job every second."""
+
+    _models: OrderedDict[str, str] = field(default_factory=OrderedDict)
+
+    def get(self, job_id: str) -> str | None:
+        """The id of the job's model, if it was found before."""
+        return self._models.get(job_id)
+
+    def add(self, job_id: str, model_id: str) -> None:
+        """Remember one; the oldest ones are forgotten."""
+        self._models[job_id] = model_id
+        while len(self._models) > _KNOWN_JOBS:
+            self._models.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainableModels:
+    """Those that a caller sees. Methods raise UnknownTrainable for an id, and Unavailable."""
+
+    caller: Caller
+    sessions: Sessions
+    engine: EngineClient
+    connect: Connect
+    store: RunStore
+    known_jobs: KnownJobs
+
+    async def listed(self) -> list[dict[str, Json]]:
+        """As the engine describes them."""
+        return [each for each in await self.engine.trainable_models() if self.caller.sees(each["project"])]
+
+    async def name(self, model_id: str) -> ModelName:
+        """The name of the model with that id."""
+        found = await self._found(f"/preview/models/{model_id}") if _ID.fullmatch(model_id) else None
+        if found is None or not self.caller.sees(found["project"]):
+            raise UnknownTrainable("model", model_id)
+        return ModelName(found["project"], found["name"])
+
+    async def require_job(self, job_id: str) -> None:
+        """Raises UnknownTrainable unless the training job is of a model that the caller sees."""
+        model_id = self.known_jobs.get(job_id)
+        if model_id is None and _ID.fullmatch(job_id):
+            found = await self._found(f"/preview/training-jobs/{job_id}")
+            if found is not None:
+                model_id = str(found["model_id"])
+                self.known_jobs.add(job_id, model_id)
+        try:
+            if model_id is not None and (self.caller.project is None or await self.name(model_id)):
+                return
+        except UnknownTrainable:
+            pass
+        raise UnknownTrainable("training job", job_id)
+
+    async def creation(self, models: ModelResolver, body: Mapping[str, Json]) -> dict[str, Json]:
+        """The request for a new model, in the caller's project and from a base that the caller may use.
+
+        Raises Forbidden for another project, UnknownModelName for another base, InvalidRequest, Conflict.
+        """
+        project, base = body.get("project") or self.caller.project, body.get("base_model")
+        if not isinstance(base, str):
+            raise InvalidRequest(("body", "base_model"), "base_model must be a string: the name of a model")
+        if self.caller.project not in (None, project):
+            raise Forbidden(f"This API key belongs to project {self.caller.project}; project cannot be another one.")
+        source = await models.resolve(self.caller, base)
+        if source.backend != embedded.NAME:
+            raise Conflict(f"{base} is on the backend {source.backend}. Only models of the engine can be forked here.")
+        return {**body, "project": project, "base_model": source.name}
+
+    @asynccontextmanager
+    async def to_train(self, model: ModelName) -> AsyncIterator[None]:
+        """While it is open, no run begins to train the model. Raises ModelBusy if one is live."""
+        async with self.store.holding_model(embedded.NAME, model):
+            yield
+
+    @asynccontextmanager
+    async def to_delete(self, model: ModelName) -> AsyncIterator[None]:
+        """As `to_train`; raises Conflict if a run needs the model, or a promoted name means it."""
+        async with self.store.holding_model(embedded.NAME, model, unneeded=True):
+            if promoted := await Promotions(self.sessions).all(model.project, model=model.name):
+                raise Conflict(f"{model} is promoted as {promoted[0].project}/{promoted[0].name}.")
+            yield
+
+    @asynccontextmanager
+    async def to_delete_checkpoints(self, model: ModelName, steps: Collection[int]) -> AsyncIterator[None]:
+        """As `to_train`; raises Conflict if one of the checkpoints must stay."""
+        checkpoints = Checkpoints(self.sessions, self.engine, self.connect, model, embedded.NAME)
+        async with self.store.holding_model(embedded.NAME, model):
+            for step, why in (await checkpoints.in_use()).items():
+                if step in steps:
+                    raise Conflict(f"Checkpoint {step} of {model} {why}.")
+            yield
+        await checkpoints.note_deleted(list(steps))
+
+    async def _found(self, path: str) -> dict[str, Json] | None:
+        try:
+            return await self.engine.described(path)
+        except NotFound:
+            return None
