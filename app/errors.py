@@ -14,6 +14,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from environment.plugins import PluginFault
+
 MEDIA_TYPE = "application/problem+json"
 DATABASE_DOWN = (
     OperationalError,
@@ -149,6 +151,13 @@ class BadGateway(ServiceError):
     title = "No answer from the model"
 
 
+class PluginFailed(ServiceError):
+    """An environment or judge of an installed package did not do what it should."""
+
+    status = 502
+    title = "A plug-in failed"
+
+
 class Unavailable(ServiceError):
     """Something that the service needs is temporarily unavailable."""
 
@@ -178,6 +187,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _validation_error)
     for kind in DATABASE_DOWN:
         app.add_exception_handler(kind, _service_error)
+    app.add_exception_handler(PluginFault, _plugin_fault)
     app.add_exception_handler(Exception, _unexpected)
 
 
@@ -191,6 +201,11 @@ def problem_of(error: Exception, path: str) -> JSONResponse:
 
 def _service_error(request: Request, error: Exception) -> JSONResponse:
     return problem_of(error, request.url.path)
+
+
+def _plugin_fault(request: Request, error: Exception) -> JSONResponse:
+    log.error("plug-in failed", path=request.url.path, exc_info=error)
+    return problem_of(PluginFailed(str(error)), request.url.path)
 
 
 def _http_error(request: Request, error: Exception) -> JSONResponse:

@@ -51,7 +51,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a tool call gave: the text the policy reads next, and whether the episode is over."""
+    """What a tool call, or a reply without one, gave: the text that is read next, and whether the episode is over."""
 
     content: str
     final: bool = False
@@ -85,6 +85,14 @@ class Episode(Protocol):
         """The facts of the episode so far."""
 
 
+@runtime_checkable
+class TextEpisode(Protocol):
+    """An episode in which a reply without a tool call is valid. In any other it ends the rollout as malformed."""
+
+    def reply(self, text: str) -> ToolResult:
+        """Take such a reply: as the answer (`final`), or as a turn to which the result's content is the user's."""
+
+
 class Environment(Protocol):
     """A kind of job. Instances are safe for many concurrent episodes; episodes share no state."""
 
@@ -98,7 +106,8 @@ class Environment(Protocol):
     def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
         """Numbers `start` to `start + count` of a split's scenarios, the same for the same seed.
 
-        Splits never overlap. No number repeats another's scenario until the environment has no more.
+        Splits never overlap. No number repeats another's scenario until the environment has no more. Raises ValueError,
+        with a message for the user, where the config leaves none.
         """
 
     def ask(self, task: Mapping[str, Json]) -> Scenario:
@@ -127,6 +136,13 @@ class Rewarded:
     scenario: Scenario
     outcome: Outcome
     reward: float
+
+
+@runtime_checkable
+class Synthetic(Protocol):
+    """An environment that says whether its scenarios are invented ones, as the shipped tiny model was trained on."""
+
+    synthetic: bool
 
 
 @runtime_checkable

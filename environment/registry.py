@@ -4,14 +4,13 @@ A package adds one with an entry point in the group `learnloop.environments` tha
 a callable taking the request's `environment.config` and the data directory, returning an Environment.
 """
 
-from collections.abc import Callable, Mapping
-from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Mapping
 from pathlib import Path
 
+from environment import plugins
 from environment.base import Environment, Json
+from environment.contract import checked
 
-Builder = Callable[[Mapping[str, Json], Path], Environment]
 GROUP = "learnloop.environments"
 
 
@@ -21,17 +20,14 @@ class UnknownEnvironment(Exception):
 
 def names() -> list[str]:
     """Registered names, sorted."""
-    return sorted(_registered())
+    return sorted(plugins.registered(GROUP))
 
 
 def build(name: str, config: Mapping[str, Json], data_dir: Path) -> Environment:
-    """The environment of that name. Raises UnknownEnvironment, or ValueError for a bad config."""
-    if (point := _registered().get(name)) is not None:
-        builder: Builder = point.load()
-        return builder(config, data_dir)
+    """The environment of that name, checked at each call.
+
+    Raises UnknownEnvironment, ValueError for a bad config, or PluginFault.
+    """
+    if (point := plugins.registered(GROUP).get(name)) is not None:
+        return checked(name, plugins.build("environment", point, config, data_dir))
     raise UnknownEnvironment(f"Unknown environment {name!r}. Available: {', '.join(names())}.")
-
-
-@cache  # looking through all installed packages takes longer than the rest of a request
-def _registered() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=GROUP)}

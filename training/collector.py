@@ -10,6 +10,7 @@ from random import Random
 from ulid import ULID
 
 from environment.base import Environment, Scenario
+from environment.plugins import PluginFault
 from judges.base import Judge, Judgement
 from training.backends.base import BackendUnavailable, Endpoint
 from training.budget import BudgetReached, Estimates, IterationBudget, RunBudget, usage_of_calls, usage_of_entries
@@ -216,11 +217,11 @@ class _Counted:
 
 @contextmanager
 def _unwrapped() -> Iterator[None]:
-    """BackendUnavailable and BudgetReached as themselves, where a task group raises them for several rollouts."""
+    """These errors as themselves, where a task group raises them for several rollouts."""
     try:
         yield
     except ExceptionGroup as group:
-        for kind in (BackendUnavailable, BudgetReached):
+        for kind in (PluginFault, BackendUnavailable, BudgetReached):
             if found := group.subgroup(kind):
                 raise found.exceptions[0] from group
         raise

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from environment.base import Environment, Episode, Json, Scenario, ToolError
+from environment.base import Environment, Episode, Json, Scenario, TextEpisode, ToolError
 from environment.genai_spans import Reply, execute_tool, invoke_agent
 from environment.genai_spans import chat as chat_span
 from training.backends.art_import import import_art
@@ -83,8 +83,8 @@ async def rollout(
 ) -> Rollout:
     """One rollout. Cancellation passes through; whatever else goes wrong on the way is the rollout's `failure`.
 
-    Raises what the environment raises if it cannot open the scenario, and BudgetReached where the next request does not
-    fit the reservation.
+    Raises what the environment raises if it cannot open the scenario or tell its outcome, and BudgetReached where the
+    next request does not fit the reservation.
     """
     request = {"temperature": temperature, "max_tokens": max_completion_tokens}
     started_at, clock = time.time(), time.monotonic()
@@ -123,7 +123,7 @@ def _open(environment: Environment, scenario: Scenario, id: str, max_turns: int 
     art = import_art()
     episode = environment.episode(scenario, max_turns)
     tools = [tool.openai() for tool in episode.tools]
-    trajectory = art.Trajectory(messages_and_choices=episode.messages(), tools=tools)
+    trajectory = art.Trajectory(messages_and_choices=episode.messages(), tools=tools or None)
     trajectory.metadata |= {"rollout_id": id, "scenario_id": scenario.id}
     trajectory.metrics |= {"turns": 0, "prompt_tokens": 0, "completion_tokens": 0, "sampling_s": 0.0, "tools_s": 0.0}
     return episode, trajectory
@@ -194,7 +194,7 @@ async def _sample(
         body={
             "model": chat.model,
             "messages": messages,
-            "tools": trajectory.tools,
+            **({"tools": trajectory.tools} if trajectory.tools else {}),
             "logprobs": True,
             **request,
         },
@@ -211,9 +211,12 @@ async def _sample(
 
 
 async def _execute(episode: Episode, choice: "Choice") -> tuple[list[dict[str, Json]], bool]:
-    """The tool messages that the calls give, and whether the episode is over."""
+    """The messages that answer the reply, and whether the episode is over."""
     calls = [call for call in choice.message.tool_calls or () if call.type == "function"]
     if not calls:
+        if isinstance(episode, TextEpisode):
+            answered = episode.reply(choice.message.content or "")
+            return [] if answered.final else [{"role": "user", "content": answered.content}], answered.final
         said = (choice.message.content or "")[:200]
         episode.end("malformed", f"no tool call in the reply ({choice.finish_reason}): {said!r}")
         return [], True

@@ -19,6 +19,7 @@ from app.errors import InvalidRequest, NotFound
 from app.runs import documents
 from app.runs.documents import Kind, NewDocument, UnknownDocument
 from app.schemas.documents import GraphRequest, GraphStored, ScenariosRequest, ScenariosStored
+from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from environment.sales_email.graph import parse_graph
 
@@ -98,7 +99,7 @@ def _checked_scenarios(caller: Caller, choice: Choice, data_dir: FilePath) -> Ne
         field = "scenarios"
         environment.registry.build(name, config, data_dir).close()
         return documents.document(caller.namespace, "scenarios", config["scenarios"])
-    except UnknownEnvironment as error:
+    except (UnknownEnvironment, PluginFault) as error:
         raise InvalidRequest(("body", "environment"), str(error)) from error
     except ValueError as error:
         raise InvalidRequest(("body", field), str(error)) from error

@@ -22,6 +22,7 @@ from app.schemas.run_request import EnvironmentChoice
 from app.service import Service
 from app.worker.save_iteration import rollout_row
 from environment.base import Environment, Json, Reflective, Scenario
+from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from environment.trace import span, tracing
 from training.backends.base import Endpoint
@@ -155,7 +156,7 @@ async def _environment(sessions: Sessions, data_dir: Path, agent: _Agent) -> Env
     try:
         whole = await resolve_references(sessions, agent.environment, project)
         return await asyncio.to_thread(make_environment, whole, data_dir)
-    except UnknownEnvironment as error:
+    except (UnknownEnvironment, PluginFault) as error:
         raise InvalidRequest((*where, "name"), str(error)) from error
     except UnknownDocument as error:
         raise InvalidRequest((*where, "config", error.kind), str(error)) from error

@@ -30,6 +30,7 @@ from app.schemas.run_request import LearnLoopRequest
 from app.settings import Settings
 from app.webhooks.endpoints import Endpoints, NewEndpoint
 from app.worker.judge_services import judge_model
+from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from judges.base import JudgeServices
 from judges.registry import UnknownJudge
@@ -193,7 +194,8 @@ def _checked(
     """
     short = request.graph is not None and not request.environment.config
     config = ("body", "graph") if short else ("body", "environment", "config")
-    with _as_fault_of(("body", "environment", "name"), UnknownEnvironment), _as_fault_of(config, ValueError):
+    named = ("body", "environment", "name")
+    with _as_fault_of(named, UnknownEnvironment, PluginFault), _as_fault_of(config, ValueError):
         made = make_environment(environment, settings.data_dir)
         try:
             begin_with(made, state)
@@ -220,14 +222,14 @@ def _check_judges(request: LearnLoopRequest, judge: Mapping[str, Any], services:
 
 
 def _check_judge(judge: Mapping[str, Any], services: JudgeServices, where: Location) -> None:
-    with _as_fault_of((*where, "name"), UnknownJudge), _as_fault_of((*where, "config"), ValueError):
+    with _as_fault_of((*where, "name"), UnknownJudge, PluginFault), _as_fault_of((*where, "config"), ValueError):
         make_judge(Choice(name=judge["name"], config=judge["config"]), services)
 
 
 @contextmanager
-def _as_fault_of(loc: Location, error: type[Exception]) -> Iterator[None]:
-    """Raise errors of that kind as InvalidRequest for the field at `loc`."""
+def _as_fault_of(loc: Location, *errors: type[Exception]) -> Iterator[None]:
+    """Raise errors of these kinds as InvalidRequest for the field at `loc`."""
     try:
         yield
-    except error as fault:
+    except errors as fault:
         raise InvalidRequest(loc, str(fault)) from fault

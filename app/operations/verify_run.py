@@ -29,6 +29,7 @@ from app.runs.documents import resolve_references
 from app.runs.resume_point import begin_with, inherited_state
 from app.schemas.results import Difference, Verification
 from environment.base import Environment, Reflective, Scenario
+from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from judges.base import Judgement, Score
 from training.learn_loop import rewarded
@@ -53,7 +54,7 @@ async def verify(sessions: Sessions, data_dir: Path, run: Run) -> Verification:
     try:
         whole = await resolve_references(sessions, run.stored_request.environment, run.model_project)
         environment = await asyncio.to_thread(make_environment, whole, data_dir)
-    except (UnknownEnvironment, ValueError) as error:
+    except (UnknownEnvironment, PluginFault, ValueError) as error:
         raise Conflict(f"The environment of run {run.id} cannot be rebuilt: {error}") from error
     with closing(environment):
         begin_with(environment, await inherited_state(sessions, run.id))

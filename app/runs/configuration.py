@@ -12,12 +12,12 @@ from training.backends.base import ModelSpec
 
 
 def make_environment(choice: Choice, data_dir: Path) -> Environment:
-    """Raises UnknownEnvironment, or ValueError for a bad config."""
+    """Raises UnknownEnvironment, ValueError for a bad config, or PluginFault."""
     return environment.registry.build(choice.name, choice.config, data_dir)
 
 
 def make_judge(choice: Choice, services: JudgeServices) -> Judge:
-    """Raises UnknownJudge, or ValueError for a bad config."""
+    """Raises UnknownJudge, ValueError for a bad config, or PluginFault."""
     return judges.registry.build(choice.name, choice.config, services)
 
 

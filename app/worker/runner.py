@@ -23,6 +23,7 @@ from app.runs.leases import Lease, LeaseLost, Leases
 from app.runs.store import RunStore
 from app.worker.drive import Driver
 from app.worker.heartbeat import Heartbeat
+from environment.plugins import PluginFault
 from training.backends.base import BackendUnavailable, StepConflict, TrainingFailed
 from training.collector import RolloutsFailed
 from training.learn_loop import CheckpointLost, NothingScored
@@ -276,6 +277,9 @@ def _log_failure(task: asyncio.Task[bool]) -> None:
 def _reason(error: BaseException) -> str:
     """The failure as saved with the run. Unexpected errors are logged with their traceback."""
     if isinstance(error, _EXPECTED):
+        return str(error)
+    if isinstance(error, PluginFault):
+        log.error("run failed: its plug-in failed", exc_info=error)
         return str(error)
     log.error("run failed unexpectedly", exc_info=error)
     return f"{type(error).__name__}: {error}"

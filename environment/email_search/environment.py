@@ -67,6 +67,8 @@ class _EmailSearch:
 class SyntheticEmailSearch(_EmailSearch):
     """Every scenario has an invented inbox of its own, made from its address."""
 
+    synthetic = True
+
     def __init__(self) -> None:
         self._inbox = lru_cache(maxsize=_KEPT_WORLDS)(_synthetic_inbox)
 

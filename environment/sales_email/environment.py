@@ -38,6 +38,7 @@ class SalesEmail:
         """Raises ValueError for bad prospects, or for prospects without a graph."""
         if prospects is not None and graph is None:
             raise ValueError("scenarios need a graph: give both")
+        self.synthetic = graph is None
         self._graph = graph
         self._given = None if prospects is None or graph is None else given_scenarios(prospects, graph)
         self._rule = rule

@@ -89,7 +89,7 @@ async def test_what_cannot_be_computed_is_a_difference(data_dir: Path, database_
         one = "SELECT id FROM trajectory WHERE kind = 'train' AND score IS NOT NULL ORDER BY seq LIMIT 1"
         await _change(database_url, f"UPDATE trajectory SET outcome = '{{}}' WHERE id = ({one})")
         [difference] = (await _verify(client, run))["differences"]
-        assert difference["recomputed"].startswith("cannot be computed: KeyError")
+        assert "reward() raised KeyError" in difference["recomputed"]
 
 
 async def test_an_environment_that_does_not_learn_is_checked_too(data_dir: Path, database_url: str) -> None:

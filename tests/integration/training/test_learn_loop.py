@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -10,10 +11,13 @@ from typing import Any
 
 import pytest
 
-from environment.base import Environment, Json, Scenario, Split
+from environment.base import Environment, Json, Outcome, Scenario, Split
+from environment.contract import checked
 from environment.email_search.environment import SyntheticEmailSearch, build
 from environment.email_search.inbox import write_inbox
 from environment.email_search.synthetic import make_world, parse_address
+from environment.email_search.tools import EmailEpisode
+from environment.plugins import PluginFault
 from environment.sales_email.environment import SalesEmail
 from judges.reference import ReferenceJudge
 from tests.conditions import until
@@ -358,3 +362,38 @@ async def test_a_policy_that_was_trained_before_goes_on_from_its_step() -> None:
         results = await run(model, policy=Old(model.url))
     assert [result.step for result in results] == [7, 8, 9, 10, 11]
     assert results[0].best_step == 7
+
+
+class Faulty(SyntheticEmailSearch):
+    """An environment with a slip in one of its methods."""
+
+    def __init__(self, slip: str) -> None:
+        super().__init__()
+        self._slip = slip
+
+    def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
+        if self._slip == "scenarios" and split == "train":
+            raise KeyError("chapter")
+        return super().scenarios(split, count, seed, start)
+
+    def episode(self, scenario: Scenario, max_turns: int | None = None) -> EmailEpisode:
+        if self._slip == "episode":
+            raise AttributeError("no board")
+        return super().episode(scenario, max_turns)
+
+    def reward(self, outcome: Outcome, score: float) -> dict[str, float]:
+        return {"speed": math.nan} if self._slip == "reward" else super().reward(outcome, score)
+
+
+@pytest.mark.parametrize(
+    ("slip", "said"),
+    [
+        ("scenarios", r"scenarios\(\) raised KeyError: 'chapter'"),
+        ("episode", r"episode\(\) raised AttributeError: no board"),
+        ("reward", r"reward\(\) returned {'speed': nan}; expected a dict of finite numbers by name"),
+    ],
+)
+async def test_a_slip_of_an_environment_ends_the_loop_with_its_name_and_the_method(slip: str, said: str) -> None:
+    async with scripted_chat(skilled(lambda *_: True)) as model, left_as_it_was():
+        with pytest.raises(PluginFault, match=rf"^The environment 'chapters': {said}"):
+            await run(model, environment=checked("chapters", Faulty(slip)))

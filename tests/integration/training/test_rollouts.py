@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from environment.base import Scenario
+from environment.base import Scenario, ToolResult
+from environment.contract import checked
 from environment.email_search.environment import SyntheticEmailSearch
+from environment.email_search.tools import EmailEpisode
 from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, Script, ScriptedChat, call, scripted_chat
 from training.rollouts import failed, messages_of, open_chat, rollout, total
@@ -209,3 +211,36 @@ async def test_a_scenario_that_cannot_be_opened_is_an_error() -> None:
     async with scripted_chat(hang) as model:
         with pytest.raises(ValueError, match="nobody@nowhere"):
             await roll(model, Scenario("x", "train", {"inbox_address": "nobody@nowhere"}))
+
+
+class Riddle(SyntheticEmailSearch):
+    """A conversation without tools: a reply is the answer, unless it asks for a hint."""
+
+    def episode(self, scenario: Scenario, max_turns: int | None = None) -> "RiddleEpisode":
+        return RiddleEpisode(scenario, self._inbox(scenario.task["inbox_address"]), max_turns or 3)
+
+
+class RiddleEpisode(EmailEpisode):
+    """Takes replies without a tool call."""
+
+    tools = ()
+    said: tuple[str, ...] = ()
+
+    def reply(self, text: str) -> ToolResult:
+        self.said += (text,)
+        return ToolResult("It has keys.", final=text != "a hint, please")
+
+    def outcome(self) -> dict[str, Any]:
+        return {"finish": "answered" if self.said else "malformed", "said": list(self.said)}
+
+
+async def test_a_reply_without_a_tool_call_is_valid_where_the_episode_takes_it() -> None:
+    async with (
+        scripted_chat(in_turn([Reply(content="a hint, please"), Reply(content="a piano")])) as model,
+        open_chat(model.endpoint()) as chat,
+    ):
+        done = await rollout(checked("riddle", Riddle()), SCENARIO, chat, id="r1", seed=7)
+    assert (done.error, done.outcome) == (None, {"finish": "answered", "said": ["a hint, please", "a piano"]})
+    assert [message["role"] for message in messages_of(done)] == ["system", "user", "assistant", "user", "assistant"]
+    assert model.requests[1]["messages"][-1] == {"role": "user", "content": "It has keys."}
+    assert all("tools" not in request for request in model.requests)

@@ -1,0 +1,221 @@
+"""Environments held to their protocol: whatever one raises or returns that it should not is a PluginFault.
+
+Without this a slip in a plug-in surfaces far from where it was made: as a NaN in the weights, or as a type error in
+the middle of the learn loop.
+"""
+
+import json
+import math
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NoReturn
+
+from environment.base import (
+    Environment,
+    Episode,
+    Json,
+    Outcome,
+    Reflective,
+    Rewarded,
+    Scenario,
+    Split,
+    TextEpisode,
+    Tool,
+    ToolError,
+    ToolResult,
+    UnknownScenario,
+)
+from environment.plugins import PluginFault
+
+_ATTRIBUTES: Mapping[str, type] = {"name": str, "default_max_turns": int, "default_judge": str, "rubric": str}
+_METHODS = ("scenarios", "ask", "episode", "reward", "success", "answer", "close")
+_EPISODE_METHODS = ("messages", "call", "end", "outcome")
+_repr = reprlib.Repr()
+_repr.maxstring = _repr.maxother = 200
+_shown = _repr.repr
+
+
+def checked(name: str, environment: Environment) -> Environment:
+    """The environment behind checks of all that it does. Raises PluginFault if it is none."""
+    contract = _Contract(name)
+    for attribute, kind in _ATTRIBUTES.items():
+        contract.require_attribute(environment, attribute, kind)
+    contract.require_methods(environment, _METHODS)
+    if isinstance(environment, Reflective):
+        return _CheckedReflective(contract, environment)
+    return _CheckedEnvironment(contract, environment)
+
+
+class _Contract:
+    """Says what an environment did wrong."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def fault(self, what: str, cause: Exception | None = None) -> NoReturn:
+        raise PluginFault(f"The environment {self.name!r}: {what}.") from cause
+
+    def returned(self, method: str, value: object, expected: str) -> NoReturn:
+        self.fault(f"{method}() returned {_shown(value)}; expected {expected}")
+
+    def raised(self, method: str, error: Exception) -> NoReturn:
+        self.fault(f"{method}() raised {type(error).__name__}: {error}", error)
+
+    def call(self, method: Callable[..., Any], *arguments: Any, lets: tuple[type[Exception], ...] = ()) -> Any:
+        """What the method returns; `lets` are exceptions that it may raise."""
+        try:
+            return method(*arguments)
+        except (PluginFault, *lets):
+            raise
+        except Exception as error:
+            self.raised(method.__name__, error)
+
+    def require_attribute(self, owner: object, name: str, kind: type) -> None:
+        if not hasattr(owner, name):
+            self.fault(f"it has no attribute {name}; expected {kind.__name__}")
+        value = getattr(owner, name)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            self.fault(f"its attribute {name} is {_shown(value)}; expected {kind.__name__}")
+
+    def require_methods(self, owner: object, names: Sequence[str]) -> None:
+        for name in names:
+            if not callable(getattr(owner, name, None)):
+                self.fault(f"{type(owner).__name__} has no method {name}()")
+
+    def json_object(self, method: str, value: object) -> dict[str, Json]:
+        """A dict that is a JSON object."""
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            self.returned(method, value, "a dict with string keys")
+        self.json(method, dict(value))
+        return dict(value)
+
+    def json(self, method: str, value: Json) -> None:
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            self.fault(f"{method}() returned what is not JSON ({error}): {_shown(value)}", error)
+
+    def scenario(self, method: str, value: object) -> Scenario:
+        if not isinstance(value, Scenario) or not isinstance(value.id, str):
+            self.returned(method, value, "a Scenario with a string id")
+        self.json_object(method, value.task)
+        self.json_object(method, value.reference)
+        return value
+
+
+class _CheckedEnvironment:
+    """An environment whose every call is checked."""
+
+    def __init__(self, contract: _Contract, inner: Environment) -> None:
+        self._contract, self._inner = contract, inner
+        self.name, self.rubric = inner.name, inner.rubric
+        self.default_max_turns, self.default_judge = inner.default_max_turns, inner.default_judge
+        self.synthetic = getattr(inner, "synthetic", False) is True
+
+    def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
+        found = self._contract.call(self._inner.scenarios, split, count, seed, start, lets=(ValueError,))
+        if not isinstance(found, list) or not 1 <= len(found) <= count:
+            self._contract.returned("scenarios", found, f"a list of up to {count} scenarios, and at least one")
+        return [self._contract.scenario("scenarios", each) for each in found]
+
+    def ask(self, task: Mapping[str, Json]) -> Scenario:
+        return self._contract.scenario("ask", self._contract.call(self._inner.ask, task, lets=(ValueError,)))
+
+    def episode(self, scenario: Scenario, max_turns: int | None = None) -> Episode:
+        made = self._contract.call(self._inner.episode, scenario, max_turns, lets=(UnknownScenario,))
+        self._contract.require_methods(made, _EPISODE_METHODS)
+        kind = _CheckedTextEpisode if isinstance(made, TextEpisode) else _CheckedEpisode
+        return kind(self._contract, made)
+
+    def reward(self, outcome: Outcome, score: float) -> dict[str, float]:
+        parts = self._contract.call(self._inner.reward, outcome, score)
+        if not isinstance(parts, dict) or not all(isinstance(name, str) and _is_finite(parts[name]) for name in parts):
+            self._contract.returned("reward", parts, "a dict of finite numbers by name")
+        return parts
+
+    def success(self, outcome: Outcome, score: float) -> bool:
+        success = self._contract.call(self._inner.success, outcome, score)
+        if not isinstance(success, bool):
+            self._contract.returned("success", success, "True or False")
+        return success
+
+    def answer(self, outcome: Outcome) -> dict[str, Json]:
+        answer = self._contract.json_object("answer", self._contract.call(self._inner.answer, outcome))
+        if missing := {"answer", "source_ids", "success"} - answer.keys():
+            self._contract.returned("answer", answer, f"{', '.join(sorted(missing))} as well")
+        return answer
+
+    def close(self) -> None:
+        self._contract.call(self._inner.close)
+
+
+class _CheckedReflective(_CheckedEnvironment):
+    """With what makes it reflective."""
+
+    _inner: Any
+
+    def showcase(self, seed: int) -> Scenario:
+        return self._contract.scenario("showcase", self._contract.call(self._inner.showcase, seed))
+
+    def reflect(self, rewarded: Sequence[Rewarded]) -> None:
+        self._contract.call(self._inner.reflect, rewarded)
+
+    def state(self) -> dict[str, Json]:
+        return self._contract.json_object("state", self._contract.call(self._inner.state))
+
+    def restore(self, state: Mapping[str, Json]) -> None:
+        self._contract.call(self._inner.restore, state, lets=(ValueError,))
+
+
+class _CheckedEpisode:
+    """An episode whose every call is checked."""
+
+    def __init__(self, contract: _Contract, inner: Episode) -> None:
+        self._contract, self._inner = contract, inner
+        for name, kind in (("scenario", Scenario), ("max_turns", int)):
+            contract.require_attribute(inner, name, kind)
+        self.scenario, self.max_turns = inner.scenario, inner.max_turns
+        self.tools = tuple(getattr(inner, "tools", ()))
+        for tool in self.tools:
+            if not isinstance(tool, Tool):
+                contract.fault(f"its episodes have the tool {_shown(tool)}; expected a Tool")
+
+    def messages(self) -> list[dict[str, Json]]:
+        messages = self._contract.call(self._inner.messages)
+        if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
+            self._contract.returned("messages", messages, "a list of messages in OpenAI's form")
+        self._contract.json("messages", messages)
+        return messages
+
+    async def call(self, name: str, arguments: Mapping[str, Json]) -> ToolResult:
+        try:
+            result = await self._inner.call(name, arguments)
+        except (PluginFault, ToolError):
+            raise
+        except Exception as error:
+            self._contract.raised("call", error)
+        return self._result("call", result)
+
+    def end(self, reason: Literal["out_of_turns", "malformed"], detail: str) -> None:
+        self._contract.call(self._inner.end, reason, detail)
+
+    def outcome(self) -> Outcome:
+        return self._contract.json_object("outcome", self._contract.call(self._inner.outcome))
+
+    def _result(self, method: str, result: object) -> ToolResult:
+        if not isinstance(result, ToolResult) or not isinstance(result.content, str):
+            self._contract.returned(method, result, "a ToolResult whose content is a string")
+        return result
+
+
+class _CheckedTextEpisode(_CheckedEpisode):
+    """With replies that call no tool."""
+
+    _inner: Any
+
+    def reply(self, text: str) -> ToolResult:
+        return self._result("reply", self._contract.call(self._inner.reply, text))
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
