@@ -65,9 +65,9 @@ class _Contract:
         """What the method returns; `lets` are exceptions that it may raise."""
         try:
             return method(*arguments)
-        except (PluginFault, *lets):
-            raise
         except Exception as error:
+            if isinstance(error, (PluginFault, *lets)):
+                raise
             self.raised(method.__name__, error)
 
     def require_attribute(self, owner: object, name: str, kind: type) -> None:
@@ -175,7 +175,7 @@ class _CheckedEpisode:
         for name, kind in (("scenario", Scenario), ("max_turns", int)):
             contract.require_attribute(inner, name, kind)
         self.scenario, self.max_turns = inner.scenario, inner.max_turns
-        self.tools = tuple(getattr(inner, "tools", ()))
+        self.tools: Sequence[Tool] = tuple(getattr(inner, "tools", ()))
         for tool in self.tools:
             if not isinstance(tool, Tool):
                 contract.fault(f"its episodes have the tool {_shown(tool)}; expected a Tool")

@@ -10,6 +10,7 @@ from app.domain.run_state import RunStatus
 from app.errors import NotFound
 from app.results.showcase import showcase_email, shows_email
 from app.runs.ledger import Totals
+from app.runs.no_signal import warnings_of
 from app.runs.queries import RunFigures, ShownIteration
 from app.runs.queue_position import QueuePosition
 from app.schemas.base import Page
@@ -30,13 +31,14 @@ def page(
     return Page(items=[show(item) for item in shown], next_cursor=next_cursor)
 
 
-def accepted(run_id: str, endpoints: Sequence[NewEndpoint] = ()) -> LearnLoopAccepted:
+def accepted(run_id: str, warnings: Sequence[str], endpoints: Sequence[NewEndpoint] = ()) -> LearnLoopAccepted:
     """The response to a request that created a run and its webhook endpoints."""
     return LearnLoopAccepted(
         run_id=run_id,
         status=RunStatus.QUEUED,
         results_path=results_path(run_id),
         links=run_links(run_id),
+        warnings=list(warnings),
         webhooks=[RunWebhookCreated(id=each.row.id, url=each.row.url, secret=each.secret) for each in endpoints],
     )
 
@@ -52,6 +54,7 @@ def run_whole(figures: RunFigures, queue: QueuePosition | None) -> RunOut:
     return RunOut.model_validate(
         _brief(run)
         | {
+            "warnings": [*run.warnings, *warnings_of(figures.iterations)],
             "queue": None if queue is None else asdict(queue),
             "wait_reason": run.wait_reason,
             "reproducible": run.reproducible,
@@ -149,4 +152,6 @@ def _parent(run: Run) -> dict[str, Any] | None:
 def _curve_point(row: Mapping[str, Any]) -> dict[str, Any]:
     names = ("mean", "median", "min", "max", "count")
     rewards = Rewards(**{name: row[f"reward_{name}"] for name in names})
-    return {name: row[name] for name in ("iteration", "step", "success", "malformed")} | {"rewards": rewards}
+    return {name: row[name] for name in ("iteration", "step", "success", "malformed", "no_signal")} | {
+        "rewards": rewards
+    }

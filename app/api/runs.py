@@ -125,7 +125,8 @@ async def fork_run(
     request = request or ForkRequest()
     new_id = str(ULID())
     save = saved_reply(new_id, has_webhooks=bool(request.webhooks))
-    return presentation.accepted(new_id, await fork(starter, new_id, run_id, request, caller.actor, save))
+    started = await fork(starter, new_id, run_id, request, caller.actor, save)
+    return presentation.accepted(new_id, started.warnings, started.endpoints)
 
 
 def _moved(runner: Runner, run_id: str, status: RunStatus) -> Accepted:

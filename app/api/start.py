@@ -1,7 +1,8 @@
 """Starting a learn-loop."""
 
-from functools import partial
+from collections.abc import Sequence
 
+from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
 from app.api.dependencies import CurrentCaller, CurrentStarter
@@ -10,7 +11,7 @@ from app.api.ownership import in_project
 from app.api.presentation import accepted
 from app.api.routers import keyed_router
 from app.http import idempotency
-from app.operations.start_run import InTransaction
+from app.operations.start_run import SaveReply
 from app.schemas.runs import LearnLoopAccepted
 
 router = keyed_router("runs", route_class=BigBodyRoute)
@@ -21,10 +22,15 @@ async def post_learn_loop(starter: CurrentStarter, caller: CurrentCaller, reques
     """Start a learn-loop in the background. Follow its progress at the returned links."""
     run_id = str(ULID())
     save = saved_reply(run_id, has_webhooks=bool(request.webhooks))
-    return accepted(run_id, await starter.start(run_id, in_project(request, caller), caller.actor, save))
+    started = await starter.start(run_id, in_project(request, caller), caller.actor, save)
+    return accepted(run_id, started.warnings, started.endpoints)
 
 
-def saved_reply(run_id: str, *, has_webhooks: bool) -> InTransaction:
+def saved_reply(run_id: str, *, has_webhooks: bool) -> SaveReply:
     """Saves the reply to a request that starts a run, for repetitions of the request. It is known before the run is
     created, but for the secrets of webhooks: a reply with these is not saved."""
-    return partial(idempotency.complete, status=202, reply=accepted(run_id), has_secret=has_webhooks)
+
+    async def save(session: AsyncSession, warnings: Sequence[str]) -> None:
+        await idempotency.complete(session, status=202, reply=accepted(run_id, warnings), has_secret=has_webhooks)
+
+    return save

@@ -19,6 +19,8 @@ def print_run(run: Json) -> None:
     results.print(f"run {run['run_id']} is {run['status']}", style="bold")
     if run["error"]:
         results.print(f"  {run['error']}", style="red")
+    for warning in run["warnings"]:
+        results.print(f"  warning: {warning}", style="yellow", markup=False)
     model = run["model"]
     facts = Table.grid(padding=(0, 2))
     facts.add_column(no_wrap=True)

@@ -93,4 +93,6 @@ def _show_accepted(service: Service, accepted: Any, as_json: bool) -> None:
         print_json(accepted)
         return
     results.print(f"run {accepted['run_id']} is {accepted['status']}")
+    for warning in accepted["warnings"]:
+        results.print(f"warning: {warning}", style="yellow", markup=False)
     results.print(f"watch it: learnloop runs watch {accepted['run_id']} --url {service.url}", soft_wrap=True)

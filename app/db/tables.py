@@ -106,6 +106,12 @@ class Run(Base):
     """Why a paused run is paused, or what a running one waits for."""
     cancel_requested: Mapped[bool] = mapped_column(default=False)
     pause_requested: Mapped[bool] = mapped_column(default=False, server_default="false")
+    no_signal: Mapped[str | None]
+    """Why the last iteration taught nothing (training/no_signal.py); None if it did."""
+    no_signal_iterations: Mapped[int] = mapped_column(default=0, server_default="0")
+    """How many iterations in a row taught nothing, up to the last one, since the run was last resumed or retried."""
+    warnings: Mapped[list[Json]] = mapped_column(default=list, server_default="[]")
+    """What was foreseen when the run was accepted."""
     parent_run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="SET NULL"))
     """The run that this one was forked from, at its step `parent_step`."""
     parent_step: Mapped[int | None]
@@ -161,6 +167,8 @@ class Iteration(Base):
     malformed: Mapped[float | None]
     failed_rollouts: Mapped[int]
     skipped_groups: Mapped[dict[str, Json]]
+    no_signal: Mapped[str | None]
+    """Why none of its groups could be trained on (training/no_signal.py); None if one could."""
     train_metrics: Mapped[dict[str, Json]]
     timing: Mapped[dict[str, Json]]
     finished_at: Mapped[datetime] = mapped_column(server_default=func.now())
@@ -419,7 +427,7 @@ class IdempotencyKey(Base):
 
 
 class LedgerEntry(Base):
-    """What a phase of an iteration used. `wasted`: by work that was lost and had to be done again."""
+    """What a phase of an iteration used. `wasted`: by work that was lost, or that taught nothing."""
 
     __tablename__ = "ledger_entry"
     __table_args__ = (Index("ix_ledger_entry_run_id_iteration", "run_id", "iteration"),)

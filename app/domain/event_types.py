@@ -24,5 +24,7 @@ class EventType(StrEnum):
     JOURNAL_DAMAGED = "journal.damaged"
     """Entries of the journal could not be read; what they stood for is made again."""
     ITERATION_COMPLETED = "iteration.completed"
+    ITERATION_NO_SIGNAL = "iteration.no_signal"
+    """It is saved, and taught nothing."""
     BUDGET_REACHED = "budget.reached"
     CHECKPOINT_PUSHED = "checkpoint.pushed"

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -47,6 +47,13 @@ class KeptCheckpoints(_Stored):
     keep_every: int | None = None
 
 
+class NoSignalRule(_Stored):
+    """What becomes of a run when `after` iterations in a row taught nothing."""
+
+    action: Literal["continue", "pause", "fail"] = "continue"
+    after: int = 3
+
+
 class StoredRequest(_Stored):
     """Fields that older versions did not store have the values that runs had then."""
 
@@ -56,6 +63,7 @@ class StoredRequest(_Stored):
     budget: Budget | None = None
     checkpoints: KeptCheckpoints | None = None
     """None keeps all."""
+    on_no_signal: NoSignalRule = NoSignalRule()
     config: RunConfig
     """The learn loop's settings."""
 

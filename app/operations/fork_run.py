@@ -10,10 +10,9 @@ from app.db.session import Sessions
 from app.db.tables import Checkpoint, Reflection, Run
 from app.domain.run_state import Verb
 from app.errors import Conflict, InvalidRequest, NotFound
-from app.operations.start_run import InTransaction, Parent, RunStarter
+from app.operations.start_run import Parent, RunStarter, SaveReply, Started
 from app.runs.store import require_verb
 from app.schemas.run_request import ForkRequest, LearnLoopRequest
-from app.webhooks.endpoints import NewEndpoint
 from training.model_name import ModelName
 
 _PARTLY = ("environment", "evaluation")
@@ -21,9 +20,9 @@ _PARTLY = ("environment", "evaluation")
 
 
 async def fork(
-    starter: RunStarter, run_id: str, parent_id: str, request: ForkRequest, actor: str, save_reply: InTransaction
-) -> list[NewEndpoint]:
-    """Queue the fork as `run_id`; returns its webhooks. Raises NotFound, NotAllowed, Conflict, InvalidRequest or
+    starter: RunStarter, run_id: str, parent_id: str, request: ForkRequest, actor: str, save_reply: SaveReply
+) -> Started:
+    """Queue the fork as `run_id`. Raises NotFound, NotAllowed, Conflict, InvalidRequest or
     Unavailable."""
     sessions = starter.resources.sessions
     parent = await starter.store.get(parent_id)

@@ -1,7 +1,7 @@
 """Starts a run: checks the request as far as possible, fills in the defaults, saves the run and its documents."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +30,7 @@ from app.schemas.run_request import LearnLoopRequest
 from app.settings import Settings
 from app.webhooks.endpoints import Endpoints, NewEndpoint
 from app.worker.judge_services import judge_model
+from environment.base import Environment, Synthetic
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from judges.base import JudgeServices
@@ -42,8 +43,16 @@ Location = tuple[str | int, ...]
 """Of a field in the request, as pydantic's `loc`."""
 
 
-InTransaction = Callable[[AsyncSession], Awaitable[None]]
-"""Saves something in the caller's transaction."""
+SaveReply = Callable[[AsyncSession, Sequence[str]], Awaitable[None]]
+"""Saves the reply to the request, given the run's warnings, in the caller's transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What is to be said of a run that was queued."""
+
+    endpoints: Sequence[NewEndpoint]
+    warnings: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +80,10 @@ class RunStarter:
         run_id: str,
         request: LearnLoopRequest,
         actor: str,
-        save_reply: InTransaction,
+        save_reply: SaveReply,
         parent: Parent | None = None,
-    ) -> list[NewEndpoint]:
-        """Queue the run; returns the webhooks that the request gave it.
+    ) -> Started:
+        """Queue the run.
 
         `save_reply` is called in the transaction that creates the run: either both are saved or neither. Raises
         InvalidRequest, ModelBusy, or Unavailable if the request cannot be checked because the engine is unavailable.
@@ -85,8 +94,8 @@ class RunStarter:
         await self.endpoints.check(request.webhooks)
         environment = await self._resolved(request, given)
         state = parent.learned.state if parent and parent.learned else None
-        complete, new = await asyncio.to_thread(_checked, request, given, environment, settings, state)
-        run = _new_run(run_id, complete, engine, parent)
+        complete, new, warnings = await asyncio.to_thread(_checked, request, given, environment, settings, state)
+        run = _new_run(run_id, complete, engine, parent, warnings)
         endpoints: list[NewEndpoint] = []
 
         async def also(session: AsyncSession) -> None:
@@ -94,11 +103,11 @@ class RunStarter:
             await session.flush()  # the first event is sent to them, too
             if parent is not None:
                 await _save_descent(session, run_id, parent, actor)
-            await save_reply(session)
+            await save_reply(session, warnings)
 
         await self.store.create(run, new, also=also, actor=actor)
         self.wake_worker()
-        return endpoints
+        return Started(endpoints, warnings)
 
     async def _check_backend(self, complete: Mapping[str, Any]) -> str | None:
         """The engine that must drive the run, None for any. Raises InvalidRequest, Unavailable."""
@@ -152,7 +161,9 @@ def _checkpoint(base_model: str) -> ModelName | None:
         return None
 
 
-def _new_run(run_id: str, request: dict[str, Any], engine: str | None, parent: Parent | None) -> Run:
+def _new_run(
+    run_id: str, request: dict[str, Any], engine: str | None, parent: Parent | None, warnings: list[str]
+) -> Run:
     model = request["model"]
     return Run(
         id=run_id,
@@ -166,6 +177,7 @@ def _new_run(run_id: str, request: dict[str, Any], engine: str | None, parent: P
         model_name=model["name"],
         base_model=model["base_model"],
         iterations_total=request["iterations"],
+        warnings=warnings,
         parent_run_id=parent.run_id if parent else None,
         parent_step=parent.step if parent else None,
     )
@@ -186,8 +198,8 @@ def _checked(
     environment: Choice,
     settings: Settings,
     state: Mapping[str, Any] | None,
-) -> tuple[dict[str, Any], list[NewDocument]]:
-    """The request as it is stored, and what is stored beside it.
+) -> tuple[dict[str, Any], list[NewDocument], list[str]]:
+    """The request as it is stored, what is stored beside it, and why the run may learn nothing.
 
     Builds what the run will build, restores `state` and draws one scenario, to report a bad choice now instead of
     when the run starts.
@@ -207,7 +219,18 @@ def _checked(
         )
     judge = judge_with_defaults(request.judge, made.default_judge)
     _check_judges(request, judge, JudgeServices(rubric=made.rubric, model=judge_model(settings)))
-    return {**given, "environment": stored.model_dump(), "judge": judge}, new
+    return {**given, "environment": stored.model_dump(), "judge": judge}, new, _foreseen(given, made)
+
+
+def _foreseen(given: Mapping[str, Any], environment: Environment) -> list[str]:
+    """Why the run may learn nothing."""
+    if given["model"]["base_model"] != TINY_BASE or (isinstance(environment, Synthetic) and environment.synthetic):
+        return []
+    return [
+        f"The base model {TINY_BASE} only knows the emails and graphs that Learnloop invents. On other data its "
+        "rollouts are as good as equal, and the run may learn nothing: use another base model "
+        "(LEARNLOOP_ENGINE_BASE_MODELS)."
+    ]
 
 
 def _check_judges(request: LearnLoopRequest, judge: Mapping[str, Any], services: JudgeServices) -> None:

@@ -2,7 +2,8 @@
 
 An iteration has at most one row for each phase that is not wasted. Work that stops in the middle of an iteration saves
 what it used so far; when the iteration is saved its seconds are added up, and its tokens and price are those of the
-result. Wasted rows name work that led to nothing.
+result. Wasted rows name work that led to nothing: it was lost, failed, or belongs to a group that could not be trained
+on.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,25 +56,29 @@ def entries_of(result: IterationResult, meter: Meter, driven_s: float) -> list[E
     """The rows of an iteration that is done; `driven_s` since the last rows were saved. What the meter counted beyond
     the result led to nothing: requests of rollouts that began again."""
     seconds = {phase: getattr(result.timing, f"{phase}_s") for phase in Phase}
-    rollouts: dict[Phase, list[ScoredRollout]] = {
-        Phase.ROLLOUT: [scored for group in result.groups for scored in group.rollouts],
-        Phase.EVALUATE: [scored for evaluation in result.evaluations for scored in evaluation.rollouts],
+    rollouts: dict[Phase, list[tuple[ScoredRollout, bool]]] = {
+        Phase.ROLLOUT: [
+            (scored, scored.rollout.error is not None or group.skipped is not None)
+            for group in result.groups
+            for scored in group.rollouts
+        ],
+        Phase.EVALUATE: _rollouts(scored for evaluation in result.evaluations for scored in evaluation.rollouts),
     }
     calls: dict[Phase, list[tuple[JudgeCallResult, bool]]] = {
         Phase.JUDGE: [
-            (call, call.error is not None or group.skipped == "unscored")
+            (call, call.error is not None or group.skipped is not None)
             for group in result.groups
             for call in group.judge_calls
         ],
         Phase.EVALUATE: _calls(call for evaluation in result.evaluations for call in evaluation.judge_calls),
     }
     if result.reflection is not None:
-        rollouts[Phase.REFLECT] = [result.reflection.showcase]
+        rollouts[Phase.REFLECT] = _rollouts([result.reflection.showcase])
         calls[Phase.REFLECT] = _calls(result.reflection.judge_calls)
     entries = []
     for phase in Phase:
         for wasted in (False, True):
-            made = [each.rollout for each in rollouts.get(phase, ()) if (each.rollout.error is not None) == wasted]
+            made = [each.rollout for each, in_vain in rollouts.get(phase, ()) if in_vain == wasted]
             used = usage_of_rollouts(made) + usage_of_calls(
                 call for call, in_vain in calls.get(phase, ()) if in_vain == wasted
             )
@@ -81,6 +86,10 @@ def entries_of(result: IterationResult, meter: Meter, driven_s: float) -> list[E
     meter.keep({phase: sum((each.usage for each in entries if each.phase == phase), Usage()) for phase in Phase})
     entries.append(Entry(OTHER, max(0.0, driven_s - sum(seconds.values()))))
     return [entry for entry in [*entries, *_lost(meter.lost)] if entry.seconds or _used_any(entry.usage)]
+
+
+def _rollouts(scored: Iterable[ScoredRollout]) -> list[tuple[ScoredRollout, bool]]:
+    return [(each, each.rollout.error is not None) for each in scored]
 
 
 def _calls(calls: Iterable[JudgeCallResult]) -> list[tuple[JudgeCallResult, bool]]:

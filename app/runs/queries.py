@@ -73,7 +73,7 @@ def _list_of(grouped: Select[Any, Any], *names: str) -> ScalarSelect[Any]:
 
 def _figures_query() -> Select[Run, Any, Any, Any, Any]:
     since = Run.next_iteration - SHOWN_ITERATIONS
-    point = {name: getattr(Iteration, name) for name in ("iteration", "step", "success", "malformed")}
+    point = {name: getattr(Iteration, name) for name in ("iteration", "step", "success", "malformed", "no_signal")}
     rewards = _object({name: getattr(Iteration, f"reward_{name}") for name in _REWARDS})
     curve = _list(_object(point | {"rewards": rewards}), Iteration.iteration)
     held_out = _list(

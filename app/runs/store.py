@@ -36,6 +36,7 @@ _AFRESH: Mapping[str, Any] = {
     "finished_at": None,
     "cancel_requested": False,
     "pause_requested": False,
+    "no_signal_iterations": 0,
 }
 """The columns of a run that is queued again."""
 

@@ -27,7 +27,8 @@ class LedgerRow(ResponseModel):
 
 
 class LedgerTotals(ResponseModel):
-    """Sums over the whole ledger; `wasted_*` are the parts that were lost."""
+    """Sums over the whole ledger; `wasted_*` are the parts that led to nothing: lost or failed work, and groups
+    that could not be trained on."""
 
     seconds: float = 0.0
     prompt_tokens: int = 0

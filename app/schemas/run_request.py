@@ -1,6 +1,6 @@
 """Bodies of the requests that start, resume and fork runs. Unknown fields are refused; every size is bounded."""
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, WithJsonSchema, model_validator
 
@@ -122,6 +122,16 @@ class CheckpointsChoice(RequestPart):
     """Also keep each checkpoint whose step is a multiple of this number."""
 
 
+class NoSignalChoice(RequestPart):
+    """What to do with a run that learns nothing: no group of an iteration has rewards that differ, so that nothing is
+    trained. In any case such an iteration has an event `iteration.no_signal` and is named in the run's `warnings`."""
+
+    action: Literal["continue", "pause", "fail"] = "continue"
+    """continue: only warn. pause: pause the run. fail: end it as failed."""
+    after: int = Field(default=3, ge=1, le=10_000)
+    """After this many such iterations in a row."""
+
+
 class LearnLoopRequest(RequestBody):
     """A learn-loop to start. Every field has a default.
 
@@ -162,6 +172,7 @@ class LearnLoopRequest(RequestBody):
     budget: BudgetChoice | None = None
     checkpoints: CheckpointsChoice | None = None
     """Which checkpoints to keep. Default: all."""
+    on_no_signal: NoSignalChoice = Field(default_factory=NoSignalChoice)
     webhooks: list[RunWebhook] = Field(default_factory=list, max_length=10)
     """Endpoints that receive the events of this run, from the first one on."""
 

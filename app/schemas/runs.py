@@ -1,6 +1,7 @@
 """Bodies of the responses about runs, their iterations, evaluations and checkpoints."""
 
 from datetime import datetime
+from typing import Literal
 
 from pydantic import Field
 
@@ -34,6 +35,8 @@ class LearnLoopAccepted(Accepted):
 
     webhooks: list[RunWebhookCreated] = Field(default_factory=list)
     """The endpoints of the request, in the same order."""
+    warnings: list[str] = Field(default_factory=list)
+    """Why the run may learn nothing, as far as that can be foreseen."""
 
 
 class ModelOut(ResponseModel):
@@ -80,6 +83,10 @@ class IterationFigures(ResponseModel):
     """Share of the rollouts that succeeded."""
     malformed: float | None
     """Share of the rollouts that ended with a malformed tool call."""
+    no_signal: Literal["malformed", "constant_reward", "equal_rewards", "judge_silent", "rollouts_failed"] | None = None
+    """Why the iteration trained nothing; null if it did. `malformed`: every rollout ended with a malformed reply.
+    `constant_reward`: all rewards are equal. `equal_rewards`: those of each group are. `judge_silent`: the judge scored
+    too few rollouts. `rollouts_failed`: too few rollouts finished."""
 
 
 class IterationOut(IterationFigures):
@@ -171,6 +178,8 @@ class Parent(ResponseModel):
 class RunOut(RunBrief):
     """A run with its figures: up to 200 of the latest iterations, the baseline evaluation and the latest ones."""
 
+    warnings: list[str] = Field(default_factory=list)
+    """Why the run learns nothing or may learn nothing: what was foreseen, and iterations without a training signal."""
     queue: Queue | None = None
     """Set while the run is queued."""
     wait_reason: str | None = None

@@ -24,6 +24,7 @@ from app.runs.budget import Clock, Meter
 from app.runs.configuration import make_environment, make_judge, model_spec
 from app.runs.documents import resolve_references
 from app.runs.leases import Lease, LeaseLost
+from app.runs.no_signal import check_rule
 from app.runs.reproducibility import save_reproducibility
 from app.runs.resume_point import begin_with, inherited_state, resume_of
 from app.tracing.tracer import Tracing
@@ -107,7 +108,7 @@ class Driver:
         """Drive the run to its end, on a thread of its own; what is saved is saved on the caller's event loop.
 
         `note`, `waits` (with what the run waits for) and `on_lost` are called on that thread. Raises LeaseLost,
-        BudgetReached, and what ends a run.
+        BudgetReached, NoSignalStop, and what ends a run.
         """
         home = asyncio.get_running_loop()
         prior = await retry_while_database_is_down(lambda: ledger.prior_usage(self.sessions, run.id))
@@ -165,6 +166,7 @@ class Driver:
 
     async def _learn(self, work: _Work, note: Callable[[Progress], None]) -> None:
         run, request, home = work.run, work.request, work.home
+        await run_on_loop(home, self._check_signal(work))  # the worker before may have died before it did so
         resume = await run_on_loop(home, retry_while_database_is_down(lambda: resume_of(self.sessions, run.id)))
         log.info("run goes on", environment=run.environment, iteration=resume.iteration if resume else 0)
         async with AsyncExitStack() as stack:
@@ -204,7 +206,13 @@ class Driver:
             async for result in results:
                 # A commit that is half done is neither saved nor not saved: it goes to its end.
                 await shielded(run_on_loop(home, self._save(work, result)))
+                await run_on_loop(home, self._check_signal(work))
                 await prune(self.sessions, home, run, request.checkpoints, backend, policy)
+
+    async def _check_signal(self, work: _Work) -> None:
+        """Raises NoSignalStop."""
+        rule = work.request.on_no_signal
+        await retry_while_database_is_down(lambda: check_rule(self.sessions, work.run.id, rule))
 
     async def _save(self, work: _Work, result: IterationResult) -> None:
         run, meter, seconds = work.run, work.meter, work.meter.unsettled_s()

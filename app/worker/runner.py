@@ -20,6 +20,7 @@ from app.processes.engine import EngineUnavailable
 from app.results.summary import summarise
 from app.runs.budget import RunBudgetReached
 from app.runs.leases import Lease, LeaseLost, Leases
+from app.runs.no_signal import NoSignalStop
 from app.runs.store import RunStore
 from app.worker.drive import Driver
 from app.worker.heartbeat import Heartbeat
@@ -32,7 +33,7 @@ from training.types import Progress
 _POLL_S = 1.0
 _HEARTBEAT_S = 0.5
 _CLOSE_S = 15.0
-_EXPECTED = (CheckpointLost, TrainingFailed, StepConflict, RolloutsFailed, NothingScored, ValueError)
+_EXPECTED = (CheckpointLost, TrainingFailed, StepConflict, RolloutsFailed, NothingScored, NoSignalStop, ValueError)
 """Failures that their message explains: no traceback in the log."""
 
 log = structlog.get_logger(__name__)
@@ -218,6 +219,9 @@ class Runner:
             exceeded = error.exceeded
             await self._suspend(lease, str(exceeded), exceeded.figures())
             log.info("run paused: its budget is reached", run_id=lease.run_id, **exceeded.figures())
+        elif isinstance(error, NoSignalStop) and error.rule.action == "pause":
+            await self._suspend(lease, f"{error}; resume the run to go on all the same")
+            log.warning("run paused: it learns nothing", run_id=lease.run_id, reason=str(error))
         elif isinstance(error, EngineUnavailable | BackendUnavailable):
             await self._suspend(lease, f"{error}; resume the run when that is fixed")
             log.warning("run paused: its backend is unavailable", run_id=lease.run_id, error=str(error))

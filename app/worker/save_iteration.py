@@ -16,6 +16,7 @@ from app.runs import ledger
 from app.runs.leases import Lease, LeaseLost
 from app.worker.iteration_event import iteration_data
 from judges.base import JudgeCall as JudgeCallResult
+from training.no_signal import no_signal_of
 from training.rollouts import messages_of
 from training.types import Evaluation as EvaluationResult
 from training.types import IterationResult, Rollout, ScoredRollout
@@ -58,7 +59,8 @@ async def save_iteration(sessions: Sessions, lease: Lease, rows: IterationRows) 
     """Save an iteration once: a second call with the same rows changes nothing. Raises LeaseLost."""
     run_id, iteration = lease.run_id, rows.result.iteration
     async with sessions.begin() as session:
-        if not await _advance(session, lease, rows.result):
+        in_a_row = await _advance(session, lease, rows.result)
+        if in_a_row is None:
             return
         await session.execute(insert(Iteration), [rows.iteration])
         if rows.evaluations:
@@ -74,10 +76,22 @@ async def save_iteration(sessions: Sessions, lease: Lease, rows: IterationRows) 
         done = delete(Journal).where(Journal.run_id == run_id, Journal.iteration <= iteration)
         await session.execute(done)
         await append(session, run_id, EventType.ITERATION_COMPLETED, lease.actor, rows.event, iteration=iteration)
+        if (cause := no_signal_of(rows.result.groups)) is not None:
+            data = {
+                "cause": cause,
+                "message": cause.explanation,
+                "groups": len(rows.result.groups),
+                "in_a_row": in_a_row,
+            }
+            await append(session, run_id, EventType.ITERATION_NO_SIGNAL, lease.actor, data, iteration=iteration)
 
 
-async def _advance(session: AsyncSession, lease: Lease, result: IterationResult) -> bool:
-    """Move the run's counters past this iteration; False if that was done before (a reply was lost)."""
+async def _advance(session: AsyncSession, lease: Lease, result: IterationResult) -> int | None:
+    """Move the run's counters past this iteration; None if that was done before (a reply was lost).
+
+    Returns how many iterations in a row, up to this one, taught nothing.
+    """
+    cause = no_signal_of(result.groups)
     rollouts = sum(len(group.rollouts) for group in result.groups)
     rollouts += sum(len(evaluation.rollouts) for evaluation in result.evaluations)
     rollouts += result.reflection is not None
@@ -90,6 +104,8 @@ async def _advance(session: AsyncSession, lease: Lease, result: IterationResult)
             claims=0,
             step=result.step,
             best_step=result.best_step,
+            no_signal=cause,
+            no_signal_iterations=0 if cause is None else Run.no_signal_iterations + 1,
             rollouts=Run.rollouts + rollouts,
             prompt_tokens=Run.prompt_tokens + result.timing.prompt_tokens,
             completion_tokens=Run.completion_tokens + result.timing.completion_tokens,
@@ -97,14 +113,14 @@ async def _advance(session: AsyncSession, lease: Lease, result: IterationResult)
             judge_completion_tokens=Run.judge_completion_tokens + sum(call.completion_tokens for call in calls),
             judge_cost_usd=Run.judge_cost_usd + sum(call.cost_usd or 0.0 for call in calls),
         )
-        .returning(Run.id)
+        .returning(Run.no_signal_iterations)
     )
-    if (await session.execute(advance)).scalar_one_or_none() is not None:
-        return True
+    if (in_a_row := (await session.execute(advance)).scalar_one_or_none()) is not None:
+        return in_a_row
     saved = select(Run.id).where(lease.held(), Run.next_iteration > result.iteration)
     if (await session.execute(saved)).scalar_one_or_none() is None:
         raise LeaseLost(lease, f"iteration {result.iteration} is not the next one to save")
-    return False
+    return None
 
 
 async def _save_checkpoint(session: AsyncSession, run_id: str, result: IterationResult) -> None:
@@ -142,6 +158,7 @@ def _iteration_row(run_id: str, result: IterationResult) -> Row:
         "malformed": result.malformed,
         "failed_rollouts": result.failed_rollouts,
         "skipped_groups": dict(result.skipped_groups),
+        "no_signal": no_signal_of(result.groups),
         "train_metrics": dict(result.train_metrics),
         "timing": asdict(result.timing),
     }

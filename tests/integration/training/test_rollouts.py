@@ -2,12 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from environment.base import Scenario, ToolResult
+from environment.base import Scenario, Tool, ToolResult
 from environment.contract import checked
 from environment.email_search.environment import SyntheticEmailSearch
 from environment.email_search.tools import EmailEpisode
@@ -223,7 +223,7 @@ class Riddle(SyntheticEmailSearch):
 class RiddleEpisode(EmailEpisode):
     """Takes replies without a tool call."""
 
-    tools = ()
+    tools: Sequence[Tool] = ()
     said: tuple[str, ...] = ()
 
     def reply(self, text: str) -> ToolResult:

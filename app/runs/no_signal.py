@@ -1,0 +1,45 @@
+"""What becomes of a run that learns nothing: its stop rule, and what is said of it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.db.session import Sessions
+from app.db.tables import Run
+from app.domain.stored_request import NoSignalRule
+from training.no_signal import NoSignal
+
+
+class NoSignalStop(Exception):
+    """The run's own rule stops it: too many iterations in a row taught nothing."""
+
+    def __init__(self, message: str, rule: NoSignalRule) -> None:
+        super().__init__(message)
+        self.rule = rule
+
+
+async def check_rule(sessions: Sessions, run_id: str, rule: NoSignalRule) -> None:
+    """Raises NoSignalStop if the run's rule stops it now."""
+    if rule.action == "continue":
+        return
+    async with sessions() as session:
+        run = await session.get_one(Run, run_id)
+    unfinished = run.next_iteration <= run.iterations_total
+    if run.no_signal_iterations >= rule.after and (unfinished or rule.action == "fail"):
+        raise NoSignalStop(
+            f"{run.no_signal_iterations} iterations in a row taught nothing, the last one because "
+            f"{NoSignal(run.no_signal or NoSignal.EQUAL_REWARDS).explanation} (on_no_signal)",
+            rule,
+        )
+
+
+def warnings_of(iterations: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What is to be said of a run's newest iterations, in order; the baseline counts for nothing."""
+    trained = [each for each in iterations if each["iteration"] > 0]
+    idle = [each for each in trained if each["no_signal"] is not None]
+    if not idle:
+        return []
+    newest = idle[-1]
+    return [
+        f"{len(idle)} of {len(trained)} iterations taught nothing, the last of them iteration {newest['iteration']}: "
+        f"{NoSignal(newest['no_signal']).explanation}."
+    ]

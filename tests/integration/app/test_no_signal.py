@@ -1,0 +1,138 @@
+"""Runs that learn nothing: said in the log, in the run and when it is accepted, and stopped where they ask for it."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import text
+
+from app.db.session import make_engine, parse_url
+from environment.email_search.inbox import write_inbox
+from environment.email_search.synthetic import make_world
+from tests.fakes.scripted_chat import Reply, call, scripted_chat
+from tests.fakes.scripted_learning import ScriptedBackend
+from tests.integration.app.served import run_with, served, settings_for
+from training.learn_loop import learn_loop
+
+RUN = {
+    "iterations": 4,
+    "groups_per_iteration": 2,
+    "rollouts_per_group": 2,
+    "evaluation": {"every": 4, "scenarios": 1, "test_scenarios": 1, "samples": 1},
+}
+WRONG = call("return_final_answer", answer="no idea", sources=["x"])
+
+
+@asynccontextmanager
+async def service(data_dir: Path, database_url: str, reply: Reply = WRONG) -> AsyncIterator[httpx.AsyncClient]:
+    """With a model that always gives that reply."""
+
+    async def answer(request: Mapping[str, Any]) -> Reply:
+        return reply
+
+    async with scripted_chat(answer) as model:
+        settings = settings_for(data_dir, database_url)
+        async with served(settings, learn_loop, ScriptedBackend(model.url)) as client:  # type: ignore[arg-type]
+            yield client
+
+
+async def started(client: httpx.AsyncClient, **more: Any) -> Any:
+    response = await client.post("/learn-loop", json=RUN | more)
+    assert response.status_code == 202, response.text
+    return response.json()
+
+
+async def ended(client: httpx.AsyncClient, run_id: str) -> Any:
+    return await run_with(client, run_id, "completed", "failed", "paused")
+
+
+async def no_signals(client: httpx.AsyncClient, run_id: str) -> list[Any]:
+    listed = await client.get(f"/runs/{run_id}/events", params={"limit": 200})
+    return [each for each in listed.raise_for_status().json()["items"] if each["type"] == "iteration.no_signal"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "cause", "said"),
+    [
+        (WRONG, "constant_reward", "all rollouts have the same reward"),
+        (Reply(content="hello"), "malformed", "every rollout ended with a malformed tool call"),
+    ],
+)
+async def test_a_run_that_learns_nothing_says_so(
+    data_dir: Path, database_url: str, reply: Reply, cause: str, said: str
+) -> None:
+    async with service(data_dir, database_url, reply) as client:
+        accepted = await started(client)
+        run = await ended(client, accepted["run_id"])
+        assert (run["status"], run["iterations"][-1]["step"]) == ("completed", 0)
+        assert [point["no_signal"] for point in run["iterations"]] == [None, cause, cause, cause, cause]
+        (warning,) = run["warnings"]
+        assert warning.startswith("4 of 4 iterations taught nothing, the last of them iteration 4: ")
+        assert said in warning
+        events = await no_signals(client, run["run_id"])
+        assert [(each["iteration"], each["data"]["in_a_row"]) for each in events] == [(n, n) for n in (1, 2, 3, 4)]
+        assert {(each["data"]["cause"], each["data"]["groups"]) for each in events} == {(cause, 2)}
+        assert said in events[0]["data"]["message"]
+        ledger = (await client.get(f"/runs/{run['run_id']}/ledger", params={"limit": 200})).json()
+        rollouts = [row for row in ledger["items"] if row["phase"] == "rollout" and row["prompt_tokens"]]
+        assert [row["wasted"] for row in rollouts] == [True] * 4
+        assert run["cost"]["wasted_tokens"] == sum(row["prompt_tokens"] + row["completion_tokens"] for row in rollouts)
+
+
+async def test_a_run_pauses_by_its_rule_and_goes_on_when_it_is_resumed(data_dir: Path, database_url: str) -> None:
+    async with service(data_dir, database_url) as client:
+        run_id = (await started(client, on_no_signal={"action": "pause", "after": 2}))["run_id"]
+        run = await ended(client, run_id)
+        assert (run["status"], run["progress"]["iterations_done"]) == ("paused", 2)
+        assert "2 iterations in a row taught nothing" in run["wait_reason"]
+        assert "all rollouts have the same reward" in run["wait_reason"]
+        assert (await client.post(f"/runs/{run_id}/resume")).status_code == 202
+        # It counts anew, and what has no iteration left is not paused.
+        assert (await ended(client, run_id))["status"] == "completed"
+
+
+async def test_a_run_fails_by_its_rule_also_at_its_end(data_dir: Path, database_url: str) -> None:
+    async with service(data_dir, database_url) as client:
+        run_id = (await started(client, on_no_signal={"action": "fail", "after": 4}))["run_id"]
+        run = await ended(client, run_id)
+        assert (run["status"], run["progress"]["iterations_done"]) == ("failed", 4)
+        assert "4 iterations in a row taught nothing" in run["error"]
+
+
+async def test_a_worker_that_takes_over_keeps_to_the_rule_before_it_does_anything(
+    data_dir: Path, database_url: str
+) -> None:
+    """The worker before saved the last iteration of the rule and died."""
+    async with service(data_dir, database_url) as client:
+        run_id = (await started(client, on_no_signal={"action": "pause", "after": 3}))["run_id"]
+        assert (await ended(client, run_id))["progress"]["iterations_done"] == 3
+        engine = make_engine(parse_url(database_url))
+        async with engine.begin() as connection:
+            await connection.execute(text("UPDATE run SET status = 'queued' WHERE id = :id"), {"id": run_id})
+        await engine.dispose()
+        run = await ended(client, run_id)
+        assert (run["status"], run["progress"]["iterations_done"]) == ("paused", 3)
+
+
+async def test_what_can_be_foreseen_is_said_when_the_run_is_accepted(data_dir: Path, database_url: str) -> None:
+    (data_dir / "inboxes").mkdir(parents=True)
+    world = make_world("train", 0, 0)
+    write_inbox(data_dir / "inboxes" / "mine.sqlite", world.emails)
+    questions = [
+        f'{{"question": "When, {n}?", "answer": "Now.", "source_ids": ["{world.source_id}"]}}' for n in range(9)
+    ]
+    (data_dir / "inboxes" / "mine.questions.jsonl").write_text("\n".join(questions))
+    mine = {"environment": {"name": "email_search", "config": {"inbox": "mine"}}, "iterations": 1}
+    async with service(data_dir, database_url) as client:
+        assert (await started(client, iterations=1))["warnings"] == []
+        headers = {"Idempotency-Key": "one"}
+        accepted, again = [
+            (await client.post("/learn-loop", json=RUN | mine, headers=headers)).json() for _ in range(2)
+        ]
+        (warning,) = accepted["warnings"]
+        assert "learnloop/tiny only knows the emails and graphs that Learnloop invents" in warning
+        assert again == accepted
+        assert (await ended(client, accepted["run_id"]))["warnings"][0] == warning

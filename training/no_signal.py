@@ -1,0 +1,45 @@
+"""Why an iteration taught nothing: GRPO learns from differences between the rewards of a group, and there were none."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from training.types import Group
+
+
+class NoSignal(StrEnum):
+    """Why none of an iteration's groups could be trained on."""
+
+    MALFORMED = "malformed"
+    CONSTANT_REWARD = "constant_reward"
+    EQUAL_REWARDS = "equal_rewards"
+    JUDGE_SILENT = "judge_silent"
+    ROLLOUTS_FAILED = "rollouts_failed"
+
+    @property
+    def explanation(self) -> str:
+        """For people."""
+        return _EXPLANATIONS[self]
+
+
+_EXPLANATIONS = {
+    NoSignal.MALFORMED: "every rollout ended with a malformed tool call or a reply without one",
+    NoSignal.CONSTANT_REWARD: "all rollouts have the same reward",
+    NoSignal.EQUAL_REWARDS: "within each group all rollouts have the same reward",
+    NoSignal.JUDGE_SILENT: "the judge scored fewer than two rollouts of every group",
+    NoSignal.ROLLOUTS_FAILED: "fewer than two rollouts of every group finished",
+}
+
+
+def no_signal_of(groups: Sequence[Group]) -> NoSignal | None:
+    """Why an iteration with these groups taught nothing; None if it did, or if it has no groups (the baseline)."""
+    if not groups or any(group.skipped is None for group in groups):
+        return None
+    scored = [rollout for group in groups for rollout in group.rollouts]
+    finished = [each for each in scored if each.rollout.failure is None]
+    if finished and all(each.rollout.outcome.get("finish") == "malformed" for each in finished):
+        return NoSignal.MALFORMED
+    if all(group.skipped == "unscored" for group in groups):
+        enough = any(sum(each.rollout.failure is None for each in group.rollouts) > 1 for group in groups)
+        return NoSignal.JUDGE_SILENT if enough else NoSignal.ROLLOUTS_FAILED
+    rewards = {each.reward for each in scored if each.reward is not None}
+    return NoSignal.CONSTANT_REWARD if len(rewards) == 1 else NoSignal.EQUAL_REWARDS
