@@ -1,7 +1,7 @@
 """Iterations that taught nothing, how many of them came in a row, and what was foreseen when the run was accepted.
 
-Revision: 0009
-Revises: 0008
+Revision: 0010
+Revises: 0009
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-revision: str = "0009"
-down_revision: str | Sequence[str] | None = "0008"
+revision: str = "0010"
+down_revision: str | Sequence[str] | None = "0009"
 branch_labels: str | Sequence[str] | None = None
 depends_on: str | Sequence[str] | None = None
 
