@@ -34,6 +34,7 @@ def use_sync_client(base_url: str, api_key: str, model: str) -> None:
         _completions(client, model)
         _streams(client, model)
         _tools(client, model)
+        _responses(client, model)
         _models(client, model)
         _errors(client, model)
 
@@ -92,6 +93,34 @@ def _tools(client: openai.OpenAI, model: str) -> None:
     assert client.chat.completions.create(**{**asked, "messages": told}).choices
     kept = client.chat.completions.create(**{**asked, "tool_choice": "none"})
     assert kept.choices[0].message.tool_calls is None
+
+
+def _responses(client: openai.OpenAI, model: str) -> None:
+    """A turn with a call and one with its result, whole and streamed, continued by its id."""
+    asked: Any = {
+        "model": model,
+        "instructions": MESSAGES[0]["content"],
+        "tools": [{"type": "function", **SEARCH["function"]}],
+        "temperature": 0,
+        "max_output_tokens": 60,
+    }
+    first = client.responses.create(**asked, input=MESSAGES[1]["content"])
+    [call] = first.output
+    assert call.type == "function_call"
+    assert (call.name, json.loads(call.arguments)) == ("search_inbox", ARGUMENTS)
+    with client.responses.stream(**asked, input=MESSAGES[1]["content"]) as stream:  # the client's own accumulator
+        kinds = [event.type for event in stream]
+        [streamed] = stream.get_final_response().output
+    assert kinds[0] == "response.created"
+    assert kinds[-1] == "response.completed"
+    assert streamed.type == "function_call"
+    assert streamed.arguments == call.arguments
+    answer: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "m41 Kickoff moved"}
+    second = client.responses.create(**asked, input=[answer], previous_response_id=first.id)
+    assert second.output
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.responses.create(model=model, input="?", tools=[{"type": "web_search"}])
+    assert caught.value.param == "tools"
 
 
 def _models(client: openai.OpenAI, model: str) -> None:

@@ -11,7 +11,7 @@ from app.db.session import Sessions
 from app.db.tables import Run
 from app.model_registry.engine_client import EngineClient
 from app.model_registry.promotions import Promotions
-from app.model_registry.resolver import UnknownModelName
+from app.model_registry.resolver import ModelResolver, UnknownModelName
 from training.backends import embedded
 from training.model_name import ModelName
 
@@ -42,15 +42,18 @@ async def listed(
 
 
 async def one(
-    sessions: Sessions, base_models: Collection[str], engine: EngineClient, caller: Caller, name: str
+    sessions: Sessions, models: ModelResolver, engine: EngineClient, caller: Caller, name: str
 ) -> dict[str, Json]:
-    """The model of that name, or of that checkpoint. Raises UnknownModelName or Unavailable."""
-    found = await listed(sessions, base_models, engine, caller)
+    """The model that any name means: a model, a checkpoint, or the checkpoint of a run.
+
+    Raises UnknownModelName, Unavailable, or Conflict for a run that has no checkpoint yet.
+    """
+    found = await listed(sessions, models.base_models, engine, caller)
     for each in reversed(found):  # what is promoted comes last, and before a model of the same name
         if each["id"] == name:
             return each
     try:
-        checkpoint = ModelName.parse(name)
+        checkpoint = ModelName.parse((await models.resolve(caller, name)).name)
     except ValueError:
         raise UnknownModelName(name) from None
     for each in found:

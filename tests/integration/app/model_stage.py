@@ -36,7 +36,7 @@ class ModelStage:
     async def key(self, project: str = "mail", **more: Any) -> str:
         return (await self.service.new(project, **more)).key
 
-    async def run_of(self, model: str = CALLER, *, best_step: int | None = 1) -> str:
+    async def run_of(self, model: str = CALLER, *, best_step: int | None = 1, backend: str = "embedded") -> str:
         """The id of a completed run that trained the model."""
         trained = ModelName.parse(model)
         run = Run(
@@ -45,7 +45,7 @@ class ModelStage:
             request=stored_request(max_turns=2),
             environment="email_search",
             judge="reference",
-            backend="embedded",
+            backend=backend,
             model_project=trained.project,
             model_name=trained.name,
             base_model="tiny",

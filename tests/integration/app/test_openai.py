@@ -65,13 +65,20 @@ async def test_every_name_of_a_checkpoint(stage: ModelStage) -> None:
         assert {"tiny", CALLER, "mail/live"} <= set(listed)
         assert listed["mail/live"].model_extra == {"backend": "embedded", "promoted": f"{CALLER}@1"}
         assert (await client.models.retrieve("mail/live")).id == "mail/live"
+        for name, step in {run_id: 1, f"{run_id}@0": 0}.items():
+            retrieved = await client.models.retrieve(name)
+            assert (retrieved.id, getattr(retrieved, "step", None)) == (name, step)
         for name in (f"{CALLER}@7", f"{run_id}@7", "mail/none", "mail/li ve", "", "a/b/c", "mail/\x00"):
             with pytest.raises(openai.NotFoundError) as missing:
                 await client.chat.completions.create(model=name, messages=MESSAGES, max_tokens=1)
             assert missing.value.code == "model_not_found"
+        with pytest.raises(openai.NotFoundError):
+            await client.models.retrieve(f"{run_id}@7")
         early = await stage.run_of("mail/early", best_step=None)
         with pytest.raises(openai.ConflictError, match="no checkpoint yet"):
             await client.chat.completions.create(model=early, messages=MESSAGES, max_tokens=1)
+        with pytest.raises(openai.ConflictError, match="no checkpoint yet"):
+            await client.models.retrieve(early)
 
 
 async def test_a_tenant_finds_its_own_models_only(stage: ModelStage) -> None:
@@ -103,6 +110,35 @@ async def _refusal(client: openai.AsyncOpenAI, name: str) -> str:
     with pytest.raises(openai.NotFoundError) as refused:
         await client.chat.completions.create(model=name, messages=MESSAGES, max_tokens=1)
     return json.dumps(refused.value.body)
+
+
+async def test_a_tenant_continues_its_own_responses_only(stage: ModelStage) -> None:
+    asked: Any = {"model": "tiny", "input": "When?", "max_output_tokens": 2}
+    async with (
+        _client(stage, await stage.key()) as mail,
+        _client(stage, await stage.key()) as same_project,
+        _client(stage, await stage.key("sales"), project="mail") as sales,
+        _client(stage, await stage.key("*")) as everybody,
+    ):
+        first = await mail.responses.create(**asked)
+        second = await same_project.responses.create(**asked, previous_response_id=first.id)
+        assert second.usage is not None
+        assert first.usage is not None
+        assert second.usage.input_tokens > first.usage.input_tokens
+        for other in (sales, everybody):
+            with pytest.raises(openai.BadRequestError, match="send the items") as refused:
+                await other.responses.create(**asked, previous_response_id=first.id)
+            assert refused.value.code == "previous_response_not_found"
+
+
+async def test_responses_are_for_models_of_the_engine(stage: ModelStage) -> None:
+    run_id = await stage.run_of()
+    async with _client(stage, await stage.key()) as client:
+        assert (await client.responses.create(model=run_id, input="?", max_output_tokens=1)).model == f"{CALLER}@1"
+        await stage.run_of("mail/elsewhere", backend="serverless")
+        with pytest.raises(openai.BadRequestError, match="only has chat completions") as refused:
+            await client.responses.create(model="mail/elsewhere", input="?")
+        assert refused.value.param == "model"
 
 
 async def test_who_may_not(stage: ModelStage) -> None:

@@ -259,13 +259,13 @@ async def _events(chunks: AsyncGenerator[dict[str, Json]]) -> AsyncIterator[str]
     async with aclosing(chunks):
         try:
             async for chunk in chunks:
-                yield server_sent_event(chunk)
+                yield _server_sent(chunk)
             yield "data: [DONE]\n\n"
         except Exception as error:
             log.warning("stream failed", error=repr(error))
-            yield server_sent_event(api_error(error).body())
+            yield _server_sent(api_error(error).body())
 
 
-def server_sent_event(value: Json) -> str:
+def _server_sent(value: Json) -> str:
     """An event without a name, whose data is the value as JSON."""
     return f"data: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n\n"

@@ -1,6 +1,6 @@
 """The body of a chat completion request: what is accepted, and how it is brought into one form."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -41,7 +41,7 @@ _UNSUPPORTED: Mapping[str, tuple[Json, ...]] = {
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
 }
-_NO_EFFECT = frozenset(
+NO_EFFECT = frozenset(
     {
         "metadata",
         "prompt_cache_key",
@@ -174,6 +174,19 @@ def _fault(parameter: str, message: str, *, code: str = "invalid_value") -> Pyda
     return PydanticCustomError(code, "{message}", {"message": message, "parameter": parameter})
 
 
+def refuse_unsupported(
+    body: Json, honoured: Container[str], unsupported: Mapping[str, tuple[Json, ...]], no_effect: Container[str]
+) -> None:
+    """Raise for a parameter that would be ignored although it asks for something.
+
+    `unsupported` has, of parameters that are not honoured, the values that ask for nothing; null always does.
+    """
+    for name, given in body.items() if isinstance(body, dict) else ():
+        if given is None or name in honoured or name in no_effect or given in unsupported.get(name, ()):
+            continue
+        raise _fault(name, f"{name} is not supported", code="unsupported_parameter")
+
+
 class StreamOptions(BaseModel):
     """Of a streamed reply."""
 
@@ -212,11 +225,7 @@ class ChatRequest(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unsupported(cls, value: Json) -> Json:
-        for name, given in value.items() if isinstance(value, dict) else ():
-            if given is None or name in cls.model_fields or name in _NO_EFFECT:
-                continue
-            if given not in _UNSUPPORTED.get(name, ()):
-                raise _fault(name, f"{name} is not supported", code="unsupported_parameter")
+        refuse_unsupported(value, cls.model_fields, _UNSUPPORTED, NO_EFFECT)
         return value
 
     @model_validator(mode="after")

@@ -1,6 +1,7 @@
 """What the HTTP API has in common: errors in OpenAI's form, and request bodies as checked JSON."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -98,16 +99,21 @@ async def read_body(request: Request, schema: type[M], max_bytes: int) -> M:
     try:
         return schema.model_validate(value)
     except ValidationError as error:
-        raise _invalid(error) from None
+        raise invalid(error) from None
 
 
-def _invalid(error: ValidationError) -> ApiError:
-    """The first fault; one of the whole request says in its context which parameter it is about."""
+def invalid(error: ValidationError, names: Mapping[str, str] = MappingProxyType({})) -> ApiError:
+    """The reply to the first fault; one of the whole request says in its context which parameter it is about.
+
+    `names` has the parameters that the caller knows by other names than the schema.
+    """
     fault = error.errors(include_url=False, include_input=False)[0]
     about = fault.get("ctx", {}).get("parameter")
     if about is not None:
-        return ApiError(400, fault["msg"], code=fault["type"], param=about)
-    place = ".".join(str(part) for part in fault["loc"]) or None
+        known = names.get(about, about)
+        return ApiError(400, fault["msg"].replace(about, known), code=fault["type"], param=known)
+    where = [str(part) for part in fault["loc"]]
+    place = ".".join([names.get(where[0], where[0]), *where[1:]]) if where else None
     message = fault["msg"].removeprefix("Value error, ")
     return ApiError(400, f"{place}: {message}" if place else message, code="invalid_value", param=place)
 

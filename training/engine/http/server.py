@@ -23,6 +23,8 @@ from training.engine.http.chat import Chat
 from training.engine.http.chat_request import ChatRequest
 from training.engine.http.errors import FORESEEN, ApiError, api_error, read_body
 from training.engine.http.jobs import Jobs
+from training.engine.http.responses.request import ResponsesRequest
+from training.engine.http.responses.responses import Responses
 from training.engine.http.sampled_turns import SampledTurns
 from training.engine.http.training_api import TrainingApi
 from training.engine.http.training_data import TrainingData
@@ -53,6 +55,7 @@ def create_app(
     registry = engine.registry
     turns = SampledTurns()
     chat = Chat(registry, compute, engine.tokenizer, turns)
+    responses = Responses(chat)
     data = TrainingData(data_dir, max_body_bytes, frozenset(host.lower() for host in training_data_hosts))
     training = TrainingApi(registry, compute, Jobs(compute), turns, data, max_body_bytes)
 
@@ -82,9 +85,15 @@ def create_app(
     async def completions(request: Request) -> Response:
         body = await read_body(request, ChatRequest, max_body_bytes)
         if body.stream:
-            headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-            return StreamingResponse(await chat.stream(body), media_type="text/event-stream", headers=headers)
+            return _event_stream(await chat.stream(body))
         return await _unless_gone(request, asyncio.create_task(chat.complete(body)))
+
+    async def create_response(request: Request) -> Response:
+        body = await read_body(request, ResponsesRequest, max_body_bytes)
+        scope = request.headers.get("openai-project", "")
+        if body.stream:
+            return _event_stream(await responses.stream(body, scope))
+        return await _unless_gone(request, asyncio.create_task(responses.create(body, scope)))
 
     app = Starlette(
         routes=[
@@ -92,6 +101,7 @@ def create_app(
             Route("/v1/models", models),
             Route("/v1/models/{name:path}", model),
             Route("/v1/chat/completions", completions, methods=["POST"]),
+            Route("/v1/responses", create_response, methods=["POST"]),
             Mount("/v1/preview", routes=training.routes()),
         ],
         exception_handlers={
@@ -141,6 +151,11 @@ def _models(registry: Registry) -> list[dict[str, Any]]:
                 }
             )
     return bases + trained
+
+
+def _event_stream(events: AsyncIterator[str]) -> Response:
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
 
 async def _unless_gone(request: Request, work: asyncio.Task[dict[str, Any]]) -> Response:

@@ -1,0 +1,111 @@
+"""Between the items of a Responses conversation and the messages of a chat.
+
+The same conversation gives the same messages in both forms, so it gives the same prompt, and its sampled turns are
+recognised whichever way they come back.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Json = Any
+Item = Mapping[str, Json]
+
+_TEXT_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+
+
+def messages_of(items: Sequence[Item], instructions: str | None) -> list[dict[str, Json]]:
+    """The messages that items stand for; `instructions` come first. Raises ValueError that names the item.
+
+    Calls belong to the assistant's message before them, or to one of their own. Reasoning is left out: the models here
+    write none.
+    """
+    messages: list[dict[str, Json]] = [{"role": "system", "content": instructions}] if instructions else []
+    turn: dict[str, Json] | None = None
+    for number, item in enumerate(items):
+        where = f"item {number}"
+        match item.get("type") or "message":
+            case "message":
+                message = {"role": item.get("role"), "content": _text(item.get("content"), where)}
+                turn = message if message["role"] == "assistant" else None
+                messages.append(message)
+            case "function_call":
+                if turn is None:
+                    turn = {"role": "assistant", "content": ""}
+                    messages.append(turn)
+                turn.setdefault("tool_calls", []).append(_call(item, where))
+            case "function_call_output":
+                turn = None
+                call_id, output = _string(item, "call_id", where), _text(item.get("output"), where)
+                messages.append({"role": "tool", "tool_call_id": call_id, "content": output})
+            case "reasoning":
+                pass
+            case kind:
+                raise ValueError(f"{where} has type {kind!r}, which is not supported")
+    return messages
+
+
+def message_item(item_id: str, text: str, logprobs: Sequence[Json], status: str) -> dict[str, Json]:
+    """The item of an assistant's text. `logprobs` are a chat completion's, of all tokens of the reply."""
+    return {
+        "type": "message",
+        "id": item_id,
+        "role": "assistant",
+        "status": status,
+        "content": [text_part(text, logprobs)],
+    }
+
+
+def text_part(text: str, logprobs: Sequence[Json] = ()) -> dict[str, Json]:
+    """The content of a message item."""
+    return {
+        "type": "output_text",
+        "text": text,
+        "annotations": [],
+        "logprobs": [_with_bytes(token) for token in logprobs],
+    }
+
+
+def call_item(item_id: str, call: Mapping[str, Json]) -> dict[str, Json]:
+    """The item of a tool call of a chat completion."""
+    function = call["function"]
+    return {
+        "type": "function_call",
+        "id": item_id,
+        "call_id": call["id"],
+        "name": function["name"],
+        "arguments": function["arguments"],
+        "status": "completed",
+    }
+
+
+def _with_bytes(token: Mapping[str, Json]) -> dict[str, Json]:
+    """In the Responses API `bytes` is never null."""
+    top = [{**other, "bytes": other["bytes"] or []} for other in token["top_logprobs"]]
+    return {**token, "bytes": token["bytes"] or [], "top_logprobs": top}
+
+
+def _text(content: Json, where: str) -> str:
+    if isinstance(content, str):
+        return content
+    parts = [_part(part) for part in content] if isinstance(content, list) else [None]
+    if any(part is None for part in parts):
+        raise ValueError(f"{where}: content must be text")
+    return "".join(part or "" for part in parts)
+
+
+def _part(part: Json) -> str | None:
+    kind = part.get("type") if isinstance(part, dict) else None
+    text = part.get(_TEXT_PARTS[kind]) if isinstance(kind, str) and kind in _TEXT_PARTS else None
+    return text if isinstance(text, str) else None
+
+
+def _call(item: Item, where: str) -> dict[str, Json]:
+    function = {"name": _string(item, "name", where), "arguments": _string(item, "arguments", where)}
+    return {"id": _string(item, "call_id", where), "type": "function", "function": function}
+
+
+def _string(item: Item, key: str, where: str) -> str:
+    value = item.get(key)
+    if not isinstance(value, str):
+        raise ValueError(f"{where}: {key} must be text")
+    return value

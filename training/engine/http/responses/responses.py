@@ -1,0 +1,87 @@
+"""OpenAI's Responses API over chat completions: the same prompt, the same sampling, another form."""
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import structlog
+
+from training.engine.http.chat import Chat
+from training.engine.http.errors import api_error
+from training.engine.http.responses.events import Event, ResponseEvents
+from training.engine.http.responses.items import Item
+from training.engine.http.responses.reply import Reply, output_of, status_of
+from training.engine.http.responses.request import ResponsesRequest
+from training.engine.http.responses.stored import StoredResponses
+
+log = structlog.get_logger(__name__)
+
+Json = Any
+
+
+class Responses:
+    """Answers requests for responses. Use from the event loop.
+
+    `scope` names whose stored responses can be continued: OpenAI's header for the project.
+    """
+
+    def __init__(self, chat: Chat) -> None:
+        self._chat = chat
+        self._stored = StoredResponses()
+
+    async def create(self, request: ResponsesRequest, scope: str) -> dict[str, Json]:
+        """A response. Raises what `api_error` maps; cancelling it cancels the sampling."""
+        conversation = self._conversation(request, scope)
+        completion = await self._chat.complete(request.chat_request(conversation))
+        [choice] = completion["choices"]
+        status = status_of(choice["finish_reason"])
+        logprobs = choice["logprobs"]["content"] if request.logprobs else ()
+        reply = Reply(request, completion["model"])
+        made = reply.body(status, output_of(choice["message"], logprobs, status), usage=completion["usage"])
+        self._keep(request, scope, conversation, made)
+        return made
+
+    async def stream(self, request: ResponsesRequest, scope: str) -> AsyncIterator[str]:
+        """A response as server-sent events.
+
+        What goes wrong before the first token is raised as in `create`; later it is the last event.
+        """
+        conversation = self._conversation(request, scope)
+        chunks = await self._chat.chunks(request.chat_request(conversation))
+        return self._events(request, scope, conversation, chunks)
+
+    async def _events(
+        self,
+        request: ResponsesRequest,
+        scope: str,
+        conversation: list[Item],
+        chunks: AsyncGenerator[dict[str, Json]],
+    ) -> AsyncIterator[str]:
+        async with aclosing(chunks):
+            first = await anext(chunks)
+            events = ResponseEvents(Reply(request, first["model"]))
+            try:
+                async for event in events.of(chunks):
+                    if events.completed is not None:
+                        self._keep(request, scope, conversation, events.completed)
+                    yield _server_sent(event)
+            except Exception as error:
+                log.warning("stream failed", error=repr(error))
+                yield _server_sent(events.failed(api_error(error).message))
+
+    def _conversation(self, request: ResponsesRequest, scope: str) -> list[Item]:
+        before = request.previous_response_id
+        known = self._stored.conversation(scope, before) if before else ()
+        return [*known, *(self._referred(item, scope) for item in request.items)]
+
+    def _referred(self, item: Item, scope: str) -> Item:
+        return self._stored.item(scope, str(item.get("id"))) if item.get("type") == "item_reference" else item
+
+    def _keep(self, request: ResponsesRequest, scope: str, conversation: list[Item], made: dict[str, Json]) -> None:
+        if request.store is not False:
+            self._stored.keep(scope, made["id"], conversation, made["output"])
+
+
+def _server_sent(event: Event) -> str:
+    return f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False, separators=(',', ':'))}\n\n"

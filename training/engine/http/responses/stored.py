@@ -1,0 +1,83 @@
+"""Responses that can be continued: by `previous_response_id`, or by references to their items.
+
+They are kept in memory, for as long as there is room.
+"""
+
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from training.engine.http.errors import ApiError
+from training.engine.http.responses.items import Item
+
+MAX_BYTES = 64 << 20
+_HINT = "responses are kept in memory while there is room: send the items of the conversation instead"
+
+
+@dataclass(frozen=True, slots=True)
+class _Response:
+    conversation: tuple[Item, ...]
+    output: tuple[Item, ...]
+    size: int
+
+
+@dataclass(slots=True)
+class _Scope:
+    """What one project has, the least recently used first."""
+
+    responses: OrderedDict[str, _Response] = field(default_factory=OrderedDict)
+    items: dict[str, Item] = field(default_factory=dict)
+    size: int = 0
+
+
+class StoredResponses:
+    """Responses by scope (a project) and id. One project neither reads another's nor takes its room."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._size = 0
+        self._scopes: dict[str, _Scope] = {}
+
+    def conversation(self, scope: str, response_id: str) -> tuple[Item, ...]:
+        """Input and output of a response, with those of the responses that it continued. Raises ApiError."""
+        kept = self._scopes.get(scope, _Scope()).responses
+        if response_id not in kept:
+            raise ApiError(
+                400,
+                f"there is no response {response_id!r} to continue; {_HINT}",
+                code="previous_response_not_found",
+                param="previous_response_id",
+            )
+        kept.move_to_end(response_id)
+        return (*kept[response_id].conversation, *kept[response_id].output)
+
+    def item(self, scope: str, item_id: str) -> Item:
+        """An item of a response's output. Raises ApiError."""
+        try:
+            return self._scopes[scope].items[item_id]
+        except KeyError:
+            raise ApiError(
+                400, f"there is no item {item_id!r}; {_HINT}", code="item_not_found", param="input"
+            ) from None
+
+    def keep(self, scope: str, response_id: str, conversation: Sequence[Item], output: Sequence[Item]) -> None:
+        """Keep a response; what is least recently used makes room for it."""
+        size = len(json.dumps([*conversation, *output]))
+        own = self._scopes.setdefault(scope, _Scope())
+        own.responses[response_id] = _Response(tuple(conversation), tuple(output), size)
+        own.items.update({item["id"]: item for item in output})
+        own.size += size
+        self._size += size
+        while self._size > self._max_bytes:
+            self._drop_one(max(self._scopes, key=lambda name: self._scopes[name].size))
+
+    def _drop_one(self, scope: str) -> None:
+        own = self._scopes[scope]
+        _, oldest = own.responses.popitem(last=False)
+        for item in oldest.output:
+            del own.items[item["id"]]
+        own.size -= oldest.size
+        self._size -= oldest.size
+        if not own.responses:
+            del self._scopes[scope]
