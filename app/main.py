@@ -2,6 +2,8 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -37,9 +39,10 @@ from app.backends import Connect
 from app.http import idempotency
 from app.http import openapi as api_file
 from app.http.body_limit import BodyLimit
-from app.http.header_limits import BoundedHttp
+from app.http.connections import Connections, most_connections
 from app.http.idempotency import Idempotency
 from app.http.openai_errors import OpenAIErrors
+from app.http.protocol import BoundedHttp
 from app.http.response_headers import ResponseHeaders
 from app.model_registry.proxy import open_proxy
 from app.model_registry.trainable import KnownJobs
@@ -130,7 +133,7 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
     big = dict.fromkeys(("/learn-loop", "/graphs", "/scenarios"), settings.max_graph_bytes)
     big |= dict.fromkeys(training.JOB_PATHS, settings.max_training_bytes)
     app.add_middleware(Idempotency)
-    app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES, for_paths=big)
+    app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES, big=big, forwarded=training.PREFIX)
     app.add_middleware(Guard, required=settings.keys_required, limit=limit, origins=settings.cors_origins)
     app.add_middleware(OpenAIErrors)
     if settings.cors_origins:
@@ -152,11 +155,13 @@ def _allow_browsers(app: FastAPI, origins: Sequence[str]) -> None:
 
 def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     """How `serve` serves; the lifespan is opened by itself, so that its errors reach the caller."""
+    connections = Connections(most_connections(settings.max_connections), settings.max_connections_per_client)
+    protocol: Any = partial(BoundedHttp, connections=connections)
     return uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
-        http=BoundedHttp,
+        http=protocol,
         ws="none",
         lifespan="off",
         log_config=None,

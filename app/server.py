@@ -19,6 +19,7 @@ import psutil
 import structlog
 import uvloop
 
+from app.http.connections import raise_file_limit
 from app.logs import configure_logs
 from app.processes.engine import Engine, held_engine
 from app.processes.listening import taken_port
@@ -55,6 +56,7 @@ def _run(settings: Settings, body: Callable[[Settings, Engine, "_StopLimit"], Co
 
     limit = _StopLimit(settings.stop_timeout_s)
     configure_logs(settings.log_level, settings.log_format)
+    raise_file_limit()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     # Stopped while it was starting, it is cancelled.
     with limit, suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

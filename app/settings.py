@@ -64,6 +64,10 @@ class Settings(BaseSettings):
     """Sustained requests per second per API key; 0: unlimited."""
     rate_burst: int = Field(200, ge=1, le=1_000_000)
     """Burst size per API key."""
+    max_connections: int = Field(2_000, ge=16, le=50_000)
+    """Open connections to this process; fewer if it may not open as many files."""
+    max_connections_per_client: int = Field(1_000, ge=0, le=50_000)
+    """Open connections of one address; 0: no limit."""
     backend: str = embedded.NAME
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
     """Browser origins allowed to call the API (CORS), comma-separated, or `*`."""

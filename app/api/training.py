@@ -20,7 +20,8 @@ router = keyed_router("training", prefix="/v1/preview", include_in_schema=False)
 """Not in our OpenAPI file: the protocol and its errors are ART's."""
 
 Json = Any
-JOB_PATHS = ("/v1/preview/training-jobs", "/v1/preview/sft-training-jobs")
+PREFIX = "/v1/preview/"
+JOB_PATHS = (f"{PREFIX}training-jobs", f"{PREFIX}sft-training-jobs")
 """Where bodies hold all trajectories of a training step."""
 _DEADLINE_S = 60.0
 """For a whole reply; requests for events may wait half of it."""

@@ -2,14 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import httpx
 import pytest
 import uvicorn
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
 
-from app.http.header_limits import MAX_HEAD_BYTES, BoundedHttp
+from app.http.connections import Connections
+from app.http.protocol import MAX_HEAD_BYTES, MAX_HEADERS, BoundedHttp
 from app.main import create_app, server_config
 from tests.conditions import until
 from tests.fakes.scripted_learning import ScriptedLoop
@@ -117,3 +123,257 @@ async def test_100_slow_connections_end_and_keep_nobody_out(data_dir: Path, monk
         silent = [asyncio.create_task(_reply(port)) for _ in range(50)]
         assert (await _reply(port, _head(0))).startswith(b"HTTP/1.1 200")
         assert set(await asyncio.gather(*slow, *silent)) == {b""}
+
+
+# From here on: a small application under the same protocol, so that each bound is seen alone.
+
+
+@dataclass
+class _Served:
+    """A server under BoundedHttp."""
+
+    port: int
+    server: uvicorn.Server
+
+    @property
+    def connections(self) -> list[BoundedHttp]:
+        return cast(list[BoundedHttp], list(self.server.server_state.connections))
+
+
+@asynccontextmanager
+async def _bounded(app: Any, limits: tuple[int, ...] = (100,), **config: Any) -> AsyncIterator[_Served]:
+    protocol: Any = partial(BoundedHttp, connections=Connections(*limits))
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            port=0,
+            http=protocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            timeout_graceful_shutdown=1,
+            **config,
+        )
+    )
+    serving = asyncio.create_task(server.serve())
+    await until(lambda: server.started)
+    try:
+        yield _Served(server.servers[0].sockets[0].getsockname()[1], server)
+    finally:
+        server.should_exit = True
+        await serving
+
+
+async def _ok(scope: Any, receive: Any, send: Any) -> None:
+    await PlainTextResponse(scope["path"])(scope, receive, send)
+
+
+async def _whole_body(scope: Any, receive: Any, send: Any) -> None:
+    body = await Request(scope, receive).body()
+    await PlainTextResponse(str(len(body)))(scope, receive, send)
+
+
+_GET = b"GET %s HTTP/1.1\r\nHost: a\r\n\r\n"
+_LAST = b"GET /last HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "version", "status"),
+    [
+        (b"Host: a\r\n", b"1.1", b"200"),
+        (b"Host:\r\n", b"1.1", b"200"),
+        (b"", b"1.1", b"400"),
+        (b"", b"1.0", b"200"),
+        (b"Host: a\r\nHost: a\r\n", b"1.1", b"400"),
+        (b"Host: a\r\nhost: b\r\n", b"1.0", b"400"),
+    ],
+)
+async def test_a_request_has_one_host(hosts: bytes, version: bytes, status: bytes) -> None:
+    async with _bounded(_ok) as running:
+        reply = await _reply(running.port, b"GET / HTTP/%s\r\n%sConnection: close\r\n\r\n" % (version, hosts))
+    assert reply.split()[1] == status
+
+
+async def test_the_number_of_headers_is_bounded() -> None:
+    async with _bounded(_ok) as running:
+        more = b"a:\r\n" * (MAX_HEADERS - 2)
+        assert (await _reply(running.port, _LAST[:-2] + more + b"\r\n")).startswith(b"HTTP/1.1 200")
+        assert (await _reply(running.port, _LAST[:-2] + more + b"a:\r\n\r\n")).startswith(b"HTTP/1.1 400")
+
+
+@pytest.mark.parametrize("piece", [b"a: b\r\n", b"a: " + b"b" * 10_000])
+async def test_trailers_are_bounded(piece: bytes) -> None:
+    """Many, and one without end."""
+    async with _bounded(_whole_body) as running:
+        begin = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+        reply = await _reply(running.port, begin, *[piece] * 10_000)
+    assert reply == b"" or reply.startswith(b"HTTP/1.1 400")
+
+
+async def test_a_chunk_extension_is_bounded() -> None:
+    async with _bounded(_whole_body) as running:
+        begin = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1;"
+        reply = await _reply(running.port, begin, *[b"a" * 10_000] * 10_000)
+    assert reply == b"" or reply.startswith(b"HTTP/1.1 400")
+
+
+async def test_small_chunks_are_taken() -> None:
+    async with _bounded(_whole_body) as running:
+        head = b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+        body = b"1\r\na\r\n" * 50_000 + b"0\r\nX-Trailer: a\r\n\r\n"
+        assert (await _reply(running.port, head, body)).endswith(b"50000")
+
+
+async def test_requests_wait_unparsed_until_those_before_them_are_answered() -> None:
+    """However many are sent at once, the server has one: each reply of 100 kB has to be read first."""
+    waiting: list[int] = []
+
+    async def large(scope: Any, receive: Any, send: Any) -> None:
+        waiting.extend(len(each.pipeline) for each in running.connections)
+        await PlainTextResponse(scope["path"].ljust(100_000))(scope, receive, send)
+
+    async with _bounded(large) as running:
+        requests = b"".join(_GET % b"/%d" % number for number in range(1_000)) + _LAST
+        replies = (await _reply(running.port, requests)).split(b"HTTP/1.1 200 OK")[1:]
+    bodies = [reply.partition(b"\r\n\r\n")[2].strip() for reply in replies]
+    assert bodies == [b"/%d" % number for number in range(1_000)] + [b"/last"]
+    assert max(waiting) == 0
+
+
+async def test_pipelined_requests_with_bodies_are_all_answered() -> None:
+    async with _bounded(_whole_body) as running:
+        post = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s"
+        bodies = [b"\r\n\r\n" * 100, b"GET / HTTP/1.1\r\n\r\n", b"", b"x" * 100_000, b"\r\n", b"a\r\n\r"]
+        reply = await _reply(running.port, b"".join(post % (len(body), body) for body in bodies) + _LAST)
+    lengths = [each.partition(b"\r\n\r\n")[2] for each in reply.split(b"HTTP/1.1 200 OK")[1:]]
+    assert lengths == [str(len(body)).encode() for body in bodies] + [b"0"]
+
+
+async def test_a_reply_that_is_not_read_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BoundedHttp, "unread_s", 0.2)
+
+    async def endless(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while running.connections:
+            await send({"type": "http.response.body", "body": b"a" * 65_536, "more_body": True})
+
+    async with _bounded(endless) as running:
+        _, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(_GET % b"/")
+        await until(lambda: running.connections)
+        await until(lambda: not running.connections)
+        writer.close()
+
+
+async def test_blank_lines_keep_no_connection_open() -> None:
+    async with _bounded(_ok, timeout_keep_alive=1) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(b"\r\n" + _GET % b"/first")
+        await reader.readuntil(b"/first")
+        async with asyncio.timeout(30):
+            with suppress(ConnectionError):
+                while not reader.at_eof():
+                    writer.write(b"\r\n")
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(reader.read(1), 0.05)
+        writer.close()
+
+
+async def test_a_body_that_does_not_come_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BoundedHttp, "body_s", 0.2)
+    post = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n"
+    async with _bounded(_whole_body) as running:
+        assert (await _reply(running.port, post)).startswith(b"HTTP/1.1 408")
+        assert (await _reply(running.port, post, b"a" * 50)).startswith(b"HTTP/1.1 408")
+
+
+async def test_a_body_has_the_time_for_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for its last byte longer than a body without a byte may take."""
+    monkeypatch.setattr(BoundedHttp, "body_s", 0.2)
+    monkeypatch.setattr(BoundedHttp, "body_bytes_per_s", 1)
+    async with _bounded(_whole_body) as running:
+        head = b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 100\r\n\r\n"
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(head + b"a" * 99)
+        assert (await _reply(running.port, head)).startswith(b"HTTP/1.1 408")
+        writer.write(b"a")
+        assert (await reader.read()).endswith(b"100")
+        writer.close()
+
+
+async def test_the_next_head_has_its_time_after_a_slow_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BoundedHttp, "head_s", 0.2)
+    go_on = asyncio.Event()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/slow":
+            await go_on.wait()
+        await _ok(scope, receive, send)
+
+    async with _bounded(slow) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(_GET % b"/slow" + _LAST[:10])
+        assert await _reply(running.port, b"GET /") == b""  # its time is over
+        go_on.set()
+        await reader.readuntil(b"/slow")
+        writer.write(_LAST[10:])
+        assert (await reader.read()).endswith(b"/last")
+        writer.close()
+
+
+async def test_what_needs_no_body_does_not_wait_for_it(data_dir: Path) -> None:
+    async with _listening(data_dir) as port:
+        for method, path in ((b"GET", b"/health/live"), (b"GET", b"/docs"), (b"POST", b"/health/live")):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"%s %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n" % (method, path))
+            async with asyncio.timeout(60):
+                assert (await reader.readuntil(b"\r\n")).split()[1] == (b"200" if method == b"GET" else b"405")
+            writer.close()
+
+
+async def test_a_body_that_nobody_reads_ends_the_connection() -> None:
+    """Its request is answered; so much of it is let by, and no more."""
+    async with _bounded(_ok) as running:
+        head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n"
+        reply = await _reply(running.port, head, *[b"a" * 65_536] * 1_000)
+    assert reply == b"" or reply.startswith(b"HTTP/1.1 200")
+
+
+async def test_idle_connections_make_room() -> None:
+    async with _bounded(_ok, (3,)) as running:
+        idle = [await asyncio.open_connection("127.0.0.1", running.port) for _ in range(10)]
+        assert (await _reply(running.port, _LAST)).endswith(b"/last")
+        await until(lambda: len(running.connections) <= 3)
+        for _, writer in idle:
+            writer.close()
+
+
+async def test_beyond_the_limit_the_health_is_still_told() -> None:
+    held = asyncio.Event()
+
+    async def waits(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/held":
+            await held.wait()
+        await _ok(scope, receive, send)
+
+    async with _bounded(waits, (3,)) as running:
+        busy = [asyncio.create_task(_reply(running.port, _GET % b"/held")) for _ in range(3)]
+        await until(lambda: len([each for each in running.connections if each.cycle]) == 3)
+        assert (await _reply(running.port, _LAST)).startswith(b"HTTP/1.1 503")
+        for _ in range(50):
+            assert (await _reply(running.port, _GET % b"/health/live")).endswith(b"/health/live")
+        held.set()
+        for each in running.connections:
+            each.transport.close()
+        await asyncio.wait(busy)
+
+
+async def test_one_address_has_its_own_limit() -> None:
+    async with _bounded(_ok, (10, 2)) as running:
+        other, other_writer = await asyncio.open_connection("127.0.0.1", running.port, local_addr=("127.0.0.2", 0))
+        for _ in range(5):
+            await asyncio.open_connection("127.0.0.1", running.port)
+        other_writer.write(_LAST)
+        assert (await other.read()).endswith(b"/last")
+        await until(lambda: len(running.connections) <= 2)
+        other_writer.close()

@@ -1,0 +1,59 @@
+"""Turns at something that only few may do at the same time. Who waits gets one in rotation with the other owners."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from app.errors import TooManyRequests
+
+_RETRY_AFTER_S = 5
+
+
+class FairTurns:
+    """For tasks of one event loop. An owner who waits for many turns delays each other owner by one of them."""
+
+    def __init__(self, at_once: int, waiting_per_owner: int) -> None:
+        self._free = at_once
+        self._waiting_per_owner = waiting_per_owner
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        """By owner; the first one's is next."""
+
+    @asynccontextmanager
+    async def turn(self, owner: str) -> AsyncIterator[None]:
+        """Wait for a turn, and hold it while this is open. Raises TooManyRequests if the owner waits for too many."""
+        await self._take(owner)
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    async def _take(self, owner: str) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        queue = self._waiting.setdefault(owner, deque())
+        if len(queue) >= self._waiting_per_owner:
+            raise TooManyRequests(
+                f"{len(queue)} expensive requests of this project are waiting already.", retry_after_s=_RETRY_AFTER_S
+            )
+        mine = asyncio.get_running_loop().create_future()
+        queue.append(mine)
+        try:
+            await mine
+        except asyncio.CancelledError:
+            if not mine.cancelled():  # it came at the same moment
+                self._pass_on()
+            raise
+
+    def _pass_on(self) -> None:
+        while self._waiting:
+            owner = next(iter(self._waiting))
+            queue = self._waiting.pop(owner)
+            mine = queue.popleft()
+            if queue:
+                self._waiting[owner] = queue
+            if not mine.done():
+                mine.set_result(None)
+                return
+        self._free += 1
