@@ -132,7 +132,7 @@ def _models(client: openai.OpenAI, model: str) -> None:
 def _errors(client: openai.OpenAI, model: str) -> None:
     """What is refused says which parameter it is about."""
     refused: dict[str, Any] = {
-        "response_format": {"type": "json_object"},
+        "response_format": {"type": "yaml"},
         "frequency_penalty": 1.0,
         "logit_bias": {"50256": -100},
         "temperature": -1.0,
@@ -142,7 +142,7 @@ def _errors(client: openai.OpenAI, model: str) -> None:
     for name, value in refused.items():
         with pytest.raises(openai.BadRequestError) as caught:
             client.chat.completions.create(model=model, messages=MESSAGES, **{name: value})
-        assert caught.value.param == name
+        assert (caught.value.param or "").partition(".")[0] == name
     with pytest.raises(openai.NotFoundError) as missing:
         client.chat.completions.create(model="nobody/nothing", messages=MESSAGES)
     assert missing.value.code == "model_not_found"

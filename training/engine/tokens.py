@@ -19,9 +19,8 @@ from transformers import AutoTokenizer, GenerationConfig
 CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 """For models that come without one."""
 CACHED_TEXTS = 4096
-_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+_OPEN, _CLOSE = re.compile(r"<tool_call>[ \t\r\n]*"), re.compile(r"[ \t\r\n]*</tool_call>")
 _COLON = re.compile(r"\s*:\s*")
-_JSON = json.JSONDecoder()
 
 Message = Mapping[str, Any]
 
@@ -64,6 +63,11 @@ class ChatTokenizer:
         self._stop = re.compile("|".join(stops) or r"(?!)")
         self._render_cached = lru_cache(CACHED_TEXTS)(self._render)
         self._encode_cached = lru_cache(CACHED_TEXTS)(self._encode)
+
+    @property
+    def fast(self) -> Any:
+        """The tokenizer itself, as transformers loaded it."""
+        return self._tokenizer
 
     def _find_stop_ids(self, directory: Path) -> set[int]:
         found = {self._tokenizer.eos_token_id, self._tokenizer.get_vocab().get("<|im_end|>")}
@@ -217,26 +221,39 @@ class ChatTokenizer:
     def parse(self, text: str, *, call_seed: str = "") -> Reply:
         """Read Hermes-style calls, `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, out of a sampled text.
 
-        One malformed call, and the whole text is content: the caller sees what the model wrote. Ids of calls are a
-        digest of `call_seed`, the text and their position.
+        A mark inside a string of a call's JSON is text. One malformed call, and the whole text is content: the caller
+        sees what the model wrote. Ids of calls are a digest of `call_seed`, the text and their position.
         """
         calls: list[ToolCall] = []
-        for number, match in enumerate(_CALL.finditer(text)):
-            call = _read_call(match.group(1))
-            if call is None:
+        content, position = "", 0
+        while opening := _OPEN.search(text, position):
+            call = _read_call(text, opening.end())
+            closing = _CLOSE.match(text, call.end) if call else None
+            if call is None or closing is None:
                 return Reply(text, ())
-            digest = hashlib.sha256(f"{call_seed}\n{number}\n{text}".encode()).hexdigest()
-            calls.append(ToolCall(f"call_{digest[:24]}", *call))
-        content = _CALL.sub("", text)
-        if "<tool_call>" in content or "</tool_call>" in content:
+            digest = hashlib.sha256(f"{call_seed}\n{len(calls)}\n{text}".encode()).hexdigest()
+            calls.append(ToolCall(f"call_{digest[:24]}", call.name, call.arguments))
+            content += text[position : opening.start()]
+            position = closing.end()
+        content += text[position:]
+        if "</tool_call>" in content:
             return Reply(text, ())
         return Reply(content.strip() or None, tuple(calls)) if calls else Reply(text, ())
 
 
-def _read_call(text: str) -> tuple[str, str] | None:
-    """Name and arguments of one call, the arguments as they are written; None if it is malformed."""
+@dataclass(frozen=True, slots=True)
+class _WrittenCall:
+    """`arguments` as they are written; the call's JSON ends at `end`."""
+
+    name: str
+    arguments: str
+    end: int
+
+
+def _read_call(text: str, start: int) -> _WrittenCall | None:
+    """The call whose JSON begins there; None if it is malformed."""
     try:
-        call = json.loads(text, parse_constant=_refuse)
+        call, end = _JSON.raw_decode(text, start)
     except (ValueError, RecursionError):
         return None
     if (
@@ -245,12 +262,15 @@ def _read_call(text: str) -> tuple[str, str] | None:
         or not isinstance(call.get("arguments"), dict)
     ):
         return None
-    return call["name"], _written(text, "arguments")
+    return _WrittenCall(call["name"], _written(text[start:end], "arguments"), end)
 
 
 def _refuse(constant: str) -> None:
     """Python reads NaN and Infinity; JSON has neither."""
     raise ValueError(f"{constant} is not JSON")
+
+
+_JSON = json.JSONDecoder(parse_constant=_refuse)
 
 
 def _written(text: str, key: str) -> str:

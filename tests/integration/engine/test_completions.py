@@ -241,16 +241,6 @@ async def test_without_tools_a_call_is_text(client: openai.AsyncOpenAI, caller: 
     assert completion.choices[0].message.tool_calls is None
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "search_inbox"}}])
-async def test_a_demanded_call_that_was_not_made_is_not_invented(client: openai.AsyncOpenAI, choice: Any) -> None:
-    completion = await client.chat.completions.create(
-        model="tiny", messages=MESSAGES, tools=[SEARCH], tool_choice=choice, seed=1, max_tokens=8
-    )
-    assert completion.choices[0].finish_reason in ("stop", "length")
-    assert completion.choices[0].message.content
-    assert completion.choices[0].message.tool_calls is None
-
-
 async def test_models_are_listed(client: openai.AsyncOpenAI, caller: str) -> None:
     listed = {model.id: model async for model in client.models.list()}
     assert {"tiny", f"test/{caller}"} <= set(listed)

@@ -17,6 +17,14 @@ def _tool(**function: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": "search", **function}}
 
 
+def _format(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "strict": True, "schema": schema}}}
+
+
+UNIQUE = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+SLOW = {"type": "integer", "multipleOf": 9_999_991}
+"""Compiling it takes minutes."""
+
 BAD_COMPLETIONS: list[tuple[dict[str, Any], int, str, str]] = [
     ({"model": "nobody"}, 404, "model_not_found", "nobody"),
     ({"model": 3}, 400, "invalid_value", "model"),
@@ -42,7 +50,21 @@ BAD_COMPLETIONS: list[tuple[dict[str, Any], int, str, str]] = [
     ({"seed": 2**70}, 400, "invalid_value", "seed"),
     ({"top_logprobs": 3}, 400, "invalid_value", "logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, 400, "invalid_value", "top_logprobs"),
-    ({"response_format": {"type": "json_object"}}, 400, "unsupported_parameter", "response_format is not supported"),
+    ({"response_format": {"type": "yaml"}}, 400, "invalid_value", "response_format"),
+    ({"response_format": {"type": "json_schema"}}, 400, "invalid_value", "needs json_schema"),
+    (_format({"type": "object", "properties": {"a": {"not": {}}}}), 400, "unsupported_schema", "schema cannot"),
+    (_format({"type": "object", "properties": {"a": {"not": {}}}}), 400, "unsupported_schema", '"not"'),
+    (_format({"type": "string", "pattern": "(?=a)b"}), 400, "unsupported_schema", "look-around"),
+    (_format({"enum": []}), 400, "unsupported_schema", "Unsatisfiable"),
+    (_format({"type": "strin"}), 400, "invalid_value", "'strin'"),
+    (_format(SLOW), 400, "unsupported_schema", "takes more than"),
+    (
+        {"tools": [_tool(), {"type": "function", "function": {"name": "b", "strict": True, "parameters": UNIQUE}}]},
+        400,
+        "unsupported_schema",
+        "tools[1].function.parameters cannot be enforced: Unimplemented keys",
+    ),
+    ({"tools": [_tool(strict="yes")]}, 400, "invalid_value", "strict"),
     ({"frequency_penalty": 1}, 400, "unsupported_parameter", "frequency_penalty is not supported"),
     ({"repetition_penalty": 1.2}, 400, "unsupported_parameter", "repetition_penalty is not supported"),
     ({"best_of": 4}, 400, "unsupported_parameter", "best_of is not supported"),

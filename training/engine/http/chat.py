@@ -15,6 +15,7 @@ import structlog
 from training.engine.compute import Compute
 from training.engine.http.chat_request import ChatRequest
 from training.engine.http.errors import api_error
+from training.engine.http.grammars import Grammars
 from training.engine.http.replies import (
     TOOL_CALL_END,
     TOOL_CALL_MARK,
@@ -24,6 +25,7 @@ from training.engine.http.replies import (
     token_logprobs,
     usage,
 )
+from training.engine.http.reply_grammar import reply_grammar
 from training.engine.http.sampled_turns import SampledTurns
 from training.engine.http.text_stream import TextStream
 from training.engine.registry.model_record import Target
@@ -81,10 +83,11 @@ class Chat:
         self._tokenizer = tokenizer
         self._texts = lru_cache(32)(TokenTexts)
         self._turns = turns
+        self._grammars = Grammars()
 
     async def complete(self, request: ChatRequest) -> dict[str, Json]:
         """A chat completion. Raises what `protocol.api_error` maps; cancelling it cancels its samples."""
-        prepared = self._prepare(request)
+        prepared = await self._prepare(request)
         samples = await _all(
             [asyncio.create_task(self._compute.sample(prepared.target, each)) for each in prepared.samples]
         )
@@ -100,7 +103,7 @@ class Chat:
 
     async def chunks(self, request: ChatRequest) -> AsyncGenerator[dict[str, Json]]:
         """The chunks of a chat completion. Raises as `complete` does: before the first token here, later in between."""
-        prepared = self._prepare(request)
+        prepared = await self._prepare(request)
         events: asyncio.Queue[_Event] = asyncio.Queue()
         tasks = [self._start(prepared, index, events) for index in range(len(prepared.samples))]
         try:
@@ -161,13 +164,17 @@ class Chat:
         self._turns.remember(prepared.conversation, made["message"], sample.ids, sample.logprobs)
         return made
 
-    def _prepare(self, request: ChatRequest) -> _Prepared:
+    async def _prepare(self, request: ChatRequest) -> _Prepared:
         target = self._registry.resolve(request.model)
         tokenizer = self._tokenizer(target)
         tools = request.offered_tools
         scope = target.model.id if target.model else target.key
         exact, conversation = self._turns.find(scope, tools, request.messages)
         prompt = tuple(tokenizer.prompt(request.messages, tools, exact=exact))
+        wanted = reply_grammar(request)
+        grammar = await self._grammars.compile(wanted, tokenizer) if wanted else None
+        # A grammar knows how many calls there can be, and a call's end from a text of its arguments that looks like it.
+        stop = (*request.stop, TOOL_CALL_END) if request.only_one_call and not grammar else tuple(request.stop)
         samples = tuple(
             SampleRequest(
                 prompt=prompt,
@@ -178,9 +185,10 @@ class Chat:
                 top_k=max(request.top_k or 0, 0),
                 min_p=request.min_p or 0.0,
                 seed=None if request.seed is None else request.seed + index,
-                stop=(*request.stop, TOOL_CALL_END) if request.only_one_call else tuple(request.stop),
+                stop=stop,
                 stop_ids=tokenizer.stop_ids,
                 top_logprobs=request.top_logprobs or 0,
+                grammar=grammar,
             )
             for index in range(request.n or 1)
         )

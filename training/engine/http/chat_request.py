@@ -3,7 +3,7 @@
 from collections.abc import Container, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 Json = Any
@@ -15,7 +15,6 @@ _TYPES = {"string", "number", "integer", "boolean", "object", "array", "null"}
 
 _UNSUPPORTED: Mapping[str, tuple[Json, ...]] = {
     # Parameters that would change the reply, of OpenAI, vLLM and SGLang, and the values of theirs that ask for nothing.
-    "response_format": ({"type": "text"},),
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
     "repetition_penalty": (1,),
@@ -125,6 +124,8 @@ def _checked_tools(value: Json) -> Json:
         names.add(function["name"])
         if function.get("description") is not None and not isinstance(function["description"], str):
             raise ValueError(f"the description of tool {function['name']!r} must be text")
+        if function.get("strict") not in (None, True, False):
+            raise ValueError(f"strict of tool {function['name']!r} must be true or false")
         parameters = function.get("parameters")
         if parameters is not None:
             if not isinstance(parameters, dict) or parameters.get("type", "object") != "object":
@@ -193,6 +194,33 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
+class JsonSchema(BaseModel):
+    """Of a reply."""
+
+    name: str
+    schema_: dict[str, Json] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+    @field_validator("schema_", mode="after")
+    @classmethod
+    def _shaped(cls, value: dict[str, Json] | None) -> dict[str, Json] | None:
+        _check_schema(value if value is not None else {}, "schema")
+        return value
+
+
+class ResponseFormat(BaseModel):
+    """What the reply must be. With `json_schema` it is JSON of that schema whether or not that says `strict`."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _named_schema(self) -> "ResponseFormat":
+        if self.type == "json_schema" and self.json_schema is None:
+            raise _fault("response_format", "response_format of type json_schema needs json_schema")
+        return self
+
+
 class ChatRequest(BaseModel):
     """A chat completion request. A parameter that is neither honoured nor without effect is refused by its name, unless
     its value asks for nothing."""
@@ -203,6 +231,7 @@ class ChatRequest(BaseModel):
     messages: Annotated[list[dict[str, Json]], BeforeValidator(_plain_messages)]
     tools: Annotated[list[dict[str, Json]] | None, BeforeValidator(_checked_tools)] = None
     tool_choice: Literal["none", "auto", "required"] | dict[str, Json] | None = None
+    response_format: ResponseFormat | None = None
     temperature: float | None = Field(default=None, ge=0, le=100)
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=-1, lt=2**31)

@@ -16,6 +16,7 @@ from training.engine.registry.checkpoints import CheckpointNotWritten, CorruptCh
 from training.engine.registry.model_record import BadModelName, CheckpointInUse, ModelExists, UnknownModel
 from training.engine.sampling.requests import (
     ContextTooLong,
+    GrammarFailed,
     NonFiniteLogits,
     OutOfMemory,
     SampleCancelled,
@@ -64,6 +65,7 @@ _STATUS: Mapping[type[Exception], tuple[int, str]] = {
     BadTrajectory: (400, "bad_trajectory"),
     BadConversation: (400, "bad_conversation"),
     ContextTooLong: (400, "context_length_exceeded"),
+    GrammarFailed: (400, "grammar_too_complex"),
     CorruptCheckpoint: (410, "torn_checkpoint"),
     BadModelDirectory: (422, "bad_model"),
     CheckpointNotWritten: (507, "checkpoint_not_written"),

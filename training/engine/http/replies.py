@@ -57,11 +57,7 @@ _GPT2_BYTES = _gpt2_bytes()
 def reply_message(
     request: ChatRequest, tokenizer: ChatTokenizer, sample: Sample, prompt: Sequence[int]
 ) -> dict[str, Json]:
-    """The assistant message that a sample says.
-
-    Nothing constrains decoding: where tool_choice demanded a call and the text holds no valid one, it is returned as
-    content, as it is.
-    """
+    """The assistant message that a sample says. A call that was cut off is returned as content, as it is."""
     text = reply_text(tokenizer, sample)
     if not request.offered_tools:
         return {"role": "assistant", "content": text, "refusal": None}

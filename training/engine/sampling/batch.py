@@ -1,11 +1,15 @@
 """Queued and running requests as objects, and the running ones together as arrays over the cache's rows."""
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from training.engine.sampling.requests import Done, OnToken, SampleRequest
+
+if TYPE_CHECKING:  # its parser is loaded when it is first needed
+    from training.engine.sampling.constraint import Constraint
 
 
 @dataclass(slots=True, eq=False)
@@ -19,6 +23,8 @@ class Request:
     max_tokens: int
     on_token: OnToken | None
     done: Done
+    constraint: "Constraint | None" = None
+    """Where in its grammar the reply is; one token after the other, it follows what is sampled."""
     row: int = -1
     cached_tokens: int | None = None
     ids: list[int] = field(default_factory=list)
@@ -48,6 +54,7 @@ class BatchState:
         self.min_p = np.zeros(rows, dtype=np.float32)
         self.watched = np.zeros(rows, dtype=np.bool_)
         """Rows that are looked at after every token."""
+        self.constrained = np.zeros(rows, dtype=np.bool_)
         self.stops = np.full((rows, 1), -1, dtype=np.int64)
         self.ids = np.zeros((rows, length), dtype=np.int64)
         self.logprobs = np.zeros((rows, length), dtype=np.float32)
@@ -62,7 +69,8 @@ class BatchState:
         self.top_p[row] = params.top_p
         self.top_k[row] = params.top_k
         self.min_p[row] = params.min_p
-        self.watched[row] = bool(params.top_logprobs or params.stop or request.on_token)
+        self.constrained[row] = request.constraint is not None
+        self.watched[row] = bool(params.top_logprobs or params.stop or request.on_token or request.constraint)
         missing = len(params.stop_ids) - self.stops.shape[1]
         if missing > 0:
             self.stops = np.pad(self.stops, ((0, 0), (0, missing)), constant_values=-1)

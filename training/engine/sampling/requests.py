@@ -2,7 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:  # its parser is loaded when it is first needed
+    from training.engine.sampling.constraint import Grammar
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +29,18 @@ class SampleRequest:
     stop: tuple[str, ...] = ()
     stop_ids: frozenset[int] = frozenset()
     top_logprobs: int = 0
+    grammar: "Grammar | None" = None
+    """What the reply must keep to."""
 
 
 @dataclass(slots=True)
 class Sample:
     """The sampled tokens, the stop token included if one was sampled.
 
-    `logprobs` are the model's own log-softmax at each token in float32, whatever temperature, top_p, top_k and min_p
-    were: they are those of the sampled distribution exactly when all of these have their defaults. `top` has per token
-    the most likely (id, logprob) pairs.
+    `logprobs` are the model's own log-softmax at each token in float32, whatever temperature, top_p, top_k, min_p and
+    grammar were: they are those of the sampled distribution exactly when all of these have their defaults. Training
+    compares them with the log-softmax of the model that it trains, which knows nothing of these either. `top` has per
+    token the most likely (id, logprob) pairs.
     """
 
     ids: list[int]
@@ -77,6 +83,10 @@ class OutOfMemory(SamplingError):
 
 class NonFiniteLogits(SamplingError):
     """The weights give NaN or infinite log-probabilities."""
+
+
+class GrammarFailed(SamplingError):
+    """The reply cannot be held to its grammar any further within the limits."""
 
 
 class SampleCancelled(SamplingError):

@@ -1,5 +1,6 @@
 """Which token comes next: temperature, cuts, and randomness that belongs to the request, not to the batch."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,15 @@ import numpy.typing as npt
 import torch
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """The tokens from which some rows are sampled."""
+
+    rows: npt.NDArray[np.int64]
+    bits: npt.NDArray[np.uint8]
+    """One row for each of `rows`: a bit for each token id, the lowest first. Ids beyond them are not allowed."""
 
 
 def uniforms(seeds: npt.NDArray[np.uint64], counts: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
@@ -26,6 +36,7 @@ def sample_tokens(
     top_k: npt.NDArray[np.int64],
     min_p: npt.NDArray[np.float32],
     uniform: npt.NDArray[np.float32],
+    allowed: Allowed | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One token id per row and the log-softmax of the logits, [M] and [M, vocab].
 
@@ -33,14 +44,17 @@ def sample_tokens(
     the inverse distribution function of softmax(logits / temperature) at `uniform`, after three cuts, each of which
     keeps at least one token. `min_p` above 0 keeps the tokens that are at least that many times as likely as the most
     likely one, `top_k` above 0 at most so many of the most likely ones. `top_p` below 1 keeps of these the most likely
-    ones whose probabilities sum to at least that. The log-probabilities are the model's own: none of this changes
-    them. A row's result does not depend on the other rows.
+    ones whose probabilities sum to at least that. Before all this `allowed` leaves the other tokens a probability of
+    0. The log-probabilities are the model's own: none of this changes them. A row's result does not depend on the other
+    rows.
     """
 
     def column(values: npt.NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(values).to(logits.device)[:, None]
 
     logprobs = torch.log_softmax(logits, dim=-1)
+    if allowed is not None:
+        logits = _masked(logits, allowed)
     greedy = temperature == 0
     if greedy.all():
         return logits.argmax(dim=-1), logprobs
@@ -60,6 +74,17 @@ def sample_tokens(
     if greedy.any():
         ids = torch.where(torch.from_numpy(greedy).to(ids.device), logits.argmax(dim=-1), ids)
     return ids, logprobs
+
+
+def _masked(logits: torch.Tensor, allowed: Allowed) -> torch.Tensor:
+    device, vocab = logits.device, logits.shape[1]
+    missing = max(0, -(-vocab // 8) - allowed.bits.shape[1])
+    bits = torch.from_numpy(np.pad(allowed.bits, ((0, 0), (0, missing)))).to(device)
+    flags = (bits[:, :, None] >> torch.arange(8, dtype=torch.uint8, device=device)) & 1
+    rows = torch.from_numpy(allowed.rows).to(device)
+    masked = logits.clone()
+    masked[rows] = logits[rows].masked_fill(flags.flatten(1)[:, :vocab] == 0, -torch.inf)
+    return masked
 
 
 def _likeliest(probabilities: torch.Tensor, most: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:

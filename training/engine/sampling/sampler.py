@@ -107,7 +107,8 @@ class Sampler:
             done(ContextTooLong(len(request.prompt), scheduler.weights.context))
             return number
         seed = secrets.randbits(53) if request.seed is None else request.seed
-        scheduler.submit(Request(number, request, seed, min(request.max_tokens, room), on_token, done))
+        constraint = request.grammar.begin() if request.grammar else None
+        scheduler.submit(Request(number, request, seed, min(request.max_tokens, room), on_token, done, constraint))
         return number
 
     def cancel(self, number: int) -> None:

@@ -11,8 +11,8 @@ import torch
 from training.engine.memory import free_bytes, is_out_of_memory
 from training.engine.sampling.batch import BatchState, Request
 from training.engine.sampling.cache_slots import CacheSlots, common_prefix
-from training.engine.sampling.requests import NonFiniteLogits, OutOfMemory, Sample, SampleRequest
-from training.engine.sampling.sample_tokens import sample_tokens, uniforms
+from training.engine.sampling.requests import GrammarFailed, NonFiniteLogits, OutOfMemory, Sample, SampleRequest
+from training.engine.sampling.sample_tokens import Allowed, sample_tokens, uniforms
 from training.engine.weights.attention import KEY_MULTIPLE, MIN_ROWS, round_up
 from training.engine.weights.kv_cache import KVCache, Piece
 from training.engine.weights.weights import Weights
@@ -250,7 +250,7 @@ class Scheduler:
             logits = logits[torch.from_numpy(active).to(device)]
         uniform = uniforms(state.seeds[active], state.produced[active].astype(np.uint64))
         cuts = state.top_p[active], state.top_k[active], state.min_p[active]
-        chosen, logprobs = sample_tokens(logits, state.temperature[active], *cuts, uniform)
+        chosen, logprobs = sample_tokens(logits, state.temperature[active], *cuts, uniform, self._allowed(active))
         ids = chosen.cpu().numpy()
         values = logprobs.gather(1, chosen[:, None])[:, 0].cpu().numpy()
 
@@ -265,6 +265,14 @@ class Scheduler:
         for index in np.flatnonzero(over):
             self._attend_to(int(active[index]), int(ids[index]), logprobs[index], bool(stopped[index]))
 
+    def _allowed(self, active: npt.NDArray[np.int64]) -> Allowed | None:
+        """The tokens that the grammars of the active rows let through; None where no row has one."""
+        constrained = np.flatnonzero(self._state.constrained[active])
+        if not len(constrained):
+            return None
+        constraints = [self._active[int(row)].constraint for row in active[constrained]]
+        return Allowed(constrained, np.stack([constraint.allowed() for constraint in constraints if constraint]))
+
     def _attend_to(self, row: int, token: int, logprobs: torch.Tensor, stopped: bool) -> None:
         """What is done for single rows after a step: report the token, and see whether the reply ends with it."""
         request, state = self._active.get(row), self._state
@@ -277,6 +285,8 @@ class Scheduler:
             self._cache.clear(row)
             self._rows.lengths[row] = 0
             return self._fail(request, NonFiniteLogits("the weights give log-probabilities that are not finite"))
+        if request.constraint is not None and not request.constraint.take(token):
+            return self._fail(request, GrammarFailed(f"the reply cannot be constrained: {request.constraint.error}"))
         if params.top_logprobs:
             best = logprobs.topk(min(params.top_logprobs, len(logprobs)))
             request.top.append(list(zip(best.indices.tolist(), best.values.tolist(), strict=True)))

@@ -1,0 +1,191 @@
+"""Constrained decoding: whatever a model would like to write, its reply keeps to the grammar."""
+
+import json
+import random
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.fakes.tiny_model import make_tiny_model
+from training.engine.http.chat_request import ChatRequest
+from training.engine.http.reply_grammar import reply_grammar
+from training.engine.sampling.constraint import BadGrammar, Grammar, Vocabulary
+from training.engine.tokens import ChatTokenizer, Reply
+
+Json = Any
+MARKS = ("<tool_call>", "</tool_call>", "<|im_end|>", '"', "}", "]")
+MOST_TOKENS = 400
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> ChatTokenizer:
+    return ChatTokenizer(make_tiny_model(tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tokenizer: ChatTokenizer) -> Vocabulary:
+    return Vocabulary(tokenizer.fast, sorted(tokenizer.stop_ids))
+
+
+def grammar_of(vocabulary: Vocabulary, **fields: Json) -> Grammar:
+    request = ChatRequest.model_validate({"model": "any", "messages": [{"role": "user", "content": "Go."}], **fields})
+    wanted = reply_grammar(request)
+    assert wanted is not None
+    return Grammar(vocabulary, wanted.text)
+
+
+def json_format(schema: Json) -> Json:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": schema}}
+
+
+def tool(name: str, **function: Json) -> Json:
+    return {"type": "function", "function": {"name": name, **function}}
+
+
+def written(grammar: Grammar, tokenizer: ChatTokenizer, seed: int) -> str | None:
+    """What a model without any sense would write, with a taste for marks and for ends; None if it comes to no end."""
+    chance = random.Random(seed)
+    favoured = {id for mark in MARKS for id in tokenizer.fast.encode(mark, add_special_tokens=False)}
+    constraint, ids = grammar.begin(), list[int]()
+    while len(ids) < MOST_TOKENS:
+        allowed = np.flatnonzero(np.unpackbits(constraint.allowed(), bitorder="little")).tolist()
+        liked = [id for id in allowed if id in favoured]
+        ids.append(chance.choice(liked if liked and chance.random() < 0.5 else allowed))
+        assert constraint.take(ids[-1]), constraint.error
+        if ids[-1] in tokenizer.stop_ids:
+            return tokenizer.decode(ids)
+    return None
+
+
+def replies(grammar: Grammar, tokenizer: ChatTokenizer, count: int = 20) -> list[str]:
+    found = [text for seed in range(count) if (text := written(grammar, tokenizer, seed)) is not None]
+    assert found
+    return found
+
+
+LEAVES = st.one_of(
+    st.just({"type": "boolean"}),
+    st.just({"type": "null"}),
+    st.just({"type": "integer", "minimum": -5, "maximum": 500}),
+    st.just({"type": "number", "minimum": 0, "maximum": 1}),
+    st.just({"type": "string", "maxLength": 6}),
+    st.just({"type": "string", "pattern": "^[a-f]{2,4}$"}),
+    st.just({"type": "string", "format": "date"}),
+    st.lists(st.one_of(st.text(max_size=4), st.integers(-9, 9)), min_size=1, max_size=3).map(lambda v: {"enum": v}),
+)
+NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=4)
+
+
+def _object(properties: dict[str, Json], required: int) -> Json:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties)[:required],
+        "additionalProperties": False,
+    }
+
+
+SCHEMAS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.builds(_object, st.dictionaries(NAMES, inner, max_size=3), st.integers(0, 3)),
+        st.builds(lambda items: {"type": "array", "items": items, "maxItems": 2}, inner),
+        st.lists(inner, min_size=1, max_size=2).map(lambda options: {"anyOf": options}),
+    ),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(schema=SCHEMAS, seed=st.integers(0, 1000))
+def test_a_reply_is_json_of_the_schema(
+    vocabulary: Vocabulary, tokenizer: ChatTokenizer, schema: Json, seed: int
+) -> None:
+    grammar = grammar_of(vocabulary, response_format=json_format(schema))
+    text = written(grammar, tokenizer, seed)
+    if text is not None:
+        jsonschema.validate(json.loads(text), schema)
+
+
+def test_a_json_object_is_one(vocabulary: Vocabulary, tokenizer: ChatTokenizer) -> None:
+    for text in replies(grammar_of(vocabulary, response_format={"type": "json_object"}), tokenizer):
+        assert isinstance(json.loads(text), dict)
+
+
+NUMBER = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 99}}, "required": ["n"]}
+CLOSED = {**NUMBER, "additionalProperties": False}
+OFFERED = [tool("get", strict=True, parameters=CLOSED), tool('get "it"\n', parameters=NUMBER), tool("stop")]
+
+
+def calls(text: str, tokenizer: ChatTokenizer) -> Reply:
+    reply = tokenizer.parse(text)
+    assert {call.name for call in reply.tool_calls} <= {each["function"]["name"] for each in OFFERED}
+    for call in reply.tool_calls:
+        arguments = json.loads(call.arguments)
+        if call.name == "stop":
+            assert arguments == {}
+        else:
+            jsonschema.validate(arguments, CLOSED if call.name == "get" else NUMBER)
+    return reply
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_demanded_call_is_made(vocabulary: Vocabulary, tokenizer: ChatTokenizer, again: bool) -> None:
+    grammar = grammar_of(vocabulary, tools=OFFERED, tool_choice="required", parallel_tool_calls=again)
+    counts = set()
+    for text in replies(grammar, tokenizer):
+        reply = calls(text, tokenizer)
+        assert reply.content is None
+        counts.add(len(reply.tool_calls))
+    assert (max(counts) > 1) == again
+    assert min(counts) == 1
+
+
+def test_a_named_function_is_called_once(vocabulary: Vocabulary, tokenizer: ChatTokenizer) -> None:
+    choice = tool("stop")
+    for text in replies(grammar_of(vocabulary, tools=OFFERED, tool_choice=choice), tokenizer):
+        assert [call.name for call in calls(text, tokenizer).tool_calls] == ["stop"]
+
+
+def test_strict_tools_leave_the_choice(vocabulary: Vocabulary, tokenizer: ChatTokenizer) -> None:
+    found = [calls(text, tokenizer) for text in replies(grammar_of(vocabulary, tools=OFFERED), tokenizer, 60)]
+    assert any(reply.tool_calls and reply.content for reply in found)
+    assert any(not reply.tool_calls for reply in found)
+    # A call that was begun is finished: nothing in a text looks like a part of one.
+    assert all("tool_call>" not in (reply.content or "") for reply in found)
+
+
+def test_a_schema_and_tools_leave_the_choice_between_both(vocabulary: Vocabulary, tokenizer: ChatTokenizer) -> None:
+    schema = {"type": "object", "properties": {"text": {"type": "string", "maxLength": 30}}, "required": ["text"]}
+    grammar = grammar_of(vocabulary, tools=OFFERED, response_format=json_format(schema))
+    found = [calls(text, tokenizer) for text in replies(grammar, tokenizer, 60)]
+    assert any(reply.tool_calls for reply in found)
+    assert any(not reply.tool_calls for reply in found)
+    for reply in found:
+        assert (reply.content is None) == bool(reply.tool_calls)
+        if reply.content is not None:
+            jsonschema.validate(json.loads(reply.content), schema)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"tools": OFFERED[1:]}, {"tools": OFFERED, "tool_choice": "none"}, {"response_format": {"type": "text"}}],
+)
+def test_who_demands_nothing_is_not_constrained(fields: Json) -> None:
+    body = {"model": "any", "messages": [{"role": "user", "content": "Go."}], **fields}
+    assert reply_grammar(ChatRequest.model_validate(body)) is None
+
+
+def test_a_schema_that_nothing_satisfies_is_refused(vocabulary: Vocabulary) -> None:
+    endless = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}
+    with pytest.raises(BadGrammar, match="no reply"):
+        grammar_of(vocabulary, response_format=json_format(endless))
+
+
+def test_text_that_looks_like_a_stop_token_is_text(vocabulary: Vocabulary, tokenizer: ChatTokenizer) -> None:
+    grammar = grammar_of(vocabulary, response_format=json_format({"const": "a<|im_end|>b"}))
+    assert replies(grammar, tokenizer)[0] == '"a<|im_end|>b"'

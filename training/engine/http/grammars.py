@@ -1,0 +1,104 @@
+"""Compiles the grammars of replies: beside the event loop, within bounds, and each once."""
+
+import asyncio
+import json
+import sys
+from collections import OrderedDict
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from training.engine.http.errors import ApiError
+from training.engine.http.reply_grammar import ReplyGrammar
+from training.engine.tokens import ChatTokenizer
+
+if TYPE_CHECKING:  # its parser is loaded when it is first needed: a restart need not wait for it
+    from training.engine.sampling.constraint import Grammar, Vocabulary
+
+COMPILE_CPU_S = 3
+COMPILE_WALL_S = 30.0
+"""On a machine that is busy otherwise."""
+COMPILE_BYTES = 2 << 30
+"""Of address space; a plain process has a few hundred MB."""
+_AT_A_TIME = 2
+_CHECK = Path(__file__).parents[1] / "sampling" / "check_grammar.py"
+_KEPT = 64
+_MAX_TEXT = 1 << 20
+"""Of a grammar, in characters."""
+
+
+class Grammars:
+    """The newest grammars, ready for use. Use from the event loop."""
+
+    def __init__(self) -> None:
+        self._compiled: OrderedDict[tuple[ChatTokenizer, str], asyncio.Task[Grammar]] = OrderedDict()
+        self._turns = asyncio.Semaphore(_AT_A_TIME)
+        self._vocabulary = lru_cache(32)(_vocabulary)
+
+    async def compile(self, wanted: ReplyGrammar, tokenizer: ChatTokenizer) -> "Grammar":
+        """The grammar for a tokenizer. Raises ApiError, which names the field at fault."""
+        if len(wanted.text) > _MAX_TEXT:
+            raise _refused(wanted.schemas[0].field, f"it is longer than {_MAX_TEXT} characters")
+        key = (tokenizer, wanted.text)
+        task = self._compiled.get(key)
+        if task is None:
+            task = self._compiled[key] = asyncio.create_task(self._compile(wanted, tokenizer))
+            while len(self._compiled) > _KEPT:
+                self._compiled.popitem(last=False)
+        self._compiled.move_to_end(key)
+        try:
+            # Shielded, because others may wait for it too.
+            return await asyncio.shield(task)
+        finally:
+            if task.done() and (task.cancelled() or task.exception()) and self._compiled.get(key) is task:
+                del self._compiled[key]
+
+    async def _compile(self, wanted: ReplyGrammar, tokenizer: ChatTokenizer) -> "Grammar":
+        async with self._turns:
+            await _check(wanted)
+            return await asyncio.to_thread(self._compiled_for, tokenizer, wanted)
+
+    def _compiled_for(self, tokenizer: ChatTokenizer, wanted: ReplyGrammar) -> "Grammar":
+        from training.engine.sampling.constraint import BadGrammar, Grammar
+
+        try:
+            return Grammar(self._vocabulary(tokenizer), wanted.text)
+        except BadGrammar as error:
+            raise _refused(wanted.schemas[0].field, str(error)) from None
+
+
+def _vocabulary(tokenizer: ChatTokenizer) -> "Vocabulary":
+    from training.engine.sampling.constraint import Vocabulary
+
+    return Vocabulary(tokenizer.fast, sorted(tokenizer.stop_ids))
+
+
+async def _check(wanted: ReplyGrammar) -> None:
+    """Raises ApiError for a schema that cannot be enforced."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", str(_CHECK), str(COMPILE_CPU_S), str(COMPILE_BYTES)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    schemas = [(each.field, each.schema, each.strict) for each in wanted.schemas]
+    try:
+        async with asyncio.timeout(COMPILE_WALL_S):
+            written, _ = await process.communicate(json.dumps({"text": wanted.text, "schemas": schemas}).encode())
+    except TimeoutError:
+        written = b""
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode != 0:
+        raise _refused(wanted.schemas[0].field, f"it takes more than {COMPILE_CPU_S} s or too much memory to compile")
+    fault = json.loads(written)
+    if fault is not None:
+        raise _refused(fault[0], " ".join(fault[1].split()))
+
+
+def _refused(field: str, why: str) -> ApiError:
+    """OpenAI names the parameter only; the message says which of its fields."""
+    parameter = field.partition(".")[0].partition("[")[0]
+    return ApiError(400, f"{field} cannot be enforced: {why}", code="unsupported_schema", param=parameter)
