@@ -27,7 +27,7 @@ _WAITING = 8
 _RETRY_AFTER_S = 5
 _LONG = 100_000
 """Bytes whose values are counted on a thread."""
-_WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
+_WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class BodyTooLarge(ServiceError):

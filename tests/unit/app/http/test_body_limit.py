@@ -104,7 +104,7 @@ async def test_a_body_that_lied_about_its_length_is_counted() -> None:
     assert await _done(_Request("/a", "one").to(limit, b"a" * 600, b"a" * 600)) == 413
 
 
-@pytest.mark.parametrize(("method", "path"), [("GET", "/runs"), ("DELETE", "/runs/a"), ("POST", "/health/live")])
+@pytest.mark.parametrize(("method", "path"), [("GET", "/runs"), ("HEAD", "/runs"), ("POST", "/health/live")])
 async def test_what_needs_no_body_is_handled_without_it(method: str, path: str) -> None:
     app = _App()
     app.go_on.set()
@@ -112,6 +112,15 @@ async def test_what_needs_no_body_is_handled_without_it(method: str, path: str) 
     assert await _done(_Request(path, "one", method=method, length=1_000).to(limit)) == 200
     assert app.bodies == [b""]
     assert await _done(_Request(path, "one", method=method, length=1_001).to(limit)) == 413
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH", "DELETE"])
+async def test_every_method_that_can_have_a_body_has_it(method: str) -> None:
+    """ART's client names the checkpoints that it deletes in the body of a DELETE."""
+    app = _App()
+    app.go_on.set()
+    assert await _done(_Request("/a", "one", method=method).to(BodyLimit(app, 1_000, {}), b"a", b"b", None)) == 200
+    assert app.bodies == [b"ab"]
 
 
 async def test_a_body_of_too_many_values_is_refused() -> None:
