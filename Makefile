@@ -42,10 +42,11 @@ serve: $(RUNTIME) ## the service on http://127.0.0.1:8000
 test: $(INSTALLED) ## all tests
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=10 $(ARGS)
 
-check: $(INSTALLED) ## lint, formatting, imports and types
+check: $(INSTALLED) ## lint, formatting, imports, types and the OpenAPI file
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
+	$(BIN)/python -m scripts.check_openapi
 	$(BIN)/mypy
 
 bench: $(INSTALLED) ## speed beside transformers and TRL, the service under load, what an iteration spends on neither

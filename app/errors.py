@@ -231,10 +231,21 @@ def _validation_error(request: Request, error: Exception) -> JSONResponse:
     sent = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if request.method == "POST" and not sent.endswith("json"):
         return problem(415, "Unsupported media type", f"Send the body as application/json, not {sent}.")
-    problems = [{"loc": list(each["loc"]), "msg": each["msg"], "type": each["type"]} for each in error.errors()]
+    problems = [{"loc": _fields(each), "msg": each["msg"], "type": each["type"]} for each in error.errors()]
     first = problems[0]
     where = ".".join(map(str, first["loc"]))
     return problem(422, "Invalid request", f"{where}: {first['msg']}", errors=problems)
+
+
+def _fields(error: Mapping[str, Any]) -> list[str | int]:
+    """Where the error is, as fields. Pydantic adds the tags of unions, which name no field; ours all have a space."""
+    *parents, last = error["loc"]
+    found = [part for part in parents if not _is_tag(part)]
+    return found if _is_tag(last) and error["type"] != "extra_forbidden" else [*found, last]
+
+
+def _is_tag(part: str | int) -> bool:
+    return isinstance(part, str) and " " in part
 
 
 def _unexpected(request: Request, error: Exception) -> JSONResponse:

@@ -8,7 +8,6 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import RedirectResponse
 from fastapi_offline import FastAPIOffline
 
 from app import errors
@@ -18,6 +17,7 @@ from app.api import (
     documents,
     events,
     feedback,
+    front_page,
     health,
     keys,
     ledger,
@@ -71,6 +71,7 @@ _PARTS = (
     openai,
     training,
     health,
+    front_page,
 )
 _DRAIN_S = 10
 _KEEP_ALIVE_S = 15
@@ -119,11 +120,6 @@ def create_app(
     api_file.install(app)
     for part in _PARTS:
         app.router.routes.extend(part.router.routes)
-
-    @app.get("/", include_in_schema=False)
-    async def root() -> RedirectResponse:
-        return RedirectResponse("/docs")
-
     return app
 
 

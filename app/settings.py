@@ -7,10 +7,11 @@ Each field comes from the environment variable named after it (`LEARNLOOP_PORT`,
 import ipaddress
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from dotenv import dotenv_values
 from opentelemetry.util.re import parse_env_headers
 from pydantic import (
     AliasChoices,
@@ -24,6 +25,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.domain.names import MODEL_PATTERN, NAME_PATTERN, PATH_PATTERN, REPO_PATTERN, TINY_BASE, Name
+from app.domain.unknown_name import similar
 from app.security.address_guard import is_admissible
 from app.security.webhook_signing import is_secret
 from training.backends import embedded, serverless
@@ -34,6 +36,10 @@ _ORIGIN_PATTERN = rf"http://{_HOST}(?::(?!80$)\d{{1,5}})?|https://{_HOST}(?::(?!
 
 
 BACKENDS = (embedded.NAME, serverless.NAME, local.NAME)
+_PREFIX = "LEARNLOOP_"
+_OF_CLIENTS = ("LEARNLOOP_API_KEY", "LEARNLOOP_URL")
+"""What the command line reads when it talks to a service."""
+_LIKENESS = 0.75
 
 
 class SettingsError(Exception):
@@ -49,7 +55,7 @@ class Settings(BaseSettings):
     """`.env.example` describes each setting."""
 
     model_config = SettingsConfigDict(
-        env_prefix="LEARNLOOP_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
+        env_prefix=_PREFIX, env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
     )
 
     data_dir: Path = Path(".learnloop")
@@ -303,10 +309,22 @@ def is_loopback(host: str) -> bool:
 
 def load_settings(**overrides: Any) -> Settings:
     """The settings of this process; keyword arguments win. Raises SettingsError."""
+    if misspelt := list(_misspelt(overrides.get("_env_file", Settings.model_config["env_file"]))):
+        raise SettingsError(f"bad settings: {'; '.join(misspelt)}")
     try:
         return Settings(**overrides)
     except ValidationError as error:
         raise SettingsError(_readable(error)) from None
+
+
+def _misspelt(env_file: Any) -> Iterator[str]:
+    """Variables that are almost the name of a setting. Others may be of something else, so they are no errors."""
+    known = [f"{_PREFIX}{name.upper()}" for name in Settings.model_fields] + list(_OF_CLIENTS)
+    given = {*os.environ, *(dotenv_values(env_file) if env_file else ())}
+    for name in sorted(each for each in given if each.startswith(_PREFIX) and each not in known):
+        ours = [each.removeprefix(_PREFIX) for each in known]
+        if (meant := similar(name.removeprefix(_PREFIX), ours, _LIKENESS)) is not None:
+            yield f"{name}: Unknown setting. Did you mean {_PREFIX}{meant}?"
 
 
 def _readable(error: ValidationError) -> str:

@@ -123,7 +123,8 @@ class Environment(Protocol):
         """Whether the episode did the whole job: what success rates count."""
 
     def answer(self, outcome: Outcome) -> dict[str, Json]:
-        """What `/ask` returns of an episode: at least `answer`, `source_ids` and `success`."""
+        """What `/ask` returns of an episode: at least `answer`, `source_ids` and `success`; and `note`, if there is
+        something to know about it, such as why there is no answer."""
 
     def close(self) -> None:
         """Close files and connections."""

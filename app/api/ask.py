@@ -11,7 +11,7 @@ router = keyed_router("ask")
 
 @router.post("/ask")
 async def ask(service: CurrentService, models: CurrentModels, caller: CurrentCaller, request: AskRequest) -> AskOut:
-    """Give a trained agent one task, such as a question to answer or a prospect to write to, and wait for the result.
+    """Give a trained agent one task, and wait for the result. A task is a question, or a prospect to write to.
 
     The agent is the best checkpoint of a run, one of its other checkpoints, or any model by name.
     """
@@ -24,7 +24,7 @@ async def invoke(
 ) -> InvokeOut:
     """Answer a question in the request format of ZenML deployments.
 
-    The newest trained agent answers, or the base model if none has been trained yet.
+    The newest trained agent answers, or the base model if none has been trained yet. A real `inbox_address` means the
+    imported inbox that has email of it; if there is none, `success` is false and `answer` says so.
     """
-    answer = await asking.invoke(service, models, request.parameters, caller)
-    return InvokeOut.model_validate(answer, from_attributes=True)
+    return await asking.invoke(service, models, request.parameters, caller)

@@ -1,5 +1,7 @@
 """What learn-loops can use: backends, environments and judges."""
 
+from pydantic import Field
+
 import environment.registry
 import judges.registry
 from app.api.dependencies import CurrentSettings
@@ -10,26 +12,39 @@ from app.schemas.base import ResponseModel
 router = keyed_router("catalogue")
 
 
+_SINGLE_PAGE = "Always null: the list has a single page."
+
+
 class Named(ResponseModel):
+    """Something that a learn-loop can use."""
+
     name: str
+    """Its name, as requests use it."""
 
 
 class Catalogue(ResponseModel):
     """The complete list. It has a single page."""
 
     items: list[Named]
-    next_cursor: None = None
+    """All there are."""
+    next_cursor: None = Field(default=None, description=_SINGLE_PAGE)
 
 
 class BackendOut(Named):
+    """A backend, and whether it can be used here."""
+
     available: bool
+    """Whether runs can use it."""
     reason: str | None
     """Why it is not available, and what to do about it."""
 
 
 class BackendCatalogue(ResponseModel):
+    """The complete list. It has a single page."""
+
     items: list[BackendOut]
-    next_cursor: None = None
+    """All there are."""
+    next_cursor: None = Field(default=None, description=_SINGLE_PAGE)
 
 
 @router.get("/backends")

@@ -89,6 +89,8 @@ NumberCursor = Annotated[str | None, Query(pattern=r"^\d{1,18}$", description="`
 IdCursor = Annotated[
     str | None, Query(pattern=r"^[0-9A-HJKMNP-TV-Z]{26}$", description="`next_cursor` of the previous page")
 ]
-RunId = Annotated[str, Path(max_length=64, pattern=_NO_NUL)]
-TrajectoryId = Annotated[str, Path(max_length=200, pattern=_NO_NUL)]
-ScenarioId = Annotated[str | None, Query(max_length=400, pattern=_NO_NUL)]
+RunId = Annotated[str, Path(max_length=64, pattern=_NO_NUL, description="Id of the run")]
+TrajectoryId = Annotated[str, Path(max_length=200, pattern=_NO_NUL, description="Id of the trajectory")]
+ScenarioId = Annotated[
+    str | None, Query(max_length=400, pattern=_NO_NUL, description="Only rollouts of this scenario. Default: all")
+]

@@ -30,7 +30,10 @@ Hash = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of th
 
 @router.post("/graphs", status_code=201)
 async def store_graph(sessions: CurrentSessions, caller: CurrentCaller, request: GraphBody) -> GraphStored:
-    """Store a knowledge graph for `sales_email`, to pass to learn-loops by its hash. Storing it again has no effect."""
+    """Store a knowledge graph for `sales_email`. Learn-loops take its hash in `graph`.
+
+    Storing the same graph again has no effect.
+    """
     new = await asyncio.to_thread(_checked_graph, caller, request)
     await _save(sessions, new)
     return GraphStored(**new.reference, links={"self": f"/graphs/{new.reference['sha256']}"})
@@ -38,7 +41,7 @@ async def store_graph(sessions: CurrentSessions, caller: CurrentCaller, request:
 
 @router.get("/graphs/{sha256}")
 async def get_graph(sessions: CurrentSessions, caller: CurrentCaller, sha256: Hash) -> StreamingResponse:
-    """Get a stored graph, in the form in which `POST /graphs` takes it."""
+    """Get a stored graph. It has the form in which `POST /graphs` takes it."""
     return await _stored(sessions, caller.project, "graph", sha256)
 
 
@@ -46,7 +49,7 @@ async def get_graph(sessions: CurrentSessions, caller: CurrentCaller, sha256: Ha
 async def store_scenarios(
     sessions: CurrentSessions, settings: CurrentSettings, caller: CurrentCaller, request: ScenariosBody
 ) -> ScenariosStored:
-    """Store scenarios for an environment, to pass to learn-loops by their hash.
+    """Store scenarios for an environment. Learn-loops take their hash in `environment.config.scenarios`.
 
     A `graph` is only used to check the scenarios; it is not stored.
     """
@@ -62,7 +65,7 @@ async def store_scenarios(
 
 @router.get("/scenarios/{sha256}")
 async def get_scenarios(sessions: CurrentSessions, caller: CurrentCaller, sha256: Hash) -> StreamingResponse:
-    """Get stored scenarios, in the form in which they were posted."""
+    """Get stored scenarios. They have the form in which they were posted."""
     return await _stored(sessions, caller.project, "scenarios", sha256)
 
 

@@ -31,16 +31,21 @@ class EventOut(ResponseModel):
     """One event of a run. What `data` contains depends on the type; see docs/events.md."""
 
     seq: int
-    """Sequence number within the run, without gaps."""
+    """Sequence number within the run, from 1 without gaps."""
     type: str
+    """What happened, such as `iteration.completed`; docs/events.md lists the types."""
     version: int
     """Version of the format of `data` for this type."""
     run_id: str
+    """Id of the run."""
     iteration: int | None
+    """Iteration that it belongs to; 0 is the baseline. Null if it belongs to none."""
     actor: str
     """Who caused it: an API key, a worker, or the service."""
     occurred_at: datetime
+    """When it happened, by the clock of the database."""
     data: dict[str, Any]
+    """What happened in detail. Its members depend on the type, and new ones can be added."""
 
 
 @router.get(
@@ -59,7 +64,9 @@ async def list_events(
     run_id: RunId,
     cursor: NumberCursor = None,
     limit: Limit = 50,
-    last_event_id: Annotated[str | None, Header(pattern=r"^\d{1,18}$")] = None,
+    last_event_id: Annotated[
+        str | None, Header(pattern=r"^\d{1,18}$", description="Stream events after this id, which is their `seq`")
+    ] = None,
     after: Annotated[int | None, Query(ge=0, lt=2**63, description="Stream events after this `seq`")] = None,
 ) -> Any:
     """List the events of a run in order, or stream them.

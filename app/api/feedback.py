@@ -27,10 +27,10 @@ router = keyed_router("feedback")
 
 @router.post("/feedback")
 async def take_feedback(sessions: CurrentSessions, caller: CurrentCaller, request: FeedbackBody) -> FeedbackTaken:
-    """Store feedback: one event, or up to 1,000 as `{"events": [...]}`. Events may be late, repeated and out of order.
+    """Store feedback on emails and answers. Takes one event, or up to 1,000 as `{"events": [...]}`.
 
-    A single invalid event is an error. In a batch the valid events are stored and the invalid ones are listed in the
-    response.
+    Events may be late, repeated and out of order. A single invalid event is an error. In a batch the valid events are
+    stored and the invalid ones are listed in the response.
     """
     events = request.events if isinstance(request, FeedbackBatch) else [request]
     taken = await store.take(sessions, events, request.source, caller.sees)

@@ -15,23 +15,32 @@ router = public_router("health", prefix="/health")
 
 
 class Alive(ResponseModel):
+    """The process responds."""
+
     status: Literal["ok"] = "ok"
+    """Always `ok`."""
 
 
 class Degraded(ResponseModel):
     """A part that does not do its work."""
 
     part: Literal["database", "engine"]
+    """What does not answer as it should."""
     since: datetime
+    """Since when."""
     reason: str
+    """What is wrong with it."""
 
 
 class Readiness(ResponseModel):
     """`not ready` depends on the database only: while the engine is away, runs are accepted and wait for it."""
 
     status: Literal["ready", "degraded", "not ready"]
+    """Whether requests are served; `degraded`: yes, but what needs the engine fails or waits."""
     database: Literal["ok", "unreachable"]
+    """Whether the database responds."""
     engine: EngineState
+    """State of the engine, which samples and trains models."""
     degraded: list[Degraded]
     """What keeps the status from being `ready`."""
 
@@ -44,8 +53,7 @@ async def live() -> Alive:
 
 @router.get("/ready", responses={503: {"model": Readiness}})
 async def ready(service: CurrentService, response: Response) -> Readiness:
-    """Readiness probe: 503 while the database takes no connections, `degraded` while the engine does not answer or is
-    being restarted. Both are asked every few seconds, in the background: the reply is immediate."""
+    """Readiness probe. 503 while the database is unreachable; says which parts do not answer, the engine included."""
     database, engine = service.database_pulse.trouble, service.engine.trouble
     degraded = [*_degraded("database", database), *_degraded("engine", engine)]
     if database is not None:

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Literal
 
 from fastapi import Path
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from app.api.dependencies import CurrentCaller, CurrentSessions, IdCursor, Limit
 from app.api.presentation import page
@@ -17,20 +17,27 @@ from app.errors import Forbidden, InvalidRequest
 from app.schemas.base import Name, Page, RequestBody, ResponseModel
 
 router = keyed_router("keys")
-KeyId = Annotated[str, Path(pattern=r"^[0-9A-HJKMNP-TV-Z]{26}$")]
+KeyId = Annotated[str, Path(pattern=r"^[0-9A-HJKMNP-TV-Z]{26}$", description="Id of the API key")]
 
 
 class KeyRequest(RequestBody):
     """An API key to create."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"name": "ci", "project": "mail", "scopes": ["read", "write"], "expires_days": 90}]
+        }
+    )
+
     project: Name | Literal["*"] | None = None
     """The project that the key gives access to; `*` for all. Default: the project of the key that is used."""
     name: str = Field(min_length=1, max_length=100)
-    """What the key is for, for people to read."""
+    """What the key is for; only for people to read."""
     scopes: set[Scope] = Field(
         default={Scope.READ, Scope.WRITE}, min_length=1, json_schema_extra={"uniqueItems": False}
     )
-    """What the key allows: read, write, operator."""
+    """What the key allows: `read` (every GET), `write` (everything else but keys) and `operator` (API keys). None
+    includes another."""
     expires_days: int | None = Field(default=None, ge=1, le=3_650)
     """Days until the key expires. Default: never."""
 
@@ -39,16 +46,23 @@ class KeyOut(ResponseModel):
     """An API key, without the secret part."""
 
     id: str
+    """Id of the key."""
     project: str
+    """Project that the key gives access to; `*` for all."""
     name: str
+    """What the key is for."""
     prefix: str
     """First characters of the key, to recognise it by."""
     scopes: list[Scope]
+    """What the key allows."""
     created_at: datetime
+    """When it was created."""
     expires_at: datetime | None
+    """When it expires; null for never."""
     revoked_at: datetime | None
+    """When it was revoked; null if it was not."""
     last_used_at: datetime | None
-    """Accurate to one minute."""
+    """When it was last used, accurate to one minute; null if it never was."""
 
 
 class KeyCreated(KeyOut):

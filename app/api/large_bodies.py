@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, SkipValidation, ValidationError
 
 from app.schemas.documents import GraphRequest, ScenariosRequest
-from app.schemas.run_request import UNION_TAGS, LearnLoopRequest
+from app.schemas.run_request import LearnLoopRequest
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -58,11 +58,7 @@ def _checked(model: type[_Model], body: object) -> _Model:
     try:
         return model.model_validate(body)
     except ValidationError as error:
-        raise RequestValidationError([{**each, "loc": _place(each["loc"])} for each in error.errors()]) from error
-
-
-def _place(loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    return ("body", *(part for part in loc if part not in UNION_TAGS))
+        raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from error
 
 
 # FastAPI calls what is no coroutine on a thread; what it passes here is still the plain JSON.

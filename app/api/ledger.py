@@ -19,7 +19,7 @@ router = keyed_router("results")
 async def get_ledger(
     store: CurrentStore, sessions: CurrentSessions, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50
 ) -> Ledger:
-    """List the tokens, seconds and dollars that each phase of each iteration used, including wasted work."""
+    """List what each phase of a run's iterations used: tokens, seconds and dollars. Wasted work is listed, too."""
     run = await store.get(run_id)
     query = (
         select(LedgerEntry)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 import httpx
 from fastapi import Depends, Path, Query
 from fastapi.responses import StreamingResponse
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from app.api.dependencies import CurrentCaller, CurrentService, Limit
 from app.api.engine import CurrentEngine, CurrentModels
@@ -27,8 +27,12 @@ from training.model_name import ModelName
 router = keyed_router("models")
 
 Step = Annotated[int, Field(ge=0, lt=2**31)]
-ProjectPart = Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
-ModelPart = Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
+_PART = r"^[A-Za-z0-9._-]{1,128}$"
+ProjectPart = Annotated[str, Path(pattern=_PART, description="Project of the model")]
+ModelPart = Annotated[str, Path(pattern=_PART, description="Name of the model within its project")]
+PromotedPart = Annotated[str, Path(pattern=_PART, description="Promoted name within its project")]
+StepPart = Annotated[int, Path(ge=0, lt=2**31, description="Step of the checkpoint")]
+_SINGLE_PAGE = "Always null: the list has a single page."
 
 
 class ModelBrief(ResponseModel):
@@ -37,7 +41,9 @@ class ModelBrief(ResponseModel):
     model: str
     """`PROJECT/NAME`, or the name of a base model."""
     backend: str
+    """Name of the backend that has it."""
     base_model: str | None
+    """Model that it was first trained from; null for a base model."""
     step: int | None
     """Step of its newest checkpoint; null for a base model."""
     promoted_as: list[str]
@@ -48,19 +54,25 @@ class ModelsOut(ResponseModel):
     """The complete list. It has a single page."""
 
     items: list[ModelBrief]
-    next_cursor: None = None
+    """Base models, then trained models."""
+    next_cursor: None = Field(default=None, description=_SINGLE_PAGE)
 
 
 class ModelCheckpoint(ResponseModel):
     """A checkpoint of a model. Run, iteration and success are null if no run made it."""
 
     step: int
+    """Step of the checkpoint."""
     created_at: datetime | None
+    """When it was made; null if that is not known."""
     metrics: dict[str, float]
     """Metrics of the training step, if the backend keeps them."""
     run_id: str | None
+    """Id of the run that made it."""
     iteration: int | None
+    """Iteration of that run; 0 is the model that it started from."""
     success: float | None
+    """Share of the sampled rollouts on the validation scenarios that did their task, from 0 to 1."""
     is_best: bool
     """Whether it is the best checkpoint of that run."""
     promoted_as: list[str]
@@ -71,25 +83,37 @@ class ModelWhole(ResponseModel):
     """A model with all its checkpoints, ordered by step."""
 
     model: str
+    """Name of the model, as `PROJECT/NAME`."""
     backend: str
+    """Name of the backend that has it."""
     checkpoints: list[ModelCheckpoint]
+    """Its checkpoints, ordered by step."""
 
 
 class PromoteRequest(RequestPart):
     """Which checkpoint to promote, and to which name."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"step": 12, "as": "live"}]})
+
     step: Step
+    """Step of the checkpoint."""
     name: Name = Field(alias="as")
-    """The name, in the project of the model."""
+    """The name to promote it to, in the project of the model."""
 
 
 class PushRequest(RequestPart):
     """Which checkpoint to push, and where to."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"step": 5, "to": "hf", "repo": "acme/mail-agent"}, {"to": "s3", "prefix": "live"}]
+        }
+    )
+
     step: Step | None = None
-    """Default: the newest checkpoint."""
+    """Step of the checkpoint. Default: the newest one."""
     to: Literal["hf", "s3"]
-    """A Hugging Face repository, or an S3-compatible store."""
+    """Where to: `hf` is a Hugging Face repository, `s3` an S3-compatible store."""
     repo: Annotated[str, Field(pattern=rf"^{REPO_PATTERN}$")] | None = None
     """With `hf`: the repository, as NAMESPACE/NAME. It is created as private if it does not exist."""
     prefix: Annotated[str, Field(pattern=rf"^{PATH_PATTERN}$", max_length=512)] | None = None
@@ -108,12 +132,17 @@ class PushOut(ResponseModel):
     """What was pushed, and where it is."""
 
     model: str
+    """Name of the model, as `PROJECT/NAME`."""
     step: int
+    """Step of the checkpoint."""
     url: str
+    """Where it is now."""
     revision: str | None
-    """The commit, in a Hugging Face repository."""
+    """The commit in a Hugging Face repository; null for a store."""
     files: int
+    """Number of files."""
     bytes: int
+    """Size of all files together, in bytes."""
 
 
 class PromotionOut(ResponseModel):
@@ -122,16 +151,23 @@ class PromotionOut(ResponseModel):
     name: str
     """The promoted name, as requests use it: `PROJECT/NAME`."""
     model: str
+    """Name of the model that the checkpoint belongs to, as `PROJECT/NAME`."""
     step: int
+    """Step of the checkpoint."""
     backend: str
+    """Name of the backend that has it."""
     actor: str
-    """Who promoted it."""
+    """Who promoted it: an API key, or `local` if no keys are required."""
     created_at: datetime
+    """When it was promoted."""
 
 
 class PromotionsOut(ResponseModel):
+    """The complete list. It has a single page."""
+
     items: list[PromotionOut]
-    next_cursor: None = None
+    """The promotions."""
+    next_cursor: None = Field(default=None, description=_SINGLE_PAGE)
 
 
 async def _checkpoints(
@@ -178,7 +214,10 @@ async def get_model(checkpoints: OfModel) -> ModelWhole:
 
 @router.post("/models/{project}/{name}/promote", status_code=201)
 async def promote_model(checkpoints: OfModel, caller: CurrentCaller, request: PromoteRequest) -> PromotionOut:
-    """Promote a checkpoint to a name that requests can use. To roll back, promote the older checkpoint again."""
+    """Promote a checkpoint to a name, which requests can use as a model.
+
+    To roll back, promote the older checkpoint again.
+    """
     return _promotion(await checkpoints.promote(request.name, request.step, caller))
 
 
@@ -190,9 +229,9 @@ async def list_promotions(service: CurrentService, caller: CurrentCaller) -> Pro
 
 @router.get("/promotions/{project}/{name}")
 async def get_promotion(
-    service: CurrentService, caller: CurrentCaller, project: ProjectPart, name: ModelPart, limit: Limit = 50
+    service: CurrentService, caller: CurrentCaller, project: ProjectPart, name: PromotedPart, limit: Limit = 50
 ) -> PromotionsOut:
-    """List all checkpoints that a name was promoted to, newest first. The first one is current."""
+    """List the checkpoints that a name was promoted to, newest first. The first one is current."""
     found = await Promotions(service.sessions).history(project, name, limit=limit) if caller.sees(project) else []
     if not found:
         raise NotFound(f"No checkpoint is promoted to '{project}/{name}'.")
@@ -205,12 +244,15 @@ async def get_promotion(
     responses={200: {"content": {"application/x-tar": {}}}},
 )
 async def export_checkpoint(
-    checkpoints: OfModel, step: Annotated[int | None, Query(ge=0, lt=2**31)] = None
+    checkpoints: OfModel,
+    step: Annotated[
+        int | None, Query(ge=0, lt=2**31, description="Step of the checkpoint. Default: the newest one")
+    ] = None,
 ) -> StreamingResponse:
-    """Download a checkpoint (default: the newest) as a tar file.
+    """Download a checkpoint as a tar file.
 
-    It contains the weights or the LoRA adapter as safetensors in the Hugging Face or peft layout, the tokenizer, and a
-    manifest with SHA-256 hashes. A corrupt checkpoint is refused.
+    The file contains the weights or the LoRA adapter as safetensors in the Hugging Face or peft layout, the tokenizer,
+    and a manifest with SHA-256 hashes. A corrupt checkpoint is refused.
     """
     path = await checkpoints.export_path(await checkpoints.exported_step(step))
     stack = AsyncExitStack()
@@ -223,7 +265,7 @@ async def export_checkpoint(
 async def push_checkpoint(
     checkpoints: OfModel, service: CurrentService, caller: CurrentCaller, request: PushRequest
 ) -> PushOut:
-    """Push a checkpoint to a Hugging Face repository or an S3-compatible store that the operator's settings allow.
+    """Push a checkpoint to a Hugging Face repository or an S3-compatible store. The operator's settings say to which.
 
     The response comes when the push has finished. Repeating it is safe. A corrupt checkpoint is refused.
     """
@@ -238,8 +280,8 @@ async def push_checkpoint(
 
 
 @router.delete("/models/{project}/{name}/checkpoints/{step}")
-async def delete_checkpoint(checkpoints: OfModel, step: Annotated[int, Path(ge=0, lt=2**31)]) -> ModelWhole:
-    """Delete a checkpoint permanently, and return the model with the remaining ones.
+async def delete_checkpoint(checkpoints: OfModel, step: StepPart) -> ModelWhole:
+    """Delete a checkpoint permanently, and return the model with the others.
 
     The newest checkpoint, the best one of a run, and promoted ones cannot be deleted.
     """

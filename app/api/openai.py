@@ -1,21 +1,30 @@
 """`/v1`: the models of this service for any OpenAI client. docs/models.md describes their names."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import Request, Response
+from fastapi import Path, Request, Response
+from pydantic import BaseModel
 
 from app.api.dependencies import CurrentCaller, CurrentService
 from app.api.engine import CurrentEngine, CurrentModels, CurrentProxy
-from app.api.routers import keyed_router
+from app.api.routers import openai_router
 from app.errors import InvalidRequest
 from app.model_registry.listing import listed, one
+from app.schemas.openai import (
+    ChatCompletion,
+    ChatRequest,
+    ModelObject,
+    ModelObjects,
+    ResponseObject,
+    ResponseRequest,
+)
 from training import strict_json
 from training.backends import embedded
 
-router = keyed_router("openai", prefix="/v1", include_in_schema=False)
-"""Not in our OpenAPI file: the protocol and its errors are OpenAI's."""
+router = openai_router("openai", prefix="/v1")
 
 Json = Any
+ModelPath = Annotated[str, Path(description="Name of the model; append `@STEP` for a checkpoint")]
 
 
 class BadBody(InvalidRequest):
@@ -24,21 +33,40 @@ class BadBody(InvalidRequest):
     status = 400
 
 
-@router.post("/chat/completions")
+def described_body(body: type[BaseModel]) -> dict[str, Json]:
+    """For the OpenAPI file: what a handler takes that reads the body by itself."""
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": body.model_json_schema()}}}}
+
+
+@router.post(
+    "/chat/completions",
+    responses={200: {"model": ChatCompletion, "content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    openapi_extra=described_body(ChatRequest),
+)
 async def chat_completions(
     models: CurrentModels, caller: CurrentCaller, proxy: CurrentProxy, request: Request
 ) -> Response:
-    """Create a chat completion, streamed or not. The server of the model checks the other fields."""
+    """Create a chat completion, streamed or not. The response is one turn of the model: it calls no tools by itself.
+
+    Parameters that are not supported and would change the response are refused by name.
+    """
     body = json_object(await request.body())
     endpoint = await models.endpoint(await models.resolve(caller, _model_of(body)))
     return await proxy.chat(request, endpoint, body)
 
 
-@router.post("/responses")
+@router.post(
+    "/responses",
+    responses={200: {"model": ResponseObject, "content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    openapi_extra=described_body(ResponseRequest),
+)
 async def create_response(
     models: CurrentModels, caller: CurrentCaller, proxy: CurrentProxy, request: Request
 ) -> Response:
-    """Create a response, streamed or not, with a model of the engine, which checks the other fields."""
+    """Create a response with a model of the engine, streamed or not. It is one turn of the model.
+
+    Parameters that are not supported and would change the response are refused by name.
+    """
     body = json_object(await request.body())
     model = await models.resolve(caller, _model_of(body))
     if model.backend != embedded.NAME:
@@ -51,19 +79,19 @@ async def create_response(
     return await proxy.forward(request, endpoint, "/responses", headers=whose, json={**body, "model": endpoint.model})
 
 
-@router.get("/models")
-async def list_models(
+@router.get("/models", responses={200: {"model": ModelObjects}})
+async def list_openai_models(
     service: CurrentService, models: CurrentModels, caller: CurrentCaller, engine: CurrentEngine
 ) -> dict[str, Json]:
-    """List the base models, and the models and promoted names of the caller's project."""
+    """List base models, and the models and promoted names of the caller's project."""
     return {"object": "list", "data": await listed(service.sessions, models.base_models, engine, caller)}
 
 
-@router.get("/models/{name:path}")
-async def retrieve_model(
-    service: CurrentService, models: CurrentModels, caller: CurrentCaller, engine: CurrentEngine, name: str
+@router.get("/models/{name:path}", responses={200: {"model": ModelObject}})
+async def retrieve_openai_model(
+    service: CurrentService, models: CurrentModels, caller: CurrentCaller, engine: CurrentEngine, name: ModelPath
 ) -> dict[str, Json]:
-    """Get one model; append `@STEP` for a checkpoint."""
+    """Get a model, or one of its checkpoints."""
     return await one(service.sessions, models, engine, caller, name)
 
 

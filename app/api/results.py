@@ -3,7 +3,7 @@
 import asyncio
 from typing import Annotated
 
-from fastapi import Query
+from fastapi import Path, Query
 from fastapi.responses import StreamingResponse
 
 from app.api.dependencies import (
@@ -25,7 +25,11 @@ from app.schemas.base import Page
 from app.schemas.results import JudgeCallOut, NodeScores, ResultItem, RunResults, Verification
 
 router = keyed_router("results")
-Iteration = Annotated[int | None, Query(ge=0, lt=2**31)]
+Iteration = Annotated[int | None, Query(ge=0, lt=2**31, description="Iteration to show, from 0. Default: the latest")]
+OfIteration = Annotated[
+    int | None, Query(ge=0, lt=2**31, description="Only calls of this iteration, from 0. Default: all")
+]
+ResultName = Annotated[str, Path(description="Name of the document, such as `iter1_email.json`")]
 
 
 @router.get("/runs/{run_id}/results")
@@ -37,7 +41,7 @@ async def list_results(
     cursor: NumberCursor = None,
     limit: Limit = 50,
 ) -> RunResults:
-    """List the result documents that a run has produced so far, each with its download URL."""
+    """List the result documents of a run so far, each with its URL."""
     run = await store.get(run_id)
     names = await Results(sessions).names(run_id)
     there = await asyncio.to_thread(sizes, results_folder(settings.data_dir, run_id))
@@ -56,7 +60,7 @@ async def list_results(
 
 
 @router.get("/runs/{run_id}/results/{name}", response_class=StreamingResponse)
-async def get_result(sessions: CurrentSessions, run_id: RunId, name: str) -> StreamingResponse:
+async def get_result(sessions: CurrentSessions, run_id: RunId, name: ResultName) -> StreamingResponse:
     """Download one result document. Browsers save it as a file and never render what an agent wrote."""
     pieces = await Results(sessions).open(run_id, name)
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"}
@@ -65,7 +69,7 @@ async def get_result(sessions: CurrentSessions, run_id: RunId, name: str) -> Str
 
 @router.get("/runs/{run_id}/node-scores")
 async def get_node_scores(queries: CurrentQueries, run_id: RunId, iteration: Iteration = None) -> NodeScores:
-    """Get the node scores of a run after an iteration (default: the latest)."""
+    """Get the node scores of a run after an iteration."""
     await queries.require_run(run_id)
     return node_scores(await queries.reflection(run_id, iteration))
 
@@ -74,7 +78,7 @@ async def get_node_scores(queries: CurrentQueries, run_id: RunId, iteration: Ite
 async def list_judge_calls(
     queries: CurrentQueries,
     run_id: RunId,
-    iteration: Iteration = None,
+    iteration: OfIteration = None,
     cursor: NumberCursor = None,
     limit: Limit = 50,
 ) -> Page[JudgeCallOut]:
@@ -89,6 +93,6 @@ async def list_judge_calls(
 async def verify_run(
     store: CurrentStore, sessions: CurrentSessions, settings: CurrentSettings, run_id: RunId
 ) -> Verification:
-    """Recompute every stored figure of a run from its stored trajectories, and compare bit for bit."""
+    """Verify the figures of a run. Each is computed again from the stored trajectories and compared, bit for bit."""
     run = await store.get(run_id)
     return await verify(sessions, settings.data_dir, run)

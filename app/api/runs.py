@@ -37,7 +37,7 @@ router = keyed_router("runs")
 async def list_runs(
     queries: CurrentQueries,
     caller: CurrentCaller,
-    status: Annotated[RunStatus | None, Query()] = None,
+    status: Annotated[RunStatus | None, Query(description="Only runs with this status. Default: all")] = None,
     cursor: IdCursor = None,
     limit: Limit = 50,
 ) -> Page[RunBrief]:
@@ -48,13 +48,13 @@ async def list_runs(
 
 @router.get("/runs/{run_id}", response_model=RunOut)
 async def get_run(documents: CurrentRunDocuments, run_id: RunId) -> Response:
-    """Get a run: status, progress, learning curve, held-out figures, best checkpoint, cost, error."""
+    """Get a run. Shows status, progress, learning curve, held-out figures, best checkpoint, cost and error."""
     return Response(await documents.get(run_id), media_type="application/json")
 
 
 @router.delete("/runs/{run_id}")
 async def delete_run(service: CurrentService, run_id: RunId) -> RunBrief:
-    """Delete a run that has ended, with everything that belongs to it, and return what it was.
+    """Delete a run that has ended, and return what it was. Everything that belongs to it is deleted.
 
     Its model is deleted too, unless another run needs it.
     """

@@ -8,7 +8,7 @@ from fastapi import Depends, Request, Response
 from app.api.dependencies import CurrentCaller, CurrentService
 from app.api.engine import CurrentEngine, CurrentModels, CurrentProxy
 from app.api.openai import BadBody, json_object
-from app.api.routers import keyed_router
+from app.api.routers import openai_router
 from app.errors import Unavailable
 from app.model_registry.engine_client import EngineClient
 from app.model_registry.proxy import ChatProxy
@@ -16,7 +16,7 @@ from app.model_registry.trainable import TrainableModels
 from app.processes.engine import EngineUnavailable
 from training.backends.base import Endpoint
 
-router = keyed_router("training", prefix="/v1/preview", include_in_schema=False)
+router = openai_router("training", prefix="/v1/preview", include_in_schema=False)
 """Not in our OpenAPI file: the protocol and its errors are ART's."""
 
 Json = Any

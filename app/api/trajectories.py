@@ -17,15 +17,18 @@ router = keyed_router("trajectories")
 async def list_trajectories(
     queries: CurrentQueries,
     run_id: RunId,
-    iteration: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
+    iteration: Annotated[
+        int | None,
+        Query(ge=0, lt=2**31, description="Only rollouts of this iteration, from 0. Default: all"),
+    ] = None,
     scenario_id: ScenarioId = None,
-    split: Split | None = None,
-    mode: Mode | None = None,
-    kind: Kind | None = None,
+    split: Annotated[Split | None, Query(description="Only rollouts of this split. Default: all")] = None,
+    mode: Annotated[Mode | None, Query(description="Only sampled, or only greedy rollouts. Default: both")] = None,
+    kind: Annotated[Kind | None, Query(description="Only rollouts made for this. Default: all")] = None,
     cursor: NumberCursor = None,
     limit: Limit = 50,
 ) -> Page[TrajectoryBrief]:
-    """List the trajectories of a run in the order in which they were saved, without messages."""
+    """List the trajectories of a run, oldest first. Their messages are left out."""
     await queries.require_run(run_id)
     found = await queries.trajectories(
         run_id,
@@ -47,6 +50,6 @@ async def list_trajectories(
 
 @router.get("/trajectories/{trajectory_id}")
 async def get_trajectory(queries: CurrentQueries, trajectory_id: TrajectoryId) -> TrajectoryOut:
-    """Get a trajectory: messages, tool calls, score with explanation, parts of the reward, token counts."""
+    """Get a trajectory. Shows messages, tool calls, score with explanation, parts of the reward and token counts."""
     row = await queries.trajectory(trajectory_id)
     return TrajectoryOut.model_validate(row, from_attributes=True)

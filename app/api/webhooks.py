@@ -44,8 +44,12 @@ async def _deliveries(sessions: CurrentSessions) -> Deliveries:
 
 
 AllDeliveries = Annotated[Deliveries, Depends(_deliveries)]
-Id = Annotated[str, Path(max_length=64, pattern=r"^[^\x00]+$")]
-RunFilter = Annotated[str | None, Query(max_length=64, pattern=r"^[^\x00]+$", description="Only endpoints of this run")]
+_NO_NUL = r"^[^\x00]+$"
+Id = Annotated[str, Path(max_length=64, pattern=_NO_NUL, description="Id of the webhook endpoint")]
+DeliveryId = Annotated[str, Path(max_length=64, pattern=_NO_NUL, description="Id of the delivery")]
+RunFilter = Annotated[
+    str | None, Query(max_length=64, pattern=_NO_NUL, description="Only endpoints of this run. Default: all")
+]
 
 
 @router.post("", status_code=201)
@@ -78,7 +82,7 @@ async def list_webhooks(
 
 
 @router.get("/deliveries/{id}")
-async def get_delivery(deliveries: AllDeliveries, id: Id) -> DeliveryOut:
+async def get_delivery(deliveries: AllDeliveries, id: DeliveryId) -> DeliveryOut:
     """Get a delivery with its body and all attempts."""
     row, tries = await deliveries.get(id)
     shown = DeliveryBrief.model_validate(row, from_attributes=True)
@@ -87,7 +91,7 @@ async def get_delivery(deliveries: AllDeliveries, id: Id) -> DeliveryOut:
 
 
 @router.post("/deliveries/{id}/redeliver", status_code=202)
-async def redeliver(deliveries: AllDeliveries, id: Id) -> DeliveryBrief:
+async def redeliver(deliveries: AllDeliveries, id: DeliveryId) -> DeliveryBrief:
     """Send a delivery again with the same id, whatever its state."""
     return DeliveryBrief.model_validate(await deliveries.redeliver(id), from_attributes=True)
 
@@ -100,7 +104,7 @@ async def get_webhook(endpoints: CurrentEndpoints, id: Id) -> EndpointOut:
 
 @router.patch("/{id}")
 async def change_webhook(endpoints: CurrentEndpoints, id: Id, change: EndpointChange) -> EndpointOut:
-    """Change the URL or the event types of a webhook endpoint, or enable or disable it."""
+    """Change a webhook endpoint: its URL or event types, or enable or disable it."""
     return _endpoint(await endpoints.change(id, change))
 
 
@@ -131,7 +135,7 @@ async def send_test(endpoints: CurrentEndpoints, id: Id) -> TestResult:
 async def list_deliveries(
     deliveries: AllDeliveries,
     id: Id,
-    state: Annotated[DeliveryState | None, Query()] = None,
+    state: Annotated[DeliveryState | None, Query(description="Only deliveries in this state. Default: all")] = None,
     cursor: NumberCursor = None,
     limit: Limit = 50,
 ) -> Page[DeliveryBrief]:
@@ -143,7 +147,7 @@ async def list_deliveries(
 
 @router.post("/{id}/replay", status_code=202)
 async def replay(deliveries: AllDeliveries, id: Id, request: ReplayRequest) -> Replayed:
-    """Send past events of a run to a webhook endpoint. Events that it already received keep their message ids."""
+    """Send past events of a run to a webhook endpoint again. Events that it already received keep their message ids."""
     queued, next_after_seq = await deliveries.replay(id, request.run_id, request.after_seq)
     return Replayed(queued=queued, next_after_seq=next_after_seq)
 

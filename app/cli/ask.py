@@ -7,7 +7,7 @@ import typer
 from app.cli.client import Service
 from app.cli.options import DEFAULT_URL, AsJson, Url
 from app.cli.run_request import overlay
-from app.cli.terminal import plain, print_json, results
+from app.cli.terminal import Failure, plain, print_json, results
 
 
 def ask(
@@ -34,7 +34,10 @@ def ask(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Give a trained agent, or a base model, one task: a question, or a prospect to write an email to."""
+    """Give a trained agent, or a base model, one task: a question, or a prospect to write an email to.
+
+    Exits with 1 if the agent gives no answer.
+    """
     if (run is None) == (model is None):
         raise typer.BadParameter("give exactly one of them", param_hint="--run / --model")
     request = overlay(
@@ -60,15 +63,23 @@ def ask(
         reply = service.ask(request)
     if as_json:
         print_json(reply)
-        return
+    else:
+        _print(reply, service.url)
+    if not (reply["email"] or reply["success"]):
+        raise Failure(reply.get("note") or "the agent gave no answer")
+
+
+def _print(reply: dict[str, Any], url: str) -> None:
     _print_email(reply["email"]) if reply["email"] else _print_answer(reply)
     results.print(f"model       {reply['model']}, step {reply['step']}")
-    results.print(f"trajectory  {service.url}/trajectories/{reply['trajectory_id']}", soft_wrap=True)
+    results.print(f"trajectory  {url}/trajectories/{reply['trajectory_id']}", soft_wrap=True)
 
 
 def _print_answer(reply: dict[str, Any]) -> None:
     results.print(plain(reply["answer"], "bold") if reply["answer"] is not None else "(no answer)")
     results.print(plain(f"sources     {', '.join(reply['source_ids']) or '-'}"))
+    if reply["success"] and reply.get("note"):
+        results.print(plain(f"note        {reply['note']}"))
 
 
 def _print_email(email: dict[str, Any]) -> None:

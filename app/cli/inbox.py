@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 from rich.table import Table
@@ -15,6 +16,7 @@ from app.cli.serve import data_directory
 from app.cli.terminal import Failure, print_json, results
 
 if TYPE_CHECKING:
+    from environment.base import Split
     from environment.email_search.synthetic import World
 
 MAX_WORLDS = 50
@@ -34,7 +36,10 @@ def import_(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Import real email into an inbox. Emails that it already has are skipped; unreadable ones are reported."""
+    """Import real email into an inbox. Emails that it already has are skipped; unreadable ones are reported.
+
+    Questions that the inbox already has are checked: each source must be an email of the inbox.
+    """
     from environment.email_search.importer import MailSourceError, import_mail
     from environment.email_search.inbox import InboxError
 
@@ -43,11 +48,15 @@ def import_(
         report = import_mail(sources, path)
     except (MailSourceError, InboxError) as error:
         raise Failure(str(error)) from error
+    sizes = _question_sizes(name, path)
     if as_json:
-        print_json({"inbox": name, "path": str(path), **asdict(report)})
+        print_json({"inbox": name, "path": str(path), **asdict(report), "questions": sizes})
         return
-    figures = {key.replace("_", " "): value for key, value in asdict(report).items() if isinstance(value, int)}
-    _print_figures(figures | {"unreadable": len(report.broken), "seconds": f"{report.seconds:.1f}"})
+    figures: dict[str, Any] = {
+        key.replace("_", " "): value for key, value in asdict(report).items() if isinstance(value, int)
+    }
+    figures |= {"unreadable": len(report.broken), "seconds": f"{report.seconds:.1f}"}
+    _print_figures(figures | _question_figures(sizes))
     for mail in report.broken[:_SHOWN_BROKEN]:
         results.print(f"  unreadable: {mail.file} (email {mail.number}): {mail.reason}")
     if len(report.broken) > _SHOWN_BROKEN:
@@ -69,6 +78,7 @@ def make(
     as_json: AsJson = False,
 ) -> None:
     """Generate an invented inbox with questions and answers, as an example of the format."""
+    from environment.email_search.environment import questions_path
     from environment.email_search.inbox import InboxError, write_inbox
 
     path = _path(name, data_dir)
@@ -79,7 +89,7 @@ def make(
         emails = write_inbox(path, (mail for world in made for mail in world.emails))
     except (InboxError, OSError) as error:
         raise Failure(str(error)) from error
-    questions = path.with_suffix(".questions.jsonl")
+    questions = questions_path(path)
     with questions.open("w", encoding="utf-8") as lines:
         for world in made:
             row = {"question": world.question, "answer": world.answer, "source_ids": [world.source_id]}
@@ -95,7 +105,7 @@ def make(
 
 @app.command()
 def stats(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Show how many emails and people an inbox has."""
+    """Show how many emails, people and questions an inbox has, and check that the questions' sources exist."""
     from environment.email_search.inbox import Inbox, InboxError
 
     path = _path(name, data_dir)
@@ -109,10 +119,32 @@ def stats(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None
         raise Failure(str(error)) from error
     figures = asdict(inbox.stats())
     inbox.close()
+    sizes = _question_sizes(name, path)
     if as_json:
-        print_json({"inbox": name, "path": str(path), **figures})
+        print_json({"inbox": name, "path": str(path), **figures, "questions": sizes})
         return
-    _print_figures({key: f"{value:%Y-%m-%d}" if hasattr(value, "year") else value for key, value in figures.items()})
+    shown = {key: f"{value:%Y-%m-%d}" if hasattr(value, "year") else value for key, value in figures.items()}
+    _print_figures(shown | _question_figures(sizes))
+
+
+def _question_sizes(name: str, path: Path) -> "dict[Split, int] | None":
+    """Number of questions in each split; None if the inbox has no file of them. Raises Failure if one is unfit."""
+    from environment.email_search.environment import ImportedEmailSearch, questions_path
+    from environment.email_search.questions import split_sizes
+
+    if not questions_path(path).is_file():
+        return None
+    try:
+        with closing(ImportedEmailSearch(name, path.parent.parent)) as environment:
+            return split_sizes(environment.questions)
+    except ValueError as error:
+        raise Failure(str(error)) from error
+
+
+def _question_figures(sizes: "dict[Split, int] | None") -> dict[str, str]:
+    if sizes is None:
+        return {"questions": "none"}
+    return {"questions": f"{sum(sizes.values())} ({', '.join(f'{size} {split}' for split, size in sizes.items())})"}
 
 
 def _path(name: str, data_dir: Path | None) -> Path:
@@ -125,19 +157,25 @@ def _path(name: str, data_dir: Path | None) -> Path:
 
 
 def _distinct_worlds(seed: int, worlds: int) -> "Iterator[World]":
-    """Worlds whose emails share no id, so that they fit into one inbox."""
+    """Worlds whose emails share no id, so that they fit into one inbox. The first three questions are of the three
+    splits, so that a run can learn from them."""
+    from environment.base import Split
     from environment.email_search.synthetic import make_world
+    from environment.invented_names import split_of
 
     taken: set[str] = set()
+    wanted: list[Split] = list(get_args(Split))[:worlds]
     found = 0
     for index in count():
         if found == worlds:
             return
         world = make_world("train", seed, index)
-        ids = {mail.id for mail in world.emails}
-        if taken.isdisjoint(ids):
+        ids, split = {mail.id for mail in world.emails}, split_of(world.question)
+        if taken.isdisjoint(ids) and (split in wanted or not wanted):
             taken |= ids
             found += 1
+            if wanted:
+                wanted.remove(split)
             yield world
 
 

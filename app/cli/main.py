@@ -1,15 +1,16 @@
 """The command `learnloop`. Its commands mirror the API, and import what they need only when they run."""
 
 import signal
+from importlib.metadata import version
 from types import FrameType
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from app.cli import ask, engine, feedback, inbox, keys, models, runs, serve, train, webhooks, worker
 from app.cli.demo.command import demo
-from app.cli.terminal import Failure, print_failure
+from app.cli.terminal import Failure, print_failure, results
 
 
 class Commands(TyperGroup):
@@ -30,8 +31,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Train LLM agents by reinforcement learning.",
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        results.print(f"learnloop {version('learnloop')}")
+        raise typer.Exit
+
+
+@app.callback()
+def learnloop(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Train LLM agents by reinforcement learning."""
+
+
 app.command()(demo)
 app.command()(serve.serve)
 app.command()(worker.worker)

@@ -16,6 +16,8 @@ Json = Any
 ENDED = {"completed", "failed", "cancelled"}
 _FIRST_POLL_S, _POLL_S = 0.05, 0.5
 _PATIENCE_S = 30.0
+_QUIET_S = 5.0
+"""Where the console is not a terminal, a run that works prints something at least this often."""
 _PHASES = {
     "rollout": "rollouts",
     "judge": "judging",
@@ -51,11 +53,14 @@ def follow(service: Service, run_id: str, show: Callable[[Json], None], until: C
 class RunDisplay:
     """Draws a run on a console; only as lines if the console is not a terminal."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` gives seconds."""
         self._console = console
+        self._clock = clock
         self._shown = -1
         self._waits = ""
-        self._started_at = time.monotonic()
+        self._started_at = clock()
+        self._printed_at: float | None = None
         self._live = Live(console=console, transient=True, auto_refresh=False) if console.is_terminal else None
 
     def __enter__(self) -> "RunDisplay":
@@ -83,9 +88,19 @@ class RunDisplay:
             if row["iteration"] > self._shown:
                 self._shown = row["iteration"]
                 for line in iteration_lines(row, run["evaluations"]):
-                    self._console.print(line, overflow="ellipsis", no_wrap=True)
+                    self._print(line)
+        elapsed_s = self._clock() - self._started_at
         if self._live:
-            self._live.update(live_panel(run, time.monotonic() - self._started_at), refresh=True)
+            self._live.update(live_panel(run, elapsed_s), refresh=True)
+        elif (work := _work(run)) and self._is_quiet():
+            self._print(f"  {work}   {duration(elapsed_s)}")
+
+    def _print(self, line: str) -> None:
+        self._printed_at = self._clock()
+        self._console.print(line, overflow="ellipsis", no_wrap=True)
+
+    def _is_quiet(self) -> bool:
+        return self._printed_at is None or self._clock() - self._printed_at >= _QUIET_S
 
 
 def iteration_lines(row: Json, evaluations: Sequence[Json]) -> list[str]:
@@ -132,16 +147,22 @@ def _waits(run: Json) -> str:
 
 
 def _now(run: Json) -> str:
+    return _work(run, with_bar=True) or _waits(run) or f"run {run['run_id']} is {run['status']}"
+
+
+def _work(run: Json, *, with_bar: bool = False) -> str:
+    """What a running run is doing; an empty string if nothing yet."""
     progress = run["progress"]
     if run["status"] != "running" or progress["iteration"] is None:
-        return _waits(run) or f"run {run['run_id']} is {run['status']}"
+        return ""
     if run["wait_reason"]:
         return f"waiting: {run['wait_reason']}"
     place = f"iteration {progress['iteration']}/{progress['iterations_total']}" if progress["iteration"] else "baseline"
     phase = _PHASES.get(progress["phase"], progress["phase"])
     if not progress["total"]:
         return f"{place}   {phase}"
-    return f"{place}   {phase:<9} {bar(progress['done'], progress['total'])} {progress['done']}/{progress['total']}"
+    drawn = f"{bar(progress['done'], progress['total'])} " if with_bar else ""
+    return f"{place}   {phase:<9} {drawn}{progress['done']}/{progress['total']}"
 
 
 def run_to_end(service: Service, request: Json, display: RunDisplay) -> Json:

@@ -1,42 +1,97 @@
-"""The OpenAPI file. FastAPI generates it from the handlers; this module adds what all operations share: the errors, as
-problem documents (RFC 9457), and the header `Idempotency-Key`.
+"""The OpenAPI file. FastAPI generates it from the handlers and schemas; this module adds what all operations share: the
+introduction, tags, summaries, the errors, and the header `Idempotency-Key`.
 """
 
+import re
 from collections.abc import Iterator
 from http import HTTPStatus
+from importlib.resources import files
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 
 from app.auth.scopes import is_public
 from app.errors import MEDIA_TYPE
+from app.http.openai_errors import PREFIX as OPENAI
 
 Json = Any
+_INTRODUCTION = files("app.http").joinpath("introduction.md").read_text(encoding="utf-8").strip()
+_TAGS = {
+    "runs": "Start learn-loops, follow them and control them.",
+    "documents": "Knowledge graphs and scenarios that are stored once and used by many runs.",
+    "results": "What a run produced and used: documents, node scores, judge calls, ledger, verification.",
+    "events": "The log of a run, as pages or as a stream.",
+    "trajectories": "The records of rollouts.",
+    "ask": "Give a trained agent a task.",
+    "feedback": "What happened to emails, and what people think of them.",
+    "models": "Models, their checkpoints, and the names that checkpoints are promoted to.",
+    "webhooks": "Endpoints that receive events, and the deliveries to them.",
+    "keys": "API keys. They need the scope `operator`.",
+    "catalogue": "What learn-loops can use: backends, environments, judges.",
+    "openai": "The models for any OpenAI client, with the base URL `/v1`. Requests, responses and errors are OpenAI's.",
+    "health": "Probes, which need no API key.",
+}
 _PROBLEM = {
     "type": "object",
     "title": "Problem",
-    "description": "An error, as defined by RFC 9457. Some types have further members: `allowed`, `run_id`.",
+    "description": "An error, as defined by RFC 9457.",
     "properties": {
-        "type": {"type": "string"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string"},
+        "type": {"type": "string", "description": "Always `about:blank`: `title` and `status` identify the problem."},
+        "title": {"type": "string", "description": "Kind of problem."},
+        "status": {"type": "integer", "description": "HTTP status."},
+        "detail": {"type": "string", "description": "What is wrong, and what to do about it."},
         "errors": {
             "type": "array",
+            "description": "The fields or parameters that are wrong, for an invalid request.",
             "items": {
                 "type": "object",
                 "properties": {
-                    "loc": {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "integer"}]}},
-                    "msg": {"type": "string"},
-                    "type": {"type": "string"},
+                    "loc": {
+                        "type": "array",
+                        "items": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
+                        "description": "Where it is: `body`, `query`, `path` or `header`, then names and positions.",
+                    },
+                    "msg": {"type": "string", "description": "What is wrong with it."},
+                    "type": {"type": "string", "description": "Kind of error, such as `missing`."},
                 },
                 "required": ["loc", "msg", "type"],
             },
         },
+        "allowed": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "What the status of the run allows, if it does not allow this.",
+        },
+        "run_id": {"type": "string", "description": "Id of the run that is training the model, if one is."},
     },
     "required": ["type", "title", "status", "detail"],
 }
-_REFERENCE = {"schema": {"$ref": "#/components/schemas/Problem"}}
+_OPENAI_ERROR = {
+    "type": "object",
+    "title": "OpenAIError",
+    "description": "An error in OpenAI's form.",
+    "properties": {
+        "error": {
+            "type": "object",
+            "description": "The error.",
+            "properties": {
+                "message": {"type": "string", "description": "What is wrong, and what to do about it."},
+                "type": {"type": "string", "description": "Kind of error, such as `invalid_request_error`."},
+                "param": {
+                    "anyOf": [{"type": "string"}, {"type": "null"}],
+                    "description": "The parameter that is wrong; null if none is.",
+                },
+                "code": {
+                    "anyOf": [{"type": "string"}, {"type": "null"}],
+                    "description": "Code of the error, such as `model_not_found`; null if it has none.",
+                },
+            },
+            "required": ["message", "type", "param", "code"],
+        }
+    },
+    "required": ["error"],
+}
 _FASTAPIS_OWN = ("HTTPValidationError", "ValidationError")
 """FastAPI's own description of a response to an invalid request, which we do not use."""
 _IDEMPOTENCY_KEY = {
@@ -46,10 +101,20 @@ _IDEMPOTENCY_KEY = {
     "description": "Makes it safe to repeat the request: for 24 hours, the same key returns the first response",
     "schema": {"type": "string", "pattern": "^[!-~]{1,255}$"},
 }
+_FIRST_SENTENCE = re.compile(r"(.+?)\.(?:\s|$)", re.DOTALL)
+
+
+def operation_id(route: APIRoute) -> str:
+    """The name of the handler, which generated clients take for their methods."""
+    return route.name
 
 
 def install(app: FastAPI) -> None:
     """Make the application serve the completed file."""
+    app.summary = "Trains LLM agents by reinforcement learning, as a service that you run yourself."
+    app.description = _INTRODUCTION
+    app.license_info = {"name": "Apache-2.0", "identifier": "Apache-2.0"}
+    app.openapi_tags = [{"name": name, "description": text} for name, text in _TAGS.items()]
     plain = app.openapi
     app.openapi = lambda: described(plain())  # type: ignore[method-assign]
 
@@ -57,37 +122,67 @@ def install(app: FastAPI) -> None:
 def described(api: dict[str, Json]) -> dict[str, Json]:
     """Add what is missing, in place and only once."""
     schemas = api["components"]["schemas"]
-    schemas["Problem"] = _PROBLEM
+    schemas |= {"Problem": _PROBLEM, "OpenAIError": _OPENAI_ERROR}
     for name in _FASTAPIS_OWN:
         schemas.pop(name, None)
     for path, operations in api["paths"].items():
         for method, operation in operations.items():
-            for status in () if is_public(path) else _errors(path, method, operation):
-                operation["responses"][str(status)] = _response(status)
-            if method == "post" and _IDEMPOTENCY_KEY not in operation.setdefault("parameters", []):
-                operation["parameters"].append(_IDEMPOTENCY_KEY)
+            _describe(schemas, path, method, operation)
     return api
 
 
+def _describe(schemas: dict[str, Json], path: str, method: str, operation: dict[str, Json]) -> None:
+    if sentence := _FIRST_SENTENCE.match(operation.get("description", "")):
+        operation["summary"] = " ".join(sentence[1].split())
+    for response in operation["responses"].values():
+        _describe_response(schemas, response)
+    operation["responses"].pop("422", None)  # FastAPI's own
+    errors = _openai_errors if path.startswith(OPENAI) else _errors
+    reference = f"#/components/schemas/{'OpenAIError' if path.startswith(OPENAI) else 'Problem'}"
+    for status in () if is_public(path) else errors(path, method, operation):
+        operation["responses"][str(status)] = _response(status, reference)
+    if method == "post" and _IDEMPOTENCY_KEY not in operation.setdefault("parameters", []):
+        operation["parameters"].append(_IDEMPOTENCY_KEY)
+
+
+def _describe_response(schemas: dict[str, Json], response: dict[str, Json]) -> None:
+    """Describe a response by its schema, where FastAPI only says that it is successful."""
+    schema = response.get("content", {}).get("application/json", {}).get("schema", {})
+    said = schemas.get(schema.get("$ref", "").rpartition("/")[2], {}).get("description")
+    if response["description"] == "Successful Response" and said:
+        response["description"] = said
+
+
 def _errors(path: str, method: str, operation: dict[str, Json]) -> Iterator[int]:
-    """Error statuses that the operation can return."""
-    yield from (401, 403, 429, 503)
+    """Error statuses that an operation of our own API can return."""
+    yield from (401, 403, 422, 429, 503)  # 422: every operation refuses unknown query parameters
     if "{" in path or method == "post":  # an object in the path or the body does not exist
         yield 404
     if method != "get":
         yield 409
-    if method == "post" or "422" in operation["responses"]:
-        yield 422
     if "requestBody" in operation:
         yield from (400, 413, 415)
     if "ask" in operation.get("tags", ()):
         yield 502
 
 
-def _response(status: int) -> dict[str, Json]:
-    response: dict[str, Json] = {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: _REFERENCE}}
+def _openai_errors(path: str, method: str, operation: dict[str, Json]) -> Iterator[int]:
+    """Error statuses that an operation below `/v1` can return."""
+    yield from (401, 403, 429, 503)
+    if "{" in path or method == "post":
+        yield 404
+    if method != "get":
+        yield from (400, 409, 502, 504)
+    if "requestBody" in operation:
+        yield 413
+
+
+def _response(status: int, reference: str) -> dict[str, Json]:
+    media_type = "application/json" if reference.endswith("OpenAIError") else MEDIA_TYPE
+    content = {media_type: {"schema": {"$ref": reference}}}
+    response: dict[str, Json] = {"description": HTTPStatus(status).phrase, "content": content}
     if status in (429, 503):
         response["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds until a retry"}}
     if status == 401:
-        response["headers"] = {"WWW-Authenticate": {"schema": {"type": "string"}}}
+        response["headers"] = {"WWW-Authenticate": {"schema": {"type": "string"}, "description": "Always `Bearer`"}}
     return response

@@ -17,11 +17,12 @@ from app.errors import BadGateway, InvalidRequest, NotFound
 from app.model_registry.resolver import ModelResolver, of_run
 from app.runs.configuration import make_environment
 from app.runs.documents import UnknownDocument, resolve_references
-from app.schemas.ask import AskOut, AskRequest, InvokeParameters
+from app.schemas.ask import AskOut, AskRequest, InvokeOut, InvokeParameters
 from app.schemas.run_request import EnvironmentChoice
 from app.service import Service
 from app.worker.save_iteration import rollout_row
 from environment.base import Environment, Json, Reflective, Scenario
+from environment.email_search.environment import SYNTHETIC, inbox_with, is_synthetic
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from environment.trace import span, tracing
@@ -64,11 +65,24 @@ async def ask(service: Service, models: ModelResolver, request: AskRequest, call
     return answer
 
 
-async def invoke(service: Service, models: ModelResolver, parameters: InvokeParameters, caller: Caller) -> AskOut:
-    """Ask the newest trained agent of the default environment; the base model if nothing was trained yet."""
+async def invoke(service: Service, models: ModelResolver, parameters: InvokeParameters, caller: Caller) -> InvokeOut:
+    """Ask the newest trained agent of the default environment; the base model if nothing was trained yet.
+
+    A real address means the imported inbox that has email of it. If none has, the reply says so: whoever deploys this
+    agent in place of another one has not imported the email yet.
+    """
     newest = await service.queries.newest_trained(EnvironmentChoice().name, caller.project)
-    who = {"run_id": newest.id} if newest else {"model": service.settings.art_base_model}
-    return await ask(service, models, AskRequest.model_validate(parameters.model_dump() | who), caller)
+    asked = parameters.model_dump() | ({"run_id": newest.id} if newest else {"model": service.settings.art_base_model})
+    address = parameters.inbox_address
+    own = newest.stored_request.environment.config.get("inbox", SYNTHETIC) if newest else SYNTHETIC
+    if address and own == SYNTHETIC and not is_synthetic(address):
+        inbox = await asyncio.to_thread(inbox_with, service.settings.data_dir, address)
+        if inbox is None:
+            answer = f"No inbox here has email of {address}. Import it: learnloop inbox import NAME PATH"
+            return InvokeOut(question=parameters.question, answer=answer, source_ids=[], success=False)
+        asked["environment"] = {"name": EnvironmentChoice().name, "config": {"inbox": inbox}}
+    reply = await ask(service, models, AskRequest.model_validate(asked), caller)
+    return InvokeOut.model_validate(reply, from_attributes=True)
 
 
 async def _of_run(service: Service, models: ModelResolver, run_id: str, request: AskRequest, caller: Caller) -> _Agent:
@@ -131,6 +145,7 @@ async def _answer(service: Service, agent: _Agent, request: AskRequest) -> AskOu
         answer=answer["answer"],
         source_ids=answer["source_ids"],
         success=answer["success"],
+        note=answer.get("note"),
         email=answer.get("email"),
         trajectory_id=attempt.id,
         model=agent.endpoint.model,

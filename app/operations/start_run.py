@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -30,7 +30,7 @@ from app.schemas.run_request import LearnLoopRequest
 from app.settings import Settings
 from app.webhooks.endpoints import Endpoints, NewEndpoint
 from app.worker.judge_services import judge_model
-from environment.base import Environment, Synthetic
+from environment.base import Environment, Split, Synthetic
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from judges.base import JudgeServices
@@ -201,8 +201,8 @@ def _checked(
 ) -> tuple[dict[str, Any], list[NewDocument], list[str]]:
     """The request as it is stored, what is stored beside it, and why the run may learn nothing.
 
-    Builds what the run will build, restores `state` and draws one scenario, to report a bad choice now instead of
-    when the run starts.
+    Builds what the run will build, restores `state` and draws a scenario of each split, to report a bad choice now
+    instead of when the run needs it.
     """
     short = request.graph is not None and not request.environment.config
     config = ("body", "graph") if short else ("body", "environment", "config")
@@ -211,7 +211,8 @@ def _checked(
         made = make_environment(environment, settings.data_dir)
         try:
             begin_with(made, state)
-            made.scenarios("train", 1, given["seed"])
+            for split in get_args(Split):
+                made.scenarios(split, 1, given["seed"])
         finally:
             made.close()
         stored, new = documents.extract_documents(

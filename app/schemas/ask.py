@@ -2,7 +2,7 @@
 
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from app.schemas.base import Json, RequestBody, RequestPart, ResponseModel
 from app.schemas.run_request import EnvironmentChoice
@@ -15,22 +15,44 @@ class AskRequest(RequestBody):
     `sales_email` a prospect and a company, any other environment its own `input`.
     """
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "run_id": "01KAJ3M7F5T2V8Q9X0C4D6E8GA",
+                    "question": "On which day is the launch of Masibe?",
+                    "inbox_address": "test.0.1@inbox.example",
+                },
+                {
+                    "model": "learnloop/tiny",
+                    "environment": {"name": "sales_email"},
+                    "prospect": "Vijos Fivor",
+                    "company": "Movoze",
+                    "goal": "show a demo",
+                    "graph": "test.0.17",
+                },
+            ]
+        }
+    )
+
     run_id: str | None = Field(default=None, min_length=1, max_length=64)
-    """The run whose agent does the task. Give either this or `model`."""
+    """Id of the run whose agent does the task. Give either this or `model`."""
     model: str | None = Field(default=None, min_length=1, max_length=300)
-    """A base model, `PROJECT/NAME`, `PROJECT/NAME@STEP`, or a promoted name."""
+    """Name of the model that does the task: a base model, `PROJECT/NAME`, `PROJECT/NAME@STEP`, or a promoted name. Give
+    either this or `run_id`."""
     checkpoint: int | None = Field(default=None, ge=0, lt=2**31)
-    """Step of the checkpoint to use. Default: the best one of the run."""
+    """Step of the checkpoint to use. Default: the best one of the run, or the newest one of the model."""
     environment: EnvironmentChoice | None = None
-    """Default: that of the run."""
+    """The environment of the task. Default: that of the run; with `model`, `email_search`."""
     input: dict[str, Json] | None = None
     """The whole task in the environment's own form, instead of the fields below."""
     question: str | None = Field(default=None, min_length=1, max_length=10_000)
     """email_search: the question to answer."""
     inbox_address: str | None = Field(default=None, max_length=320)
-    """email_search: the address of the inbox to search."""
+    """email_search: the address of the inbox to search, such as `test.0.1@inbox.example` for a synthetic one. An
+    imported inbox is chosen by the environment, and needs no address."""
     query_date: str | None = Field(default=None, max_length=40)
-    """email_search: the date on which the question is asked."""
+    """email_search: the date on which the question is asked, as YYYY-MM-DD. Default: a date near the newest email."""
     prospect: str | None = Field(default=None, max_length=1_000)
     """sales_email: name of the person to write to."""
     company: str | None = Field(default=None, max_length=1_000)
@@ -38,11 +60,12 @@ class AskRequest(RequestBody):
     role: str | None = Field(default=None, max_length=1_000)
     """sales_email: job title of the prospect."""
     goal: str | None = Field(default=None, max_length=1_000)
-    """sales_email: what the email should achieve."""
+    """sales_email: what the email should achieve. Default: "book a call"."""
     start: str | list[str] | None = None
-    """sales_email: ids of the nodes to start from."""
+    """sales_email: id of the node to start from, or a list of up to 10. Default: the first Customer Job that leads to a
+    product."""
     graph: str | None = Field(default=None, max_length=200)
-    """sales_email: name of a synthetic graph, such as `test.0.17`."""
+    """sales_email: name of a synthetic graph, such as `test.0.17`. Not needed if the run has its own graph."""
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:
@@ -64,50 +87,74 @@ class InvokeParameters(RequestPart):
     """The question to answer."""
 
     question: str = Field(min_length=1, max_length=10_000)
+    """The question to answer."""
     inbox_address: str | None = Field(default=None, max_length=320)
-    """The address of the inbox to search."""
+    """The address of the inbox to search, such as `test.0.1@inbox.example` for a synthetic one."""
     query_date: str | None = Field(default=None, max_length=40)
-    """The date on which the question is asked."""
+    """The date on which the question is asked, as YYYY-MM-DD. Default: a date near the newest email."""
 
 
 class InvokeRequest(RequestBody):
     """A question in the form of a ZenML pipeline deployment."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "parameters": {
+                        "question": "On which day is the launch of Masibe?",
+                        "inbox_address": "test.0.1@inbox.example",
+                    }
+                }
+            ]
+        }
+    )
+
     parameters: InvokeParameters
+    """The question and its inbox."""
 
 
 class Email(ResponseModel):
     """An email that the agent wrote. It is plain text: escape it before showing it on a page."""
 
     subject: str
+    """Subject of the email."""
     body: str
+    """Body of the email, as plain text."""
     citations: list[str]
-    """Ids of the cited nodes."""
+    """Ids of the cited nodes of the graph."""
 
 
 class AskOut(ResponseModel):
     """The agent's answer."""
 
     question: str | None
-    """Null if the task was not a question."""
+    """The question that was asked. Null if the task was not a question."""
     answer: str | None
-    """The answer, or the body of the email."""
+    """The answer, or the body of the email. Null if the agent gave none."""
     source_ids: list[str]
     """Ids of the emails or nodes that the agent cites."""
     success: bool
     """Whether the agent gave an answer. There is no reference to say whether it is right."""
+    note: str | None = None
+    """What to know about the answer: why there is none, or that it has no source. Null if there is nothing to say."""
     email: Email | None = None
+    """The email, in environments that write emails and if the agent finished one; otherwise null."""
     trajectory_id: str
-    """The stored trajectory, at `GET /trajectories/{trajectory_id}`."""
+    """Id of the stored trajectory, for `GET /trajectories/{trajectory_id}`."""
     model: str
+    """Name of the model that answered."""
     step: int | None
+    """Step of the checkpoint that answered. Null for a base model, or for the newest checkpoint of a model."""
 
 
 class InvokeOut(ResponseModel):
     """The agent's answer."""
 
     question: str
+    """The question that was asked."""
     answer: str | None
+    """The answer. Null if the agent gave none. If no inbox has email of the address, it says so."""
     source_ids: list[str]
     """Ids of the emails that the agent cites."""
     success: bool

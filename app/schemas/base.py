@@ -1,15 +1,21 @@
 """What request and response bodies have in common. A field's docstring is its description in the OpenAPI file."""
 
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from app.db.json_text import flaw
 from app.domain.names import NAME_PATTERN
+from app.domain.unknown_name import unknown
 
 Json = Any
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Item = TypeVar("Item")
+_UNKNOWN_FIELD = "extra_forbidden"
+"""Pydantic's type of this error."""
+_EXPLAINED = 10
+"""Unknown fields of one object that are explained: a body can have a hundred thousand."""
 
 
 class ResponseModel(BaseModel):
@@ -17,9 +23,18 @@ class ResponseModel(BaseModel):
 
 
 class RequestPart(BaseModel):
-    """An object inside a request body. Unknown fields are refused."""
+    """An object inside a request body. Unknown fields are refused, with the name that was probably meant."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _suggests(cls, value: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return validate(value)
+        except ValidationError as error:
+            known = [field.alias or name for name, field in cls.model_fields.items()]
+            raise ValidationError.from_exception_data(error.title, _lines(error, known)) from None
 
 
 class RequestBody(RequestPart):
@@ -36,6 +51,22 @@ class RequestBody(RequestPart):
 class Page(ResponseModel, Generic[Item]):
     """One page of a list."""
 
+    # Page[Item] is a class of its own, which inherits no docstring.
+    model_config = ConfigDict(json_schema_extra={"description": "One page of a list."})
+
     items: list[Item]
+    """The items of this page."""
     next_cursor: str | None
     """Pass it as `cursor` to get the next page; null on the last page."""
+
+
+def _lines(error: ValidationError, known: list[str]) -> list[InitErrorDetails]:
+    """The same errors; those for the first unknown fields of this object have another message."""
+    lines, explained = [], 0
+    for each in error.errors(include_url=False):
+        kind, message, loc = each["type"], each["msg"], each["loc"]
+        if kind == _UNKNOWN_FIELD and len(loc) == 1 and explained < _EXPLAINED:
+            message = unknown("field", str(loc[0]), known)
+            explained += 1
+        lines.append(InitErrorDetails(type=PydanticCustomError(kind, message), loc=loc, input=each["input"]))
+    return lines

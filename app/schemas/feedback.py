@@ -4,7 +4,7 @@ import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AwareDatetime, BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AwareDatetime, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from app.schemas.base import RequestBody, ResponseModel
 
@@ -22,6 +22,7 @@ FeedbackType = Literal[
     "preferred",
 ]
 Source = Literal["api", "simulator"]
+_EVENT, _BATCH = "one event", "several events"
 _OPINIONS = {"thumbs_up", "thumbs_down", "preferred"}
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
 
@@ -45,15 +46,21 @@ class FeedbackEvent(RequestBody):
     event_id: str = Field(min_length=1, max_length=200)
     """The sender's id of the event. Sending the same event again has no effect."""
     type: FeedbackType
+    """An outcome of an email (sent, opened, replied, call_booked, opportunity, closed_won), or an opinion of it
+    (thumbs_up, thumbs_down, preferred)."""
     trajectory_id: str | None = Field(default=None, min_length=1, max_length=200)
+    """Id of the trajectory that the email is from. Give either this, or `run_id` and `iteration`."""
     run_id: str | None = Field(default=None, min_length=1, max_length=64)
+    """Id of the run whose sample email it is. Needs `iteration`."""
     iteration: int | None = Field(default=None, ge=0, lt=2**31)
+    """Iteration of the sample email; 0 is the baseline. Needs `run_id`."""
     over: str | None = Field(default=None, min_length=1, max_length=200)
-    """Trajectory of the other email, which was not preferred. Only for `preferred`."""
+    """Id of the trajectory of the other email, which was not preferred. Required for `preferred`, not
+    allowed for other types."""
     confidence: float = Field(default=1.0, gt=0, le=1)
-    """Weight of a thumb or a preference."""
+    """Weight of an opinion, above 0 and at most 1. Only allowed for opinions."""
     occurred_at: OccurredAt | None = None
-    """When it happened. Default: now."""
+    """When it happened, as RFC 3339 with a time zone; at most 5 minutes in the future. Default: now."""
 
     @model_validator(mode="after")
     def _names_one_email(self) -> Self:
@@ -76,6 +83,14 @@ class FeedbackEvent(RequestBody):
 class FeedbackRequest(FeedbackEvent):
     """One feedback event."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"event_id": "crm-4711", "type": "replied", "run_id": "01KAJ3M7F5T2V8Q9X0C4D6E8GA", "iteration": 1}
+            ]
+        }
+    )
+
     source: Source = "api"
     """`simulator` marks an invented event; figures that use it say so."""
 
@@ -83,16 +98,31 @@ class FeedbackRequest(FeedbackEvent):
 class FeedbackBatch(RequestBody):
     """Several feedback events. Valid ones are stored even if others are rejected."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "events": [
+                        {"event_id": "crm-1", "type": "sent", "trajectory_id": "01KAJ3M7F5T2V8Q9X0C4D6E8GB"},
+                        {"event_id": "crm-2", "type": "thumbs_up", "trajectory_id": "01KAJ3M7F5T2V8Q9X0C4D6E8GB"},
+                    ]
+                }
+            ]
+        }
+    )
+
     events: list[FeedbackEvent] = Field(min_length=1, max_length=MAX_EVENTS)
+    """The events, in any order."""
     source: Source = "api"
+    """`simulator` marks invented events; figures that use them say so."""
 
 
 def _form(body: Any) -> str:
-    return "batch" if isinstance(body, dict) and "events" in body else "event"
+    return _BATCH if isinstance(body, dict) and "events" in body else _EVENT
 
 
 FeedbackBody = Annotated[
-    Annotated[FeedbackRequest, Tag("event")] | Annotated[FeedbackBatch, Tag("batch")], Discriminator(_form)
+    Annotated[FeedbackRequest, Tag(_EVENT)] | Annotated[FeedbackBatch, Tag(_BATCH)], Discriminator(_form)
 ]
 
 
@@ -102,6 +132,7 @@ class RejectedEvent(ResponseModel):
     index: int
     """Position in the batch, from 0."""
     event_id: str
+    """The sender's id of the event."""
     detail: str
     """Why it was rejected."""
 
@@ -110,36 +141,47 @@ class FeedbackTaken(ResponseModel):
     """How many events were stored."""
 
     accepted: int
+    """Number of events stored now."""
     duplicates: int
-    """Events that were already stored, with the same content."""
+    """Number of events that were already stored, with the same content."""
     rejected: list[RejectedEvent]
+    """The events that were not stored, with the reason."""
     links: dict[str, str]
-    """By run id, where its feedback is listed."""
+    """Path where the feedback of a run is listed, by run id."""
 
 
 class FeedbackOut(ResponseModel):
     """One stored feedback event."""
 
     event_id: str
+    """The sender's id of the event."""
     type: FeedbackType
+    """The outcome or opinion."""
     trajectory_id: str
+    """Id of the trajectory that the email is from."""
     over: str | None
-    """Trajectory of the other email, of a preference."""
+    """Id of the trajectory of the other email, for a preference; otherwise null."""
     iteration: int | None
-    """Iteration of the trajectory."""
+    """Iteration of the trajectory; 0 is the baseline. Null if it belongs to none."""
     confidence: float
+    """Weight of the opinion, above 0 and at most 1."""
     source: Source
+    """`simulator` if the event was invented, otherwise `api`."""
     occurred_at: datetime
+    """When it happened, as the sender reported it."""
     received_at: datetime
+    """When the service received it."""
 
 
 class EmailFeedbackOut(ResponseModel):
     """All feedback on one email so far."""
 
     trajectory_id: str
+    """Id of the trajectory that the email is from."""
     kind: str
     """Kind of its trajectory: showcase (the sample email of an iteration), train, evaluation or ask."""
     iteration: int | None
+    """Iteration of its trajectory; 0 is the baseline. Null if it belongs to none."""
     online: float | None
     """Value in [0, 1] of its best outcome, from opened to closed_won; null if it is not known to have been sent."""
     wins: float

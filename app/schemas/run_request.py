@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, WithJsonSchema, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
 from app.domain.event_types import EventType
 from app.schemas.base import Json, Name, RequestBody, RequestPart
@@ -15,45 +15,52 @@ class EnvironmentChoice(RequestPart):
     """The environment that the agent acts in: its task, tools and reward."""
 
     name: Name = "email_search"
-    """One of `GET /environments`."""
+    """Name of the environment, one of `GET /environments`."""
     config: dict[str, Json] = Field(default_factory=dict)
-    """Settings of this environment."""
+    """Settings of this environment, such as `{"inbox": "mine"}` for `email_search` or `{"graph": [...]}` for
+    `sales_email`. Empty: its synthetic tasks."""
 
 
 class JudgeChoice(RequestPart):
     """The judge that scores the rollouts."""
 
     name: Name | None = None
-    """One of `GET /judges`. Default: the environment's own judge."""
+    """Name of the judge, one of `GET /judges`. Default: the environment's own judge."""
     config: dict[str, Json] = Field(default_factory=dict)
-    """Settings of this judge."""
+    """Settings of this judge, such as `{"passes": 4}` for `ruler`. Empty: its defaults."""
 
 
 class WeightedJudge(RequestPart):
     """One of several judges whose scores are averaged."""
 
     name: Name
-    """One of `GET /judges`."""
+    """Name of the judge, one of `GET /judges`."""
     config: dict[str, Json] = Field(default_factory=dict)
-    """Settings of this judge."""
+    """Settings of this judge. Empty: its defaults."""
     weight: float = Field(gt=0, le=1_000)
-    """Relative to the weights of the other judges."""
+    """Weight of this judge's score in the mean, relative to the weights of the others; they need not add up to 1."""
 
 
-UNION_TAGS = ("one judge", "several judges")
-"""Pydantic puts them into the location of an error, where they name no field."""
+_ONE, _SEVERAL = "one judge", "several judges"
 Judges = Annotated[
-    Annotated[JudgeChoice, Tag(UNION_TAGS[0])]
-    | Annotated[list[WeightedJudge], Field(min_length=2, max_length=8), Tag(UNION_TAGS[1])],
-    Discriminator(lambda value: UNION_TAGS[isinstance(value, list)]),
+    Annotated[JudgeChoice, Tag(_ONE)]
+    | Annotated[list[WeightedJudge], Field(min_length=2, max_length=8), Tag(_SEVERAL)],
+    Discriminator(lambda value: _SEVERAL if isinstance(value, list) else _ONE),
 ]
+
 GraphSource = Annotated[
     Json,
     WithJsonSchema(
         {
             "anyOf": [
                 {"type": "array", "items": {"type": "object"}},
-                {"type": "object", "properties": {"sha256": {"type": "string"}}, "required": ["sha256"]},
+                {
+                    "type": "object",
+                    "properties": {
+                        "sha256": {"type": "string", "description": "Hash of a graph stored by `POST /graphs`."}
+                    },
+                    "required": ["sha256"],
+                },
                 {"type": "null"},
             ]
         }
@@ -66,11 +73,12 @@ class ModelChoice(RequestPart):
     """The model to train. If the project already has a model of this name, training continues from it."""
 
     name: Name | None = None
-    """Default: chosen by the service."""
+    """Name of the model within its project. Default: ART_MODEL_NAME, or a new name made from the run id."""
     project: Name | None = None
-    """Default: the project of the API key, else that of the service."""
+    """Project that the model belongs to. Default: the project of the API key, else that of the service."""
     base_model: str | None = Field(default=None, min_length=1, max_length=300)
-    """A base model, or `PROJECT/NAME@STEP` for a checkpoint of the same project. Default: set by the service."""
+    """Where training starts: a base model such as `learnloop/tiny`, or `PROJECT/NAME@STEP` for a checkpoint of the same
+    project. Default: set by the service (ART_BASE_MODEL)."""
 
 
 WebhookUrl = Annotated[str, Field(min_length=1, max_length=2_000)]
@@ -81,7 +89,7 @@ class RunWebhook(RequestPart):
     """A webhook endpoint for this run only."""
 
     url: WebhookUrl
-    """http or https. The address is checked now and before every request."""
+    """Where to send the events: an http or https URL. Its address is checked now and before every request."""
     events: WebhookEvents = Field(default_factory=list)
     """Event types to send. Empty: all."""
 
@@ -96,18 +104,18 @@ class EvaluationChoice(RequestPart):
     test_scenarios: int = Field(default=_DEFAULTS.evaluation.test_scenarios, ge=1, le=1_000)
     """Number of test scenarios, evaluated at the start and at the end of the run."""
     samples: int = Field(default=_DEFAULTS.evaluation.samples, ge=1, le=32)
-    """Sampled rollouts per scenario."""
+    """Number of sampled rollouts per scenario."""
 
 
 class BudgetChoice(RequestPart):
     """Limits of a run; null means no limit. The run pauses before a call that could exceed one of them."""
 
     max_usd: float | None = Field(default=None, gt=0, le=1e9)
-    """US dollars for judge calls, as far as their price is known."""
+    """Limit in US dollars for judge calls, as far as their price is known. Null: no limit."""
     max_minutes: float | None = Field(default=None, gt=0, le=1e9)
-    """Minutes that a worker spends on the run."""
+    """Limit in minutes that workers spend on the run, not counting time in the queue or paused. Null: no limit."""
     max_tokens: int | None = Field(default=None, ge=1, le=10**15)
-    """Prompt and completion tokens of the agent and the judges."""
+    """Limit for the prompt and completion tokens of the agent and the judges together. Null: no limit."""
 
 
 class CheckpointsChoice(RequestPart):
@@ -115,11 +123,11 @@ class CheckpointsChoice(RequestPart):
     kept."""
 
     keep_best: int = Field(default=1, ge=1, le=10_000)
-    """Keep this many with the highest success on the validation scenarios."""
+    """Keep this many checkpoints with the highest success on the validation scenarios."""
     keep_last: int = Field(default=2, ge=1, le=10_000)
-    """Keep this many of the newest."""
+    """Keep this many of the newest checkpoints."""
     keep_every: int | None = Field(default=None, ge=1, le=10_000)
-    """Also keep each checkpoint whose step is a multiple of this number."""
+    """Also keep each checkpoint whose step is a multiple of this number. Null: no others."""
 
 
 class NoSignalChoice(RequestPart):
@@ -127,9 +135,9 @@ class NoSignalChoice(RequestPart):
     trained. In any case such an iteration has an event `iteration.no_signal` and is named in the run's `warnings`."""
 
     action: Literal["continue", "pause", "fail"] = "continue"
-    """continue: only warn. pause: pause the run. fail: end it as failed."""
+    """What to do then: `continue` only warns, `pause` pauses the run, `fail` ends it as failed."""
     after: int = Field(default=3, ge=1, le=10_000)
-    """After this many such iterations in a row."""
+    """Number of such iterations in a row after which it is done."""
 
 
 class LearnLoopRequest(RequestBody):
@@ -139,49 +147,94 @@ class LearnLoopRequest(RequestBody):
     `max_turns` there.
     """
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"environment": {"name": "email_search"}, "iterations": 14},
+                {
+                    "environment": {"name": "email_search"},
+                    "model": {"name": "mail-agent"},
+                    "iterations": 30,
+                    "seed": 1,
+                    "evaluation": {"every": 5, "scenarios": 32},
+                    "budget": {"max_minutes": 60},
+                    "checkpoints": {"keep_best": 1, "keep_last": 2},
+                },
+                {
+                    "graph": [
+                        {
+                            "id": "customer-job-close",
+                            "content": "Customer Job: The finance team closes the books in 9 days.",
+                            "edge": [{"target_id": "product-feature-match", "relationship": "solved by"}],
+                        },
+                        {
+                            "id": "product-feature-match",
+                            "content": "Product Feature: AutoMatch matches 95 percent of bank statements.",
+                            "edge": [],
+                        },
+                    ],
+                    "iterations": 2,
+                    "depth": 8,
+                },
+            ]
+        }
+    )
+
     graph: GraphSource = None
-    """Nodes of a knowledge graph, or `{"sha256"}` of one stored by `POST /graphs`."""
+    """Nodes of a knowledge graph, or `{"sha256"}` of one stored by `POST /graphs`. Default: none."""
     depth: int | None = Field(default=None, ge=1, le=100)
-    """Maximum turns per rollout, when `graph` is given."""
+    """Maximum number of turns per rollout, when `graph` is given. Default: that of `max_turns`."""
     environment: EnvironmentChoice = Field(default_factory=EnvironmentChoice)
+    """What the agent acts in: an environment and its settings. Default: `email_search` with synthetic inboxes."""
     judge: Judges | None = None
-    """One judge, or a list whose scores are combined as a weighted mean. Default: the environment's own judge."""
+    """One judge, or a list of 2 to 8 whose scores are combined as a weighted mean. Default: the environment's own
+    judge."""
     model: ModelChoice = Field(default_factory=ModelChoice)
+    """The model to train. Default: a new one, trained from the base model of the service."""
     backend: Name | None = None
-    """Where the model is trained; see `GET /backends`. Default: set by the service."""
+    """Where the model is trained; see `GET /backends`. Default: set by the service (LEARNLOOP_BACKEND)."""
     iterations: int = Field(default=_DEFAULTS.iterations, ge=1, le=10_000)
     """Number of training iterations, each of rollouts, judging and one training step."""
     groups_per_iteration: int = Field(default=_DEFAULTS.groups_per_iteration, ge=1, le=256)
-    """Scenarios per iteration."""
+    """Number of scenarios per iteration. The rollouts of one scenario are a group."""
     rollouts_per_group: int = Field(default=_DEFAULTS.rollouts_per_group, ge=2, le=256)
-    """Rollouts per scenario. At least 2: rewards are compared within a group."""
+    """Number of rollouts per scenario. At least 2, because rewards are compared within a group."""
     max_turns: int | None = Field(default=None, ge=1, le=100)
-    """Maximum turns per rollout. Default: set by the environment."""
+    """Maximum number of turns per rollout; a turn is one reply of the agent. Default: set by the environment, which is
+    8 for both included ones."""
     max_completion_tokens: int = Field(default=_DEFAULTS.max_completion_tokens, ge=1, le=32_768)
-    """Maximum tokens per turn of the agent."""
+    """Maximum number of tokens per turn of the agent."""
     learning_rate: float = Field(default=_DEFAULTS.learning_rate, gt=0, le=0.1)
+    """Learning rate of the optimizer after the warm-up. The default suits `learnloop/tiny`; a model with billions of
+    parameters needs about 0.00001."""
     warmup_iterations: int = Field(default=_DEFAULTS.warmup_iterations, ge=1, le=1_000)
-    """Iterations over which the learning rate rises linearly to its full value."""
+    """Number of iterations over which the learning rate rises linearly to its full value."""
     temperature: float = Field(default=_DEFAULTS.temperature, gt=0, le=2)
     """Sampling temperature of the training rollouts."""
     seed: int = Field(default=_DEFAULTS.seed, ge=0, lt=2**31)
-    """Seed of the scenario order and of sampling."""
+    """Seed of the scenario order and of sampling. With the embedded backend on a CPU, the same seed gives
+    the same run."""
     concurrency: int = Field(default=_DEFAULTS.concurrency, ge=1, le=1_024)
     """Maximum number of simultaneous rollouts."""
     evaluation: EvaluationChoice = Field(default_factory=EvaluationChoice)
+    """How often and on how many held-out scenarios the model is evaluated."""
     budget: BudgetChoice | None = None
+    """Limits for dollars, minutes and tokens. Default: no limits."""
     checkpoints: CheckpointsChoice | None = None
     """Which checkpoints to keep. Default: all."""
     on_no_signal: NoSignalChoice = Field(default_factory=NoSignalChoice)
+    """What to do if iterations train nothing, because no rewards differ. Default: only warn."""
     webhooks: list[RunWebhook] = Field(default_factory=list, max_length=10)
-    """Endpoints that receive the events of this run, from the first one on."""
+    """Endpoints that receive the events of this run, from the first one on. Default: none."""
 
 
 class ResumeRequest(RequestBody):
     """How to resume a paused run."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"budget": {"max_minutes": 120}}]})
+
     budget: BudgetChoice | None = None
-    """New limits. Omitted limits stay as they are; null removes a limit."""
+    """New limits. Limits that are not given stay as they are; null removes a limit."""
 
 
 class ForkRequest(LearnLoopRequest):
@@ -191,8 +244,10 @@ class ForkRequest(LearnLoopRequest):
     The new run trains a new model. Project, backend and environment name cannot be changed.
     """
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"checkpoint": 12, "iterations": 10, "seed": 1}]})
+
     checkpoint: int | None = Field(default=None, ge=0, lt=2**31)
-    """Step of the checkpoint to start from. Default: the best one."""
+    """Step of the checkpoint to start from. Default: the best checkpoint of the run."""
 
     @model_validator(mode="after")
     def _keeps_its_place(self) -> Self:

@@ -15,19 +15,24 @@ class Accepted(ResponseModel):
     """The request was accepted. Poll the run to see when it has taken effect."""
 
     run_id: str
+    """Id of the run."""
     status: RunStatus
+    """Status of the run now."""
     results_path: str
     """Path of the run's result documents."""
     links: dict[str, str]
+    """Paths of the run and of what belongs to it, by name."""
 
 
 class RunWebhookCreated(ResponseModel):
     """A webhook endpoint of the new run."""
 
     id: str
+    """Id of the endpoint."""
     url: str
+    """Where the events are sent."""
     secret: str
-    """Signs the messages. Shown only once."""
+    """Signs the messages (Standard Webhooks). Shown only once."""
 
 
 class LearnLoopAccepted(Accepted):
@@ -43,46 +48,58 @@ class ModelOut(ResponseModel):
     """The model that a run trains."""
 
     project: str
+    """Project that the model belongs to."""
     name: str
+    """Name of the model within its project."""
     base_model: str
+    """Base model, or checkpoint as `PROJECT/NAME@STEP`, from which the model was first trained."""
 
 
 class Progress(ResponseModel):
     """How far a run is."""
 
     iterations_done: int
+    """Number of completed training iterations."""
     iterations_total: int
+    """Number of training iterations that the run was asked for."""
     iteration: int | None
-    """The current iteration; 0 is the baseline evaluation."""
+    """The current iteration; 0 is the baseline evaluation. Null unless the run is being worked on."""
     phase: str | None
-    """The current phase of that iteration."""
+    """The current phase of that iteration: rollout, judge, train, reflect or evaluate."""
     done: int | None
-    """Units of work of the phase that are done."""
+    """Units of work of the phase that are done, such as rollouts."""
     total: int | None
     """Units of work in the phase."""
 
 
 class Rewards(ResponseModel):
-    """Statistics over the rollouts that have a reward."""
+    """Statistics over the rollouts that have a reward. All are null if none has one."""
 
     mean: float | None
+    """Mean reward."""
     median: float | None
+    """Median reward."""
     min: float | None
+    """Lowest reward."""
     max: float | None
+    """Highest reward."""
     count: int
+    """Number of rollouts with a reward."""
 
 
 class IterationFigures(ResponseModel):
     """One point of the learning curve."""
 
     iteration: int
+    """Number of the iteration, from 1; 0 is the baseline evaluation of the untrained model."""
     step: int
     """The policy step that the backend reported after the iteration."""
     rewards: Rewards
+    """Statistics of the rewards of the iteration's training rollouts."""
     success: float | None
-    """Share of the rollouts that succeeded."""
+    """Share of the rollouts that did their task, from 0 to 1; null if it is not known of any."""
     malformed: float | None
-    """Share of the rollouts that ended with a malformed tool call."""
+    """Share of the rollouts that ended with a malformed tool call, from 0 to 1; null if there were none."""
     no_signal: Literal["malformed", "constant_reward", "equal_rewards", "judge_silent", "rollouts_failed"] | None = None
     """Why the iteration trained nothing; null if it did. `malformed`: every rollout ended with a malformed reply.
     `constant_reward`: all rewards are equal. `equal_rewards`: those of each group are. `judge_silent`: the judge scored
@@ -95,12 +112,16 @@ class IterationOut(IterationFigures):
     best_step: int
     """Step of the best checkpoint so far."""
     failed_rollouts: int
+    """Number of rollouts that failed, for example by a timeout."""
     skipped_groups: dict[str, int]
-    """Groups that were not trained on, counted by reason."""
+    """Number of groups that were not trained on, by reason: `no_signal` (all rewards equal) or `unscored` (fewer
+    than two rewards)."""
     train_metrics: dict[str, float | None]
+    """Metrics of the training step, as the backend reports them."""
     timing: dict[str, float]
-    """Seconds per phase."""
+    """Seconds that each phase took, by phase."""
     finished_at: datetime
+    """When the iteration was saved."""
     email: ShowcaseEmail | None = None
     """The sample email written after this iteration, in environments that write emails."""
 
@@ -109,15 +130,21 @@ class EvaluationOut(ResponseModel):
     """Held-out evaluation of one checkpoint."""
 
     iteration: int
+    """Iteration after which it was made; 0 is the baseline."""
     split: Split
+    """`validation`, which picks the best checkpoint, or `test`, evaluated at the start and at the end only."""
     mode: Mode
+    """How tokens were picked: `sampled` at random, or `greedy`, always the most likely one."""
     step: int
+    """Step of the evaluated checkpoint."""
     scenarios: int
+    """Number of scenarios."""
     success: float
-    """Share of the rollouts that succeeded."""
+    """Share of the rollouts that did their task, from 0 to 1."""
     mean_reward: float
+    """Mean reward of the rollouts."""
     malformed: float
-    """Share of the rollouts that ended with a malformed tool call."""
+    """Share of the rollouts that ended with a malformed tool call, from 0 to 1."""
     turns: float
     """Mean number of turns per rollout."""
 
@@ -126,37 +153,53 @@ class BestCheckpoint(ResponseModel):
     """The checkpoint with the highest success on the validation scenarios."""
 
     step: int
+    """Step of the checkpoint."""
     success: float | None
-    """Success of sampled rollouts on the validation scenarios."""
+    """Share of the sampled rollouts on the validation scenarios that did their task, from 0 to 1."""
 
 
 class Tokens(ResponseModel):
     """Tokens of the agent."""
 
     prompt: int
+    """Number of prompt tokens."""
     completion: int
+    """Number of generated tokens."""
 
 
 class RunBrief(ResponseModel):
     """A run, as listed."""
 
     run_id: str
+    """Id of the run."""
     status: RunStatus
+    """Status of the run."""
     environment: str
+    """Name of the environment that the agent acts in."""
     judge: str
+    """Name of the judge that scores the rollouts."""
     backend: str
+    """Name of the backend that trains the model."""
     model: ModelOut
+    """The model that the run trains."""
     progress: Progress
+    """How far the run is."""
     best_checkpoint: BestCheckpoint | None
+    """The best checkpoint so far; null before the baseline evaluation."""
     rollouts: int
-    """Rollouts so far, evaluation included."""
+    """Number of rollouts so far, evaluation included."""
     tokens: Tokens
+    """Tokens of the agent so far."""
     error: str | None
-    """Why the run failed."""
+    """Why the run failed; null if it did not."""
     created_at: datetime
+    """When the run was accepted."""
     started_at: datetime | None
+    """When a worker first started it; null before."""
     finished_at: datetime | None
+    """When it ended; null before."""
     links: dict[str, str]
+    """Paths of the run and of what belongs to it, by name."""
 
 
 class Queue(ResponseModel):
@@ -172,7 +215,9 @@ class Parent(ResponseModel):
     """The run and checkpoint that a run was forked from."""
 
     run_id: str
+    """Id of the parent run."""
     step: int
+    """Step of the checkpoint that the run started from."""
 
 
 class RunOut(RunBrief):
@@ -181,11 +226,11 @@ class RunOut(RunBrief):
     warnings: list[str] = Field(default_factory=list)
     """Why the run learns nothing or may learn nothing: what was foreseen, and iterations without a training signal."""
     queue: Queue | None = None
-    """Set while the run is queued."""
+    """Position in the queue; set while the run is queued."""
     wait_reason: str | None = None
     """Why a paused run is paused, or what a running one is waiting for (the engine, a full disk)."""
     parent: Parent | None = None
-    """Set if the run was forked and its parent still exists."""
+    """What the run was forked from, if it was forked and its parent still exists."""
     attempts: int = 0
     """How many times workers have claimed the run since it last made progress."""
     reproducible: bool | None = None
@@ -194,15 +239,19 @@ class RunOut(RunBrief):
     reproducible_reason: str | None = None
     """Why it is or is not reproducible."""
     cancel_requested: bool
+    """Whether someone has asked to cancel the run."""
     request: dict[str, Json]
     """The request with all defaults filled in."""
     iterations: list[IterationFigures]
+    """The latest iterations, oldest first, up to 200. `GET /runs/{run_id}/iterations` lists all."""
     evaluations: list[EvaluationOut]
+    """The held-out evaluations: those of the baseline, and the latest ones."""
     summary: dict[str, Json] | None
     """Held-out figures before and after, once the run has completed."""
     webhooks: dict[str, int]
     """Number of webhook deliveries by state."""
     cost: RunCost = RunCost()
+    """What the run has used so far."""
     results_path: str = ""
     """Path of the run's result documents."""
     results_error: str | None = None
@@ -213,11 +262,17 @@ class CheckpointOut(ResponseModel):
     """A checkpoint of a run."""
 
     step: int
+    """Step of the checkpoint."""
     iteration: int
+    """Iteration that made it; 0 is the model that the run started from."""
     model: str | None
     """The backend's name for it: `PROJECT/NAME@STEP`, or a W&B artifact."""
     success: float | None
-    """Success of sampled rollouts on the validation scenarios."""
+    """Share of the sampled rollouts on the validation scenarios that did their task, from 0 to 1; null if it was not
+    evaluated."""
     is_best: bool
+    """Whether it is the best checkpoint of the run."""
     created_at: datetime
+    """When it was made."""
     deleted_at: datetime | None
+    """When its weights were deleted; null if they are there."""

@@ -14,39 +14,61 @@ class TrajectoryBrief(ResponseModel):
     """A trajectory, as listed: without messages, tools and explanations."""
 
     id: str
+    """Id of the trajectory."""
     run_id: str | None
+    """Id of the run that it belongs to. Null if a model was asked by name."""
     kind: Kind
+    """What the rollout was made for: training, a held-out evaluation, the sample email of an iteration (`showcase`), or
+    a task given to `POST /ask`."""
     iteration: int | None
+    """Iteration that it belongs to; 0 is the baseline. Null for `ask`."""
     split: Split
+    """Split of its scenario: `train`, or the held-out `validation` and `test`."""
     mode: Mode
+    """How tokens were picked: `sampled` at random, or `greedy`, always the most likely one."""
     model: str
+    """Name of the model that made the rollout."""
     step: int | None
+    """Step of the policy that made the rollout. Null if it is not known."""
     scenario_id: str
+    """Id of the scenario. The rollouts of one scenario in one iteration are a group."""
     scenario: dict[str, Json]
+    """The scenario: `task` is what the agent was given, `reference` what only judge and reward see."""
     outcome: dict[str, Json]
-    """What the rollout produced, such as an answer or an email."""
+    """What the rollout produced, such as an answer or an email, and what the environment observed."""
     score: float | None
     """The judge's score in [0, 1]; null if it gave none."""
     reward: float | None
-    """The number that training uses."""
+    """The number that training uses, computed by the environment; null without a score."""
     advantage: float | None
-    """The reward compared with the group's mean."""
+    """How far the reward is above or below the mean of its group, in standard deviations of the group; null if the
+    rollout was not trained on."""
     success: bool | None
+    """Whether the rollout did its task, by a check of the environment; null if that is not known."""
     error: str | None
+    """Why the rollout failed; null if it did not."""
     turns: int
+    """Number of turns: replies of the agent."""
     prompt_tokens: int
+    """Number of prompt tokens, summed over all turns."""
     completion_tokens: int
+    """Number of tokens that the agent generated."""
     seconds: float
+    """Duration of the rollout in seconds."""
     started_at: datetime
+    """When the rollout started."""
 
 
 class TrajectoryOut(TrajectoryBrief):
     """A trajectory with its messages, tools and the details of its score and reward."""
 
     messages: list[Json]
+    """All messages of the conversation, in the form of OpenAI's chat completions, with tool calls and their results."""
     tools: list[Json]
+    """The tools that the agent was offered, in OpenAI's form."""
     score_explanation: str | None
+    """Why the judge gave this score, or none."""
     score_parts: dict[str, float]
-    """The judges' scores that the score is made of."""
+    """The parts that the score is made of, by name."""
     reward_parts: dict[str, float]
-    """The terms that add up to the reward."""
+    """The terms that add up to the reward, by name."""

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from app.domain.delivery_state import DeliveryState
 from app.schemas.base import Name, RequestBody, ResponseModel
@@ -15,12 +15,18 @@ MAX_OVERLAP_HOURS = 72
 class EndpointRequest(RequestBody):
     """A webhook endpoint to create, for one run or for all runs of a project."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"url": "https://crm.example/hooks", "events": ["run.completed", "run.failed"]}]
+        }
+    )
+
     url: WebhookUrl
-    """http or https. The address is checked now and before every request."""
+    """Where to send the events: an http or https URL. Its address is checked now and before every request."""
     events: WebhookEvents = Field(default_factory=list)
     """Event types to send. Empty: all."""
     run_id: str | None = Field(default=None, min_length=1, max_length=64)
-    """Send the events of this run only."""
+    """Send the events of this run only. Default: those of all runs of the project."""
     project: Name | None = None
     """Send the events of this project. Default: the project of the API key, else that of the service."""
 
@@ -34,24 +40,35 @@ class EndpointRequest(RequestBody):
 class EndpointChange(RequestBody):
     """Changes to a webhook endpoint. Omitted fields stay as they are."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"events": ["run.completed"], "enabled": True}]})
+
     url: WebhookUrl | None = None
+    """New URL, http or https."""
     events: WebhookEvents | None = None
-    """Event types to send. Empty: all."""
+    """New list of event types to send. Empty: all."""
     enabled: bool | None = None
-    """While an endpoint is disabled, waiting deliveries are not sent and no new ones are queued."""
+    """Whether events are sent. While an endpoint is disabled, waiting deliveries are not sent and no new ones
+    are queued."""
 
 
 class RotateRequest(RequestBody):
     """How to rotate a secret."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"overlap_hours": 24}]})
+
     overlap_hours: float = Field(default=24, ge=0, le=MAX_OVERLAP_HOURS)
-    """For this long messages carry the signatures of both the new and the old secret."""
+    """For this many hours messages carry the signatures of both the new and the old secret."""
 
 
 class ReplayRequest(RequestBody):
     """Which events of a run to send again."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"run_id": "01KAJ3M7F5T2V8Q9X0C4D6E8GA", "after_seq": 12}]}
+    )
+
     run_id: str = Field(min_length=1, max_length=64)
+    """Id of the run whose events to send."""
     after_seq: int = Field(default=0, ge=0, lt=2**63)
     """Send the events whose `seq` is greater than this."""
 
@@ -60,11 +77,13 @@ class EndpointOut(ResponseModel):
     """A webhook endpoint."""
 
     id: str
+    """Id of the endpoint."""
     project: str | None
-    """Null for all projects, which is so for the endpoint of the setting FRONTEND_URL only."""
+    """Project whose events are sent. Null for all projects, which only the endpoint of the setting FRONTEND_URL has."""
     run_id: str | None
-    """Null for all runs of the project."""
+    """Id of the run whose events are sent. Null for all runs of the project."""
     url: str
+    """Where the events are sent."""
     events: list[str]
     """Event types that are sent. Empty: all."""
     signed: bool
@@ -72,9 +91,13 @@ class EndpointOut(ResponseModel):
     previous_secret_until: datetime | None
     """Until this time messages also carry a signature of the previous secret."""
     enabled: bool
+    """Whether events are sent."""
     disabled_at: datetime | None
+    """When it was disabled; null if it is enabled."""
     disabled_reason: str | None
+    """Why it was disabled; null if it is enabled."""
     created_at: datetime
+    """When it was created."""
 
 
 class EndpointCreated(EndpointOut):
@@ -88,51 +111,67 @@ class TestResult(ResponseModel):
     """The result of a test message."""
 
     delivered: bool
+    """Whether the receiver accepted the message."""
     status: int | None
-    """HTTP status of the response."""
+    """HTTP status of the receiver's response; null if there was none."""
     error: str | None
-    """Why it was not delivered."""
+    """Why it was not delivered; null if it was."""
     seconds: float
+    """Duration in seconds."""
 
 
 class DeliveryBrief(ResponseModel):
     """A message to a webhook endpoint. Its `id` is the `webhook-id` header of every attempt to send it."""
 
     id: str
+    """Id of the delivery, and of the message: the `webhook-id` header of every attempt."""
     endpoint_id: str | None
-    """Null if the endpoint was deleted."""
+    """Id of the endpoint. Null if the endpoint was deleted."""
     run_id: str
+    """Id of the run whose event it is."""
     event_seq: int | None
+    """Sequence number of the event within the run."""
     event_type: str | None
+    """Type of the event."""
     iteration: int | None
+    """Iteration that the event belongs to; null if it belongs to none."""
     url: str
+    """Where it is sent."""
     state: DeliveryState
-    """failed: all attempts failed; it is only sent again on request."""
+    """`pending`: waiting for its next attempt. `delivered`: the receiver accepted it. `failed`: all attempts failed,
+    and it is only sent again on request."""
     attempts: int
     """Number of attempts since it was last queued."""
     next_attempt_at: datetime
+    """When it is sent next, while it is pending."""
     last_error: str | None
+    """Why the last attempt failed; null if none did."""
     created_at: datetime
+    """When it was queued."""
     delivered_at: datetime | None
+    """When the receiver accepted it; null before."""
 
 
 class AttemptOut(ResponseModel):
     """One attempt to send a delivery."""
 
     number: int
+    """Number of the attempt, from 1."""
     started_at: datetime
+    """When it began."""
     seconds: float | None
-    """Null while the attempt is in progress, or if the service stopped during it."""
+    """Duration in seconds. Null while the attempt is in progress, or if the service stopped during it."""
     status: int | None
-    """HTTP status of the response."""
+    """HTTP status of the receiver's response; null if there was none."""
     error: str | None
+    """Why the attempt failed; null if it did not."""
 
 
 class DeliveryOut(DeliveryBrief):
     """A delivery with its body and all attempts to send it."""
 
     body: str
-    """The body, byte for byte as sent."""
+    """The body of the message, byte for byte as sent."""
     tries: list[AttemptOut]
     """All attempts, oldest first."""
 

@@ -6,6 +6,7 @@ imported one, `<data dir>/inboxes/<name>.sqlite`; its questions lie beside it in
 
 import re
 from collections.abc import Mapping
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from importlib.resources import files
@@ -18,6 +19,8 @@ from environment.email_search.reward import CORRECT_FROM, reward_parts
 from environment.email_search.tools import EmailEpisode
 
 NAME = "email_search"
+SYNTHETIC = "synthetic"
+"""The value of `inbox` for invented inboxes."""
 _RUBRIC = files("environment.email_search").joinpath("prompts/rubric.txt").read_text(encoding="utf-8").strip()
 DEFAULT_MAX_TURNS = 8
 _KEPT_WORLDS = 512
@@ -31,14 +34,19 @@ def inbox_path(data_dir: Path, name: str) -> Path:
     return data_dir / "inboxes" / f"{name}.sqlite"
 
 
+def questions_path(inbox: Path) -> Path:
+    """Where the questions about the inbox at that path lie."""
+    return inbox.with_suffix(".questions.jsonl")
+
+
 def build(config: Mapping[str, Json], data_dir: Path) -> Environment:
     """The environment of a request's config. Raises ValueError."""
     if unknown := set(config) - {"inbox"}:
         raise ValueError(f"email_search knows no config {', '.join(sorted(unknown))}; it has: inbox")
-    inbox = config.get("inbox", "synthetic")
+    inbox = config.get("inbox", SYNTHETIC)
     if not isinstance(inbox, str):
         raise ValueError(f"inbox must be a name, not {inbox!r}")
-    return SyntheticEmailSearch() if inbox == "synthetic" else ImportedEmailSearch(inbox, data_dir)
+    return SyntheticEmailSearch() if inbox == SYNTHETIC else ImportedEmailSearch(inbox, data_dir)
 
 
 class _EmailSearch:
@@ -61,6 +69,7 @@ class _EmailSearch:
             "answer": outcome["answer"],
             "source_ids": outcome["sources"],
             "success": outcome["finish"] == "answered",
+            "note": _note(outcome),
         }
 
 
@@ -110,15 +119,16 @@ class ImportedEmailSearch(_EmailSearch):
         self._path = path
 
     def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
-        return list(questions.draw(self._questions, split, count, seed, start))
+        return list(questions.draw(self.questions, split, count, seed, start))
 
     @cached_property
-    def _questions(self) -> list[Scenario]:
-        """Read once, so that a run keeps the questions that it began with."""
-        path = self._path.with_suffix(".questions.jsonl")
+    def questions(self) -> list[Scenario]:
+        """All questions about the inbox. Read once, so that a run keeps those that it began with. Raises ValueError."""
+        path = questions_path(self._path)
         if not path.is_file():
             raise ValueError(f"inbox {self._path.stem!r} has no questions to learn from; write them to {path.name}")
-        return questions.read_questions(path, f"{self._path.stem}@{synthetic.DOMAIN}", self._newest())
+        address = f"{self._path.stem}@{synthetic.DOMAIN}"
+        return questions.read_questions(path, address, self._newest(), self._inbox.id_of)
 
     def ask(self, task: Mapping[str, Json]) -> Scenario:
         """Any question about this inbox."""
@@ -141,6 +151,33 @@ class ImportedEmailSearch(_EmailSearch):
 
     def _newest(self) -> str:
         return (self._inbox.stats().last or datetime.now(UTC)).date().isoformat()
+
+
+def inbox_with(data_dir: Path, address: str) -> str | None:
+    """The name of the first imported inbox with email from or to this address; None if there is none."""
+    for path in sorted((data_dir / "inboxes").glob("*.sqlite")):
+        with suppress(InboxError), closing(Inbox(path)) as inbox:
+            if inbox.knows(address):
+                return path.stem
+    return None
+
+
+def is_synthetic(address: str) -> bool:
+    """Whether it is the address of a synthetic inbox."""
+    return synthetic.parse_address(address) is not None
+
+
+def _note(outcome: Outcome) -> str | None:
+    """Why there is no answer, or what to know about it."""
+    match outcome["finish"]:
+        case "answered":
+            return None if outcome["found"] else "No search found an email, so the answer has no source in the inbox."
+        case "gave_up":
+            return "The agent found no answer in the inbox."
+        case "out_of_turns":
+            return f"The agent gave no answer within {outcome['max_turns']} turns."
+        case _:
+            return f"The agent ended with a malformed tool call: {outcome['detail'] or 'it made none'}"
 
 
 def _synthetic_inbox(address: str) -> Inbox:

@@ -249,6 +249,20 @@ class Inbox:
         to, cc, bcc = (tuple(people[role]) for role in ("to", "cc", "bcc"))
         return Email(id, message_id, sender, to, _moment(sent_at), subject, body, cc, bcc)
 
+    def id_of(self, source: str) -> str | None:
+        """The id of the email with this id or Message-ID, or None if there is none."""
+        with self._connection() as connection:
+            row = connection.execute(
+                "SELECT id FROM email WHERE id = ?1 OR message_id = ?1 ORDER BY id = ?1 DESC", (_encodable(source),)
+            ).fetchone()
+        return None if row is None else str(row[0])
+
+    def knows(self, address: str) -> bool:
+        """Whether an email is from or to this address."""
+        with self._connection() as connection:
+            query = "SELECT 1 FROM address WHERE address = ? LIMIT 1"
+            return connection.execute(query, (_encodable(address).lower(),)).fetchone() is not None
+
     def stats(self) -> InboxStats:
         """Counts and the range of dates."""
         with self._connection() as connection:

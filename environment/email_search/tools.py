@@ -55,8 +55,9 @@ class EmailEpisode:
     """One attempt to answer a question from an inbox.
 
     Outcome keys: `finish` (answered, gave_up, out_of_turns, malformed or open), `answer`, `sources`,
-    `turns`, `max_turns`, `detail`; and, of the reference, `found_source` (it was among some hits),
-    `read_source`, `read_invalid` (an id that does not exist was asked for), `sources_correct`.
+    `turns`, `max_turns`, `detail`, `found` (how many emails its searches found); and, of the reference,
+    `found_source` (it was among some hits), `read_source`, `read_invalid` (an id that does not exist was
+    asked for), `sources_correct`.
     """
 
     tools = TOOLS
@@ -144,6 +145,7 @@ class EmailEpisode:
             "sources": self._sources,
             "turns": self._turns,
             "max_turns": self.max_turns,
+            "found": len(self._found),
             "found_source": bool(sources & self._found),
             "read_source": bool(sources & self._read),
             "read_invalid": self._read_invalid,

@@ -31,6 +31,7 @@ def test_every_error_is_described_as_a_problem(data_dir: Path) -> None:
             assert {"401", "403", "429", "503"} <= replies.keys(), (method, path)
             if method == "post":
                 assert "Idempotency-Key" in [each["name"] for each in operation["parameters"]]
+            kind = "application/json" if path.startswith("/v1/") else "application/problem+json"
             for status, reply in replies.items():
                 if int(status) >= 400:
-                    assert [*reply["content"]] == ["application/problem+json"], (method, path, status)
+                    assert [*reply["content"]] == [kind], (method, path, status)

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 
+from environment.email_search.inbox import Email, write_inbox
 from environment.email_search.synthetic import address_of
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.fakes.scripted_model import ScriptedModel, scripted_model
@@ -70,6 +71,33 @@ async def test_invoke_speaks_the_form_of_zenml_deployments(data_dir: Path, datab
             "success": True,
         }
         assert model.requests[0]["model"] == "learnloop/a@2"
+
+
+async def test_invoke_takes_a_real_address(data_dir: Path, database_url: str) -> None:
+    asked = {"question": "Where do we meet?", "inbox_address": "Jo@x.example", "query_date": "2001-05-15"}
+    async with _trained(data_dir, database_url) as (client, _, model):
+        unknown = (await client.post("/invoke", json={"parameters": asked})).raise_for_status().json()
+        assert (unknown["question"], unknown["source_ids"], unknown["success"]) == (asked["question"], [], False)
+        assert "No inbox here has email of Jo@x.example" in unknown["answer"]
+        assert model.requests == []
+        mail = Email("m1", "<1@x.example>", "Mara <mara@x.example>", ("jo@x.example",), None, "Venue", "It is Basel.")
+        write_inbox(data_dir / "inboxes" / "mine.sqlite", [mail])
+        answer = (await client.post("/invoke", json={"parameters": asked})).raise_for_status().json()
+        assert (answer["answer"], answer["success"]) == ("on Monday", True)
+        assert "Jo@x.example" in model.requests[0]["messages"][0]["content"]
+
+
+async def test_an_answer_without_a_source_says_so(data_dir: Path, database_url: str) -> None:
+    async with _trained(data_dir, database_url) as (client, run_id, _):
+        answer = (await client.post("/ask", json={"run_id": run_id, **QUESTION})).raise_for_status().json()
+        assert "No search found an email" in answer["note"]
+
+
+async def test_why_there_is_no_answer_is_said(data_dir: Path, database_url: str) -> None:
+    async with _trained(data_dir, database_url, arguments={"answer": "I don't know", "sources": []}) as made:
+        client, run_id, _ = made
+        answer = (await client.post("/ask", json={"run_id": run_id, **QUESTION})).raise_for_status().json()
+        assert (answer["success"], answer["note"]) == (False, "The agent found no answer in the inbox.")
 
 
 async def test_a_question_that_the_environment_cannot_take(data_dir: Path, database_url: str) -> None:

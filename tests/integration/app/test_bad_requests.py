@@ -1,5 +1,6 @@
 """Whatever is wrong with a request is told as a problem document, and nothing is saved of it."""
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+from environment.email_search.environment import questions_path
+from environment.email_search.inbox import Email, write_inbox
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
 
@@ -105,3 +108,56 @@ async def test_bad_questions(client: httpx.AsyncClient) -> None:
     _problem(await client.post("/ask", json={"question": "why?", "run_id": "01K"}), 404)
     _problem(await client.post("/invoke", json={"parameters": {}}), 422)
     _problem(await client.post("/invoke", json={"question": "why?"}), 422)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "loc", "msg"),
+    [
+        ("/learn-loop", {"iteratons": 3}, ["body", "iteratons"], "Unknown field. Did you mean iterations?"),
+        ("/learn-loop", {"model": {"basemodel": "x"}}, ["body", "model", "basemodel"], "Did you mean base_model?"),
+        ("/learn-loop", {"judge": {"nam": "x"}}, ["body", "judge", "nam"], "Did you mean name?"),
+        ("/learn-loop", {"budget": {"zzz": 1}}, ["body", "budget", "zzz"], "Known: max_usd, max_minutes, max_tokens."),
+        ("/learn-loop", {"two words": 1}, ["body", "two words"], "Unknown field. Known: graph, depth"),
+        ("/models/a/b/promote", {"step": 1, "az": "x"}, ["body", "az"], "Unknown field. Known: step, as."),
+        ("/feedback", {"type": "sent"}, ["body", "event_id"], "Field required"),
+        ("/feedback", {"events": [{"type": "sent"}]}, ["body", "events", 0, "event_id"], "Field required"),
+        ("/feedback", {"events": []}, ["body", "events"], "at least 1 item"),
+    ],
+)
+async def test_a_field_is_named_as_it_was_sent(
+    client: httpx.AsyncClient, path: str, body: dict[str, Any], loc: list[str | int], msg: str
+) -> None:
+    problem = _problem(await client.post(path, json=body), 422)
+    told = {tuple(error["loc"]): error["msg"] for error in problem["errors"]}
+    assert msg in told[tuple(loc)], told
+
+
+async def test_many_unknown_fields_are_refused_without_comparing_each(client: httpx.AsyncClient) -> None:
+    problem = _problem(await client.post("/ask", json={f"iteration{n}": 1 for n in range(30)}), 422)
+    explained = [error for error in problem["errors"] if error["msg"].startswith("Unknown field")]
+    assert len(explained) == 10
+
+
+async def test_unknown_query_parameters_are_refused(client: httpx.AsyncClient) -> None:
+    problem = _problem(await client.get("/runs?after=14&limt=3"), 422)
+    assert [error["loc"] for error in problem["errors"]] == [["query", "after"], ["query", "limt"]]
+    assert problem["errors"][0]["msg"] == "Unknown parameter. Known: status, cursor, limit."
+    assert problem["errors"][1]["msg"] == "Unknown parameter. Did you mean limit?"
+    assert "There are none here" in _problem(await client.get("/backends?all=1"), 422)["detail"]
+    assert _problem(await client.get("/runs/01K/events?after=14"), 404)  # known there
+    for path in ("/health/live?probe=1", "/health/ready?probe=1"):  # probes add what they like
+        assert (await client.get(path)).status_code == 200
+
+
+async def test_a_run_on_own_mail_needs_questions_for_each_split(client: httpx.AsyncClient, data_dir: Path) -> None:
+    mail = Email("m1", "<1@x.example>", "Mara <mara@x.example>", ("jo@x.example",), None, "Venue", "It is Basel.")
+    inbox = data_dir / "inboxes" / "mine.sqlite"
+    write_inbox(inbox, [mail])
+    question = {"question": "Where?", "answer": "Basel", "source_ids": ["m1"]}
+    questions_path(inbox).write_text(json.dumps(question))
+    body = {"environment": {"config": {"inbox": "mine"}}}
+    problem = _problem(await client.post("/learn-loop", json=body), 422)
+    assert problem["errors"][0]["loc"] == ["body", "environment", "config"]
+    assert "needs questions for train, validation and test" in problem["detail"]
+    questions_path(inbox).write_text(json.dumps({**question, "source_ids": ["<2@x.example>"]}))
+    assert "no email of the inbox has" in _problem(await client.post("/learn-loop", json=body), 422)["detail"]

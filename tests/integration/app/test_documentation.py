@@ -1,4 +1,4 @@
-"""The documentation page, which has to work without a network."""
+"""The front page, and the documentation page, which has to work without a network."""
 
 import re
 from pathlib import Path
@@ -9,10 +9,23 @@ from tests.integration.app.served import served, settings_for
 
 async def test_the_page_loads_nothing_from_elsewhere(data_dir: Path, database_url: str) -> None:
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
-        assert (await client.get("/")).headers["location"] == "/docs"
         page = await client.get("/docs")
         links = re.findall(r"""(?:src|href)=["']([^"']+)""", page.text)
         assert len(links) >= 2
         for link in links:
             assert link.startswith("/"), link
             assert (await client.get(link)).status_code == 200
+
+
+async def test_the_front_page_is_json_for_programs_and_html_for_people(data_dir: Path, database_url: str) -> None:
+    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
+        program = await client.get("/", headers={"accept": "application/json, text/plain, */*"})
+        assert program.json()["name"] == "Learnloop"
+        for path in program.json()["links"].values():
+            assert (await client.get(path)).status_code in (200, 503), path  # no engine here
+        for accept in ("text/html,application/xhtml+xml,application/json;q=0.9", "*/*"):
+            page = await client.get("/", headers={"accept": accept})
+            assert page.headers["content-type"].startswith("text/html")
+            assert page.headers["vary"] == "Accept"
+            for link in re.findall(r'href="([^"]+)"', page.text):
+                assert (await client.get(f"/{link}")).status_code == 200, link

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -25,3 +26,8 @@ def test_every_command_explains_itself(learnloop: Learnloop, command: str) -> No
 
 def test_an_unknown_command_is_a_usage_error(learnloop: Learnloop) -> None:
     assert learnloop("dance").exit_code == 2
+
+
+def test_the_version_is_printed(learnloop: Learnloop) -> None:
+    ran = learnloop("--version")
+    assert (ran.exit_code, ran.stdout) == (0, f"learnloop {version('learnloop')}\n")

@@ -27,6 +27,8 @@ def test_a_made_inbox_can_be_learned_from(learnloop: Learnloop, tmp_path: Path) 
     assert learnloop("inbox", "stats", "acme", "--data-dir", str(tmp_path), "--json").json["emails"] == made["emails"]
     environment = build({"inbox": "acme"}, tmp_path)
     (scenario,) = environment.scenarios("train", 1, seed=0)
+    assert environment.scenarios("validation", 1, seed=0)
+    assert environment.scenarios("test", 1, seed=0)
     environment.close()
     rows = [json.loads(line) for line in Path(made["questions_path"]).read_text().splitlines()]
     assert scenario.task["question"] in [row["question"] for row in rows]
@@ -73,3 +75,27 @@ def test_a_bad_setting_is_said(learnloop: Learnloop, monkeypatch: pytest.MonkeyP
     ran = learnloop("inbox", "stats", "a")
     assert ran.exit_code == 1
     assert "LEARNLOOP_PORT" in ran.stderr
+
+
+def test_the_sources_of_questions_are_checked(learnloop: Learnloop, tmp_path: Path) -> None:
+    (tmp_path / "a.eml").write_text(MAIL)
+    data = ("--data-dir", str(tmp_path / "data"))
+    assert learnloop("inbox", "import", "mine", str(tmp_path / "a.eml"), *data, "--json").json["questions"] is None
+    questions = tmp_path / "data" / "inboxes" / "mine.questions.jsonl"
+
+    def ask_of(*sources: str) -> None:
+        questions.write_text(json.dumps({"question": "Where?", "answer": "Basel", "source_ids": sources}))
+
+    ask_of("<1@x.example>")
+    assert sum(learnloop("inbox", "stats", "mine", *data, "--json").json["questions"].values()) == 1
+    assert (
+        "1 (1 train, 0 validation, 0 test)"
+        in learnloop("inbox", "import", "mine", str(tmp_path / "a.eml"), *data).stdout
+    )
+    ask_of("<1@x.example>", "<2@x.example>")
+    for arguments in (("stats", "mine"), ("import", "mine", str(tmp_path / "a.eml"))):
+        ran = learnloop("inbox", *arguments, *data)
+        assert ran.exit_code == 1
+        assert (
+            "mine.questions.jsonl line 1: no email of the inbox has the id or Message-ID '<2@x.example>'" in ran.stderr
+        )

@@ -59,7 +59,7 @@ def test_every_wrong_field_is_named(learnloop: Learnloop, service: ScriptedServi
     ran = learnloop("train", "--iterations", "0", "--set", "colour=red", "--url", service.url)
     assert ran.exit_code == 1
     assert "iterations: Input should be greater than or equal to 1" in ran.stderr
-    assert "colour: Extra inputs are not permitted" in ran.stderr
+    assert "colour: Unknown field. Known: graph, depth, environment" in ran.stderr
     assert service.posted == []
 
 

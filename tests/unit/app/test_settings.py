@@ -109,3 +109,19 @@ def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in secrets.items():
         monkeypatch.setenv(name, value)
     assert "canary" not in repr(load_settings()) + str(load_settings().model_dump())
+
+
+def test_a_misspelt_setting_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LEARNLOOP_POTR", "9000")
+    with pytest.raises(SettingsError, match=r"LEARNLOOP_POTR: Unknown setting\. Did you mean LEARNLOOP_PORT\?"):
+        load_settings()
+    monkeypatch.delenv("LEARNLOOP_POTR")
+    (tmp_path / ".env").write_text("LEARNLOOP_REQUIRE_KEY=always\n")
+    with pytest.raises(SettingsError, match="Did you mean LEARNLOOP_REQUIRE_KEYS"):
+        load_settings(_env_file=tmp_path / ".env")
+
+
+def test_a_variable_of_something_else_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LEARNLOOP_PUBLISHED_PORT", "LEARNLOOP_API_KEY", "LEARNLOOP_URL", "LEARNLOOP_MY_PLUGIN"):
+        monkeypatch.setenv(name, "1")
+    load_settings()

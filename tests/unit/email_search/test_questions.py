@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environment.base import Scenario
-from environment.email_search.questions import BadQuestion, draw, read_questions
+from environment.email_search.questions import ENOUGH, BadQuestion, draw, read_questions
 from environment.invented_names import split_of
 
 
@@ -21,7 +21,7 @@ def rows(count: int) -> list[dict[str, Any]]:
 
 def read(path: Path, *lines: Any) -> list[Scenario]:
     path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines), encoding="utf-8")
-    return read_questions(path, "me@inbox.example", "2026-03-14")
+    return read_questions(path, "me@inbox.example", "2026-03-14", lambda source: None if source == "gone" else source)
 
 
 def scenario(number: int) -> Scenario:
@@ -60,6 +60,7 @@ def test_more_questions_move_none_to_another_split(tmp_path: Path) -> None:
         ({**rows(1)[0], "answer": 3}, "'answer' must be a non-empty str"),
         ({**rows(1)[0], "source_ids": "m0"}, "'source_ids' must be a non-empty list"),
         ({**rows(1)[0], "source_ids": []}, "'source_ids' must be a non-empty list"),
+        ({**rows(1)[0], "source_ids": ["m0", "gone"]}, "no email of the inbox has the id or Message-ID 'gone'"),
         ({**rows(1)[0], "query_date": None}, "'query_date' must be a str"),
         ({**rows(1)[0], "inbox_address": 3}, "'inbox_address' must be a str"),
     ],
@@ -97,6 +98,15 @@ def test_each_pass_and_each_seed_has_an_order_of_its_own() -> None:
     assert len(set(orders)) == 9
 
 
-def test_a_split_without_a_question_is_said() -> None:
-    with pytest.raises(ValueError, match="no question falls into the split 'test'; add more than these 1"):
+def test_a_split_without_a_question_is_reported_with_what_is_needed() -> None:
+    needed = r"train, validation and test, and has 1 for train, 0 for validation, 0 for test; .* add more: 50"
+    with pytest.raises(ValueError, match=needed):
         list(draw([Scenario("q", "train", {})], "test", 1, 0, 0))
+
+
+def test_so_many_questions_are_nearly_always_enough() -> None:
+    empty = 0
+    for number in range(300):
+        splits = {split_of(f"{number}: What is number {n}?") for n in range(ENOUGH)}
+        empty += len(splits) < 3
+    assert empty / 300 < 0.03

@@ -73,6 +73,7 @@ async def test_the_way_to_a_right_answer(episode: EmailEpisode) -> None:
         "sources": ["kudo"],
         "turns": 3,
         "max_turns": 5,
+        "found": 1,
         "found_source": True,
         "read_source": True,
         "read_invalid": False,

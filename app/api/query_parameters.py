@@ -1,0 +1,35 @@
+"""Refuses query parameters that an operation does not have: a filter with a typo would otherwise filter nothing."""
+
+from collections.abc import Iterator
+
+from fastapi import Request
+from fastapi.dependencies.models import Dependant
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+
+from app.domain.unknown_name import unknown
+
+_EXPLAINED = 10
+
+
+async def known_only(request: Request) -> None:
+    """Dependency of every route of our own API. Raises RequestValidationError."""
+    if not request.scope["query_string"]:
+        return
+    route: APIRoute = request.scope["route"]
+    known = list(_names(route.dependant))
+    wrong = [name for name in dict.fromkeys(request.query_params) if name not in known]
+    if wrong:
+        raise RequestValidationError(
+            [
+                {"loc": ("query", name), "msg": unknown("parameter", name, known), "type": "extra_forbidden"}
+                for name in wrong[:_EXPLAINED]
+            ]
+        )
+
+
+def _names(dependant: Dependant) -> Iterator[str]:
+    """The query parameters of a handler and of its dependencies."""
+    yield from (field.alias for field in dependant.query_params)
+    for each in dependant.dependencies:
+        yield from _names(each)

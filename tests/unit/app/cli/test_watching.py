@@ -1,0 +1,56 @@
+"""What a run that works shows where the console is not a terminal."""
+
+from collections.abc import Sequence
+from io import StringIO
+from typing import Any
+
+from rich.console import Console
+
+from app.cli.watching import RunDisplay
+
+
+class _Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _run(iteration: int | None, phase: str, done: int, iterations: Sequence[Any] = ()) -> dict[str, Any]:
+    return {
+        "run_id": "R",
+        "status": "running",
+        "wait_reason": None,
+        "queue": None,
+        "progress": {"iteration": iteration, "iterations_total": 3, "phase": phase, "done": done, "total": 176},
+        "iterations": list(iterations),
+        "evaluations": [],
+    }
+
+
+def test_a_pipe_gets_a_line_when_work_begins_and_then_every_few_seconds() -> None:
+    clock, text = _Clock(), StringIO()
+    with RunDisplay(Console(file=text, width=100), clock) as display:
+        display.show(_run(None, "", 0))
+        assert text.getvalue() == ""
+        for now, done in ((1.0, 0), (2.0, 8), (4.0, 40), (6.5, 64), (7.0, 66)):
+            clock.now = now
+            display.show(_run(0, "evaluate", done))
+    assert [line.split() for line in text.getvalue().splitlines()] == [
+        ["baseline", "evaluating", "0/176", "1", "s"],
+        ["baseline", "evaluating", "64/176", "6", "s"],
+    ]
+
+
+def test_figures_take_the_place_of_progress() -> None:
+    clock, text = _Clock(), StringIO()
+    row = {"iteration": 1, "rewards": {"mean": 0.5}, "success": 0.5, "malformed": 0.0, "step": 1}
+    with RunDisplay(Console(file=text, width=100), clock) as display:
+        display.show(_run(1, "train", 3))
+        clock.now = 6.0
+        display.show(_run(2, "rollout", 0, [row]))
+        clock.now = 10.0
+        display.show(_run(2, "rollout", 9, [row]))
+    first, second = text.getvalue().splitlines()
+    assert "training" in first
+    assert second.startswith("iteration   1   reward")
