@@ -57,6 +57,8 @@ class ChatTokenizer:
                 raise ValueError(f"the tokenizer in {directory} has neither a chat template nor an end token")
             self._tokenizer.chat_template = CHAT_TEMPLATE.read_text()
         self.vocab_size: int = len(self._tokenizer)
+        self.longest_token = max(map(len, self._tokenizer.get_vocab()), default=1)
+        """In characters."""
         self.stop_ids: frozenset[int] = frozenset(self._find_stop_ids(directory))
         added = self._tokenizer.added_tokens_decoder
         stops = [re.escape(added[stop].content) for stop in sorted(self.stop_ids) if stop in added]

@@ -21,6 +21,13 @@ def _format(schema: dict[str, Any]) -> dict[str, Any]:
     return {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "strict": True, "schema": schema}}}
 
 
+def _nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "object"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
 UNIQUE = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
 SLOW = {"type": "integer", "multipleOf": 9_999_991}
 """Compiling it takes minutes."""
@@ -36,6 +43,23 @@ BAD_COMPLETIONS: list[tuple[dict[str, Any], int, str, str]] = [
     ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "invalid_value", "text"),
     ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, 400, "invalid_value", "function.name"),
     ({"messages": [{"role": "user", "content": "x" * 9000}]}, 400, "context_length_exceeded", "512"),
+    ({"messages": [{"role": "user", "content": "x" * 900_000}]}, 400, "context_length_exceeded", "900000 characters"),
+    ({"messages": [USER] * 513}, 400, "context_length_exceeded", "513 messages"),
+    ({"messages": [USER] * 100_000}, 400, "body_too_complex", "50000 values"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 100_000}]},
+        400,
+        "body_too_complex",
+        "",
+    ),
+    (
+        {"tools": [_tool(parameters={"properties": {str(number): {} for number in range(60_000)}})]},
+        400,
+        "body_too_complex",
+        "",
+    ),
+    ({"tools": [_tool(parameters=_nested(200))]}, 400, "body_too_complex", "levels deep"),
+    ({"messages": [{"role": "user", "content": "x" * (9 << 20)}]}, 413, "body_too_large", ""),
     ({"temperature": -1}, 400, "invalid_value", "temperature"),
     ({"temperature": "hot"}, 400, "invalid_value", "temperature"),
     ({"top_p": 0}, 400, "invalid_value", "top_p"),

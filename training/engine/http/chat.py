@@ -4,17 +4,17 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from training.engine.compute import Compute
 from training.engine.http.chat_request import ChatRequest
-from training.engine.http.errors import api_error
+from training.engine.http.errors import ApiError, api_error
 from training.engine.http.grammars import Grammars
 from training.engine.http.replies import (
     TOOL_CALL_END,
@@ -28,10 +28,14 @@ from training.engine.http.replies import (
 from training.engine.http.reply_grammar import reply_grammar
 from training.engine.http.sampled_turns import SampledTurns
 from training.engine.http.text_stream import TextStream
+from training.engine.registry.base_models import context_length
 from training.engine.registry.model_record import Target
 from training.engine.registry.registry import Registry
 from training.engine.sampling.requests import Sample, SampleRequest
 from training.engine.tokens import ChatTokenizer
+
+if TYPE_CHECKING:  # see Grammars
+    from training.engine.sampling.constraint import Grammar
 
 log = structlog.get_logger(__name__)
 
@@ -87,7 +91,7 @@ class Chat:
 
     async def complete(self, request: ChatRequest) -> dict[str, Json]:
         """A chat completion. Raises what `protocol.api_error` maps; cancelling it cancels its samples."""
-        prepared = await self._prepare(request)
+        prepared = await self._prepared(request)
         samples = await _all(
             [asyncio.create_task(self._compute.sample(prepared.target, each)) for each in prepared.samples]
         )
@@ -103,7 +107,7 @@ class Chat:
 
     async def chunks(self, request: ChatRequest) -> AsyncGenerator[dict[str, Json]]:
         """The chunks of a chat completion. Raises as `complete` does: before the first token here, later in between."""
-        prepared = await self._prepare(request)
+        prepared = await self._prepared(request)
         events: asyncio.Queue[_Event] = asyncio.Queue()
         tasks = [self._start(prepared, index, events) for index in range(len(prepared.samples))]
         try:
@@ -164,15 +168,23 @@ class Chat:
         self._turns.remember(prepared.conversation, made["message"], sample.ids, sample.logprobs)
         return made
 
-    async def _prepare(self, request: ChatRequest) -> _Prepared:
+    async def _prepared(self, request: ChatRequest) -> _Prepared:
+        """Ready to be sampled. What takes long is done beside the event loop: reading a tokenizer, rendering and
+        tokenizing the conversation, compiling a grammar."""
         target = self._registry.resolve(request.model)
-        tokenizer = self._tokenizer(target)
+        tokenizer = await asyncio.to_thread(self._tokenizer, target)
+        wanted = reply_grammar(request)
+        grammar = await self._grammars.compile(wanted, tokenizer) if wanted else None
+        return await asyncio.to_thread(self._prepare, request, target, tokenizer, grammar)
+
+    def _prepare(
+        self, request: ChatRequest, target: Target, tokenizer: ChatTokenizer, grammar: "Grammar | None"
+    ) -> _Prepared:
+        _check_length(request, target, tokenizer)
         tools = request.offered_tools
         scope = target.model.id if target.model else target.key
         exact, conversation = self._turns.find(scope, tools, request.messages)
         prompt = tuple(tokenizer.prompt(request.messages, tools, exact=exact))
-        wanted = reply_grammar(request)
-        grammar = await self._grammars.compile(wanted, tokenizer) if wanted else None
         # A grammar knows how many calls there can be, and a call's end from a text of its arguments that looks like it.
         stop = (*request.stop, TOOL_CALL_END) if request.only_one_call and not grammar else tuple(request.stop)
         samples = tuple(
@@ -246,6 +258,33 @@ class _StreamedChoice:
         self, delta: dict[str, Json], *, logprobs: Json = None, finish_reason: str | None = None
     ) -> dict[str, Json]:
         return {"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+
+
+def _check_length(request: ChatRequest, target: Target, tokenizer: ChatTokenizer) -> None:
+    """Raise ApiError for a conversation that cannot fit, before it is rendered: each message takes at least a token,
+    and no token has more characters than the longest one."""
+    context = context_length(target.base_directory)
+    if context is None:
+        return
+    characters = sum(map(_characters, request.messages))
+    most = context * tokenizer.longest_token
+    if len(request.messages) > context:
+        said = f"{len(request.messages)} messages"
+    elif characters > most:
+        said = f"{characters} characters, of which at most {most} fit"
+    else:
+        return
+    raise ApiError(
+        400,
+        f"the conversation has {said}; the model's context is {context} tokens",
+        code="context_length_exceeded",
+        param="messages",
+    )
+
+
+def _characters(message: Mapping[str, Json]) -> int:
+    calls = message.get("tool_calls") or []
+    return len(message["content"] or "") + sum(len(call["function"]["arguments"]) for call in calls)
 
 
 async def _all(tasks: Sequence[asyncio.Task[Sample]]) -> list[Sample]:

@@ -29,6 +29,9 @@ from training.engine.trainer.trajectories import BadTrajectory
 
 M = TypeVar("M", bound=BaseModel)
 
+MAX_DEPTH = 128
+"""Of a body whose values are counted: what walks through them is recursive."""
+
 
 class ApiError(Exception):
     """An error reply: HTTP status, and message, param and code of OpenAI's error object."""
@@ -89,8 +92,11 @@ def api_error(error: Exception) -> ApiError:
     return ApiError(500, "the engine failed on this request; its log says why", code="internal_error")
 
 
-async def read_body(request: Request, schema: type[M], max_bytes: int) -> M:
-    """The request's JSON body as `schema`. Raises ApiError: 413, or 400 with the field at fault as `param`."""
+async def read_body(request: Request, schema: type[M], max_bytes: int, *, max_values: int | None = None) -> M:
+    """The request's JSON body as `schema`. Raises ApiError: 413, or 400 with the field at fault as `param`.
+
+    `max_values` bounds the values in it, which take far longer to check than to send.
+    """
     raw = await _read_bytes(request, max_bytes)
     try:
         value = strict_json.loads(raw)
@@ -98,6 +104,8 @@ async def read_body(request: Request, schema: type[M], max_bytes: int) -> M:
         raise ApiError(400, f"the body is not JSON: {error}", code="bad_json") from None
     if not isinstance(value, dict):
         raise ApiError(400, "the body must be a JSON object", code="bad_json")
+    if max_values is not None:
+        _check_shape(value, max_values)
     try:
         return schema.model_validate(value)
     except ValidationError as error:
@@ -118,6 +126,21 @@ def invalid(error: ValidationError, names: Mapping[str, str] = MappingProxyType(
     place = ".".join([names.get(where[0], where[0]), *where[1:]]) if where else None
     message = fault["msg"].removeprefix("Value error, ")
     return ApiError(400, f"{place}: {message}" if place else message, code="invalid_value", param=place)
+
+
+def _check_shape(value: Any, most: int) -> None:
+    level, count, depth = [value], 0, 0
+    while level:
+        level = [
+            child
+            for each in level
+            if isinstance(each, dict | list)
+            for child in (each.values() if isinstance(each, dict) else each)
+        ]
+        count, depth = count + len(level), depth + 1
+        if count > most or depth > MAX_DEPTH:
+            why = f"holds more than {most} values" if count > most else f"is nested more than {MAX_DEPTH} levels deep"
+            raise ApiError(400, f"the body {why}", code="body_too_complex")
 
 
 async def _read_bytes(request: Request, max_bytes: int) -> bytes:

@@ -35,6 +35,10 @@ log = structlog.get_logger(__name__)
 
 MAX_BODY_BYTES = 256 << 20
 """A training job carries all trajectories of an iteration."""
+MAX_CHAT_BYTES = 8 << 20
+"""Of one conversation: a million tokens of text."""
+MAX_CHAT_VALUES = 50_000
+"""JSON values of one conversation: more than 10,000 messages. It is checked on the event loop, within some 50 ms."""
 
 
 def create_app(
@@ -56,6 +60,7 @@ def create_app(
     turns = SampledTurns()
     chat = Chat(registry, compute, engine.tokenizer, turns)
     responses = Responses(chat)
+    max_chat_bytes = min(max_body_bytes, MAX_CHAT_BYTES)
     data = TrainingData(data_dir, max_body_bytes, frozenset(host.lower() for host in training_data_hosts))
     training = TrainingApi(registry, compute, Jobs(compute), turns, data, max_body_bytes)
 
@@ -83,13 +88,13 @@ def create_app(
         raise UnknownModel(f"no model {name!r}")
 
     async def completions(request: Request) -> Response:
-        body = await read_body(request, ChatRequest, max_body_bytes)
+        body = await read_body(request, ChatRequest, max_chat_bytes, max_values=MAX_CHAT_VALUES)
         if body.stream:
             return _event_stream(await chat.stream(body))
         return await _unless_gone(request, asyncio.create_task(chat.complete(body)))
 
     async def create_response(request: Request) -> Response:
-        body = await read_body(request, ResponsesRequest, max_body_bytes)
+        body = await read_body(request, ResponsesRequest, max_chat_bytes, max_values=MAX_CHAT_VALUES)
         scope = request.headers.get("openai-project", "")
         if body.stream:
             return _event_stream(await responses.stream(body, scope))

@@ -3,6 +3,7 @@
 import json
 import struct
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from training.engine.registry.model_record import UnknownModel
@@ -37,6 +38,17 @@ class Bases:
             if any(resolved.is_relative_to(root) for root in self._allowed_roots):
                 return resolved
         raise UnknownModel(f"no base model {name!r}; there are {', '.join(self._named) or 'none'}")
+
+
+@lru_cache(64)
+def context_length(directory: Path) -> int | None:
+    """The most tokens that a base model or a whole checkpoint can attend to; None where its config does not say so."""
+    try:
+        config = json.loads((directory / "config.json").read_text())
+        length = {**config, **config.get("text_config", {})}.get("max_position_embeddings")
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+    return length if isinstance(length, int) else None
 
 
 def usual_tuning(directory: Path) -> Tuning:
