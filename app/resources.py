@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import structlog
-from sqlalchemy import URL
+from sqlalchemy import URL, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
@@ -17,9 +17,12 @@ from app.aio.pulse import Pulse
 from app.backends import Backends, Connect
 from app.db.reachable import connect_once
 from app.db.session import DatabaseUrlError, Sessions, make_engine, make_sessions, migrate, parse_url
+from app.db.tables import Run
 from app.errors import DATABASE_DOWN
+from app.processes.data_directory import DataDirectoryError
 from app.processes.engine import Engine, held_engine
 from app.processes.postgres import EmbeddedPostgres
+from app.processes.state_file import DamagedFile, read_line, write_line
 from app.results.folders import remove_leftovers
 from app.settings import Settings
 from app.tracing.tracer import Tracing, open_tracing
@@ -88,18 +91,41 @@ async def open_resources(
         stack.callback(warm_up.cancel)
         pulse = Pulse(partial(connect_once, database.url))
         await stack.enter_async_context(pulse.beating("database-pulse"))
-        yield Resources(settings, database, pulse, postgres, sessions, engine, _engine_name(settings), connect, tracing)
+        name = await _engine_name(settings, sessions)
+        yield Resources(settings, database, pulse, postgres, sessions, engine, name, connect, tracing)
 
 
-def _engine_name(settings: Settings) -> str:
+async def _engine_name(settings: Settings, sessions: Sessions) -> str:
     """A shared engine's name is its URL. Our own keeps the name it was given first, wherever its data directory is used
-    later: the directory holds its models."""
+    later: the directory holds its models. Raises DataDirectoryError."""
     if settings.engine_url is not None:
         return str(settings.engine_url)
-    file = settings.data_dir / "engine-name"
-    if not file.exists():
-        file.write_text(f"{socket.gethostname()}:{settings.data_dir}")
-    return file.read_text()
+    file, usual = settings.data_dir / "engine-name", f"{socket.gethostname()}:{settings.data_dir}"
+    try:
+        known = read_line(file, r"[^\x00-\x1f]+:/[^\x00-\x1f]+", "the name of an engine, HOST:DIRECTORY")
+    except DamagedFile as error:
+        known = await _recovered_name(settings, sessions, usual, error)
+        log.warning("the name of the engine was restored", error=str(error), name=known)
+        write_line(file, known)
+    if known is None:
+        write_line(file, usual)
+    return known or usual
+
+
+async def _recovered_name(settings: Settings, sessions: Sessions, usual: str, damage: DamagedFile) -> str:
+    """The name that our engine has in the runs that it was used for. Raises DataDirectoryError where there are several:
+    with a wrong one our runs would wait for an engine that does not exist."""
+    query = select(Run.engine).where(Run.engine.is_not(None), ~Run.engine.startswith("http")).distinct()
+    async with sessions() as session:
+        names = sorted(str(name) for name in (await session.execute(query)).scalars())
+    if not names or usual in names:
+        return usual
+    if settings.database_url is None and len(names) == 1:  # nobody else uses that database
+        return names[0]
+    raise DataDirectoryError(
+        f"{damage}. Write into it the name that the engine of this directory had before, one of: {', '.join(names)}; "
+        "or delete it, which makes this a new engine, without the models of earlier runs."
+    ) from damage
 
 
 def _database_name(settings: Settings) -> str:

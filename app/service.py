@@ -5,7 +5,7 @@ import os
 import secrets
 import socket
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from app.backends import Connect, usable
 from app.db.session import DatabaseUrlError
 from app.events.feed import EventFeed
 from app.processes.engine import Engine
+from app.processes.state_file import DamagedFile, read_line, write_line
 from app.resources import Resources, open_resources
 from app.results.files import ResultsFiles
 from app.runs.leases import Leases, Limits
@@ -144,6 +145,9 @@ async def _driving(resources: Resources, learn: LearnLoop) -> AsyncIterator[Runn
 
 async def _release_predecessor(leases: Leases, name_file: Path) -> None:
     """End the leases of the previous worker: it is dead, as we hold its data directory."""
-    with suppress(FileNotFoundError):
-        await leases.expire(name_file.read_text())
-    name_file.write_text(leases.worker)
+    try:
+        if (previous := read_line(name_file, r"\S+:\d+:[0-9a-f]{6}", "the name of a worker")) is not None:
+            await leases.expire(previous)
+    except DamagedFile as error:  # nothing is lost: its leases lapse
+        log.warning("runs of the previous worker are taken over when their leases lapse", error=str(error))
+    write_line(name_file, leases.worker)

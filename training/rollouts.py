@@ -31,6 +31,8 @@ _RETRIES = 2
 _RESTARTS = 6
 """Of a rollout whose endpoint restarted and lost what it remembered: all turns must come from one process."""
 _LONGEST_PAUSE_S = 15.0
+_GONE = (404, 410)
+"""There is no such model or checkpoint, or its files are lost."""
 
 log = structlog.get_logger(__name__)
 
@@ -141,7 +143,8 @@ def _kind(error: Exception) -> FailureKind:
 
     if isinstance(error, openai.APIConnectionError):
         return FailureKind.BACKEND_AWAY
-    return FailureKind.MODEL_NOT_FOUND if isinstance(error, openai.NotFoundError) else FailureKind.OTHER
+    gone = isinstance(error, openai.APIStatusError) and error.status_code in _GONE
+    return FailureKind.MODEL_NOT_FOUND if gone else FailureKind.OTHER
 
 
 async def _play(

@@ -162,7 +162,10 @@ def _missing(agent: _Agent, error: str | None) -> str:
     newest = agent.run.step if agent.run else None
     if agent.run is not None and agent.step is not None and newest is not None and agent.step > newest:
         return f"Run {agent.run.id} has no checkpoint {agent.step}; the newest one is {newest}."
-    return f"{agent.endpoint.model} gave no answer: {error}"
+    return (
+        f"The files of {agent.endpoint.model} are gone or damaged: {error}. Put back a copy of them, or ask another "
+        "checkpoint of the run or another model."
+    )
 
 
 async def _environment(sessions: Sessions, data_dir: Path, agent: _Agent) -> Environment:

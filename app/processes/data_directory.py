@@ -23,7 +23,7 @@ class DataDirectory:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.read(self._lock, 32).decode().strip() or "unknown"
+            holder = os.read(self._lock, 32).decode(errors="replace").strip() or "unknown"
             os.close(self._lock)
             raise DataDirectoryError(
                 f"{path} is in use by another service (process {holder}); stop it, or set LEARNLOOP_DATA_DIR"

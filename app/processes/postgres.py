@@ -122,7 +122,12 @@ class EmbeddedPostgres:
             _let_others_reach(self.pgdata)
         if not (self.pgdata / "PG_VERSION").exists():
             _make_cluster(binaries, self.pgdata, self._user)
-        version = (self.pgdata / "PG_VERSION").read_text().strip()
+        version = (self.pgdata / "PG_VERSION").read_text(errors="replace").strip()
+        if not version.isdecimal():
+            raise EmbeddedPostgresError(
+                f"{self.pgdata / 'PG_VERSION'} is damaged: it holds {version[:40]!r} instead of a version. If the "
+                f"directory was made by this version of learnloop, write {VERSION} into it"
+            )
         if version != VERSION:
             raise EmbeddedPostgresError(f"{self.pgdata} was created by Postgres {version}; this is Postgres {VERSION}")
         self._socket_dir = _socket_dir(self.pgdata, self._user)

@@ -50,7 +50,7 @@ def _belongs_to(runs: Path, database: str) -> bool:
     """Whether the folders are that database's; a directory without a mark is marked, and looked at the next time."""
     mark = runs / _DATABASE_FILE
     if mark.is_file():
-        return mark.read_text() == database
+        return mark.read_bytes() == database.encode()
     runs.mkdir(exist_ok=True)
     mark.write_text(database)
     return False

@@ -11,7 +11,8 @@ The server drives it from its compute thread; a script may use it directly:
 """
 
 import threading
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from training.engine.sampling.sampler import Sampler
 from training.engine.tokens import ChatTokenizer
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.grpo_step import Progress, grpo_step
-from training.engine.trainer.policy import Policy, load_checkpoint, load_policy
+from training.engine.trainer.policy import BadModelDirectory, Policy, load_checkpoint, load_policy
 from training.engine.trainer.sft import Example, SftOptions, sft_step, supervised_sequences
 from training.engine.trainer.trajectories import (
     BadTrajectory,
@@ -187,8 +188,20 @@ class Engine:
         if target.key in self._in_flight:
             self._in_flight[target.key] = self._in_flight.pop(target.key)
             return
-        model = load_checkpoint(target.directory, target.base_directory, target.tuning, self._device)
+        with self._lost_files_said(target):
+            model = load_checkpoint(target.directory, target.base_directory, target.tuning, self._device)
         self._add_weights(target, snapshot(model))
+
+    @contextmanager
+    def _lost_files_said(self, target: Target) -> Iterator[None]:
+        """Where weights cannot be loaded, see whether that is for their files, which may have been lost since they were
+        verified. Raises CorruptCheckpoint."""
+        try:
+            yield
+        except (BadModelDirectory, OSError):
+            if target.model is not None:
+                self.registry.recheck(target.model.id, target.step)
+            raise
 
     def _after_training(self, before: Target, after: Target, policy: Policy) -> None:
         """Have the trained weights sampled: on a GPU in place of those before, if nobody samples from these now."""
@@ -312,7 +325,8 @@ class Engine:
             while len(self._policies) >= self._max_policies:
                 self._policies.pop(next(iter(self._policies)))
             base = partial(self.registry.base_directory, target.model.base_model)
-            policy = load_policy(target.directory, base, target.tuning, self._device)
+            with self._lost_files_said(target):
+                policy = load_policy(target.directory, base, target.tuning, self._device)
         self._policies[target.model.id] = (target.step, policy)
         return policy
 

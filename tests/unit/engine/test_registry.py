@@ -1,6 +1,7 @@
 """The registry: names, creation, forks, and what is left after a crash."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,14 @@ import pytest
 from tests.fakes.tiny_model import make_tiny_model
 from training.engine.registry.base_models import parameter_count
 from training.engine.registry.checkpoints import CorruptCheckpoint
-from training.engine.registry.model_record import BadModelName, CheckpointInUse, ModelExists, ModelRecord, UnknownModel
+from training.engine.registry.model_record import (
+    BadModelName,
+    CheckpointInUse,
+    DamagedModel,
+    ModelExists,
+    ModelRecord,
+    UnknownModel,
+)
 from training.engine.registry.registry import Registry
 from training.engine.registry.tuning import Tuning
 
@@ -213,6 +221,37 @@ def test_unreadable_and_unfinished_models_do_not_stop_the_engine(
     assert [record.name for record in again.models()] == ["agent"]
     assert not unfinished.exists()
     assert bad.directory.exists()
+
+
+def test_a_model_whose_file_is_damaged_says_so_until_it_is_put_back(
+    registry: Registry, tmp_path: Path, base: Path
+) -> None:
+    record = _create(registry)
+    file = record.directory / "model.json"
+    whole = file.read_bytes()
+    for garbled in (b"\xff\x00", b"{}", b'{"id": 1, "tuning": {"target_modules": []}}'):
+        file.write_bytes(garbled)
+        again = _registry(tmp_path, base)
+        for name in ("mail/agent", "mail/agent@0"):
+            with pytest.raises(DamagedModel, match=r"mail/agent/model\.json cannot be read .* Put back a copy"):
+                again.resolve(name)
+        with pytest.raises(DamagedModel):
+            again.create(project="mail", name="agent", base_model="learnloop/tiny", return_existing=True)
+        with pytest.raises(UnknownModel):
+            again.resolve("../mail")
+    file.write_bytes(whole)
+    assert again.resolve("mail/agent").model == record
+
+
+def test_checkpoints_that_are_gone_are_lost(registry: Registry) -> None:
+    record = _create(registry)
+    _commit(registry, record)
+    shutil.rmtree(record.directory / "checkpoints")
+    for step in (1, 0):
+        with pytest.raises(CorruptCheckpoint):
+            registry.recheck(record.id, step)
+    with pytest.raises(UnknownModel, match="no whole checkpoint left"):
+        registry.resolve("mail/agent")
 
 
 def test_checkpoints_are_deleted_but_not_the_newest(registry: Registry) -> None:

@@ -13,7 +13,13 @@ from training.engine.compute import EngineStopped, ModelDeleted
 from training.engine.engine import StepConflict
 from training.engine.http.jobs import UnknownEvent, UnknownJob
 from training.engine.registry.checkpoints import CheckpointNotWritten, CorruptCheckpoint
-from training.engine.registry.model_record import BadModelName, CheckpointInUse, ModelExists, UnknownModel
+from training.engine.registry.model_record import (
+    BadModelName,
+    CheckpointInUse,
+    DamagedModel,
+    ModelExists,
+    UnknownModel,
+)
 from training.engine.sampling.requests import (
     ContextTooLong,
     GrammarFailed,
@@ -70,6 +76,7 @@ _STATUS: Mapping[type[Exception], tuple[int, str]] = {
     ContextTooLong: (400, "context_length_exceeded"),
     GrammarFailed: (400, "grammar_too_complex"),
     CorruptCheckpoint: (410, "torn_checkpoint"),
+    DamagedModel: (503, "model_damaged"),
     BadModelDirectory: (422, "bad_model"),
     CheckpointNotWritten: (507, "checkpoint_not_written"),
     OutOfMemory: (503, "out_of_memory"),

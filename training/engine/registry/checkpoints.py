@@ -10,6 +10,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -134,11 +135,13 @@ def scan(parent: Path) -> tuple[dict[int, Checkpoint], list[Path]]:
 
 
 def set_aside(directory: Path) -> Path:
-    """Rename a corrupt checkpoint so that it is not seen again, yet kept for a look at it."""
+    """Rename a corrupt checkpoint so that it is not seen again, yet kept for a look at it; its new place."""
     place = directory.with_name(f"{directory.name}.torn")
     if place.exists():
         place = directory.with_name(f"{directory.name}-{secrets.token_hex(4)}.torn")
-    return directory.rename(place)
+    with suppress(FileNotFoundError):  # all of it is gone
+        directory.rename(place)
+    return place
 
 
 def _read(directory: Path) -> Checkpoint:

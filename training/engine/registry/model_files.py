@@ -12,7 +12,7 @@ import structlog
 
 from training.engine.registry import checkpoints
 from training.engine.registry.checkpoints import MANIFEST_FILE, OPTIMIZER_FILE, Checkpoint, Manifest
-from training.engine.registry.model_record import ModelRecord, Target
+from training.engine.registry.model_record import DamagedModel, ModelRecord, Target
 from training.engine.registry.tuning import Tuning
 
 log = structlog.get_logger(__name__)
@@ -55,15 +55,25 @@ def make(record: ModelRecord, source: Target) -> dict[int, Checkpoint]:
 
 
 def load(root: Path) -> Iterator[tuple[ModelRecord, dict[int, Checkpoint]]]:
-    """All models below `root` with their checkpoints; what a killed process left unfinished is removed."""
+    """All models below `root` with their checkpoints, but for those whose file is damaged, which are logged; what a
+    killed process left unfinished is removed."""
     for path in sorted(root.glob(f"*/*/{_MODEL_FILE}")):
         if path.parent.name.startswith("."):
             shutil.rmtree(path.parent, ignore_errors=True)  # a creation or deletion that was cut short
-        elif record := _read(path):
-            found, corrupt = checkpoints.scan(path.parent / CHECKPOINTS)
-            for place in corrupt:
-                log.warning("corrupt checkpoint set aside", model=record.full_name, path=place.name)
-            yield record, found
+            continue
+        try:
+            yield read(path.parent)
+        except DamagedModel as error:
+            log.error("model left out", error=str(error))
+
+
+def read(directory: Path) -> tuple[ModelRecord, dict[int, Checkpoint]]:
+    """One model with its checkpoints. Raises DamagedModel."""
+    record = _read(directory / _MODEL_FILE)
+    found, corrupt = checkpoints.scan(directory / CHECKPOINTS)
+    for place in corrupt:
+        log.warning("corrupt checkpoint set aside", model=record.full_name, path=place.name)
+    return record, found
 
 
 def mark_deleted(record: ModelRecord) -> Path:
@@ -76,15 +86,17 @@ def copy_tokenizer(source: Path, target: Path) -> None:
     _copy(source, target, _TOKENIZER_FILES)
 
 
-def _read(path: Path) -> ModelRecord | None:
+def _read(path: Path) -> ModelRecord:
     try:
-        fields: dict[str, Any] = json.loads(path.read_text())
+        fields: dict[str, Any] = json.loads(path.read_bytes())
         targets = tuple(fields["tuning"].pop("target_modules"))
         tuning = Tuning(**fields.pop("tuning"), target_modules=targets)
         return ModelRecord(**fields, tuning=tuning, directory=path.parent)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        log.error("model skipped: its file cannot be read", path=str(path), error=str(error))
-        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedModel(
+            f"the file {path} cannot be read ({type(error).__name__}: {error}). Put back a copy of it; or move the "
+            f"directory {path.parent} away, which gives up the model"
+        ) from error
 
 
 def _copy(source: Path, target: Path, names: Iterable[str]) -> None:

@@ -18,6 +18,10 @@ class UnknownModel(Exception):
     """No model, checkpoint or base model of that name."""
 
 
+class DamagedModel(Exception):
+    """The file that describes a model cannot be read; its checkpoints may well be whole."""
+
+
 class ModelExists(Exception):
     """The name is taken by a model that was not asked for."""
 

@@ -87,6 +87,7 @@ class Registry:
             if not NAME.fullmatch(part):
                 raise BadModelName(f"{part!r} is no name: letters, digits and ._- after a first letter or digit")
         with self._lock:
+            self._put_back(project, name)
             if existing := self._named(project, name):
                 return self._existing(existing.record, base_model, return_existing)
             if f"{project}/{name}" in self._bases:
@@ -235,6 +236,8 @@ class Registry:
         if match is None:
             raise UnknownModel(f"no model {name!r}")
         entity, project, model, step = match.group("entity", "project", "name", "step")
+        if project is not None:
+            self._put_back(project, model)
         named = [
             entry
             for entry in self._entries.values()
@@ -257,6 +260,15 @@ class Registry:
     def _named(self, project: str, name: str) -> _Entry | None:
         matches = (e for e in self._entries.values() if (e.record.project, e.record.name) == (project, name))
         return next(matches, None)
+
+    def _put_back(self, project: str, name: str) -> None:
+        """Read a model that was left out because its file was damaged. Raises DamagedModel if it still is."""
+        if not (NAME.fullmatch(project) and NAME.fullmatch(name)):
+            return
+        directory = self._root / project / name
+        if self._named(project, name) is None and directory.is_dir():
+            record, found = model_files.read(directory)
+            self._entries[record.id] = _Entry(record, found)
 
     def _existing(self, record: ModelRecord, base_model: str, return_existing: bool) -> ModelRecord:
         if not return_existing:

@@ -1,0 +1,40 @@
+"""Files of one line in the data directory: written whole, and read with a look whether they are what we wrote."""
+
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from app.processes.data_directory import DataDirectoryError
+
+
+class DamagedFile(DataDirectoryError):
+    """A file does not hold what we write into it; the message names it."""
+
+
+def read_line(path: Path, pattern: str, expected: str) -> str | None:
+    """The line; None if there is no such file. Raises DamagedFile; `expected` says what should be in it."""
+    try:
+        found = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DamagedFile(f"{path} cannot be read: {error.strerror}") from error
+    text = found.decode(errors="replace").strip()
+    if not re.fullmatch(pattern, text) or "\ufffd" in text:
+        raise DamagedFile(f"{path} is damaged: it holds {found[:40]!r} instead of {expected}")
+    return text
+
+
+def write_line(path: Path, line: str) -> None:
+    """Whole or not at all, whatever dies meanwhile. Raises OSError."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

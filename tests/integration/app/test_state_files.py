@@ -1,0 +1,55 @@
+"""Damaged files in the data directory: which one, what is wrong, what to do; and going on where that loses nothing."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from app.db.session import Sessions
+from app.processes.data_directory import DataDirectoryError
+from app.resources import _engine_name
+from app.service import _release_predecessor
+from tests.integration.app.served import settings_for
+from tests.integration.app.test_leases import claimed, queued, sessions, status_of, worker
+
+__all__ = ["sessions"]
+
+GARBLED = (b"", b"\xff\xfe", b"garbled", b"host:1:abc\x00def", b"\x00" * 40)
+
+
+@pytest.mark.parametrize("garbled", GARBLED)
+async def test_without_the_workers_name_its_leases_lapse(sessions: Sessions, tmp_path: Path, garbled: bytes) -> None:
+    run_id = await queued(sessions)
+    dead, new = worker(sessions, "host:1:abcdef"), worker(sessions, "host:2:abcdef")
+    await claimed(dead)
+    (tmp_path / "worker").write_bytes(garbled)
+    await _release_predecessor(new, tmp_path / "worker")
+    assert (tmp_path / "worker").read_text() == new.worker
+    assert await new.claim() is None
+    (tmp_path / "worker").write_text(dead.worker)
+    await _release_predecessor(new, tmp_path / "worker")
+    await claimed(new)
+    assert await status_of(sessions, run_id) == "running"
+
+
+@pytest.mark.parametrize("garbled", GARBLED)
+async def test_the_engines_name_is_restored_where_it_is_known(
+    sessions: Sessions, tmp_path: Path, garbled: bytes
+) -> None:
+    own, shared = settings_for(tmp_path, None), settings_for(tmp_path, "postgresql://host/name")
+    file, usual = tmp_path / "engine-name", f"{socket.gethostname()}:{tmp_path}"
+    file.write_bytes(garbled)
+    assert await _engine_name(shared, sessions) == file.read_text() == usual
+    await queued(sessions, engine="before:/data")
+    await queued(sessions, engine="http://shared:8100")
+    assert await _engine_name(shared, sessions) == usual  # it is whole
+    file.write_bytes(garbled)
+    assert await _engine_name(own, sessions) == file.read_text() == "before:/data"
+    file.write_bytes(garbled)
+    with pytest.raises(DataDirectoryError) as error:
+        await _engine_name(shared, sessions)
+    assert str(error.value).startswith(f"{file} is damaged: it holds {garbled[:40]!r} instead of the name of an engine")
+    assert "one of: before:/data; or delete it" in str(error.value)
+    assert file.read_bytes() == garbled
+    await queued(sessions, engine=usual)
+    assert await _engine_name(shared, sessions) == file.read_text() == usual
