@@ -159,6 +159,7 @@ class JournaledLoop:
         journal: Journal,
         resume: Resume | None,
         budget: object,
+        now: object,
     ) -> AsyncGenerator[IterationResult, None]:
         assert isinstance(policy, StepsPolicy)
         name = policy.model.name

@@ -50,6 +50,7 @@ class PacedLoop:
         journal: Journal,
         resume: Resume | None,
         budget: RunBudget | None = None,
+        now: object = None,
     ) -> AsyncGenerator[IterationResult, None]:
         for iteration in range(resume.iteration if resume else 0, config.iterations + 1):
             for number in range(ROLLOUTS):

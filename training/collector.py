@@ -68,6 +68,8 @@ class RunContext:
     progress: Report
     budget: RunBudget
     estimates: Estimates
+    now: Callable[[], float]
+    """Dates the rollouts, in seconds since the epoch."""
 
     async def collector(self, iteration: int) -> "RolloutCollector":
         """The collector of that iteration."""
@@ -139,6 +141,7 @@ class RolloutCollector:
                 max_completion_tokens=run.config.max_completion_tokens,
                 timeout_s=run.config.rollout_timeout_s,
                 reservation=reservation,
+                now=run.now,
             )
             run.estimates.saw_rollout(finished)
         if chat.remembers and finished.failure is not None and finished.failure.kind is FailureKind.BACKEND_AWAY:

@@ -7,7 +7,7 @@ It owns no state that must survive and knows no HTTP and no database: the caller
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -54,6 +54,7 @@ async def learn_loop(
     journal: Journal | None = None,
     resume: Resume | None = None,
     budget: RunBudget | None = None,
+    now: Callable[[], float] = time.time,
 ) -> AsyncGenerator[IterationResult, None]:
     """Run the loop, yielding the baseline (iteration 0) and then each iteration as it is done.
 
@@ -62,12 +63,13 @@ async def learn_loop(
 
     The same config on a deterministic backend gives the same results. Raises what the backend raises when
     training fails. Rollouts and judges that fail are data, but where all do, RolloutsFailed or NothingScored is raised.
-    BudgetReached is raised where the next call does not fit `budget`; by default there is no limit.
+    BudgetReached is raised where the next call does not fit `budget`; by default there is no limit. `now` dates the
+    rollouts, in seconds since the epoch.
     """
     await asyncio.to_thread(import_art)
     journal, budget = journal or NoJournal(), budget or Unlimited()
     estimates = Estimates(config, environment, budget)
-    loop = _Loop(RunContext(config, environment, judge, journal, progress, budget, estimates), policy)
+    loop = _Loop(RunContext(config, environment, judge, journal, progress, budget, estimates, now), policy)
     if resume is None:
         with span("baseline", iteration=0):
             result = await loop.baseline()

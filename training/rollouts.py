@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from random import Random
@@ -82,14 +82,16 @@ async def rollout(
     max_completion_tokens: int = 256,
     timeout_s: float = 300.0,
     reservation: Reservation | None = None,
+    now: Callable[[], float] = time.time,
 ) -> Rollout:
-    """One rollout. Cancellation passes through; whatever else goes wrong on the way is the rollout's `failure`.
+    """One rollout. Cancellation passes through; whatever else goes wrong on the way is the rollout's `failure`. `now`
+    dates it, in seconds since the epoch.
 
     Raises what the environment raises if it cannot open the scenario or tell its outcome, and BudgetReached where the
     next request does not fit the reservation.
     """
     request = {"temperature": temperature, "max_tokens": max_completion_tokens}
-    started_at, clock = time.time(), time.monotonic()
+    started_at, clock = now(), time.monotonic()
     failure: Failure | None = None
     episode, trajectory = _open(environment, scenario, id, max_turns)
     with invoke_agent(

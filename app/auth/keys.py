@@ -5,7 +5,7 @@ import re
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from sqlalchemy import func, or_, select, update
 from ulid import ULID
@@ -64,7 +64,7 @@ class Keys:
             prefix=key[:_SHOWN],
             sha256=hash_of(key),
             scopes=sorted(set(scopes)),
-            expires_at=None if expires_days is None else datetime.now(UTC) + timedelta(days=expires_days),
+            expires_at=None if expires_days is None else func.now() + timedelta(days=expires_days),
         )
         async with self._sessions.begin() as session:
             session.add(row)
@@ -95,8 +95,9 @@ class Keys:
         return row
 
     async def by_hash(self, sha256: str) -> ApiKey | None:
-        """The key with that hash, unless it is revoked."""
-        query = select(ApiKey).where(ApiKey.sha256 == sha256, ApiKey.revoked_at.is_(None))
+        """The key with that hash, unless it is revoked or, by the database's clock, expired."""
+        holds = or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.now())
+        query = select(ApiKey).where(ApiKey.sha256 == sha256, ApiKey.revoked_at.is_(None), holds)
         async with self._sessions() as session:
             return (await session.execute(query)).scalar_one_or_none()
 

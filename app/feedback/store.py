@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Row, func, select, tuple_
@@ -40,7 +40,8 @@ async def take(
     """
     async with sessions.begin() as session:
         emails = await _Emails.of(session, events, sees)
-        rows = [_row(event, emails, source) for event in events]
+        now = (await session.execute(select(func.now()))).scalar_one()
+        rows = [_row(event, emails, source, now) for event in events]
         sound = [row for row in rows if not isinstance(row, ServiceError)]
         new = await _insert(session, sound)
         stored = await _stored(session, [_key(row) for row in sound if row["id"] not in new])
@@ -130,8 +131,7 @@ async def _known(session: AsyncSession, ids: Iterable[str], sees: Callable[[str 
     }
 
 
-def _row(event: FeedbackEvent, emails: _Emails, source: str) -> dict[str, Any] | ServiceError:
-    now = datetime.now(UTC)
+def _row(event: FeedbackEvent, emails: _Emails, source: str, now: datetime) -> dict[str, Any] | ServiceError:
     try:
         trajectory_id = emails.find(event)
         if event.over is not None:

@@ -66,7 +66,7 @@ class Checkpoints:
         return [
             {
                 "step": step,
-                "created_at": each.get("created") or (runs[step].created_at if step in runs else None),
+                "created_at": runs[step].created_at if step in runs else each.get("created"),
                 "metrics": each.get("metrics", {}),
                 "run_id": runs[step].run_id if step in runs else None,
                 "iteration": runs[step].iteration if step in runs else None,

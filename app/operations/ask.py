@@ -10,6 +10,7 @@ from ulid import ULID
 
 from app.auth.caller import Caller
 from app.auth.tenancy import RUN, require
+from app.db.clock import database_time
 from app.db.session import Sessions
 from app.db.tables import Checkpoint, Reflection, Run, Trajectory
 from app.domain.stored_request import Choice
@@ -120,6 +121,7 @@ async def _answer(service: Service, agent: _Agent, request: AskRequest) -> AskOu
         if agent.state is not None and isinstance(made, Reflective):
             made.restore(agent.state)
         scenario = _scenario(made, request)
+        clock = await database_time(service.sessions)
         async with open_chat(agent.endpoint) as chat:
             attempt = await rollout(
                 made,
@@ -131,6 +133,7 @@ async def _answer(service: Service, agent: _Agent, request: AskRequest) -> AskOu
                 temperature=0.0,
                 max_completion_tokens=_MAX_COMPLETION_TOKENS,
                 timeout_s=_TIMEOUT_S,
+                now=lambda: clock.now().timestamp(),
             )
         answer = made.answer(attempt.outcome)
     finally:

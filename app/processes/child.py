@@ -1,6 +1,6 @@
 """Children that do not outlive the service: own process group, killed by the kernel when their parent dies.
 
-A child is remembered in a file as (pid, start time), so that the next service can end what a kill -9 left behind
+A child is remembered in a file as (pid, start), so that the next service can end what a kill -9 left behind
 where the kernel has no parent-death signal, and never ends a stranger who got the same pid.
 """
 
@@ -82,7 +82,7 @@ def kill_group(process: asyncio.subprocess.Process) -> None:
 def remember(path: Path, pid: int) -> None:
     """Write down which process the child is. On a full disk nothing is: then only the kernel's signal ends it."""
     with suppress(psutil.NoSuchProcess, OSError):
-        path.write_text(json.dumps({"pid": pid, "started": psutil.Process(pid).create_time()}))
+        path.write_text(json.dumps({"pid": pid, "started": _started(pid)}))
 
 
 def read(path: Path) -> psutil.Process | None:
@@ -90,10 +90,20 @@ def read(path: Path) -> psutil.Process | None:
     try:
         known = json.loads(path.read_text())
         process = psutil.Process(known["pid"])
-        alive = process.create_time() == known["started"] and process.status() != psutil.STATUS_ZOMBIE
+        alive = _started(process.pid) == known["started"] and process.status() != psutil.STATUS_ZOMBIE
     except (OSError, ValueError, KeyError, TypeError, psutil.Error):
         return None
     return process if alive else None
+
+
+def _started(pid: int) -> str:
+    """When the process was started, by a clock that nobody sets: on Linux the boot and the ticks since then. The time
+    of day of its start would change with the wall clock. Raises OSError, psutil.Error."""
+    if sys.platform != "linux":
+        return str(psutil.Process(pid).create_time())
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # behind the name, which may have blanks
+    return f"{boot}:{fields[19]}"
 
 
 def end_leftover(path: Path, timeout_s: float = 10.0) -> bool:

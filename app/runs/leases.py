@@ -102,7 +102,7 @@ class Leases:
                 or_(Run.engine.is_(None), Run.engine == self._engine),
                 *self._within_limits(),
             )
-            .order_by(Run.id)
+            .order_by(Run.created_at, Run.id)
             .limit(1)
             .with_for_update(skip_locked=True)
         )

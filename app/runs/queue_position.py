@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, ScalarSelect, func, select
+from sqlalchemy import ColumnElement, ScalarSelect, func, select, tuple_
 
 from app.db.session import Sessions
 from app.db.tables import Run
@@ -24,7 +24,7 @@ async def queue_position(sessions: Sessions, run: Run, limits: Limits) -> QueueP
         return None
     running = Run.status == RunStatus.RUNNING
     counts = select(
-        _count(Run.status == RunStatus.QUEUED, Run.id < run.id),
+        _count(Run.status == RunStatus.QUEUED, tuple_(Run.created_at, Run.id) < (run.created_at, run.id)),
         _count(running, Run.model_project == run.model_project),
         _count(running, Run.backend == run.backend),
         _count(running),

@@ -116,7 +116,7 @@ class Dispatcher:
             log.error("webhook attempt was not recorded", exc_info=error)
 
     async def _deliver(self, claimed: ClaimedDelivery) -> None:
-        result = await self._sender.send(claimed.receiver, claimed.id, claimed.started_at, claimed.body)
+        result = await self._sender.send(claimed.receiver, claimed.id, claimed.clock, claimed.body)
         delay_s = retry_delay_s(claimed.attempts, result.retry_after_s, self._random, self._retry_delays_s)
         _log(claimed, result, delay_s)
         async with asyncio.timeout(self._visibility_timeout_s):  # after it any dispatcher may claim the delivery

@@ -9,6 +9,7 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
+from app.db.clock import database_time
 from app.db.session import Sessions
 from app.db.tables import Run, WebhookEndpoint
 from app.errors import Conflict, InvalidRequest, NotFound
@@ -124,11 +125,12 @@ class Endpoints:
         """Send a `webhook.test` message now, once, independently of queued deliveries."""
         async with self._sessions() as session:
             endpoint = await require(session, id)
-            now = (await session.execute(select(func.clock_timestamp()))).scalar_one()
+        clock = await database_time(self._sessions)
+        now = clock.now()
         body = body_text({"type": "webhook.test", "timestamp": rfc3339(now), "endpoint_id": id})
         sender = Sender(self._box, self._guard)
         try:
-            return await sender.send(Receiver.of(endpoint, now), str(ULID()), now, body)
+            return await sender.send(Receiver.of(endpoint, now), str(ULID()), clock, body)
         finally:
             await sender.close()
 

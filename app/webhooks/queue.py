@@ -10,6 +10,7 @@ from sqlalchemy import CTE, ColumnElement, Integer, cast, func, insert, literal,
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.db.clock import DatabaseTime
 from app.db.session import Sessions
 from app.db.tables import WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from app.domain.delivery_state import DeliveryState
@@ -32,7 +33,7 @@ class ClaimedDelivery:
     """Since it was last queued, including this one."""
     number: int
     """This attempt's number among all attempts ever made."""
-    started_at: datetime
+    clock: DatabaseTime
     receiver: Receiver
 
     @property
@@ -141,7 +142,7 @@ async def _begin(session: AsyncSession, rows: list[WebhookDelivery]) -> dict[str
 
 def _claimed(row: WebhookDelivery, endpoint: WebhookEndpoint | None, number: int, at: datetime) -> ClaimedDelivery:
     receiver = Receiver(None, row.url) if endpoint is None else Receiver.of(endpoint, at)
-    return ClaimedDelivery(row.id, row.run_id, row.body, row.attempts, number, at, receiver)
+    return ClaimedDelivery(row.id, row.run_id, row.body, row.attempts, number, DatabaseTime(at), receiver)
 
 
 async def record_attempt(

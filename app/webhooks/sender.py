@@ -11,6 +11,7 @@ from typing import Self
 import httpx
 import structlog
 
+from app.db.clock import DatabaseTime
 from app.db.tables import WebhookEndpoint
 from app.security.address_guard import AddressGuard, AddressRefused, GuardedTransport
 from app.security.secret_box import SecretBox, SecretUnreadable
@@ -68,13 +69,13 @@ class Sender:
         self._operators = _client(direct, timeout_s)
         self._users = _client(GuardedTransport(guard, direct), timeout_s)
 
-    async def send(self, receiver: Receiver, id: str, sent_at: datetime, body: str) -> SendResult:
-        """One attempt, signed as of `sent_at`. Whatever goes wrong is in the reply."""
+    async def send(self, receiver: Receiver, id: str, clock: DatabaseTime, body: str) -> SendResult:
+        """One attempt, signed as of the moment when it is sent. Whatever goes wrong is in the reply."""
         started = time.monotonic()
         status: int | None = None
         retry_after_s: float | None = None
         try:
-            async with asyncio.timeout(self._timeout_s), self._post(receiver, id, sent_at, body) as response:
+            async with asyncio.timeout(self._timeout_s), self._post(receiver, id, clock, body) as response:
                 status = response.status_code
                 if status in _WITH_RETRY_AFTER:
                     retry_after_s = parse_retry_after(response.headers.get("retry-after"), datetime.now(UTC))
@@ -91,10 +92,10 @@ class Sender:
         return SendResult(time.monotonic() - started, status, error, retry_after_s)
 
     @asynccontextmanager
-    async def _post(self, receiver: Receiver, id: str, sent_at: datetime, body: str) -> AsyncIterator[httpx.Response]:
+    async def _post(self, receiver: Receiver, id: str, clock: DatabaseTime, body: str) -> AsyncIterator[httpx.Response]:
         secrets = [self._box.open(secret, receiver.id or "") for secret in receiver.secrets]
         headers = {"content-type": "application/json", "user-agent": "learnloop"}
-        headers |= signed_headers(id, sent_at, body, secrets)
+        headers |= signed_headers(id, clock.now(), body, secrets)
         client = self._operators if receiver.id in (None, FRONTEND_ID) else self._users
         async with client.stream("POST", receiver.url, content=body.encode(), headers=headers) as response:
             yield response

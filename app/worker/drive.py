@@ -13,6 +13,7 @@ import structlog
 from app.aio.event_loops import run_in_thread, run_on_loop, shielded
 from app.aio.retry import retry_while_database_is_down
 from app.backends import Connect
+from app.db.clock import DatabaseTime, database_time
 from app.db.session import Sessions
 from app.db.tables import Run
 from app.domain.stored_request import Budget, StoredRequest
@@ -56,6 +57,7 @@ class LearnLoop(Protocol):
         journal: Journal,
         resume: Resume | None,
         budget: RunBudget,
+        now: Callable[[], float],
     ) -> AsyncGenerator[IterationResult, None]: ...
 
 
@@ -69,7 +71,7 @@ _SETTLE_S = 5.0
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Work:
     """What belongs to the driving of one run."""
 
@@ -81,6 +83,12 @@ class _Work:
     meter: Meter
     note: Callable[[Progress], None]
     waits: Callable[[str], None]
+    clock: DatabaseTime
+    """Asked for anew with each iteration: the monotonic clock stands still while a machine sleeps."""
+
+    def now(self) -> float:
+        """In seconds since the epoch, by the database's clock."""
+        return self.clock.now().timestamp()
 
 
 @dataclass(frozen=True)
@@ -114,7 +122,9 @@ class Driver:
         prior = await retry_while_database_is_down(lambda: ledger.prior_usage(self.sessions, run.id))
         request = run.stored_request
         meter = Meter(request.budget or Budget(), prior, self.clock)
-        work = _Work(run, request, lease, home, StoredJournal(self.sessions, lease, home, on_lost), meter, note, waits)
+        clock = await retry_while_database_is_down(lambda: database_time(self.sessions))
+        journal = StoredJournal(self.sessions, lease, home, on_lost)
+        work = _Work(run, request, lease, home, journal, meter, note, waits, clock)
         try:
             await run_in_thread(lambda: self._patiently(work), name=f"run-{run.id}")
         except LeaseLost:
@@ -201,6 +211,7 @@ class Driver:
                 journal=work.journal,
                 resume=resume,
                 budget=work.meter,
+                now=work.now,
             )
             await stack.enter_async_context(aclosing(results))
             async for result in results:
@@ -219,6 +230,7 @@ class Driver:
         used = ledger.entries_of(result, meter, seconds)
         rows = await asyncio.to_thread(iteration_rows, run, result, used)
         await retry_while_database_is_down(lambda: save_iteration(self.sessions, work.lease, rows))
+        work.clock = await retry_while_database_is_down(lambda: database_time(self.sessions))
         meter.settled(seconds, whole=True)
         cost, work.journal.cost = work.journal.cost, Cost()
         log.info(

@@ -141,6 +141,7 @@ class ScriptedLoop:
         journal: Journal,
         resume: Resume | None,
         budget: RunBudget | None = None,
+        now: object = None,
     ) -> AsyncGenerator[IterationResult, None]:
         try:
             for iteration in range(resume.iteration if resume else 0, config.iterations + 1):

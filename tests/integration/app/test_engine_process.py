@@ -133,11 +133,22 @@ async def test_a_leftover_of_a_killed_service_is_ended(data_dir: Path) -> None:
     await stranger.wait()
 
 
+async def test_a_leftover_is_known_also_when_the_wall_clock_was_set(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leftover = await asyncio.create_subprocess_exec("sleep", "600", start_new_session=True)
+    child_process.remember(data_dir / "process.json", leftover.pid)
+    real = psutil.Process.create_time
+    monkeypatch.setattr(psutil.Process, "create_time", lambda process: real(process) + 3600)
+    assert child_process.end_leftover(data_dir / "process.json") is True
+    await leftover.wait()
+
+
 async def test_a_reused_pid_is_spared(data_dir: Path) -> None:
     stranger = await asyncio.create_subprocess_exec("sleep", "600", start_new_session=True)
     child_process.remember(data_dir / "process.json", stranger.pid)
-    text = (data_dir / "process.json").read_text()
-    (data_dir / "process.json").write_text(text.replace('"started": 1', '"started": 2'))
+    known = json.loads((data_dir / "process.json").read_text())
+    (data_dir / "process.json").write_text(json.dumps(known | {"started": known["started"] + "1"}))
     assert child_process.end_leftover(data_dir / "process.json") is False
     stranger.kill()
     await stranger.wait()

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from app.db.clock import DatabaseTime
 from app.security.address_guard import AddressGuard
 from app.security.secret_box import SecretBox
 from app.security.webhook_signing import new_secret
@@ -31,7 +32,7 @@ async def _sent(url: str, id: str | None, timeout_s: float = 15.0) -> SendResult
     sender = Sender(box, AddressGuard(["127.0.0.1"]), timeout_s)
     secret = box.seal(new_secret(), id or "")
     try:
-        return await sender.send(Receiver(id, url, (secret,)), "01K", datetime.now(UTC), "{}")
+        return await sender.send(Receiver(id, url, (secret,)), "01K", DatabaseTime(datetime.now(UTC)), "{}")
     finally:
         await sender.close()
 
