@@ -424,6 +424,8 @@ class IdempotencyKey(Base):
     """Of the reply; None while the first request is under way."""
     body: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    lease_until: Mapped[datetime | None]
+    """Until then nobody else handles the request, which renews it. None: a minute from `created_at`."""
 
 
 class LedgerEntry(Base):

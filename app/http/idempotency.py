@@ -1,8 +1,9 @@
 """Idempotency-Key: repeating a POST with the same key returns the response to the first one.
 
-Before a request is handled, a row claims its key. The time of the claim fences it: if the request died, another one may
-take the claim over after a minute, and the first one can no longer complete it. Only successful responses are kept, for
-24 hours; after an error the key is free again, because nothing was created.
+Before a request is handled, a row claims its key by a lease, which is renewed as long as the request is handled. The
+time of the claim fences it: if the process died, another request may take the claim over when the lease has lapsed,
+and the first one can no longer complete it. Only successful responses are kept, for 24 hours; after an error the key
+is free again, because nothing was created.
 """
 
 import asyncio
@@ -31,8 +32,9 @@ from app.db.tables import IdempotencyKey
 from app.errors import DATABASE_DOWN, Conflict, InvalidRequest, ServiceError, StillRunning, problem_of
 
 KEPT = timedelta(hours=24)
-_LOST_AFTER = timedelta(seconds=60)
-"""A request without a response for this long died with its process."""
+_LEASE = timedelta(seconds=60)
+"""A request that has not said for this long that it is handled died with its process."""
+_RENEW_EVERY_S = 15.0
 _PURGE_EVERY_S = 600.0
 _SECRET_REPLIES = ("/keys", "/webhooks")
 """Below these paths a response can contain a secret, which must not be stored in the database."""
@@ -134,7 +136,8 @@ class Idempotency:
     async def _answer(self, sessions: Sessions, claim: Claim, scope: Scope, receive: Receive, send: Send) -> None:
         reply, reset = _Reply(), _claim.set(claim)
         try:
-            await self._app(scope, receive, partial(reply.take, send))
+            async with every(_RENEW_EVERY_S, partial(_renew, sessions, claim), "renew the lease of an Idempotency-Key"):
+                await self._app(scope, receive, partial(reply.take, send))
         finally:
             _claim.reset(reset)
             await _settle(sessions, claim, reply)
@@ -179,13 +182,21 @@ async def _claimed(sessions: Sessions, scope: Scope, key: str, request: str) -> 
 def _claiming(project: str, key: str, request: str) -> Any:
     """Insert the row of the key, or take over an expired one; returns its time on success."""
     row, now = IdempotencyKey, func.clock_timestamp()
-    new = insert(row).values(project=project, key=key, request_sha256=request, created_at=now)
-    lost = and_(row.status.is_(None), row.request_sha256 == request, row.created_at < now - _LOST_AFTER)
+    claim = {"request_sha256": request, "created_at": now, "lease_until": now + _LEASE}
+    new = insert(row).values(project=project, key=key, **claim)
+    lapsed = func.coalesce(row.lease_until, row.created_at + _LEASE) < now
+    lost = and_(row.status.is_(None), row.request_sha256 == request, lapsed)
     return new.on_conflict_do_update(
         index_elements=[row.project, row.key],
-        set_={"request_sha256": request, "status": None, "body": None, "created_at": now},
+        set_={**claim, "status": None, "body": None},
         where=or_(row.created_at < now - KEPT, lost),
     ).returning(row.created_at)
+
+
+async def _renew(sessions: Sessions, claim: Claim) -> None:
+    renewed = update(IdempotencyKey).where(claim.held(), IdempotencyKey.status.is_(None))
+    async with sessions.begin() as session:
+        await session.execute(renewed.values(lease_until=func.clock_timestamp() + _LEASE))
 
 
 async def _settle(sessions: Sessions, claim: Claim, reply: _Reply) -> None:

@@ -15,6 +15,7 @@ from app.auth.scopes import Scope
 from app.db.tables import IdempotencyKey, Run
 from app.http import idempotency
 from app.runs.store import RunStore
+from tests.conditions import answered
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.emails import email, make_run, make_trajectory
 from tests.integration.app.keyed import OPERATOR_KEY, Keyed, bearer, keyed
@@ -42,7 +43,8 @@ async def _runs(service: Keyed) -> int:
 
 async def _age(service: Keyed, by: timedelta, **values: Any) -> None:
     async with service.sessions.begin() as session:
-        older = update(IdempotencyKey).values(created_at=IdempotencyKey.created_at - by, **values)
+        times = {name: getattr(IdempotencyKey, name) - by for name in ("created_at", "lease_until")}
+        older = update(IdempotencyKey).values(**times, **values)
         await session.execute(older)
 
 
@@ -171,6 +173,50 @@ async def test_a_claim_that_was_taken_over_makes_nothing(service: Keyed, monkeyp
     assert await _runs(service) == 1
     third = await service.client.post("/learn-loop", headers=headers, json={"iterations": 1})
     assert third.text == second.text
+
+
+async def test_a_request_that_takes_long_is_not_handled_twice(service: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It renews its lease, so that no repetition takes the key over while it is handled."""
+    monkeypatch.setattr(idempotency, "_RENEW_EVERY_S", 0.05)
+    create, begun, go_on = RunStore.create, asyncio.Event(), asyncio.Event()
+
+    async def create_slowly(*args: Any, **more: Any) -> None:
+        assert not begun.is_set(), "it is handled twice"
+        begun.set()
+        await go_on.wait()
+        await create(*args, **more)
+
+    monkeypatch.setattr(RunStore, "create", create_slowly)
+    headers = await service.headers() | {"idempotency-key": "one"}
+    first = asyncio.create_task(service.client.post("/learn-loop", headers=headers, json={"iterations": 1}))
+    await begun.wait()
+    async with service.sessions.begin() as session:
+        lapsed = IdempotencyKey.lease_until - timedelta(seconds=61)
+        await session.execute(update(IdempotencyKey).values(lease_until=lapsed))
+
+    async def holds() -> bool:
+        async with service.sessions() as session:
+            lease = select(IdempotencyKey.lease_until > func.clock_timestamp())
+            return bool((await session.execute(lease)).scalar_one())
+
+    await answered(holds, bool)
+    again = await service.client.post("/learn-loop", headers=headers, json={"iterations": 1})
+    assert "still being handled" in _problem(again, 409)
+    go_on.set()
+    assert (await first).status_code == 202
+    assert await _runs(service) == 1
+
+
+async def test_a_claim_of_an_older_version_lapses_a_minute_after_it_was_made(service: Keyed) -> None:
+    headers = await service.headers() | {"idempotency-key": "one"}
+    await service.client.post("/learn-loop", headers=headers, json={"iterations": 1})
+    await _age(service, timedelta(seconds=50), status=None, body=None)
+    async with service.sessions.begin() as session:
+        await session.execute(update(IdempotencyKey).values(lease_until=None))
+    waits = await service.client.post("/learn-loop", headers=headers, json={"iterations": 1})
+    assert "still being handled" in _problem(waits, 409)
+    await _age(service, timedelta(seconds=11))
+    assert (await service.client.post("/learn-loop", headers=headers, json={"iterations": 1})).status_code == 202
 
 
 async def test_errors_are_not_kept(service: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
