@@ -24,6 +24,7 @@ _ONCE = "tests/integration/training/test_train_once.py"
 _PHASES = "tests/integration/app/test_phases.py"
 _INTERRUPTIONS = "tests/integration/app/test_interruptions.py"
 _RACES = "tests/acceptance/test_races.py"
+_PROTOCOL = "tests/integration/app/test_training_protocol.py"
 _TEST_S = 600.0
 
 
@@ -176,6 +177,41 @@ MUTATIONS = (
         (("if expected_step != newest.step:", "if False:"),),
         f"{_ONCE}::test_the_engine_refuses_a_zombies_request",
         also=(("training/engine/engine.py", "if expected_step not in (None, parent.step):", "if False:"),),
+    ),
+    _one(
+        "a tenant trains its own models",
+        "app/model_registry/trainable.py",
+        'if found is None or not self.caller.sees(found["project"]):',
+        "if found is None:",
+        f"{_PROTOCOL}::test_another_project_finds_nothing",
+    ),
+    _one(
+        "a job is about the model that was looked up",
+        "training/engine/http/training_api.py",
+        "if request.headers.get(ONLY_MODEL, model_id) != model_id:",
+        "if False:",
+        f"{_PROTOCOL}::test_a_body_is_about_one_model",
+    ),
+    _one(
+        "nobody else trains the model of a live run",
+        "app/runs/store.py",
+        "                raise ModelBusy(str(model), holder)\n",
+        "                pass\n",
+        f"{_PROTOCOL}::test_a_model_of_a_live_run",
+    ),
+    _one(
+        "a job without a sampled token fails",
+        "training/engine/engine.py",
+        "raise NoSampledTokens(count.groups_with_signal)",
+        "pass",
+        "tests/integration/engine/test_hosted_protocol.py::test_a_job_without_a_sampled_token",
+    ),
+    _one(
+        "a reply is remembered of its model",
+        "training/engine/http/sampled_turns.py",
+        "[scope, [_tool_identity(tool)",
+        '["", [_tool_identity(tool)',
+        "tests/unit/engine/test_replies.py::test_nothing_is_joined",
     ),
     Mutation(
         "a heartbeat on a thread",

@@ -1,5 +1,6 @@
 """What the HTTP API has in common: errors in OpenAI's form, and request bodies as checked JSON."""
 
+import asyncio
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -37,6 +38,8 @@ M = TypeVar("M", bound=BaseModel)
 
 MAX_DEPTH = 128
 """Of a body whose values are counted: what walks through them is recursive."""
+ON_LOOP_BYTES = 1 << 16
+"""Larger bodies are decoded on a thread. It gives way at every number with a fraction, so at every log-probability."""
 
 
 class ApiError(Exception):
@@ -105,6 +108,12 @@ async def read_body(request: Request, schema: type[M], max_bytes: int, *, max_va
     `max_values` bounds the values in it, which take far longer to check than to send.
     """
     raw = await _read_bytes(request, max_bytes)
+    if len(raw) > ON_LOOP_BYTES:
+        return await asyncio.to_thread(_checked, raw, schema, max_values)
+    return _checked(raw, schema, max_values)
+
+
+def _checked(raw: bytes, schema: type[M], max_values: int | None) -> M:
     try:
         value = strict_json.loads(raw)
     except ValueError as error:
