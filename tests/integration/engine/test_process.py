@@ -1,5 +1,6 @@
 """The engine as a process: start, stop, kill, and what a later one finds."""
 
+import asyncio
 import json
 import os
 import select
@@ -7,12 +8,15 @@ import signal
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
 
+from app.aio.pulse import Pulse
+from app.processes.engine import _pulse_of
 from tests.fakes.engine_process import ROOT, EngineProcess
 from tests.integration.engine.training_client import create_model, sample, sampled_group, submit, train
 
@@ -45,6 +49,26 @@ async def test_what_was_committed_survives_a_kill(base: Path, tmp_path: Path) ->
             assert (await train(http, model["id"], [group], expected_step=step))["step"] == step + 1
     names = {path.name for path in (tmp_path / "models" / "test" / "agent" / "checkpoints").iterdir()}
     assert names == {f"{number:06d}" for number in range(step + 2)}
+
+
+async def test_an_engine_that_trains_is_not_taken_for_a_frozen_one(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever supervises it ends one that does not answer. Its event loop has time also while it computes."""
+    monkeypatch.setattr("app.processes.engine.Pulse", partial(Pulse, period_s=0.05))
+    with EngineProcess(tmp_path, "--base-model", f"tiny={base}") as engine:
+        async with httpx.AsyncClient(base_url=engine.base_url, timeout=120) as http:
+            model = await create_model(http, "agent")
+            group = await sampled_group(http, "agent")
+            training = asyncio.create_task(train(http, model["id"], [group] * 80))
+            answers = 0
+            async for trouble in _pulse_of(engine.base_url.removesuffix("/v1")).beats():
+                assert trouble is None
+                answers += 1
+                if training.done():
+                    break
+            assert (await training)["step"] == 1
+            assert answers > 1
 
 
 _DOORS = [
