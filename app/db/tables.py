@@ -495,12 +495,19 @@ class WebhookDelivery(Base):
     __tablename__ = "webhook_delivery"
     __table_args__ = (
         CheckConstraint(f"state IN ({_DELIVERY_STATES})", name="state"),
-        Index("ix_webhook_delivery_due", "next_attempt_at", postgresql_where=text(_PENDING)),
+        Index(
+            "ix_webhook_delivery_next",
+            "project",
+            "receiver",
+            "next_attempt_at",
+            postgresql_where=text(f"{_PENDING} AND is_next"),
+        ),
+        Index("ix_webhook_delivery_pending", "project", "receiver", postgresql_where=text(_PENDING)),
         Index("ix_webhook_delivery_run_id_state", "run_id", "state"),
         Index(
             "ix_webhook_delivery_turn",
             "run_id",
-            "endpoint_id",
+            "receiver",
             "event_seq",
             "seq",
             postgresql_where=text(_PENDING),
@@ -513,6 +520,12 @@ class WebhookDelivery(Base):
     endpoint_id: Mapped[str | None] = mapped_column(
         String(26), ForeignKey("webhook_endpoint.id", ondelete="SET NULL"), index=True
     )
+    project: Mapped[str]
+    """The run's. Projects take turns, and so do receivers within a project."""
+    receiver: Mapped[str]
+    """The endpoint's id, also after it was deleted; the URL where there was none."""
+    is_next: Mapped[bool] = mapped_column(default=False, server_default="false")
+    """It is the first pending one of its run and receiver (app/webhooks/turns.py): only such are sent."""
     event_seq: Mapped[int | None] = mapped_column(BigInteger)
     event_type: Mapped[str | None]
     iteration: Mapped[int | None]

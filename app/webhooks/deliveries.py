@@ -9,8 +9,9 @@ from app.db.session import Sessions
 from app.db.tables import Event, Run, WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from app.domain.delivery_state import DeliveryState
 from app.errors import Conflict, NotFound
+from app.webhooks import turns
 from app.webhooks.endpoints import require
-from app.webhooks.outbox import covers_run, delivery, event_body, subscribes_to
+from app.webhooks.outbox import MAX_PENDING, covers_run, delivery, event_body, subscribes_to
 
 REPLAY_BATCH = 500
 """Events of a run's log that one replay request queues at most."""
@@ -52,7 +53,9 @@ class Deliveries:
             row = await _delivery(session, id)
             if row.event_seq is not None:
                 await _require_enabled(session, row.endpoint_id)
+            await turns.hold(session, row.run_id)
             await session.execute(update(WebhookDelivery).where(WebhookDelivery.id == id).values(_QUEUED_AGAIN))
+            await turns.assign(session, row.run_id, row.receiver)
             return await _delivery(session, id)
 
     async def replay(self, endpoint_id: str, run_id: str, after_seq: int) -> tuple[int, int | None]:
@@ -63,12 +66,19 @@ class Deliveries:
         """
         async with self._sessions.begin() as session:
             url = (await _require_enabled(session, endpoint_id)).url
-            await _require_covered(session, endpoint_id, run_id)
+            project = await _require_covered(session, endpoint_id, run_id)
+            await turns.hold(session, run_id)
+            await _require_room(session, endpoint_id, project)
             events = await _subscribed_events(session, endpoint_id, run_id, after_seq)
             known = await _queue_again(session, endpoint_id, run_id, [event.seq for event in events])
-            new = [delivery(event, endpoint_id, url, event_body(event)) for event in events if event.seq not in known]
+            new = [
+                delivery(event, endpoint_id, url, event_body(event), project)
+                for event in events
+                if event.seq not in known
+            ]
             if new:
                 await session.execute(insert(WebhookDelivery), new)
+            await turns.assign(session, run_id, endpoint_id)
         return len(events), events[-1].seq if len(events) == REPLAY_BATCH else None
 
 
@@ -88,14 +98,24 @@ async def _require_enabled(session: AsyncSession, id: str | None) -> WebhookEndp
     return endpoint
 
 
-async def _require_covered(session: AsyncSession, endpoint_id: str, run_id: str) -> None:
+async def _require_covered(session: AsyncSession, endpoint_id: str, run_id: str) -> str:
+    """The run's project. Raises NotFound if the endpoint does not receive the run's events."""
     covered = (
-        select(Run.id)
+        select(Run.model_project)
         .join(WebhookEndpoint, covers_run(run_id, Run.model_project))
         .where(Run.id == run_id, WebhookEndpoint.id == endpoint_id)
     )
-    if (await session.execute(covered)).scalar_one_or_none() is None:
+    if (project := (await session.execute(covered)).scalar_one_or_none()) is None:
         raise NotFound(f"There is no run {run_id!r} whose events this webhook receives.")
+    return project
+
+
+async def _require_room(session: AsyncSession, endpoint_id: str, project: str) -> None:
+    row = WebhookDelivery
+    waiting = (row.project == project, row.receiver == endpoint_id, row.state == DeliveryState.PENDING)
+    last = select(row.id).where(*waiting).offset(MAX_PENDING - REPLAY_BATCH).limit(1)
+    if (await session.execute(last)).scalar_one_or_none() is not None:
+        raise Conflict(f"About {MAX_PENDING:,} deliveries already wait for this webhook; replay when they are through.")
 
 
 async def _subscribed_events(session: AsyncSession, endpoint_id: str, run_id: str, after_seq: int) -> Sequence[Event]:

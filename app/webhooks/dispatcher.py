@@ -9,19 +9,23 @@ import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from random import Random
+from weakref import WeakValueDictionary
 
 import structlog
 
 from app.db.session import Sessions
 from app.errors import DATABASE_DOWN
-from app.webhooks.queue import ClaimedDelivery, claim, record_attempt
+from app.webhooks.queue import ClaimedDelivery, Group, claim, record_attempt
 from app.webhooks.retries import RETRY_DELAYS_S, retry_delay_s
 from app.webhooks.sender import Sender, SendResult
 
-CONCURRENCY = 64
-"""Deliveries that one dispatcher sends concurrently: enough that a few receivers that hang do not use all slots."""
+CONCURRENCY = 128
+"""Deliveries that one dispatcher sends concurrently: enough that a few receivers that hang do not use all slots of a
+project, which are half of them at most."""
 _RECORDING = 3
 """How many of them record attempts concurrently: the API shares the database connections."""
+_RECORDING_OF_PROJECT = 2
+"""Fewer than all: those of another project need not wait until a long queue is through."""
 VISIBILITY_TIMEOUT_S = 60.0
 """Longer than an attempt can take."""
 _POLL_S = 1.0
@@ -50,8 +54,10 @@ class Dispatcher:
         self._random = Random()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._sending: dict[asyncio.Task[None], str] = {}
+        self._sending: dict[asyncio.Task[None], Group] = {}
         self._recording = asyncio.Semaphore(_RECORDING)
+        self._recording_of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        """By project, for as long as anybody waits."""
 
     def start(self) -> None:
         """Begin to send."""
@@ -119,10 +125,12 @@ class Dispatcher:
         result = await self._sender.send(claimed.receiver, claimed.id, claimed.clock, claimed.body)
         delay_s = retry_delay_s(claimed.attempts, result.retry_after_s, self._random, self._retry_delays_s)
         _log(claimed, result, delay_s)
+        project = claimed.group.project
+        recording_of_project = self._recording_of.setdefault(project, asyncio.Semaphore(_RECORDING_OF_PROJECT))
         async with asyncio.timeout(self._visibility_timeout_s):  # after it any dispatcher may claim the delivery
             while True:
                 try:
-                    async with self._recording:
+                    async with recording_of_project, self._recording:
                         return await record_attempt(self._sessions, claimed, result, delay_s)
                 except DATABASE_DOWN:
                     log.warning("webhook attempt could not be saved, retrying", delivery=claimed.id)

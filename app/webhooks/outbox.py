@@ -1,34 +1,71 @@
 """Creates an event's deliveries, in the event's own transaction."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, SQLColumnExpression, and_, func, insert, or_, select
+import structlog
+from sqlalchemy import ColumnElement, SQLColumnExpression, and_, exists, func, insert, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
 from app.db.tables import Event, Run, WebhookDelivery, WebhookEndpoint
+from app.domain.delivery_state import DeliveryState
+from app.webhooks import turns
+
+MAX_PENDING = 10_000
+"""Deliveries of a project that wait for one endpoint. Further ones become dead letters, which a replay queues again."""
+_FULL = f"not queued: {MAX_PENDING:,} deliveries already wait for this endpoint; replay the run when they are through"
+
+log = structlog.get_logger(__name__)
 
 
 async def enqueue(session: AsyncSession, event: Event) -> None:
-    """Write a delivery for every endpoint that subscribes to the event."""
+    """Write a delivery for every endpoint that subscribes to the event; a dead letter where too many wait already."""
     subscribed = (
-        select(WebhookEndpoint.id, WebhookEndpoint.url)
+        select(WebhookEndpoint.id, WebhookEndpoint.url, Run.model_project)
         .join(Run, Run.id == event.run_id)
         .where(
             WebhookEndpoint.disabled_at.is_(None),
             covers_run(event.run_id, Run.model_project),
             subscribes_to(event.type),
         )
-        # An endpoint that is deleted meanwhile would fail the event's transaction, which is the run's.
-        .with_for_update(read=True, key_share=True, of=WebhookEndpoint)
+        # An endpoint that is deleted meanwhile would fail the event's transaction, which is the run's; one that is
+        # disabled would leave a delivery behind.
+        .with_for_update(read=True, of=WebhookEndpoint)
     )
     found = (await session.execute(subscribed)).all()
-    if found:
-        body = event_body(event)
-        await session.execute(insert(WebhookDelivery), [delivery(event, id, url, body) for id, url in found])
+    if not found:
+        return
+    await turns.hold(session, event.run_id)
+    project = found[0].model_project
+    body = event_body(event)
+    crowded = await _crowded(session, event.run_id, project, [id for id, *_ in found])
+    rows = []
+    for id, url, _ in found:
+        waiting, full = crowded[id]
+        row = delivery(event, id, url, body, project) | {"is_next": not waiting and not full}
+        if full:
+            log.warning("webhook delivery not queued: too many wait", run_id=event.run_id, endpoint=id)
+            row |= {"state": DeliveryState.FAILED, "last_error": _FULL}
+        else:
+            row |= {"state": DeliveryState.PENDING, "last_error": None}
+        rows.append(row)
+    await session.execute(insert(WebhookDelivery), rows)
+
+
+async def _crowded(
+    session: AsyncSession, run_id: str, project: str, endpoint_ids: Sequence[str]
+) -> dict[str, tuple[bool, bool]]:
+    """By endpoint: whether deliveries of the run wait for it, and whether as many of the project as may do."""
+    pending = (WebhookDelivery.receiver == WebhookEndpoint.id, WebhookDelivery.state == DeliveryState.PENDING)
+    waiting = exists().where(*pending, WebhookDelivery.run_id == run_id)
+    last = (
+        select(WebhookDelivery.id).where(*pending, WebhookDelivery.project == project).offset(MAX_PENDING - 1).limit(1)
+    )
+    query = select(WebhookEndpoint.id, waiting, last.exists()).where(WebhookEndpoint.id.in_(endpoint_ids))
+    return {id: (is_waiting, is_full) for id, is_waiting, is_full in (await session.execute(query)).all()}
 
 
 def covers_run(run_id: str, project: SQLColumnExpression[str]) -> ColumnElement[bool]:
@@ -42,12 +79,14 @@ def subscribes_to(type: str | SQLColumnExpression[str]) -> ColumnElement[bool]:
     return or_(func.jsonb_array_length(WebhookEndpoint.events) == 0, func.jsonb_exists(WebhookEndpoint.events, type))
 
 
-def delivery(event: Event, endpoint_id: str, url: str, body: str) -> dict[str, Any]:
+def delivery(event: Event, endpoint_id: str, url: str, body: str, project: str) -> dict[str, Any]:
     """The row of an event's delivery to an endpoint."""
     return {
         "id": str(ULID()),
         "run_id": event.run_id,
         "endpoint_id": endpoint_id,
+        "project": project,
+        "receiver": endpoint_id,
         "event_seq": event.seq,
         "event_type": event.type,
         "iteration": event.iteration,

@@ -1,25 +1,31 @@
 """The SQL of sending: which deliveries are due, and recording each attempt. Times are the database's clock."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import CTE, ColumnElement, Integer, cast, func, insert, literal, select, update
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import func, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.clock import DatabaseTime
 from app.db.session import Sessions
 from app.db.tables import WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from app.domain.delivery_state import DeliveryState
+from app.webhooks import turns
 from app.webhooks.sender import Receiver, SendResult
 
 PER_ENDPOINT = 2
 """Deliveries to one endpoint that a dispatcher sends concurrently: a receiver that hangs must not use all slots."""
 _GONE = "the endpoint was deleted or is disabled"
 _NO_END = "given up: the service stopped in the middle of every attempt"
+
+
+class Group(NamedTuple):
+    """Whose share of concurrent sends a delivery uses."""
+
+    project: str
+    receiver: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,76 +41,115 @@ class ClaimedDelivery:
     """This attempt's number among all attempts ever made."""
     clock: DatabaseTime
     receiver: Receiver
-
-    @property
-    def group(self) -> str:
-        """The receiver whose share of concurrent sends it uses."""
-        return self.receiver.id or self.receiver.url
+    group: Group
 
 
 async def claim(
-    sessions: Sessions, slots: int, in_flight: Mapping[str, int], *, visibility_timeout_s: float, last_attempt: int
+    sessions: Sessions,
+    slots: int,
+    in_flight: Mapping[Group, int],
+    *,
+    visibility_timeout_s: float,
+    last_attempt: int,
 ) -> list[ClaimedDelivery]:
     """Claim at most `slots` due deliveries, only the first pending one of each run and receiver.
 
-    Each gets a row for its attempt and is hidden from other dispatchers for `visibility_timeout_s`; sending must end
-    by then. A delivery without a receiver, or with more than `last_attempt` attempts, becomes a dead letter.
+    Projects take turns: none gets more than half of what the others leave of all slots, so that there is always one for
+    another. Each delivery gets a row for its attempt and is hidden from other dispatchers for `visibility_timeout_s`;
+    sending must end by then. One without a receiver, or with more than `last_attempt` attempts, becomes a dead letter.
     """
-    due = _due(slots, in_flight)
-    hide = (
-        update(WebhookDelivery)
-        .where(WebhookDelivery.id == due.c.id)
-        .values(
-            attempts=WebhookDelivery.attempts + 1, next_attempt_at=func.now() + timedelta(seconds=visibility_timeout_s)
-        )
-        .returning(WebhookDelivery)
-        .execution_options(synchronize_session=False)
-    )
     async with sessions.begin() as session:
-        rows = (await session.execute(hide)).scalars().all()
+        due = (await session.execute(_DUE, _parameters(slots, in_flight))).scalars().all()
+        hide = (
+            update(WebhookDelivery)
+            .where(WebhookDelivery.id.in_(due))
+            .values(
+                attempts=WebhookDelivery.attempts + 1,
+                next_attempt_at=func.now() + timedelta(seconds=visibility_timeout_s),
+            )
+            .returning(WebhookDelivery)
+            .execution_options(synchronize_session=False)
+        )
+        rows = (await session.execute(hide)).scalars().all() if due else []
         endpoints = await _endpoints(session, rows)
-        sendable = []
-        for row in rows:
-            reason = _undeliverable_reason(row, endpoints.get(row.endpoint_id or ""), last_attempt)
-            if reason is None:
-                sendable.append(row)
-            else:
-                await session.execute(
-                    update(WebhookDelivery)
-                    .where(WebhookDelivery.id == row.id)
-                    .values(state=DeliveryState.FAILED, last_error=reason)
-                )
+        reasons = {
+            row.id: _undeliverable_reason(row, endpoints.get(row.endpoint_id or ""), last_attempt) for row in rows
+        }
+        sendable = [row for row in rows if reasons[row.id] is None]
         begun = await _begin(session, sendable)
+    for row in rows:
+        if (reason := reasons[row.id]) is not None:
+            await _give_up(sessions, row, reason)
     return [_claimed(row, endpoints.get(row.endpoint_id or ""), *begun[row.id]) for row in sendable]
 
 
-def _due(slots: int, in_flight: Mapping[str, int]) -> CTE:
-    """The ids of the deliveries that may be sent now, locked."""
-    row = WebhookDelivery
-    receiver: ColumnElement[str] = func.coalesce(row.endpoint_id, row.url)
-    turn = func.row_number().over(partition_by=(row.run_id, receiver), order_by=(row.event_seq.nulls_first(), row.seq))
-    waiting = (
-        select(row.id, row.next_attempt_at, receiver.label("receiver"), turn.label("turn"))
-        .where(row.state == DeliveryState.PENDING)
-        .cte("waiting")
+_DUE = text(
+    """
+    WITH RECURSIVE busy AS (
+        SELECT * FROM unnest(CAST(:projects AS text[]), CAST(:receivers AS text[]), CAST(:counts AS int[]))
+            AS busy(project, receiver, sending)
+    ), lane AS (  -- each project and receiver for which something may be sent: one step in the index for each
+        (SELECT project, receiver FROM webhook_delivery WHERE state = 'pending' AND is_next
+            ORDER BY project, receiver LIMIT 1)
+        UNION ALL
+        SELECT after.project, after.receiver FROM lane CROSS JOIN LATERAL (
+            SELECT d.project, d.receiver FROM webhook_delivery d
+            WHERE d.state = 'pending' AND d.is_next AND (d.project, d.receiver) > (lane.project, lane.receiver)
+            ORDER BY d.project, d.receiver LIMIT 1
+        ) AS after
+    ), due AS (  -- of each its oldest ones, as far as it may be sent more
+        SELECT oldest.*, row_number() OVER (
+            PARTITION BY lane.project, lane.receiver ORDER BY oldest.next_attempt_at, oldest.seq
+        ) + coalesce(busy.sending, 0) AS slot
+        FROM lane LEFT JOIN busy USING (project, receiver) CROSS JOIN LATERAL (
+            SELECT d.id, d.project, d.next_attempt_at, d.seq FROM webhook_delivery d
+            WHERE d.state = 'pending' AND d.is_next AND d.project = lane.project AND d.receiver = lane.receiver
+                AND d.next_attempt_at <= now()
+            ORDER BY d.next_attempt_at, d.seq LIMIT :per_endpoint
+        ) AS oldest
+    ), placed AS (  -- in turns of the projects, those that send less first
+        SELECT due.*, row_number() OVER (PARTITION BY due.project ORDER BY due.next_attempt_at, due.seq)
+            + coalesce(own.sending, 0) AS place,
+            greatest(1, (:capacity - :all_sending + coalesce(own.sending, 0) + 1) / 2) AS room
+        FROM due LEFT JOIN (SELECT project, sum(sending) AS sending FROM busy GROUP BY project) AS own USING (project)
+        WHERE due.slot <= :per_endpoint
     )
-    busy = cast(func.jsonb_extract_path_text(cast(literal(json.dumps(in_flight)), JSONB), waiting.c.receiver), Integer)
-    rank = func.row_number().over(partition_by=waiting.c.receiver, order_by=waiting.c.next_attempt_at)
-    ranked = (
-        select(waiting.c.id, (rank + func.coalesce(busy, 0)).label("slot"))
-        .where(waiting.c.turn == 1, waiting.c.next_attempt_at <= func.now())
-        .cte("ranked")
+    SELECT d.id FROM webhook_delivery d JOIN placed ON placed.id = d.id
+    WHERE placed.place <= placed.room
+        -- Again on the row itself: once it is locked it is read anew, and another may have claimed it.
+        AND d.state = 'pending' AND d.is_next AND d.next_attempt_at <= now()
+    ORDER BY placed.place, placed.next_attempt_at, placed.seq
+    LIMIT :slots
+    FOR UPDATE OF d SKIP LOCKED
+    """
+)
+"""The ids of the deliveries that may be sent now, locked."""
+
+
+def _parameters(slots: int, in_flight: Mapping[Group, int]) -> dict[str, Any]:
+    sending = sum(in_flight.values())
+    return {
+        "projects": [group.project for group in in_flight],
+        "receivers": [group.receiver for group in in_flight],
+        "counts": list(in_flight.values()),
+        "per_endpoint": PER_ENDPOINT,
+        "slots": slots,
+        "capacity": slots + sending,
+        "all_sending": sending,
+    }
+
+
+async def _give_up(sessions: Sessions, row: WebhookDelivery, reason: str) -> None:
+    """Make a delivery a dead letter that cannot be sent."""
+    settle = update(WebhookDelivery).where(
+        WebhookDelivery.id == row.id,
+        WebhookDelivery.state == DeliveryState.PENDING,
+        WebhookDelivery.attempts == row.attempts,
     )
-    return (
-        select(row.id)
-        .join(ranked, ranked.c.id == row.id)
-        # The last two again on the row itself: once it is locked they are read anew, and another may have claimed it.
-        .where(ranked.c.slot <= PER_ENDPOINT, row.state == DeliveryState.PENDING, row.next_attempt_at <= func.now())
-        .order_by(row.next_attempt_at, row.seq)
-        .limit(slots)
-        .with_for_update(skip_locked=True, of=row)
-        .cte("due")
-    )
+    async with sessions.begin() as session:
+        await turns.hold(session, row.run_id)
+        await session.execute(settle.values(state=DeliveryState.FAILED, last_error=reason))
+        await turns.advance(session, row.run_id, row.receiver)
 
 
 async def _endpoints(session: AsyncSession, rows: Any) -> dict[str, WebhookEndpoint]:
@@ -142,7 +187,8 @@ async def _begin(session: AsyncSession, rows: list[WebhookDelivery]) -> dict[str
 
 def _claimed(row: WebhookDelivery, endpoint: WebhookEndpoint | None, number: int, at: datetime) -> ClaimedDelivery:
     receiver = Receiver(None, row.url) if endpoint is None else Receiver.of(endpoint, at)
-    return ClaimedDelivery(row.id, row.run_id, row.body, row.attempts, number, DatabaseTime(at), receiver)
+    group = Group(row.project, row.receiver)
+    return ClaimedDelivery(row.id, row.run_id, row.body, row.attempts, number, DatabaseTime(at), receiver, group)
 
 
 async def record_attempt(
@@ -159,6 +205,7 @@ async def record_attempt(
     async with sessions.begin() as session:
         if result.status == 410 and claimed.receiver.id is not None:
             await disable(session, claimed.receiver.id, "the receiver answered 410: it wants no more")
+        await turns.hold(session, claimed.run_id)
         if result.error is None:
             settle = settle.values(
                 state=DeliveryState.DELIVERED, delivered_at=func.now(), last_error=None, url=claimed.receiver.url
@@ -174,6 +221,7 @@ async def record_attempt(
             .where(WebhookAttempt.delivery_id == claimed.id, WebhookAttempt.number == claimed.number)
             .values(seconds=result.seconds, status=result.status, error=result.error)
         )
+        await turns.advance(session, claimed.run_id, claimed.group.receiver)
 
 
 async def disable(session: AsyncSession, endpoint_id: str, reason: str) -> None:

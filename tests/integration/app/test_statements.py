@@ -86,7 +86,15 @@ def _rows(run_id: str, number: int) -> list[Any]:
         Evaluation(**place, **figures, split="test", mode="sampled", step=number),
         Checkpoint(**place, step=number, success=0.5, is_best=False),
         LedgerEntry(**place, **used, phase="rollout"),
-        WebhookDelivery(id=str(ULID()), **place, url="http://x", body="{}", state="delivered" if number else "failed"),
+        WebhookDelivery(
+            id=str(ULID()),
+            **place,
+            project="p",
+            receiver="http://x",
+            url="http://x",
+            body="{}",
+            state="delivered" if number else "failed",
+        ),
     ]
 
 

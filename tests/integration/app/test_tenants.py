@@ -64,6 +64,7 @@ async def tenants(data_dir: Path, database_url: str) -> AsyncIterator[Tenants]:
         }
         hook = {"id": ids["/webhooks/{id}"], "project": "mail", "url": "https://mail.example/hook", "events": []}
         delivery = {"run_id": run_id, "endpoint_id": hook["id"], "url": hook["url"], "body": "{}", "state": "delivered"}
+        delivery |= {"project": "mail", "receiver": hook["id"]}
         async with service.sessions.begin() as session:
             await session.execute(insert(WebhookEndpoint).values(hook))
             named = {

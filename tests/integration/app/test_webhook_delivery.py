@@ -86,7 +86,7 @@ async def test_receivers_that_hang_hold_up_nobody_else(database_url: str) -> Non
         for run_id in [await here.run() for _ in range(5)]:
             for _ in range(2):
                 await here.event(run_id)
-        here.dispatcher(timeout_s=600, visibility_timeout_s=1200, concurrency=8)
+        here.dispatcher(timeout_s=600, visibility_timeout_s=1200, concurrency=16)  # a project has half of them
 
         async def waiting() -> set[str | None]:
             return {row.endpoint_id for row in await here.deliveries() if row.state == "pending"}

@@ -74,6 +74,7 @@ async def _dispatching(database_url: str, **urls: str) -> AsyncIterator[Sessions
         await session.flush()
         rows = [
             {"id": str(ULID()), "run_id": run_id, "iteration": n, "url": url, "body": f'{{"name": "{name}"}}'}
+            | {"project": "p", "receiver": url, "is_next": url not in [*urls.values()][:n]}
             for n, (name, url) in enumerate(urls.items())
         ]
         await session.execute(insert(WebhookDelivery), rows)
