@@ -15,6 +15,7 @@ from training.backends.base import Backend, BackendUnavailable
 from training.backends.local import backend as local
 from training.backends.local.backend import missing, model_config
 from training.backends.serverless import KEY_SETTING, ServerlessAccess
+from training.base_model_files import base_model_fault
 
 Connect = Callable[[str], Awaitable[Backend]]
 """Backend name -> a connected backend for the caller's event loop; waits for the engine where it needs one."""
@@ -49,6 +50,14 @@ def refusal(settings: Settings, name: str, base_model: str | None = None) -> str
     if name != embedded.NAME and base_model == TINY_BASE:
         return f"The backend {name} does not have the base model {TINY_BASE}; set model.base_model or ART_BASE_MODEL."
     return None
+
+
+def unusable_base_models(settings: Settings) -> dict[str, str]:
+    """Those of our engine's configured base models that cannot be loaded, and why. Reads files: call it in a thread."""
+    if settings.engine_url is not None:
+        return {}  # the directories are those of another machine
+    faults = {name: base_model_fault(directory) for name, directory in settings.engine_base_models.items()}
+    return {name: fault for name, fault in faults.items() if fault is not None}
 
 
 class Backends:

@@ -1,13 +1,16 @@
 """What learn-loops can use: backends, environments and judges."""
 
+import asyncio
+
 from pydantic import Field
 
 import environment.registry
 import judges.registry
 from app.api.dependencies import CurrentSettings
 from app.api.routers import keyed_router
-from app.backends import choices
+from app.backends import choices, unusable_base_models
 from app.schemas.base import ResponseModel
+from training.backends import embedded
 
 router = keyed_router("catalogue")
 
@@ -30,6 +33,13 @@ class Catalogue(ResponseModel):
     next_cursor: None = Field(default=None, description=_SINGLE_PAGE)
 
 
+class UnusableBaseModel(Named):
+    """A base model that cannot be loaded."""
+
+    reason: str
+    """The file at fault, and what is wrong with it."""
+
+
 class BackendOut(Named):
     """A backend, and whether it can be used here."""
 
@@ -37,6 +47,8 @@ class BackendOut(Named):
     """Whether runs can use it."""
     reason: str | None
     """Why it is not available, and what to do about it."""
+    unusable_base_models: list[UnusableBaseModel]
+    """Base models that are configured for it and cannot be loaded."""
 
 
 class BackendCatalogue(ResponseModel):
@@ -51,8 +63,18 @@ class BackendCatalogue(ResponseModel):
 async def list_backends(settings: CurrentSettings) -> BackendCatalogue:
     """List the backends that can train models, and whether each is available here."""
     found = choices(settings)
+    unusable = await asyncio.to_thread(unusable_base_models, settings)
+    bases = [UnusableBaseModel(name=name, reason=reason) for name, reason in unusable.items()]
     return BackendCatalogue(
-        items=[BackendOut(name=each.name, available=each.refusal is None, reason=each.refusal) for each in found]
+        items=[
+            BackendOut(
+                name=each.name,
+                available=each.refusal is None,
+                reason=each.refusal,
+                unusable_base_models=bases if each.name == embedded.NAME else [],
+            )
+            for each in found
+        ]
     )
 
 

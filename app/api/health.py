@@ -1,5 +1,6 @@
 """Liveness and readiness."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
@@ -8,6 +9,7 @@ from fastapi import Response
 from app.aio.pulse import Trouble
 from app.api.dependencies import CurrentService
 from app.api.routers import public_router
+from app.backends import unusable_base_models
 from app.processes.engine import EngineState
 from app.schemas.base import ResponseModel
 
@@ -43,6 +45,8 @@ class Readiness(ResponseModel):
     """State of the engine, which samples and trains models."""
     degraded: list[Degraded]
     """What keeps the status from being `ready`."""
+    unusable_base_models: dict[str, str]
+    """Configured base models that cannot be loaded, with the file at fault. Runs on the others go on."""
 
 
 @router.get("/live")
@@ -63,6 +67,7 @@ async def ready(service: CurrentService, response: Response) -> Readiness:
         database="unreachable" if database else "ok",
         engine=service.engine.state,
         degraded=degraded,
+        unusable_base_models=await asyncio.to_thread(unusable_base_models, service.settings),
     )
 
 

@@ -1,5 +1,6 @@
 """Models, their checkpoints, and the names that checkpoints are promoted to."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import asdict
@@ -14,6 +15,7 @@ from pydantic import ConfigDict, Field, model_validator
 from app.api.dependencies import CurrentCaller, CurrentService, Limit
 from app.api.engine import CurrentEngine, CurrentModels
 from app.api.routers import keyed_router
+from app.backends import unusable_base_models
 from app.db.tables import Promotion
 from app.domain.names import PATH_PATTERN, REPO_PATTERN
 from app.errors import NotFound
@@ -48,6 +50,8 @@ class ModelBrief(ResponseModel):
     """Step of its newest checkpoint; null for a base model."""
     promoted_as: list[str]
     """Names that one of its checkpoints is promoted to."""
+    unusable: str | None
+    """Why a base model cannot be loaded, with the file at fault; null if it can, and for trained models."""
 
 
 class ModelsOut(ResponseModel):
@@ -190,6 +194,7 @@ async def list_models(
     promoted: dict[str, list[str]] = {}
     for each in await Promotions(service.sessions).all(caller.project):
         promoted.setdefault(str(ModelName(each.project, each.model_name)), []).append(each.name)
+    unusable = await asyncio.to_thread(unusable_base_models, service.settings)
     return ModelsOut(
         items=[
             ModelBrief(
@@ -198,6 +203,7 @@ async def list_models(
                 base_model=each.get("base_model"),
                 step=each.get("step"),
                 promoted_as=promoted.get(each["id"], []),
+                unusable=unusable.get(each["id"]),
             )
             for each in await listed(service.sessions, models.base_models, engine, caller)
             if "promoted" not in each

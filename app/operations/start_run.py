@@ -9,7 +9,7 @@ from typing import Any, get_args
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.backends import refusal
+from app.backends import refusal, unusable_base_models
 from app.db.tables import Reflection, Run
 from app.domain.event_types import EventType
 from app.domain.names import TINY_BASE
@@ -118,6 +118,11 @@ class RunStarter:
             return None  # it has its own base models; the run finds out whether this is one
         base_model, bases = model["base_model"], {TINY_BASE, *self.resources.settings.engine_base_models}
         if base_model in bases:
+            unusable = await asyncio.to_thread(unusable_base_models, self.resources.settings)
+            if (fault := unusable.get(base_model)) is not None:
+                raise InvalidRequest(
+                    ("body", "model", "base_model"), f"The base model {base_model!r} cannot be used: {fault}"
+                )
             return await self.queries.engine_of(backend, model["project"], model["name"])
         source = _checkpoint(base_model)
         if source is not None and source.project == model["project"]:

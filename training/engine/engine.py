@@ -109,10 +109,13 @@ class Engine:
     # Sampling
 
     def tokenizer(self, target: Target) -> ChatTokenizer:
-        """The tokenizer of a target; all checkpoints of a model share one. May be called from any thread."""
+        """The tokenizer of a target; all checkpoints of a model share one. May be called from any thread.
+
+        Raises BadModelDirectory.
+        """
         place = target.directory if target.model is None else target.model.directory
         with self._tokenizers_lock:
-            tokenizer = self._tokenizers.pop(place, None) or ChatTokenizer(target.directory)
+            tokenizer = self._tokenizers.pop(place, None) or _tokenizer(target.directory)
             self._tokenizers[place] = tokenizer
             while len(self._tokenizers) > _MAX_TOKENIZERS:
                 self._tokenizers.pop(next(iter(self._tokenizers)))
@@ -348,6 +351,13 @@ class Engine:
         for step in deleted:
             self._drop_weights(f"{name}@{step}")
         return deleted, not_found
+
+
+def _tokenizer(directory: Path) -> ChatTokenizer:
+    try:
+        return ChatTokenizer(directory)
+    except Exception as error:  # the library raises plain Exceptions for files that it cannot read
+        raise BadModelDirectory(f"the tokenizer in {directory} cannot be loaded: {error}") from error
 
 
 def finish(training: Training) -> TrainResult:

@@ -10,6 +10,7 @@ from app.backends import Backends
 from app.settings import Settings
 from tests.fakes.hosted_server import KEY, HostedServer, hosted_server
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
+from tests.fakes.tiny_model import make_tiny_model
 from tests.integration.app.served import run_with, served, settings_for
 from training.backends.base import Backend
 
@@ -33,11 +34,35 @@ async def hosted() -> AsyncIterator[HostedServer]:
         yield server
 
 
+async def test_a_base_model_that_cannot_be_loaded_is_named_and_refused(tmp_path: Path, database_url: str) -> None:
+    whole, cut = make_tiny_model(tmp_path / "whole"), make_tiny_model(tmp_path / "cut")
+    weights = cut / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    bases = {"whole": whole, "cut": cut}
+    settings = settings_for(tmp_path / "data", database_url, engine_base_models=bases)
+    said = "model.safetensors: it is cut off: 1000 bytes are missing at its end"
+    async with served(settings, ScriptedLoop()) as client:
+        reply = await client.post("/learn-loop", json={"model": {"base_model": "cut", "name": "a"}})
+        assert reply.status_code == 422
+        [error] = reply.json()["errors"]
+        assert (error["loc"], said in error["msg"]) == (["body", "model", "base_model"], True)
+        items = {each["name"]: each for each in (await client.get("/backends")).json()["items"]}
+        assert items["embedded"]["unusable_base_models"] == [{"name": "cut", "reason": said}]
+        assert (await client.get("/health/ready")).json()["unusable_base_models"] == {"cut": said}
+        accepted = await client.post("/learn-loop", json={"model": {"base_model": "whole", "name": "a"}})
+        assert accepted.status_code == 202
+
+
 async def test_without_its_setting_a_backend_is_refused(tmp_path: Path, database_url: str) -> None:
     settings = settings_for(tmp_path, database_url, wandb_api_key=None)
     async with served(settings, ScriptedLoop()) as client:
         items = {each["name"]: each for each in (await client.get("/backends")).json()["items"]}
-        assert items["embedded"] == {"name": "embedded", "available": True, "reason": None}
+        assert items["embedded"] == {
+            "name": "embedded",
+            "available": True,
+            "reason": None,
+            "unusable_base_models": [],
+        }
         assert "WANDB_API_KEY" in items["serverless"]["reason"]
         for backend, said in (("serverless", "WANDB_API_KEY"), ("local", "learnloop[gpu]")):
             reply = await client.post("/learn-loop", json=HOSTED | {"backend": backend})

@@ -83,6 +83,7 @@ async def test_a_name_goes_from_checkpoint_to_checkpoint(stage: ModelStage) -> N
     listed = {each["model"]: each for each in (await _get(stage, "/models"))["items"]}
     assert listed[CALLER] == {
         "model": CALLER, "backend": "embedded", "base_model": "tiny", "step": 1, "promoted_as": ["live"],
+        "unusable": None,
     }  # fmt: skip
     assert listed["tiny"]["step"] is None
 

@@ -94,7 +94,13 @@ async def test_health_tells_database_and_engine_apart(data_dir: Path, database_u
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
         assert (await client.get("/health/live")).json() == {"status": "ok"}
         ready = await client.get("/health/ready")
-        assert ready.json() == {"status": "ready", "database": "ok", "engine": "stopped", "degraded": []}
+        assert ready.json() == {
+            "status": "ready",
+            "database": "ok",
+            "engine": "stopped",
+            "degraded": [],
+            "unusable_base_models": {},
+        }
         assert [each["name"] for each in (await client.get("/environments")).json()["items"]].count("email_search") == 1
         assert "reference" in [each["name"] for each in (await client.get("/judges")).json()["items"]]
 

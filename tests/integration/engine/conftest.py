@@ -1,5 +1,6 @@
 """One engine process for all tests of this folder, and clients for it."""
 
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -20,8 +21,13 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def engine(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    """A running engine with the base model `tiny`."""
-    with EngineProcess(tmp_path_factory.mktemp("engine"), "--base-model", f"tiny={base}", "--slots", "8") as process:
+    """A running engine with the base model `tiny`, and `cut`, whose weights are not whole."""
+    cut = tmp_path_factory.mktemp("cut") / "cut"
+    shutil.copytree(base, cut)
+    weights = cut / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    bases = ("--base-model", f"tiny={base}", "--base-model", f"cut={cut}")
+    with EngineProcess(tmp_path_factory.mktemp("engine"), *bases, "--slots", "8") as process:
         yield process
 
 

@@ -15,6 +15,7 @@ from training.engine.engine import StepConflict
 from training.engine.http.jobs import UnknownEvent, UnknownJob
 from training.engine.registry.checkpoints import CheckpointNotWritten, CorruptCheckpoint
 from training.engine.registry.model_record import (
+    BadBaseModel,
     BadModelName,
     CheckpointInUse,
     DamagedModel,
@@ -81,6 +82,7 @@ _STATUS: Mapping[type[Exception], tuple[int, str]] = {
     CorruptCheckpoint: (410, "torn_checkpoint"),
     DamagedModel: (503, "model_damaged"),
     BadModelDirectory: (422, "bad_model"),
+    BadBaseModel: (422, "bad_model"),
     CheckpointNotWritten: (507, "checkpoint_not_written"),
     OutOfMemory: (503, "out_of_memory"),
     EngineStopped: (503, "engine_stopped"),

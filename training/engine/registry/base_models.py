@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from training.engine.registry.model_record import UnknownModel
+from training.base_model_files import base_model_fault
+from training.engine.registry.model_record import BadBaseModel, UnknownModel
 from training.engine.registry.tuning import Tuning
 
 FULL_TUNING_BELOW = 1_000_000_000
@@ -27,6 +28,13 @@ class Bases:
     def names(self) -> list[str]:
         """Of all that have one."""
         return list(self._named)
+
+    def checked(self, name: str) -> Path:
+        """As `directory`. Raises BadBaseModel too, if the files show that they cannot be loaded."""
+        directory = self.directory(name)
+        if (fault := base_model_fault(directory)) is not None:
+            raise BadBaseModel(f"the base model {name!r} cannot be used: {fault}")
+        return directory
 
     def directory(self, name: str) -> Path:
         """Where a base model's files are. Raises UnknownModel."""

@@ -22,6 +22,10 @@ class DamagedModel(Exception):
     """The file that describes a model cannot be read; its checkpoints may well be whole."""
 
 
+class BadBaseModel(Exception):
+    """A base model's files cannot be loaded; the message names the one at fault."""
+
+
 class ModelExists(Exception):
     """The name is taken by a model that was not asked for."""
 

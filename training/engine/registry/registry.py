@@ -80,7 +80,7 @@ class Registry:
         """A new model with checkpoint 0, from a base model or from another model's checkpoint (`project/name@step`).
 
         Without `tuning`, small base models are trained whole and large ones by LoRA; a fork keeps its source's.
-        Raises BadModelName, UnknownModel, ModelExists or CheckpointNotWritten.
+        Raises BadModelName, UnknownModel, BadBaseModel, ModelExists or CheckpointNotWritten.
         """
         project, name = project or DEFAULT_PROJECT, name or f"model-{secrets.token_hex(4)}"
         for part in (project, name, entity or DEFAULT_ENTITY):
@@ -213,10 +213,10 @@ class Registry:
         """What a `model` of an inference request means: a base model's name, `NAME`, `PROJECT/NAME`, either with
         `@STEP`, or `wandb-artifact:///ENTITY/PROJECT/NAME[:stepN]`. Without a step, the newest checkpoint.
 
-        Raises UnknownModel, BadModelName (two projects have the name), CorruptCheckpoint.
+        Raises UnknownModel, BadModelName (two projects have the name), BadBaseModel, CorruptCheckpoint.
         """
         if name in self._bases:
-            directory = self._bases.directory(name)
+            directory = self._bases.checked(name)
             return Target(name, directory, directory, Tuning())
         with self._lock:
             entry, step = self._parsed(name)
@@ -280,7 +280,7 @@ class Registry:
     def _source(self, base_model: str, tuning: Tuning | None) -> Target:
         """What a new model starts from, with the tuning that it will have."""
         try:
-            directory = self.base_directory(base_model)
+            directory = self._bases.checked(base_model)
         except UnknownModel:
             if not INFERENCE_NAME.fullmatch(base_model):
                 raise
