@@ -1,6 +1,7 @@
 """What people's own OpenAI clients do, as they come: the same against the engine and against the service."""
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import openai
@@ -183,3 +184,41 @@ def use_langchain(base_url: str, api_key: str, model: str) -> None:
     taught = bound.invoke(system)
     assert isinstance(taught, AIMessage)
     assert [(call["name"], call["args"]) for call in taught.tool_calls] == [("search_inbox", ARGUMENTS)]
+
+
+async def use_agents_sdk(base_url: str, api_key: str, model: str) -> None:
+    """The OpenAI Agents SDK with its defaults, which are the Responses API and strict tools: run and streamed."""
+    from agents import Agent, MaxTurnsExceeded, RunConfig, RunContextWrapper, Runner, function_tool
+    from agents.models.openai_provider import OpenAIProvider
+
+    searched: list[list[str]] = []
+
+    def search_inbox(context: RunContextWrapper[None], keywords: list[str]) -> str:
+        """Find mail"""
+        searched.append(keywords)
+        return "m41 Kickoff moved"
+
+    async with openai.AsyncOpenAI(base_url=base_url, api_key=api_key, max_retries=0) as client:
+        provider = OpenAIProvider(openai_client=client)
+        config = RunConfig(model_provider=provider, tracing_disabled=True)
+        plain: Agent[None] = Agent(name="assistant", instructions="Answer.", model=model)
+        said = await Runner.run(plain, "When is the kickoff?", run_config=config)
+        assert said.final_output == said.raw_responses[0].output[0].model_dump()["content"][0]["text"]
+
+        tools = [function_tool(search_inbox)]
+        agent: Agent[None] = Agent(name="assistant", instructions="Answer.", model=model, tools=list(tools))
+        for run in (_agent_run, _agent_stream):
+            searched.clear()
+            with suppress(MaxTurnsExceeded):  # the model knows little but to call the tool
+                await run(Runner, agent, config)
+            assert searched[0] == ARGUMENTS["keywords"]
+
+
+async def _agent_run(runner: Any, agent: Any, config: Any) -> None:
+    await runner.run(agent, "When is the kickoff?", max_turns=2, run_config=config)
+
+
+async def _agent_stream(runner: Any, agent: Any, config: Any) -> None:
+    streamed = runner.run_streamed(agent, "When is the kickoff?", max_turns=2, run_config=config)
+    async for _ in streamed.stream_events():
+        pass

@@ -2,8 +2,10 @@
 
 import asyncio
 
+import pytest
+
 from tests.fakes.engine_process import EngineProcess
-from tests.openai_clients import use_langchain, use_sync_client
+from tests.openai_clients import use_agents_sdk, use_langchain, use_sync_client
 
 
 async def test_the_blocking_openai_client(engine: EngineProcess, caller: str) -> None:
@@ -12,3 +14,8 @@ async def test_the_blocking_openai_client(engine: EngineProcess, caller: str) ->
 
 async def test_langchain(engine: EngineProcess, caller: str) -> None:
     await asyncio.to_thread(use_langchain, engine.base_url, "none", f"test/{caller}")
+
+
+async def test_the_agents_sdk(engine: EngineProcess, caller: str) -> None:
+    pytest.importorskip("agents", reason="openai-agents, of the extra dev, is not installed")
+    await use_agents_sdk(engine.base_url, "none", f"test/{caller}")

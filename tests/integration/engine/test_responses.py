@@ -15,7 +15,7 @@ from openai.types.responses import (
     ResponseOutputMessage,
     ResponseStreamEvent,
 )
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from tests.openai_clients import ARGUMENTS, MESSAGES, NO_JSON, SEARCH
 
@@ -172,6 +172,20 @@ async def test_the_sampled_turn_is_recognised_however_the_conversation_comes_bac
     assert same.usage.prompt_tokens == seconds[0].usage.input_tokens
 
 
+class Answer(BaseModel):
+    """What the model must say."""
+
+    found: bool
+
+
+async def test_a_parsed_response(client: openai.AsyncOpenAI) -> None:
+    response = await client.responses.parse(
+        model="tiny", input=QUESTION, text_format=Answer, temperature=0, max_output_tokens=100
+    )
+    assert response.status == "completed"
+    assert isinstance(response.output_parsed, Answer)
+
+
 async def test_a_response_is_continued_by_its_own_project_only(client: openai.AsyncOpenAI) -> None:
     mine, others = (client.with_options(project=name) for name in ("mine", "others"))
     first = await mine.responses.create(**_asked())
@@ -212,7 +226,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"reasoning": {"effort": "high"}}, "reasoning", "reasoning is not supported"),
     ({"truncation": "auto"}, "truncation", "truncation is not supported"),
     ({"repetition_penalty": 1.1}, "repetition_penalty", "repetition_penalty is not supported"),
-    ({"text": {"format": {"type": "xml"}}}, "text.format", "text.format"),
+    ({"text": {"format": {"type": "xml"}}}, "text.format.type", "text.format"),
     ({"text": {"verbosity": "high"}}, "text.verbosity", "text.verbosity"),
 ]
 
