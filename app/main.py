@@ -30,7 +30,9 @@ from app.api import (
     trajectories,
     webhooks,
 )
+from app.api.heavy_reads import HeavyReads
 from app.api.run_documents import open_run_documents
+from app.auth.failed_keys import FailedKeys
 from app.auth.guard import Guard
 from app.auth.key_cache import open_key_cache
 from app.auth.rate_limit import RateLimit
@@ -102,6 +104,7 @@ def create_app(
             idempotency.purging(app.state.service.sessions),
             open_proxy() as app.state.proxy,
         ):
+            app.state.heavy_reads = HeavyReads(app.state.service.database.url)
             yield
 
     # FastAPI's own documentation page loads its scripts from the network.
@@ -130,7 +133,9 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
     big |= dict.fromkeys(training.JOB_PATHS, settings.max_training_bytes)
     app.add_middleware(Idempotency)
     app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES, big=big, forwarded=training.PREFIX)
-    app.add_middleware(Guard, required=settings.keys_required, limit=limit, origins=settings.cors_origins)
+    failed = FailedKeys(settings.failed_keys_per_minute) if settings.failed_keys_per_minute else None
+    keys_required, origins = settings.keys_required, settings.cors_origins
+    app.add_middleware(Guard, required=keys_required, limit=limit, failed_keys=failed, origins=origins)
     app.add_middleware(OpenAIErrors)
     if settings.cors_origins:
         _allow_browsers(app, settings.cors_origins)

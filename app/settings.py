@@ -70,6 +70,8 @@ class Settings(BaseSettings):
     """Sustained requests per second per API key; 0: unlimited."""
     rate_burst: int = Field(200, ge=1, le=1_000_000)
     """Burst size per API key."""
+    failed_keys_per_minute: float = Field(60.0, ge=0, le=1_000_000)
+    """Wrong API keys of one address, after 30 at once; 0: no limit."""
     max_connections: int = Field(2_000, ge=16, le=50_000)
     """Open connections to this process; fewer if it may not open as many files."""
     max_connections_per_client: int = Field(1_000, ge=0, le=50_000)

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import Depends, Path, Query, Request
 
+from app.api.heavy_reads import HeavyReads
 from app.api.run_documents import RunDocuments
 from app.auth.caller import Caller
 from app.db.session import Sessions
@@ -65,6 +66,11 @@ async def _run_documents(request: Request) -> RunDocuments:
     return documents
 
 
+async def _heavy_reads(request: Request) -> HeavyReads:
+    heavy_reads: HeavyReads = request.app.state.heavy_reads
+    return heavy_reads
+
+
 async def _caller(request: Request) -> Caller:
     caller: Caller = request.state.caller
     return caller
@@ -82,6 +88,7 @@ CurrentFeed = Annotated[EventFeed, Depends(_feed)]
 CurrentEndpoints = Annotated[Endpoints, Depends(_endpoints)]
 CurrentStarter = Annotated[RunStarter, Depends(_starter)]
 CurrentRunDocuments = Annotated[RunDocuments, Depends(_run_documents)]
+CurrentHeavyReads = Annotated[HeavyReads, Depends(_heavy_reads)]
 CurrentCaller = Annotated[Caller, Depends(_caller)]
 """Who makes the request. Requests for public paths have no caller."""
 Limit = Annotated[int, Query(ge=1, le=200, description="Maximum number of items to return")]

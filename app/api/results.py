@@ -7,6 +7,8 @@ from fastapi import Path, Query
 from fastapi.responses import StreamingResponse
 
 from app.api.dependencies import (
+    CurrentCaller,
+    CurrentHeavyReads,
     CurrentQueries,
     CurrentSessions,
     CurrentSettings,
@@ -91,8 +93,8 @@ async def list_judge_calls(
 
 @router.get("/runs/{run_id}/verify")
 async def verify_run(
-    store: CurrentStore, sessions: CurrentSessions, settings: CurrentSettings, run_id: RunId
+    store: CurrentStore, heavy_reads: CurrentHeavyReads, settings: CurrentSettings, caller: CurrentCaller, run_id: RunId
 ) -> Verification:
     """Verify the figures of a run. Each is computed again from the stored trajectories and compared, bit for bit."""
     run = await store.get(run_id)
-    return await verify(sessions, settings.data_dir, run)
+    return await heavy_reads.do(caller.namespace, lambda sessions: verify(sessions, settings.data_dir, run))

@@ -7,10 +7,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.auth import scopes
 from app.auth.caller import LOCAL, Caller
+from app.auth.failed_keys import FailedKeys
 from app.auth.key_cache import KeyCache
 from app.auth.origin_check import refuse_foreign_pages
 from app.auth.rate_limit import RateLimit
 from app.errors import DATABASE_DOWN, Forbidden, ServiceError, TooManyRequests, Unauthorized, problem_of
+from app.security.client_address import client_of
 
 
 class Guard:
@@ -19,11 +21,20 @@ class Guard:
     Admitted requests have a Caller in their state. If keys are not required, it is the local caller.
     """
 
-    def __init__(self, app: ASGIApp, *, required: bool, limit: RateLimit | None, origins: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        required: bool,
+        limit: RateLimit | None,
+        failed_keys: FailedKeys | None = None,
+        origins: Collection[str] = (),
+    ) -> None:
         """Pages of `origins` may call without keys."""
         self._app = app
         self._required = required
         self._limit = limit
+        self._failed_keys = failed_keys
         self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -45,7 +56,7 @@ class Guard:
 
     async def _admitted(self, scope: Scope) -> Caller:
         cache: KeyCache = scope["app"].state.keys
-        caller = await cache.caller(key_of(scope))
+        caller = await self._caller(cache, key_of(scope), client_of((scope.get("client") or ("",))[0]))
         wait_s = 0.0 if self._limit is None else self._limit.take(caller.actor)
         if wait_s:
             raise TooManyRequests("Too many requests with this API key.", retry_after_s=math.ceil(wait_s))
@@ -53,6 +64,18 @@ class Guard:
         if needed not in caller.scopes:
             raise Forbidden(f"This API key does not have the scope {needed}.")
         return caller
+
+    async def _caller(self, cache: KeyCache, key: str, client: str) -> Caller:
+        if self._failed_keys is None:
+            return await cache.caller(key)
+        wait_s = self._failed_keys.wait_s(client)
+        if wait_s and not cache.has(key):
+            raise TooManyRequests("Too many wrong API keys from this address.", retry_after_s=math.ceil(wait_s))
+        try:
+            return await cache.caller(key)
+        except Unauthorized:
+            self._failed_keys.note(client)
+            raise
 
 
 def key_of(scope: Scope) -> str:

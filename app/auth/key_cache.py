@@ -48,6 +48,11 @@ class KeyCache:
         self._used.add(row.id)
         return caller_with(row)
 
+    def has(self, key: str) -> bool:
+        """Whether the key was right when it was looked up last. No query."""
+        sha256 = hash_of(key)
+        return sha256 in self._found or sha256 == self.operator_hash
+
     async def _row(self, sha256: str) -> ApiKey | None:
         now = self.clock()
         kept = self._found.get(sha256)

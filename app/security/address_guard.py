@@ -50,6 +50,8 @@ _PUBLIC_V6 = IPv6Network("2000::/3")
 _DENIED_V6 = [IPv6Network(net) for net in ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20")]
 _FIRST_FREE_PORT = 1024
 _RESOLVE_TIMEOUT_S = 5.0
+_HOST_AND_PORT = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:[0-9]*)?")
+"""Python, and so httpx, takes other digits and signs for a port too."""
 _AUTHORITY = re.compile(r"https?://([^/?#]*)", re.IGNORECASE)
 # Threads of their own: names that nobody answers for must not keep the process's other threads busy.
 _resolving = ThreadPoolExecutor(16, thread_name_prefix="resolver")
@@ -123,6 +125,8 @@ def parse(url: str) -> httpx.URL:
         raise AddressRefused("the URL must start with https:// or http://")
     if "@" in authority[1]:
         raise AddressRefused("the URL must not contain a user or password")
+    if not _HOST_AND_PORT.fullmatch(authority[1]):
+        raise AddressRefused("the URL must have a host, and a port of the digits 0 to 9 if any")
     if any(sign <= " " or sign in "\\\x7f" for sign in url):
         raise AddressRefused("the URL must not contain spaces, control characters or backslashes")
     try:

@@ -15,6 +15,7 @@ from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
 
 OPERATOR_KEY = "an operator key of more than 32 characters".replace(" ", "-")
+_DEFAULTS: dict[str, Any] = {"require_keys": "always", "operator_key": OPERATOR_KEY, "failed_keys_per_minute": 0}
 
 
 def bearer(key: str) -> dict[str, str]:
@@ -43,7 +44,7 @@ class Keyed:
 @asynccontextmanager
 async def keyed(data_dir: Path, database_url: str, *, backend: Any = None, **more: Any) -> AsyncIterator[Keyed]:
     """The service with LEARNLOOP_REQUIRE_KEYS=always."""
-    settings = settings_for(data_dir, database_url, **{"require_keys": "always", "operator_key": OPERATOR_KEY} | more)
+    settings = settings_for(data_dir, database_url, **_DEFAULTS | more)
     engine = make_engine(parse_url(database_url))
     try:
         async with served(settings, ScriptedLoop(), backend) as client:

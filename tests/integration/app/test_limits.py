@@ -14,6 +14,7 @@ import uvicorn
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 
+from app.auth.keys import new_key
 from app.http.connections import Connections
 from app.http.protocol import MAX_HEAD_BYTES, MAX_HEADERS, BoundedHttp
 from app.main import create_app, server_config
@@ -51,6 +52,20 @@ async def test_requests_without_a_good_key_use_up_nobodys_rate(data_dir: Path, d
             assert (await service.client.get("/runs", headers=forged)).status_code == 401
         mine = {"authorization": f"Bearer {new.key}"}
         assert (await service.client.get("/runs", headers=mine)).status_code == 200
+
+
+async def test_wrong_keys_of_one_address_are_limited(data_dir: Path, database_url: str) -> None:
+    """Keys that were right lately still work, and no other one is looked up."""
+    async with keyed(data_dir, database_url, failed_keys_per_minute=0.001) as service:
+        mine, other = await service.headers(), await service.headers()
+        assert (await service.client.get("/runs", headers=mine)).status_code == 200
+        wrong = [{"authorization": f"Bearer {new_key()}"} for _ in range(31)]
+        statuses = [(await service.client.get("/runs", headers=each)).status_code for each in wrong]
+        assert statuses == [401] * 30 + [429]
+        assert (await service.client.get("/runs", headers=mine)).status_code == 200
+        refused = await service.client.get("/runs", headers=other)
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) > 0
 
 
 async def test_there_is_no_rate_on_loopback_and_none_if_it_is_set_to_0(data_dir: Path, database_url: str) -> None:

@@ -2,16 +2,25 @@
 
 import asyncio
 import json
+import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import text
 from typer.testing import CliRunner
 
+from app.api import results
+from app.api.heavy_reads import WAITING
 from app.cli.main import app
 from app.db.session import make_engine, parse_url
+from app.schemas.results import Verification
+from tests.conditions import until
 from tests.fakes.scripted_chat import call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
+from tests.integration.app.emails import make_run
+from tests.integration.app.keyed import keyed
 from tests.integration.app.served import served, settings_for
 from tests.integration.app.test_results import SALES, completed, sales_service
 from training.learn_loop import learn_loop
@@ -123,3 +132,41 @@ async def test_the_command_says_what_differs(data_dir: Path, database_url: str) 
         assert "reward_mean" in bad.output
         document = json.loads((await command("--json")).stdout)
         assert [each["what"] for each in document["differences"]] == ["reward_mean"]
+
+
+async def test_verifications_take_turns_apart_from_other_requests(
+    data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One at a time, off the event loop; a project that asks for many makes another wait for one of them only."""
+    go_on = threading.Event()
+    begun: list[str] = []
+
+    async def slow(sessions: Any, data_dir: Path, run: Any) -> Verification:
+        assert threading.current_thread() is not threading.main_thread()
+        begun.append(run.model_project)
+        go_on.wait(60)
+        return Verification.model_construct(
+            run_id=run.id, ok=True, iterations=0, trajectories=0, figures=0, node_scores=0, difference_count=0,
+            differences=[], verified_at=datetime.now(UTC),
+        )  # fmt: skip
+
+    monkeypatch.setattr(results, "verify", slow)
+    async with keyed(data_dir, database_url) as service:
+        runs = {project: await make_run(service.sessions, project=project) for project in ("many", "one")}
+        headers = {project: await service.headers(project) for project in runs}
+
+        def ask(project: str) -> Any:
+            path = f"/runs/{runs[project]}/verify"
+            return asyncio.create_task(service.client.get(path, headers=headers[project]))
+
+        asked = [ask("many") for _ in range(WAITING + 3)]
+        await until(lambda: sum(each.done() for each in asked) == 2)
+        refused = [each.result() for each in asked if each.done()]
+        assert {response.status_code for response in refused} == {429}
+        assert all(int(response.headers["retry-after"]) >= 1 for response in refused)
+        other = ask("one")
+        assert (await service.client.get(f"/runs/{runs['one']}", headers=headers["one"])).status_code == 200
+        go_on.set()
+        assert (await other).status_code == 200
+        assert [(await each).status_code for each in asked].count(200) == WAITING + 1
+    assert begun.index("one") <= 2

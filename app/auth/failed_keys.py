@@ -1,0 +1,33 @@
+"""Limits how often a client can try keys that are wrong: each costs a query of the database."""
+
+import time
+from collections.abc import Callable
+
+_BURST = 30
+_MOST_CLIENTS = 10_000
+
+
+class FailedKeys:
+    """`per_minute` wrong keys of each client in the long run, and 30 at once; in this process."""
+
+    def __init__(self, per_minute: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_s = per_minute / 60
+        self._clock = clock
+        self._failed: dict[str, tuple[float, float]] = {}
+        """By client, in the order of the newest failures: how many count, and when."""
+
+    def wait_s(self, client: str) -> float:
+        """Seconds until the client can try another key; 0.0: now."""
+        return max(0.0, (self._count(client) + 1 - _BURST) / self._per_s)
+
+    def note(self, client: str) -> None:
+        """It tried a wrong one."""
+        count = self._count(client) + 1
+        self._failed.pop(client, None)
+        self._failed[client] = (count, self._clock())
+        if len(self._failed) > _MOST_CLIENTS:
+            del self._failed[next(iter(self._failed))]
+
+    def _count(self, client: str) -> float:
+        count, at = self._failed.get(client, (0.0, 0.0))
+        return max(0.0, count - (self._clock() - at) * self._per_s)
