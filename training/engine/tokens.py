@@ -16,9 +16,13 @@ from typing import Any
 from jinja2 import TemplateError
 from transformers import AutoTokenizer, GenerationConfig
 
+from training.engine.tool_text import with_tools_as_text
+
 CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 """For models that come without one."""
 CACHED_TEXTS = 4096
+_PROBE = "probe_of_the_template"
+_NO_PARAMETERS = {"type": "object", "properties": {}}
 _OPEN, _CLOSE = re.compile(r"<tool_call>[ \t\r\n]*"), re.compile(r"[ \t\r\n]*</tool_call>")
 _COLON = re.compile(r"\s*:\s*")
 
@@ -63,6 +67,12 @@ class ChatTokenizer:
         added = self._tokenizer.added_tokens_decoder
         stops = [re.escape(added[stop].content) for stop in sorted(self.stop_ids) if stop in added]
         self._stop = re.compile("|".join(stops) or r"(?!)")
+        user, tool = (
+            {"role": "user", "content": "a"},
+            {"name": _PROBE, "description": "b", "parameters": _NO_PARAMETERS},
+        )
+        self._knows_tools = self._shows([user], [{"type": "function", "function": tool}], _PROBE)
+        self._knows_system = self._shows([{"role": "system", "content": _PROBE}, user], None, _PROBE)
         self._render_cached = lru_cache(CACHED_TEXTS)(self._render)
         self._encode_cached = lru_cache(CACHED_TEXTS)(self._encode)
 
@@ -196,17 +206,25 @@ class ChatTokenizer:
     def _render(self, messages: str, tools: str, reply: bool) -> str:
         if messages == "[]" and not tools:
             return ""
+        told, offered = json.loads(messages), json.loads(tools) if tools else None
+        if not self._knows_tools:
+            told, offered = with_tools_as_text(told, offered or (), system_role=self._knows_system), None
         try:
-            return str(
-                self._tokenizer.apply_chat_template(
-                    json.loads(messages),
-                    tools=json.loads(tools) if tools else None,
-                    tokenize=False,
-                    add_generation_prompt=reply,
-                )
-            )
+            return self._apply(told, offered, reply=reply)
         except (TemplateError, TypeError, KeyError, AttributeError, ValueError) as error:
             raise BadConversation(f"the chat template refuses the conversation: {error}") from error
+
+    def _apply(self, messages: Any, tools: Any, *, reply: bool = False) -> str:
+        return str(
+            self._tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=reply)
+        )
+
+    def _shows(self, messages: Any, tools: Any, text: str) -> bool:
+        """Whether the chat template takes such a conversation and shows the text, which is somewhere in it."""
+        try:
+            return text in self._apply(messages, tools)
+        except (TemplateError, TypeError, KeyError, AttributeError, ValueError):
+            return False
 
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
