@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-import subprocess
 from pathlib import Path
 
 from tests.fakes.scripted_learning import ScriptedLoop
@@ -17,7 +16,8 @@ async def test_a_copy_of_the_directory_of_a_stopped_service_is_whole(data_dir: P
         events = (await client.get(f"/runs/{run_id}/events")).json()
         hook = (await client.post("/webhooks", json={"url": "https://93.184.216.34/hook"})).json()
     copy.parent.mkdir()
-    await asyncio.to_thread(subprocess.run, ["cp", "-a", original, copy], check=True)
+    copying = await asyncio.create_subprocess_exec("cp", "-a", str(original), str(copy))
+    assert await copying.wait() == 0
     shutil.rmtree(original)
     async with served(settings_for(copy, None), ScriptedLoop()) as client:
         assert (await client.get(f"/runs/{run_id}")).json() == run
