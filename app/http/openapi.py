@@ -4,6 +4,7 @@ introduction, tags, summaries, the errors, and the header `Idempotency-Key`.
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from http import HTTPStatus
 from importlib.resources import files
 from typing import Any
@@ -116,7 +117,12 @@ def install(app: FastAPI) -> None:
     app.license_info = {"name": "Apache-2.0", "identifier": "Apache-2.0"}
     app.openapi_tags = [{"name": name, "description": text} for name, text in _TAGS.items()]
     plain = app.openapi
-    app.openapi = lambda: described(plain())  # type: ignore[method-assign]
+
+    @cache  # the walk takes longer than the reply
+    def openapi() -> dict[str, Json]:
+        return described(plain())
+
+    app.openapi = openapi  # type: ignore[method-assign]
 
 
 def described(api: dict[str, Json]) -> dict[str, Json]:
@@ -168,7 +174,7 @@ def _errors(path: str, method: str, operation: dict[str, Json]) -> Iterator[int]
 
 def _openai_errors(path: str, method: str, operation: dict[str, Json]) -> Iterator[int]:
     """Error statuses that an operation below `/v1` can return."""
-    yield from (401, 403, 429, 503)
+    yield from (401, 403, 422, 429, 503)  # 422: a base model whose files are damaged, a name that nothing can have
     if "{" in path or method == "post":
         yield 404
     if method != "get":

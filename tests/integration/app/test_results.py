@@ -30,6 +30,8 @@ SALES: dict[str, Any] = {
     "max_turns": 4,
     "evaluation": {"every": 1, "scenarios": 2, "samples": 2, "test_scenarios": 2},
 }
+MANY = SALES | {"groups_per_iteration": 5, "rollouts_per_group": 8}
+"""Enough rollouts that some are good."""
 
 
 @asynccontextmanager
@@ -121,7 +123,7 @@ async def test_the_documents_say_what_the_api_says(data_dir: Path, database_url:
 
 async def test_trajectories_are_the_same_as_lines_and_as_a_table(data_dir: Path, database_url: str) -> None:
     async with sales_service(data_dir, database_url) as client:
-        run = await completed(client, **SALES | {"groups_per_iteration": 5, "rollouts_per_group": 8, "iterations": 1})
+        run = await completed(client, **MANY | {"iterations": 1})
         files = await _downloads(client, run)
         lines = [json.loads(line) for line in files["iter1_trajectories.jsonl"].decode().split("\n")[:-1]]
         table = pq.ParquetFile(io.BytesIO(files["iter1_trajectories.parquet"]))

@@ -22,7 +22,7 @@ from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.emails import make_run
 from tests.integration.app.keyed import keyed
 from tests.integration.app.served import served, settings_for
-from tests.integration.app.test_results import SALES, completed, sales_service
+from tests.integration.app.test_results import MANY, SALES, completed, sales_service
 from training.learn_loop import learn_loop
 
 
@@ -43,15 +43,15 @@ async def test_a_run_is_what_its_trajectories_say(data_dir: Path, database_url: 
         run = await completed(client, **SALES)
         found = await _verify(client, run)
         assert (found["ok"], found["differences"]) == (True, [])
-        # The baseline: 6 validation and 6 test tries; each iteration 40 tries, 6 validation, at the end 6 test ones.
-        assert (found["iterations"], found["trajectories"]) == (3, 12 + 46 + 52 + 3)
+        # Baseline: 6 validation and 6 test rollouts; each iteration 8 rollouts, 6 validation, at the end 6 test ones.
+        assert (found["iterations"], found["trajectories"]) == (3, 12 + 14 + 20 + 3)
         assert found["node_scores"] == 3 * 4
         assert found["figures"] > 4 * found["trajectories"]
 
 
 async def test_whatever_was_changed_is_found(data_dir: Path, database_url: str) -> None:
     async with sales_service(data_dir, database_url) as client:
-        run = await completed(client, **SALES)
+        run = await completed(client, **MANY)
         smallest = "reward + 2.220446049250313e-16"
         rewarded = "SELECT id FROM trajectory WHERE kind = 'train' AND reward BETWEEN 0.5 AND 1 ORDER BY seq LIMIT 1"
         await _change(database_url, f"UPDATE trajectory SET reward = {smallest} WHERE id = ({rewarded})")
@@ -80,7 +80,7 @@ async def test_whatever_was_changed_is_found(data_dir: Path, database_url: str) 
 
 async def test_an_outcome_that_was_changed_moves_everything_that_rests_on_it(data_dir: Path, database_url: str) -> None:
     async with sales_service(data_dir, database_url) as client:
-        run = await completed(client, **SALES)
+        run = await completed(client, **MANY)
         one = "SELECT id FROM trajectory WHERE kind = 'train' AND iteration = 1 AND success ORDER BY seq LIMIT 1"
         await _change(
             database_url,
