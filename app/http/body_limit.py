@@ -153,12 +153,14 @@ class BodyLimit:
         if self._forwarded is not None and body.path.startswith(self._forwarded):
             await self._app(scope, _replay(content, receive), send)
             return
-        if len(content) <= self._max_bytes:
-            await _check_values(content, MAX_VALUES)
+        if len(content) <= self._max_bytes and not await _has_more_values(content, MAX_VALUES):
             await self._app(scope, _replay(content, receive), send)
             return
+        if body.path not in self._big:
+            raise _too_many_values(content, MAX_VALUES)
         async with self._turns.turn(body.owner):
-            await _check_values(content, MAX_VALUES_OF_BIG)
+            if await _has_more_values(content, MAX_VALUES_OF_BIG):
+                raise _too_many_values(content, MAX_VALUES_OF_BIG)
             replayed = _replay(content, receive)
             del content
             await self._app(scope, replayed, send)
@@ -171,14 +173,14 @@ def _announced(scope: Scope, otherwise: int = 0) -> int:
     return int(given) if given.isdigit() else otherwise
 
 
-async def _check_values(content: bytes, most: int) -> None:
-    """Raises BodyTooLarge."""
+async def _has_more_values(content: bytes, most: int) -> bool:
     if len(content) < _LONG:
-        too_many = has_more_values(content, most)
-    else:
-        too_many = await asyncio.to_thread(has_more_values, content, most)
-    if too_many:
-        raise BodyTooLarge(f"a body of {len(content)} bytes has at most {most} values here")
+        return has_more_values(content, most)
+    return await asyncio.to_thread(has_more_values, content, most)
+
+
+def _too_many_values(content: bytes, most: int) -> BodyTooLarge:
+    return BodyTooLarge(f"a body of {len(content)} bytes has at most {most} values here")
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -76,7 +76,7 @@ async def test_bad_documents_name_their_field(client: httpx.AsyncClient) -> None
         ("/graphs", {"graph": {}}, ["graph"], "list"),
         ("/graphs", {}, ["graph"], "required"),
         ("/graphs", [], [], "dictionary"),
-        ("/graphs", {"graph": GRAPH, "name": "x"}, ["name"], "not permitted"),
+        ("/graphs", {"graph": GRAPH, "name": "x"}, ["name"], "Unknown field"),
         ("/graphs", {"graph": [{"id": "a\x00b"}]}, [], "U+0000"),
         ("/scenarios", _scenarios(graph=GRAPH[1:]), ["graph"], "no node is a Customer Job"),
         ("/scenarios", _scenarios(graph=unknown), ["graph"], "no stored graph"),

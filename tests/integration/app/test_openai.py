@@ -170,7 +170,7 @@ async def test_bad_requests(stage: ModelStage) -> None:
         return error
 
     chat = "/v1/chat/completions"
-    for content in (b"", b"{", b"[]", b"null", b"\xff", b"[" * 100_000, *NO_JSON):
+    for content in (b"", b"{", b"[]", b"null", b"\xff", b"[" * 10_000, *NO_JSON):
         await refused("POST", chat, 400, "The body", content=content)
     no_names: tuple[Any, ...] = (None, 3, ["mail"], {})
     for model in no_names:

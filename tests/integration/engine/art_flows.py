@@ -39,7 +39,7 @@ TURNS = 2
 Rollout = Callable[[Any, int], Awaitable[art.Trajectory]]
 
 
-@art.retry()
+@art.retry()  # type: ignore[operator, untyped-decorator]  # taken for the module of that name
 async def game(model: Any, scenario: int) -> art.Trajectory:
     """tic-tac-toe: the trajectory grows by boards and choices, and is what the model is asked with."""
     trajectory = art.Trajectory(messages_and_choices=[SYSTEM], reward=0)
@@ -53,7 +53,7 @@ async def game(model: Any, scenario: int) -> art.Trajectory:
     return trajectory
 
 
-@art.retry()
+@art.retry()  # type: ignore[operator, untyped-decorator]  # taken for the module of that name
 async def game_2048(model: Any, scenario: int) -> art.Trajectory:
     """2048: the same, but the model is asked for by its bare name."""
     trajectory = art.Trajectory(messages_and_choices=[SYSTEM], reward=0)
