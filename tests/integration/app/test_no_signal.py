@@ -122,7 +122,7 @@ async def test_what_can_be_foreseen_is_said_when_the_run_is_accepted(data_dir: P
     world = make_world("train", 0, 0)
     write_inbox(data_dir / "inboxes" / "mine.sqlite", world.emails)
     questions = [
-        f'{{"question": "When, {n}?", "answer": "Now.", "source_ids": ["{world.source_id}"]}}' for n in range(9)
+        f'{{"question": "When, {n}?", "answer": "Now.", "source_ids": ["{world.source_id}"]}}' for n in range(60)
     ]
     (data_dir / "inboxes" / "mine.questions.jsonl").write_text("\n".join(questions))
     mine = {"environment": {"name": "email_search", "config": {"inbox": "mine"}}, "iterations": 1}
