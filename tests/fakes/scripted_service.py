@@ -21,10 +21,10 @@ from app.schemas.ask import AskOut
 from app.schemas.base import Page
 from app.schemas.run_request import LearnLoopRequest
 from app.schemas.runs import (
-    Accepted,
     BestCheckpoint,
     EvaluationOut,
     IterationFigures,
+    LearnLoopAccepted,
     ModelOut,
     Progress,
     Rewards,
@@ -99,9 +99,9 @@ class ScriptedService:
         errors.install(app)
 
         @app.post("/learn-loop", status_code=202)
-        def start(request: LearnLoopRequest) -> Accepted:
+        def start(request: LearnLoopRequest) -> LearnLoopAccepted:
             self.posted.append(request.model_dump(exclude_unset=True))
-            return Accepted(run_id=RUN_ID, status=RunStatus.QUEUED, results_path=f"/runs/{RUN_ID}", links={})
+            return LearnLoopAccepted(run_id=RUN_ID, status=RunStatus.QUEUED, results_path=f"/runs/{RUN_ID}", links={})
 
         @app.get("/runs")
         def runs(cursor: int = 0, limit: int = 100) -> Page[RunBrief]:

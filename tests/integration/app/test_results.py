@@ -123,7 +123,7 @@ async def test_the_documents_say_what_the_api_says(data_dir: Path, database_url:
 
 async def test_trajectories_are_the_same_as_lines_and_as_a_table(data_dir: Path, database_url: str) -> None:
     async with sales_service(data_dir, database_url) as client:
-        run = await completed(client, **MANY | {"iterations": 1})
+        run = await completed(client, **MANY)
         files = await _downloads(client, run)
         lines = [json.loads(line) for line in files["iter1_trajectories.jsonl"].decode().split("\n")[:-1]]
         table = pq.ParquetFile(io.BytesIO(files["iter1_trajectories.parquet"]))
@@ -298,5 +298,5 @@ async def test_trajectories_are_told_apart_by_kind(data_dir: Path, database_url:
             kind: len((await client.get(path, params={"kind": kind, "limit": 200})).json()["items"])
             for kind in ("train", "evaluation", "ask")
         }
-        assert counts == {"train": 40, "evaluation": 24, "ask": 0}
+        assert counts == {"train": 8, "evaluation": 24, "ask": 0}
         assert (await client.get(path, params={"kind": "other"})).status_code == 422

@@ -71,7 +71,7 @@ async def test_workers_drive_a_run_one_after_the_other(
         queue = (await client.get(f"/runs/{run_id}")).json()["queue"]
         assert queue == {
             "position": 0,
-            "reason": "It is next, and no run is in progress: it starts as soon as a worker looks.",
+            "reason": "It is next and starts when a worker takes it; no run is in progress.",
         }
         async with _worker(data_dir / "first", **environment) as first:
             await _until(client, run_id, lambda run: run["progress"]["iterations_done"] >= 1)
