@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, ScalarSelect, func, select, tuple_
+from sqlalchemy import ColumnElement, ScalarSelect, and_, func, select, tuple_
 
 from app.db.session import Sessions
 from app.db.tables import Run
@@ -22,7 +22,7 @@ async def queue_position(sessions: Sessions, run: Run, limits: Limits) -> QueueP
     """None unless the run is queued."""
     if run.status != RunStatus.QUEUED:
         return None
-    running = Run.status == RunStatus.RUNNING
+    running = and_(Run.status == RunStatus.RUNNING, Run.id != run.id)  # it may have been claimed itself meanwhile
     counts = select(
         _count(Run.status == RunStatus.QUEUED, tuple_(Run.created_at, Run.id) < (run.created_at, run.id)),
         _count(running, Run.model_project == run.model_project),
