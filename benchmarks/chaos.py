@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from ulid import ULID
 
 from app.aio.retry import retry_while_database_is_down
@@ -115,8 +115,10 @@ async def create_run(sessions: Sessions, name: str, iterations: int, engine: str
 
 
 async def _disturbed(plan: Plan, workers: Workers, nemesis: Nemesis, sessions: Sessions) -> float:
-    """Seconds until the last run ended, or the time for faults was over."""
+    """Seconds from the first claim until the last run ended, or the time for faults was over."""
     pauses = random.Random(plan.seed + 1)
+    workers.mend()
+    await _claimed(sessions)  # a fault before it would meet nothing
     started = time.monotonic()
     while (seconds := time.monotonic() - started) < plan.faults_s and await _unfinished(sessions):
         workers.mend()
@@ -135,10 +137,20 @@ async def _calm(workers: Workers, nemesis: Nemesis, sessions: Sessions) -> float
     return time.monotonic() - started
 
 
+async def _claimed(sessions: Sessions) -> None:
+    async with asyncio.timeout(_CALM_S):
+        while not await _count(sessions, Run.epoch > 0):
+            await asyncio.sleep(0.1)
+
+
 async def _unfinished(sessions: Sessions) -> int:
+    return await _count(sessions, Run.status.in_(LIVE))
+
+
+async def _count(sessions: Sessions, runs: ColumnElement[bool]) -> int:
     async def count() -> int:
         async with sessions() as session:
-            return await session.scalar(select(func.count()).where(Run.status.in_(LIVE))) or 0
+            return await session.scalar(select(func.count()).where(runs)) or 0
 
     return await retry_while_database_is_down(count)
 

@@ -44,6 +44,10 @@ class FairTurns:
         except asyncio.CancelledError:
             if not mine.cancelled():  # it came at the same moment
                 self._pass_on()
+            elif mine in queue:  # who has gone takes no place of those who may wait
+                queue.remove(mine)
+                if not queue:
+                    del self._waiting[owner]
             raise
 
     def _pass_on(self) -> None:

@@ -91,8 +91,7 @@ class _Gated(ScriptedBackend):
         async def held(request: TrainRequest) -> str:
             self.asked += 1
             job = await submit(policy, request)
-            while not self.gate.is_set():
-                await asyncio.sleep(0.01)
+            await asyncio.to_thread(self.gate.wait)
             return job
 
         policy.submit = held  # type: ignore[method-assign]

@@ -69,6 +69,19 @@ async def test_the_queue_of_an_owner_is_bounded() -> None:
     await asyncio.gather(*tasks)
 
 
+async def test_who_gives_up_leaves_the_place_to_others() -> None:
+    work = _Work(FairTurns(1, 2))
+    holds, *gone = (work.wants("a") for _ in range(3))
+    await _settled()
+    for task in gone:
+        task.cancel()
+    await _settled()
+    others = [work.wants("a") for _ in range(2)]
+    await _settled()
+    await work.ends(3)
+    await asyncio.gather(holds, *others)
+
+
 @pytest.mark.parametrize("also_passed_on", [False, True])
 async def test_who_gives_up_loses_nobodys_turn(also_passed_on: bool) -> None:
     work = _Work(FairTurns(1, 10))
