@@ -51,13 +51,11 @@ class RequestBody(RequestPart):
 class Page(ResponseModel, Generic[Item]):
     """One page of a list."""
 
-    # Page[Item] is a class of its own, which inherits no docstring.
-    model_config = ConfigDict(json_schema_extra={"description": "One page of a list."})
+    # Page[Item] is a class of its own, which inherits no docstring; pydantic would search every frame for its source.
+    model_config = ConfigDict(json_schema_extra={"description": "One page of a list."}, use_attribute_docstrings=False)
 
-    items: list[Item]
-    """The items of this page."""
-    next_cursor: str | None
-    """Pass it as `cursor` to get the next page; null on the last page."""
+    items: list[Item] = Field(description="The items of this page.")
+    next_cursor: str | None = Field(description="Pass it as `cursor` to get the next page; null on the last page.")
 
 
 def _lines(error: ValidationError, known: list[str]) -> list[InitErrorDetails]:
