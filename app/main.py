@@ -11,6 +11,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi_offline import FastAPIOffline
 
 from app import errors
+from app.aio.periodic import every
 from app.api import (
     ask,
     catalogue,
@@ -48,6 +49,7 @@ from app.http.protocol import BoundedHttp
 from app.http.response_headers import ResponseHeaders
 from app.model_registry.proxy import open_proxy
 from app.model_registry.trainable import KnownJobs
+from app.operations.prune import prune
 from app.processes.engine import Engine
 from app.runs.leases import Limits
 from app.service import open_service
@@ -76,6 +78,7 @@ _PARTS = (
     front_page,
 )
 _DRAIN_S = 10
+_PRUNE_EVERY_S = 600
 _KEEP_ALIVE_S = 15
 """Longer than clients keep connections (httpx: 5 s): where both give up at the same time, a request is lost, and ART's
 client does not repeat a POST."""
@@ -102,6 +105,7 @@ def create_app(
             open_run_documents(app.state.service.sessions, limits) as app.state.run_documents,
             open_key_cache(app.state.service.sessions, settings.operator_key) as app.state.keys,
             idempotency.purging(app.state.service.sessions),
+            every(_PRUNE_EVERY_S, partial(prune, app.state.service.sessions, settings), "prune"),
             open_proxy() as app.state.proxy,
         ):
             app.state.heavy_reads = HeavyReads(app.state.service.database.url)

@@ -92,6 +92,17 @@ class Settings(BaseSettings):
     """Lease duration: after this time another worker may take over a run whose worker died."""
     phase_timeout_s: float = Field(3600.0, ge=1.0)
     """A run without any progress for this long counts as hung and fails."""
+    keep_trajectories_days: int | None = Field(None, ge=1)
+    """Trajectories and judge calls of runs that ended longer ago, and older questions, are deleted, unless they have
+    feedback; None: never, as for the others."""
+    keep_events_days: int | None = Field(None, ge=1)
+    """Events of runs that ended longer ago are deleted."""
+    keep_ledger_days: int | None = Field(None, ge=1)
+    """The ledger of runs that ended longer ago keeps its sums only."""
+    keep_deliveries_days: int | None = Field(None, ge=1)
+    """Older webhook deliveries are deleted, unless they wait to be sent."""
+    keep_verdicts_days: int | None = Field(None, ge=1)
+    """Older cached verdicts of judge models are deleted."""
     restart_after_s: float = Field(60.0, ge=0.0)
     """The engine or the embedded Postgres that has not answered for this long is ended and started again; 0: never."""
     stop_timeout_s: float = Field(30.0, ge=1.0)

@@ -66,6 +66,7 @@ def run_whole(figures: RunFigures, queue: QueuePosition | None) -> RunOut:
             "iterations": figures.iterations,
             "evaluations": figures.evaluations,
             "summary": run.summary,
+            "pruned": run.pruned,
             "webhooks": figures.deliveries,
             "cost": ledger_totals(figures.used).model_dump()
             | {

@@ -139,6 +139,8 @@ class Run(Base):
     """Why the folder of results is not complete; the database is."""
     summary: Mapped[dict[str, Json] | None]
     """Before and after, written when the run completes."""
+    pruned: Mapped[dict[str, Json]] = mapped_column(default=dict, server_default="{}")
+    """When what was deleted because of its age (app/operations/prune.py)."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]

@@ -50,7 +50,13 @@ class _Stored(NamedTuple):
 
 
 async def verify(sessions: Sessions, data_dir: Path, run: Run) -> Verification:
-    """Check the iterations saved so far. Raises Conflict if the run's environment cannot be created again."""
+    """Check the iterations saved so far. Raises Conflict if the run's environment cannot be created again, or its
+    trajectories were deleted."""
+    if (deleted_at := run.pruned.get("trajectories")) is not None:
+        raise Conflict(
+            f"The trajectories of run {run.id} were deleted at {deleted_at} because of their age "
+            "(LEARNLOOP_KEEP_TRAJECTORIES_DAYS): its figures can no longer be computed again."
+        )
     try:
         whole = await resolve_references(sessions, run.stored_request.environment, run.model_project)
         environment = await asyncio.to_thread(make_environment, whole, data_dir)

@@ -223,6 +223,9 @@ class Parent(ResponseModel):
 class RunOut(RunBrief):
     """A run with its figures: up to 200 of the latest iterations, the baseline evaluation and the latest ones."""
 
+    pruned: dict[Literal["trajectories", "events", "ledger"], datetime] = Field(default_factory=dict)
+    """What was deleted because of its age, with the time; of the ledger only its sums remain. Figures are never
+    deleted."""
     warnings: list[str] = Field(default_factory=list)
     """Why the run learns nothing or may learn nothing: what was foreseen, and iterations without a training signal."""
     queue: Queue | None = None

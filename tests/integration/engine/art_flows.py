@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import art
 import litellm
@@ -37,9 +37,10 @@ SYSTEM: Any = {"role": "system", "content": "Answer."}
 QUESTION: Any = {"role": "user", "content": "When is the kickoff?"}
 TURNS = 2
 Rollout = Callable[[Any, int], Awaitable[art.Trajectory]]
+retry: Callable[[Rollout], Rollout] = cast(Any, art).retry()  # mypy may take it for the module of that name
 
 
-@art.retry()  # type: ignore[operator, untyped-decorator]  # taken for the module of that name
+@retry
 async def game(model: Any, scenario: int) -> art.Trajectory:
     """tic-tac-toe: the trajectory grows by boards and choices, and is what the model is asked with."""
     trajectory = art.Trajectory(messages_and_choices=[SYSTEM], reward=0)
@@ -53,7 +54,7 @@ async def game(model: Any, scenario: int) -> art.Trajectory:
     return trajectory
 
 
-@art.retry()  # type: ignore[operator, untyped-decorator]  # taken for the module of that name
+@retry
 async def game_2048(model: Any, scenario: int) -> art.Trajectory:
     """2048: the same, but the model is asked for by its bare name."""
     trajectory = art.Trajectory(messages_and_choices=[SYSTEM], reward=0)

@@ -1,0 +1,115 @@
+"""Deletes what is older than the settings keep: details of runs that have ended, never their figures.
+
+A run counts from when it ended, everything else from when it was made, both by the database's clock. Each run is one
+transaction, and so is each batch of other rows: several services may prune at the same time.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+
+import structlog
+from sqlalchemy import ColumnElement, DateTime, and_, cast, delete, exists, func, insert, or_, select
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute
+
+from app.db.session import Sessions
+from app.db.tables import Base, Event, Feedback, JudgeCall, LedgerEntry, Run, Trajectory, Verdict, WebhookDelivery
+from app.domain.delivery_state import DeliveryState
+from app.domain.run_state import TERMINAL
+from app.settings import Settings
+
+_BATCH = 1_000
+"""Rows, in one transaction."""
+_HAS_FEEDBACK = exists().where(or_(Feedback.trajectory_id == Trajectory.id, Feedback.against_id == Trajectory.id))
+
+log = structlog.get_logger(__name__)
+
+
+async def prune(sessions: Sessions, settings: Settings) -> None:
+    """Delete all that is too old by now."""
+    by_run: Mapping[str, tuple[int | None, Callable[[AsyncSession, Run], Awaitable[None]]]] = {
+        "trajectories": (settings.keep_trajectories_days, _trajectories),
+        "events": (settings.keep_events_days, _events),
+        "ledger": (settings.keep_ledger_days, _sum_up_ledger),
+    }
+    for kind, (days, delete_from) in by_run.items():
+        if days is not None:
+            await _of_ended_runs(sessions, kind, timedelta(days=days), delete_from)
+    asked = and_(Trajectory.kind == "ask", ~_HAS_FEEDBACK)
+    settled = WebhookDelivery.state != DeliveryState.PENDING
+    for days, table, key, made_at, which in (
+        (settings.keep_trajectories_days, Trajectory, Trajectory.id, Trajectory.started_at, asked),
+        (settings.keep_deliveries_days, WebhookDelivery, WebhookDelivery.id, WebhookDelivery.created_at, settled),
+        (settings.keep_verdicts_days, Verdict, Verdict.key, Verdict.created_at, None),
+    ):
+        if days is not None:
+            old = made_at < func.now() - timedelta(days=days)
+            await _in_batches(sessions, table, key, old if which is None else and_(old, which))
+
+
+async def _of_ended_runs(
+    sessions: Sessions, kind: str, age: timedelta, delete_from: Callable[[AsyncSession, Run], Awaitable[None]]
+) -> None:
+    """Delete from every run that ended longer than `age` ago, and has not been deleted from since."""
+    pruned_at = cast(Run.pruned[kind].astext, DateTime(timezone=True))
+    due = (
+        select(Run)
+        .where(
+            Run.status.in_(TERMINAL),
+            Run.finished_at < func.now() - age,
+            or_(pruned_at.is_(None), pruned_at < Run.finished_at),
+        )
+        .limit(1)
+        .with_for_update(skip_locked=True)
+    )
+    while True:
+        async with sessions.begin() as session:
+            run = (await session.execute(due)).scalar_one_or_none()
+            if run is None:
+                return
+            await delete_from(session, run)
+            now = (await session.execute(select(func.now()))).scalar_one()
+            run.pruned = {**run.pruned, kind: now.isoformat()}
+            log.info("pruned a run", run_id=run.id, deleted=kind)
+
+
+async def _trajectories(session: AsyncSession, run: Run) -> None:
+    """All but those that the run's pages show or that somebody judged."""
+    mine = Trajectory.run_id == run.id
+    await session.execute(delete(Trajectory).where(mine, Trajectory.kind != "showcase", ~_HAS_FEEDBACK))
+    await session.execute(delete(JudgeCall).where(JudgeCall.run_id == run.id))
+
+
+async def _events(session: AsyncSession, run: Run) -> None:
+    await session.execute(delete(Event).where(Event.run_id == run.id))
+
+
+async def _sum_up_ledger(session: AsyncSession, run: Run) -> None:
+    """One row for each phase instead of one for each iteration: the run's totals, and its budget, stay what they were.
+    Rows of an unfinished iteration stay, because a retry counts on from them."""
+    saved = and_(LedgerEntry.run_id == run.id, LedgerEntry.iteration < run.next_iteration)
+    columns = (LedgerEntry.seconds, LedgerEntry.prompt_tokens, LedgerEntry.completion_tokens, LedgerEntry.usd)
+    sums = (
+        select(LedgerEntry.phase, LedgerEntry.wasted, *(func.sum(column).label(column.key) for column in columns))
+        .where(saved)
+        .group_by(LedgerEntry.phase, LedgerEntry.wasted)
+        .order_by(LedgerEntry.phase, LedgerEntry.wasted)
+    )
+    rows = [dict(row) for row in (await session.execute(sums)).mappings()]
+    await session.execute(delete(LedgerEntry).where(saved))
+    if rows:
+        last = {"run_id": run.id, "iteration": run.next_iteration - 1}
+        await session.execute(insert(LedgerEntry), [row | last for row in rows])
+
+
+async def _in_batches(
+    sessions: Sessions, table: type[Base], key: InstrumentedAttribute[str], which: ColumnElement[bool]
+) -> None:
+    batch = select(key).where(which).limit(_BATCH).with_for_update(skip_locked=True)
+    while True:
+        async with sessions.begin() as session:
+            deleted = (await session.execute(delete(table).where(key.in_(batch)).returning(key))).all()
+        if deleted:
+            log.info("pruned old rows", table=table.__tablename__, rows=len(deleted))
+        if len(deleted) < _BATCH:
+            return

@@ -1,0 +1,124 @@
+"""What the settings do not keep is deleted once it is old enough; figures, totals and what is in use stay."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import text
+from ulid import ULID
+
+from app.db.session import Sessions, make_engine, make_sessions, parse_url
+from app.operations.prune import prune
+from tests.integration.app.served import settings_for
+from tests.integration.app.test_results import SALES, completed, sales_service
+
+_DAY = 86_400
+_ALL = {f"keep_{kind}_days": 7 for kind in ("trajectories", "events", "ledger", "deliveries", "verdicts")}
+
+
+@asynccontextmanager
+async def _sessions(database_url: str) -> AsyncIterator[Sessions]:
+    engine = make_engine(parse_url(database_url))
+    try:
+        yield make_sessions(engine)
+    finally:
+        await engine.dispose()
+
+
+async def _aged(sessions: Sessions, days: float) -> None:
+    """As if everything had happened so many days earlier."""
+    columns = {
+        "run": "finished_at",
+        "trajectory": "started_at",
+        "webhook_delivery": "created_at",
+        "verdict": "created_at",
+    }
+    async with sessions.begin() as session:
+        for table, column in columns.items():
+            earlier = f"{column} - make_interval(secs => :seconds)"
+            await session.execute(text(f"UPDATE {table} SET {column} = {earlier}"), {"seconds": days * _DAY})
+
+
+async def _count(sessions: Sessions, table: str, which: str = "true") -> int:
+    async with sessions() as session:
+        return int((await session.execute(text(f"SELECT count(*) FROM {table} WHERE {which}"))).scalar_one())
+
+
+async def _get(client: httpx.AsyncClient, path: str) -> Any:
+    return (await client.get(path)).raise_for_status().json()
+
+
+async def test_only_details_of_old_ended_runs_are_deleted(data_dir: Path, database_url: str) -> None:
+    async with sales_service(data_dir, database_url) as client, _sessions(database_url) as sessions:
+        run = await completed(client, **SALES)
+        path = f"/runs/{run['run_id']}"
+        shown = await _get(client, f"{path}/iterations")
+        [liked, *_] = (await _get(client, f"{path}/trajectories?kind=train&limit=5"))["items"]
+        event = {"event_id": str(ULID()), "type": "thumbs_up", "trajectory_id": liked["id"]}
+        assert (await client.post("/feedback", json=event)).status_code == 200
+        ledger = await _get(client, f"{path}/ledger")
+
+        await prune(sessions, settings_for(data_dir, database_url, **_ALL))
+        assert (await _get(client, path))["pruned"] == {}  # it is not old
+        await _aged(sessions, 8)
+        await prune(sessions, settings_for(data_dir, database_url))
+        assert await _count(sessions, "trajectory") > 40  # nothing is deleted unless somebody wants it
+        await prune(sessions, settings_for(data_dir, database_url, **_ALL))
+
+        pruned = await _get(client, path)
+        assert pruned["pruned"].keys() == {"trajectories", "events", "ledger"}
+        for figure in ("iterations", "evaluations", "summary", "cost", "status"):
+            assert pruned[figure] == run[figure], figure
+        kept = [each["id"] for each in (await _get(client, f"{path}/trajectories?limit=200"))["items"]]
+        assert len(kept) == 3 + 1  # each iteration's showcase, and the one with feedback
+        assert liked["id"] in kept
+        assert await _get(client, f"{path}/iterations") == shown
+        assert (await _get(client, f"{path}/events"))["items"] == []
+        summed = await _get(client, f"{path}/ledger")
+        assert summed["totals"] == pytest.approx(ledger["totals"])
+        assert len(summed["items"]) < len(ledger["items"])
+        assert {(row["phase"], row["wasted"]) for row in summed["items"]} == {
+            (row["phase"], row["wasted"]) for row in ledger["items"]
+        }
+        refused = await client.get(f"{path}/verify")
+        assert (refused.status_code, "because of their age" in refused.json()["detail"]) == (409, True)
+        await prune(sessions, settings_for(data_dir, database_url, **_ALL))
+        assert (await _get(client, path))["pruned"] == pruned["pruned"]  # once
+
+
+async def test_a_run_that_is_not_over_keeps_everything(data_dir: Path, database_url: str) -> None:
+    async with sales_service(data_dir, database_url) as client, _sessions(database_url) as sessions:
+        run = await completed(client, **SALES)
+        await _aged(sessions, 8)
+        async with sessions.begin() as session:
+            await session.execute(text("UPDATE run SET status = 'paused'"))
+        before = await _count(sessions, "trajectory"), await _count(sessions, "event")
+        await prune(sessions, settings_for(data_dir, database_url, **_ALL))
+        assert (await _count(sessions, "trajectory"), await _count(sessions, "event")) == before
+        assert (await _get(client, f"/runs/{run['run_id']}/verify"))["ok"] is True
+
+
+async def test_deliveries_and_verdicts_go_by_their_own_age(data_dir: Path, database_url: str) -> None:
+    async with sales_service(data_dir, database_url) as client, _sessions(database_url) as sessions:
+        hook = {"url": "https://93.184.216.34/hook"}
+        await completed(client, **SALES, webhooks=[hook])
+        async with sessions.begin() as session:
+            await session.execute(
+                text("UPDATE webhook_delivery SET state = 'delivered' WHERE event_seq % 2 = 0 AND state = 'pending'")
+            )
+            await session.execute(text("UPDATE webhook_delivery SET state = 'pending' WHERE event_seq % 2 = 1"))
+            await session.execute(
+                text("INSERT INTO verdict (key, value) SELECT 'v' || n, '{}' FROM generate_series(1, 2500) AS n")
+            )
+        await _aged(sessions, 8)
+        async with sessions.begin() as session:
+            await session.execute(text("UPDATE verdict SET created_at = now() WHERE key = 'v7'"))
+        waiting = await _count(sessions, "webhook_delivery", "state = 'pending'")
+        assert 0 < waiting < await _count(sessions, "webhook_delivery")
+        await prune(sessions, settings_for(data_dir, database_url, keep_deliveries_days=7, keep_verdicts_days=7))
+        assert await _count(sessions, "webhook_delivery") == waiting
+        assert await _count(sessions, "verdict") == 1  # in batches of 1,000
+        assert await _count(sessions, "trajectory") > 40
