@@ -91,7 +91,7 @@ class _Gated(ScriptedBackend):
         async def held(request: TrainRequest) -> str:
             self.asked += 1
             job = await submit(policy, request)
-            await asyncio.to_thread(self.gate.wait)
+            await until(self.gate.is_set)
             return job
 
         policy.submit = held  # type: ignore[method-assign]
