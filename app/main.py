@@ -109,6 +109,7 @@ def create_app(
             open_proxy() as app.state.proxy,
         ):
             app.state.heavy_reads = HeavyReads(app.state.service.database.url)
+            app.state.judging = HeavyReads(app.state.service.database.url)
             yield
 
     # FastAPI's own documentation page loads its scripts from the network.

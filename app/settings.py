@@ -160,6 +160,10 @@ class Settings(BaseSettings):
     """None: OPENAI_API_KEY, or what the provider's library reads."""
     judge_concurrency: int = Field(8, ge=1, le=256)
     """Simultaneous requests to the judge model, per run."""
+    judge_requests_per_minute: float | None = Field(None, gt=0, le=1e6)
+    """To each judge model, over all runs and workers; None: no limit."""
+    judge_tokens_per_minute: float | None = Field(None, gt=0, le=1e9)
+    """Of prompts and answers, to each judge model, over all runs and workers; None: no limit."""
     wandb_api_key: SecretStr | None = Field(None, validation_alias=_from("WANDB_API_KEY"))
     weave_project: str | None = Field(
         None, validation_alias=_from("WEAVE_PROJECT"), pattern=r"^([\w.-]+/)?[\w.-]+$", max_length=256

@@ -108,6 +108,16 @@ class Evidence:
     """At least a part was invented by the market simulator."""
 
 
+class RateLimit(Protocol):
+    """How often a judge model may be asked, by all who ask it. Never raises."""
+
+    async def turn(self, model: str, tokens: int) -> None:
+        """Wait until a request to the model of about that many tokens may be sent."""
+
+    async def used(self, model: str, more_tokens: int) -> None:
+        """The request took that many tokens more than announced; fewer if the number is negative."""
+
+
 class FeedbackSource(Protocol):
     """The feedback there is on emails of the run, and of other runs on the same graph."""
 
@@ -121,6 +131,16 @@ class NoCache:
         return None
 
     async def put(self, key: str, value: Json) -> None:
+        return None
+
+
+class NoRateLimit:
+    """As often as one likes."""
+
+    async def turn(self, model: str, tokens: int) -> None:
+        return None
+
+    async def used(self, model: str, more_tokens: int) -> None:
         return None
 
 
@@ -143,6 +163,7 @@ class JudgeModel:
     """None leaves the key to the provider's environment variable."""
     concurrency: int = 8
     """Requests that run at the same time."""
+    rate: RateLimit = field(default_factory=NoRateLimit)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,11 @@ async def _heavy_reads(request: Request) -> HeavyReads:
     return heavy_reads
 
 
+async def _judging(request: Request) -> HeavyReads:
+    judging: HeavyReads = request.app.state.judging
+    return judging
+
+
 async def _caller(request: Request) -> Caller:
     caller: Caller = request.state.caller
     return caller
@@ -89,6 +94,8 @@ CurrentEndpoints = Annotated[Endpoints, Depends(_endpoints)]
 CurrentStarter = Annotated[RunStarter, Depends(_starter)]
 CurrentRunDocuments = Annotated[RunDocuments, Depends(_run_documents)]
 CurrentHeavyReads = Annotated[HeavyReads, Depends(_heavy_reads)]
+CurrentJudging = Annotated[HeavyReads, Depends(_judging)]
+"""Like heavy reads, which do not wait for it: a judge model may take minutes."""
 CurrentCaller = Annotated[Caller, Depends(_caller)]
 """Who makes the request. Requests for public paths have no caller."""
 Limit = Annotated[int, Query(ge=1, le=200, description="Maximum number of items to return")]

@@ -1,4 +1,4 @@
-"""The results of a run: documents, node scores, the cost of judges, and the verification of all figures."""
+"""The results of a run: documents, node scores, what judges cost and whether they agree, and checks of all figures."""
 
 import asyncio
 from typing import Annotated
@@ -9,6 +9,7 @@ from fastapi.responses import StreamingResponse
 from app.api.dependencies import (
     CurrentCaller,
     CurrentHeavyReads,
+    CurrentJudging,
     CurrentQueries,
     CurrentSessions,
     CurrentSettings,
@@ -20,9 +21,11 @@ from app.api.dependencies import (
 from app.api.links import results_path
 from app.api.presentation import node_scores, page
 from app.api.routers import keyed_router
+from app.operations.judge_agreement import agreement_of
 from app.operations.verify_run import verify
 from app.results.documents import Results, content_type
 from app.results.files import results_folder, sizes
+from app.schemas.agreement import Agreement, AgreementRequest
 from app.schemas.base import Page
 from app.schemas.results import JudgeCallOut, NodeScores, ResultItem, RunResults, Verification
 
@@ -98,3 +101,20 @@ async def verify_run(
     """Verify the figures of a run. Each is computed again from the stored trajectories and compared, bit for bit."""
     run = await store.get(run_id)
     return await heavy_reads.do(caller.namespace, lambda sessions: verify(sessions, settings.data_dir, run))
+
+
+@router.post("/runs/{run_id}/judge-agreement")
+async def compare_judges(
+    store: CurrentStore,
+    judging: CurrentJudging,
+    settings: CurrentSettings,
+    caller: CurrentCaller,
+    run_id: RunId,
+    request: AgreementRequest,
+) -> Agreement:
+    """Have two judges score stored rollouts of a run, and compare their verdicts. Nothing in the run changes.
+
+    The response comes when both have judged. Verdicts of judge models are cached, so repeating it costs nothing.
+    """
+    run = await store.get(run_id)
+    return await judging.do(caller.namespace, lambda sessions: agreement_of(sessions, settings, run, request))

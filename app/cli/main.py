@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.cli import ask, engine, feedback, inbox, keys, models, runs, serve, train, webhooks, worker
+from app.cli import ask, engine, feedback, inbox, judges, keys, models, runs, serve, train, webhooks, worker
 from app.cli.demo.command import demo
 from app.cli.terminal import Failure, print_failure, results
 
@@ -58,6 +58,7 @@ app.command()(ask.ask)
 app.add_typer(runs.app, name="runs")
 app.add_typer(feedback.app, name="feedback")
 app.add_typer(inbox.app, name="inbox")
+app.add_typer(judges.app, name="judges")
 app.add_typer(keys.app, name="keys")
 app.add_typer(models.app, name="models")
 app.add_typer(webhooks.app, name="webhooks")

@@ -282,6 +282,18 @@ class Verdict(Base):
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
+class JudgeRate(Base):
+    """How far the requests to a judge model are ahead of its limits; all workers share it."""
+
+    __tablename__ = "judge_rate"
+
+    model: Mapped[str] = mapped_column(Text, primary_key=True)
+    requests_at: Mapped[datetime]
+    """When the next request may be sent, as far as the number of requests goes."""
+    tokens_at: Mapped[datetime]
+    """When the next request may be sent, as far as the number of tokens goes."""
+
+
 class Document(Base):
     """A graph or a set of scenarios that a request brought, by the SHA-256 of its canonical JSON."""
 

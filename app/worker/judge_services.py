@@ -1,9 +1,12 @@
 """What the service lends to judges: the configured model, a cache of verdicts, and the feedback there is."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import structlog
+from sqlalchemy import TextClause, text
 from sqlalchemy.dialects.postgresql import insert
 
 from app.aio.event_loops import run_on_loop
@@ -13,7 +16,7 @@ from app.errors import DATABASE_DOWN
 from app.feedback.evidence import StoredFeedback
 from app.settings import Settings
 from environment.base import Environment
-from judges.base import JudgeModel, JudgeServices
+from judges.base import JudgeModel, JudgeServices, NoRateLimit, RateLimit
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +38,7 @@ def judge_services(
     """For the judge of one run, which works on a loop of its own; the database is asked at `home`."""
     return JudgeServices(
         rubric=environment.rubric,
-        model=judge_model(settings),
+        model=replace(judge_model(settings), rate=_rate(settings, sessions, home)),
         cache=StoredVerdicts(sessions, home),
         feedback=StoredFeedback(sessions, home, run),
     )
@@ -69,3 +72,71 @@ class StoredVerdicts:
     async def _put(self, key: str, value: dict[str, Any]) -> None:
         async with self._sessions.begin() as session:
             await session.execute(insert(Verdict).values(key=key, value=value).on_conflict_do_nothing())
+
+
+def _rate(settings: Settings, sessions: Sessions, home: asyncio.AbstractEventLoop) -> RateLimit:
+    requests, tokens = settings.judge_requests_per_minute, settings.judge_tokens_per_minute
+    if requests is None and tokens is None:
+        return NoRateLimit()
+    return StoredRate(sessions, home, requests_per_minute=requests, tokens_per_minute=tokens)
+
+
+class StoredRate:
+    """Requests to each judge model at even distances, whichever worker sends them.
+
+    The generic cell rate algorithm (ITU-T I.371, virtual scheduling, without a burst) on the database's clock, for
+    requests and for tokens: each request moves the time at which the next one may be sent. Without the database nothing
+    is limited, and judging continues.
+    """
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        home: asyncio.AbstractEventLoop,
+        *,
+        requests_per_minute: float | None,
+        tokens_per_minute: float | None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """None is no limit. `sleep` waits until it is a request's turn."""
+        self._sessions = sessions
+        self._home = home
+        self._request_s = 60 / requests_per_minute if requests_per_minute else 0.0
+        self._token_s = 60 / tokens_per_minute if tokens_per_minute else 0.0
+        self._sleep = sleep
+
+    async def turn(self, model: str, tokens: int) -> None:
+        figures = {"model": model, "request_s": self._request_s, "tokens_s": tokens * self._token_s}
+        wait_s = await self._executed(_RESERVE, figures)
+        if wait_s is not None and wait_s > 0:
+            await self._sleep(wait_s)
+
+    async def used(self, model: str, more_tokens: int) -> None:
+        if self._token_s and more_tokens:
+            await self._executed(_CORRECT, {"model": model, "tokens_s": more_tokens * self._token_s})
+
+    async def _executed(self, statement: TextClause, figures: dict[str, Any]) -> float | None:
+        async def execute() -> float | None:
+            async with self._sessions.begin() as session:
+                found = (await session.execute(statement, figures)).scalar_one_or_none()
+                return None if found is None else float(found)
+
+        try:
+            return await run_on_loop(self._home, execute())
+        except DATABASE_DOWN as error:
+            log.warning("judge model not limited: the database does not answer", error=str(error).splitlines()[0])
+            return None
+
+
+_RESERVE = text(
+    "INSERT INTO judge_rate AS rate (model, requests_at, tokens_at) VALUES (:model, "
+    "clock_timestamp() + make_interval(secs => :request_s), clock_timestamp() + make_interval(secs => :tokens_s)) "
+    "ON CONFLICT (model) DO UPDATE SET "
+    "requests_at = greatest(rate.requests_at, clock_timestamp()) + make_interval(secs => :request_s), "
+    "tokens_at = greatest(rate.tokens_at, clock_timestamp()) + make_interval(secs => :tokens_s) "
+    "RETURNING extract(epoch FROM greatest(requests_at - make_interval(secs => :request_s), "
+    "tokens_at - make_interval(secs => :tokens_s)) - clock_timestamp())"
+)
+_CORRECT = text(
+    "UPDATE judge_rate SET tokens_at = tokens_at + make_interval(secs => :tokens_s) WHERE model = :model RETURNING NULL"
+)

@@ -1,7 +1,8 @@
 """The environment `email_search`: questions about an inbox, answered with sources.
 
 Config: `inbox` is `synthetic` (default: a fresh invented inbox for every question) or the name of an
-imported one, `<data dir>/inboxes/<name>.sqlite`; its questions lie beside it in `<name>.questions.jsonl`.
+imported one, `<data dir>/inboxes/<name>.sqlite`; its questions lie beside it in `<name>.questions.jsonl`. `reward` is
+one of those of `reward.py`.
 """
 
 import re
@@ -15,7 +16,7 @@ from pathlib import Path
 from environment.base import Environment, Json, Outcome, Scenario, Split
 from environment.email_search import questions, synthetic
 from environment.email_search.inbox import Inbox, InboxError
-from environment.email_search.reward import CORRECT_FROM, reward_parts
+from environment.email_search.reward import CORRECT_FROM, REWARDS, Reward, default
 from environment.email_search.tools import EmailEpisode
 
 NAME = "email_search"
@@ -41,12 +42,15 @@ def questions_path(inbox: Path) -> Path:
 
 def build(config: Mapping[str, Json], data_dir: Path) -> Environment:
     """The environment of a request's config. Raises ValueError."""
-    if unknown := set(config) - {"inbox"}:
-        raise ValueError(f"email_search knows no config {', '.join(sorted(unknown))}; it has: inbox")
-    inbox = config.get("inbox", SYNTHETIC)
+    if unknown := set(config) - {"inbox", "reward"}:
+        raise ValueError(f"email_search knows no config {', '.join(sorted(unknown))}; it has: inbox, reward")
+    inbox, named = config.get("inbox", SYNTHETIC), config.get("reward", "default")
     if not isinstance(inbox, str):
         raise ValueError(f"inbox must be a name, not {inbox!r}")
-    return SyntheticEmailSearch() if inbox == SYNTHETIC else ImportedEmailSearch(inbox, data_dir)
+    reward = REWARDS.get(named) if isinstance(named, str) else None
+    if reward is None:
+        raise ValueError(f"reward must be one of {', '.join(REWARDS)}, not {named!r}")
+    return SyntheticEmailSearch(reward) if inbox == SYNTHETIC else ImportedEmailSearch(inbox, data_dir, reward)
 
 
 class _EmailSearch:
@@ -57,11 +61,14 @@ class _EmailSearch:
     default_judge = "reference"
     rubric = _RUBRIC
 
+    def __init__(self, reward: Reward = default) -> None:
+        self._reward = reward
+
     def reward(self, outcome: Outcome, score: float) -> dict[str, float]:
-        return reward_parts(outcome, score)
+        return self._reward(outcome, score)
 
     def success(self, outcome: Outcome, score: float) -> bool:
-        """A right answer with exactly the right sources."""
+        """A right answer with exactly the right sources, whatever the reward."""
         return outcome["finish"] == "answered" and score >= CORRECT_FROM and bool(outcome["sources_correct"])
 
     def answer(self, outcome: Outcome) -> dict[str, Json]:
@@ -78,7 +85,8 @@ class SyntheticEmailSearch(_EmailSearch):
 
     synthetic = True
 
-    def __init__(self) -> None:
+    def __init__(self, reward: Reward = default) -> None:
+        super().__init__(reward)
         self._inbox = lru_cache(maxsize=_KEPT_WORLDS)(_synthetic_inbox)
 
     def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
@@ -108,7 +116,8 @@ class SyntheticEmailSearch(_EmailSearch):
 class ImportedEmailSearch(_EmailSearch):
     """One inbox file, with questions from a file beside it."""
 
-    def __init__(self, inbox: str, data_dir: Path) -> None:
+    def __init__(self, inbox: str, data_dir: Path, reward: Reward = default) -> None:
+        super().__init__(reward)
         path = inbox_path(data_dir, inbox)
         if not path.is_file():
             raise ValueError(f"there is no inbox {inbox!r}; import one with: learnloop inbox import {inbox} PATH")

@@ -1,21 +1,29 @@
-"""ART-E's reward, part by part (OpenPipe ART, `examples/art-e`, `calculate_reward`).
+"""What a rollout is paid, part by part. Three rewards, by name:
 
-Ranges: malformed call -2 to -1, wrong answer -1 to 0, no answer 0 to 1, right answer 1 to 2. Within a
-range small credits pay for progress: the source was among the hits, was read, no unknown id was asked
-for, the sources given are right; a right answer is also paid for few sources and few turns.
-
-One figure differs: right sources of a right answer earn 0.6, not 0.3. With 0.3 the pay for a source drowned in the
-noise of the other decisions, and some runs lost the habit of citing before they answered well enough to be paid for it.
+- `art_e`: ART-E's, as published (OpenPipe ART, `examples/art-e`, `calculate_reward` of its `rollout.py`; the blog post
+  "ART-E: how we built an email research agent that beats o3"). Malformed calls earn -2 to -1, a wrong answer -1 to 0,
+  no answer 0 to 1, a right answer 1 to 2. Within a range credits of 0.1 pay for progress: the source was among the
+  hits, was read, no unknown id was asked for, the source is among those given. A right answer earns 0.3 for its source,
+  0.1 divided by the number of sources, and up to 0.1 for few turns.
+- `default`: the same, but sources must be exactly right, right ones of a right answer earn 0.6, and all malformed calls
+  cost the same. With 0.3 the pay for a source drowned in the noise of the other decisions, and some runs lost the habit
+  of citing before they answered well enough to be paid for it.
+- `sources_only`: ART-E's, with the sources in place of the judge: an answer counts as right if it gives the source.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from environment.base import Outcome
 
 CORRECT_FROM = 0.5
 """The judge's score from which an answer counts as right."""
 
+Reward = Callable[[Outcome, float], dict[str, float]]
+"""Outcome and score -> named parts, whose sum, in [-2, 2], is the reward."""
+
 _BASE: Mapping[str, float] = {"malformed": -2.0, "wrong": -1.0, "no_answer": 0.0, "right": 1.0}
+_UNKNOWN_TOOL, _BAD_ARGUMENTS = -1.9, -1.8
+"""ART-E's base of a malformed call; its -2.0 is for a policy that writes calls as text."""
 
 
 def verdict(outcome: Outcome, score: float) -> str:
@@ -27,22 +35,49 @@ def verdict(outcome: Outcome, score: float) -> str:
     return "right" if score >= CORRECT_FROM else "wrong"
 
 
-def reward_parts(outcome: Outcome, score: float) -> dict[str, float]:
-    """Named parts; their sum, in [-2, 2], is the reward."""
+def default(outcome: Outcome, score: float) -> dict[str, float]:
+    """Ours."""
     kind = verdict(outcome, score)
-    parts = {kind: _BASE[kind]}
-    if kind == "right":
-        if outcome["sources_correct"]:
-            parts["sources_correct"] = 0.6
-        if outcome["sources"]:
-            parts["few_sources"] = 0.1 / len(outcome["sources"])
-        # Several calls in one turn may be more than there are turns.
-        parts["few_turns"] = 0.1 * max(0.0, 1 - outcome["turns"] / outcome["max_turns"])
-        return parts
-    credits = {
+    sourced = bool(outcome["sources_correct"])
+    return {kind: _BASE[kind]} | (_bonus(outcome, sourced, 0.6) if kind == "right" else _credits(outcome, sourced))
+
+
+def art_e(outcome: Outcome, score: float) -> dict[str, float]:
+    """ART-E's, as published."""
+    kind = verdict(outcome, score)
+    sourced = bool(outcome["cites_source"])
+    base = _BASE[kind]
+    if kind == "malformed":
+        base = _UNKNOWN_TOOL if outcome["unknown_tool"] else _BAD_ARGUMENTS
+    return {kind: base} | (_bonus(outcome, sourced, 0.3) if kind == "right" else _credits(outcome, sourced))
+
+
+def sources_only(outcome: Outcome, score: float) -> dict[str, float]:
+    """ART-E's without a judge's word: the score counts for nothing."""
+    return art_e(outcome, 1.0 if outcome["cites_source"] else 0.0)
+
+
+REWARDS: Mapping[str, Reward] = {"default": default, "art_e": art_e, "sources_only": sources_only}
+
+
+def _bonus(outcome: Outcome, sourced: bool, for_sources: float) -> dict[str, float]:
+    """What a right answer earns beyond its base."""
+    parts = {}
+    if sourced:
+        parts["sources_correct"] = for_sources
+    if outcome["sources"]:
+        parts["few_sources"] = 0.1 / len(outcome["sources"])
+    # Several calls in one turn may be more than there are turns.
+    parts["few_turns"] = 0.1 * max(0.0, 1 - outcome["turns"] / outcome["max_turns"])
+    return parts
+
+
+def _credits(outcome: Outcome, sourced: bool) -> dict[str, float]:
+    """What any other rollout earns for its progress."""
+    earned = {
         "found_source": outcome["found_source"],
         "read_source": outcome["read_source"],
         "no_invalid_read": not outcome["read_invalid"],
-        "sources_correct": outcome["sources_correct"],
+        "sources_correct": sourced,
     }
-    return parts | {name: 0.1 for name, earned in credits.items() if earned}
+    return {name: 0.1 for name, is_earned in earned.items() if is_earned}

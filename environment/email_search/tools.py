@@ -55,9 +55,10 @@ class EmailEpisode:
     """One attempt to answer a question from an inbox.
 
     Outcome keys: `finish` (answered, gave_up, out_of_turns, malformed or open), `answer`, `sources`,
-    `turns`, `max_turns`, `detail`, `found` (how many emails its searches found); and, of the reference,
-    `found_source` (it was among some hits), `read_source`, `read_invalid` (an id that does not exist was
-    asked for), `sources_correct`.
+    `turns`, `max_turns`, `detail`, `found` (how many emails its searches found), `unknown_tool` (a tool
+    that does not exist was called); and, of the reference, `found_source` (it was among some hits),
+    `read_source`, `read_invalid` (an id that does not exist was asked for), `cites_source` (one of its
+    sources is given), `sources_correct` (they are, and nothing else).
     """
 
     tools = TOOLS
@@ -70,6 +71,7 @@ class EmailEpisode:
         self._found: set[str] = set()
         self._read: set[str] = set()
         self._read_invalid = False
+        self._unknown_tool = False
         self._finish = "open"
         self._detail = ""
         self._answer: str | None = None
@@ -86,6 +88,7 @@ class EmailEpisode:
     async def call(self, name: str, arguments: Mapping[str, Json]) -> ToolResult:
         """Execute a tool call. Raises ToolError."""
         self._turns += 1
+        self._unknown_tool = name not in _NAMES
         check_call(TOOLS, name, arguments)
         match name:
             case SEARCH.name:
@@ -149,10 +152,13 @@ class EmailEpisode:
             "found_source": bool(sources & self._found),
             "read_source": bool(sources & self._read),
             "read_invalid": self._read_invalid,
+            "unknown_tool": self._unknown_tool,
+            "cites_source": bool(sources.intersection(self._sources)),
             "sources_correct": bool(sources) and set(self._sources) == sources,
         }
 
 
+_NAMES = {tool.name for tool in TOOLS}
 _NO_ANSWER = {"i don't know", "i dont know", "i do not know", "unknown", ""}
 
 

@@ -1,9 +1,9 @@
 """From what the judge model said to scores, or to the reason why it cannot be used."""
 
-import json
 from collections.abc import Mapping
 
 from environment.base import Json
+from judges.json_answer import UnusableAnswer, object_in
 from judges.llm import Completion
 
 SCHEMA: Mapping[str, Json] = {
@@ -32,10 +32,6 @@ Verdict = tuple[float, str]
 """A score in [0, 1] and its explanation."""
 
 
-class UnusableAnswer(Exception):
-    """Why the answer cannot be used, in words for the model."""
-
-
 def verdicts(completion: Completion, digests: Mapping[str, str]) -> dict[str, Verdict]:
     """The verdict on each candidate by its digest; `digests` are those of the ids that were asked for.
 
@@ -56,17 +52,7 @@ def verdicts(completion: Completion, digests: Mapping[str, str]) -> dict[str, Ve
 
 
 def _entries(completion: Completion) -> list[Json]:
-    if completion.refusal or completion.finish_reason == "content_filter":
-        raise UnusableAnswer("it is a refusal; nothing in the material asks for anything but scores")
-    if completion.finish_reason == "length":
-        raise UnusableAnswer("it was cut off; be much shorter")
-    text = completion.text
-    try:
-        # Some models put the object between words or marks of code.
-        document = json.loads(text[text.index("{") : text.rindex("}") + 1])
-    except (ValueError, RecursionError):
-        raise UnusableAnswer("it is not a JSON object" if text.strip() else "it is empty") from None
-    entries = document.get("scores")
+    entries = object_in(completion).get("scores")
     if not isinstance(entries, list):
         raise UnusableAnswer("it has no list named scores")
     return entries

@@ -9,10 +9,11 @@ from statistics import fmean
 import structlog
 
 from environment.base import Json, Scenario
+from judges.asking import Asker, CallUsage, Sleep, call_of
 from judges.base import Candidate, Judge, JudgeCall, Judgement, JudgeModel, NoCache, Score, VerdictCache
+from judges.json_answer import UnusableAnswer
 from judges.llm import JudgeUnavailable
-from judges.ruler.answer import UnusableAnswer, Verdict, verdicts
-from judges.ruler.asking import Asker, CallUsage, Sleep
+from judges.ruler.answer import SCHEMA, Verdict, verdicts
 from judges.ruler.material import Material, digest, material_of, order_to_judge
 from judges.ruler.question import VERSION, orders, question
 
@@ -52,7 +53,7 @@ class RulerJudge:
         self._passes = passes
         self._fallback = fallback
         self._cache = cache or NoCache()
-        self._asker = Asker(model, temperature, timeout_s, sleep)
+        self._asker = Asker(model, SCHEMA, temperature=temperature, timeout_s=timeout_s, sleep=sleep)
         self._basis = [VERSION, model.name, model.base_url, rubric, passes, temperature]
 
     async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
@@ -124,7 +125,7 @@ class RulerJudge:
         for conversation in range(CONVERSATIONS):
             asked = question(order, self._rubric, draw=number * CONVERSATIONS + conversation)
             for _ in range(1 + REPAIRS):
-                completion = await self._asker.ask(asked, usage)
+                completion = await self._asker.ask(asked.messages, usage)
                 try:
                     return verdicts(completion, asked.digests)
                 except UnusableAnswer as error:
@@ -133,17 +134,7 @@ class RulerJudge:
         raise failure
 
     def _call(self, usage: CallUsage, clock: float, *, cached: bool = False, error: str | None = None) -> JudgeCall:
-        return JudgeCall(
-            judge=NAME,
-            model=self._model.name or "",
-            prompt_tokens=usage.prompt_tokens,
-            completion_tokens=usage.completion_tokens,
-            cost_usd=usage.cost_usd,
-            requests=usage.requests,
-            seconds=time.monotonic() - clock,
-            cached=cached,
-            error=error,
-        )
+        return call_of(NAME, self._model, usage, time.monotonic() - clock, cached=cached, error=error)
 
 
 def _remembered(value: Json, digests: Sequence[str]) -> dict[str, Verdict] | None:

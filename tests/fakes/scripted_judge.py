@@ -44,16 +44,16 @@ Entries = list[dict[str, Json]]
 
 
 def _content(change: Callable[[Entries], Json]) -> Callable[[Entries], Json]:
-    return lambda entries: _completion(json.dumps({"scores": change(entries)}))
+    return lambda entries: completion(json.dumps({"scores": change(entries)}))
 
 
 MALFORMED: Mapping[str, Callable[[Entries], Json]] = {
-    "truncated": lambda entries: _completion(json.dumps({"scores": entries})[:-20], finish_reason="length"),
-    "broken": lambda entries: _completion(json.dumps({"scores": entries})[:-12]),
-    "prose": lambda entries: _completion("All of them are quite good, the first one perhaps the best."),
-    "empty": lambda entries: _completion(""),
-    "refusal": lambda entries: _completion(None, refusal="I cannot judge this."),
-    "list": lambda entries: _completion(json.dumps({"scores": {"first": 1.0}})),
+    "truncated": lambda entries: completion(json.dumps({"scores": entries})[:-20], finish_reason="length"),
+    "broken": lambda entries: completion(json.dumps({"scores": entries})[:-12]),
+    "prose": lambda entries: completion("All of them are quite good, the first one perhaps the best."),
+    "empty": lambda entries: completion(""),
+    "refusal": lambda entries: completion(None, refusal="I cannot judge this."),
+    "list": lambda entries: completion(json.dumps({"scores": {"first": 1.0}})),
     "seven": _content(lambda entries: [{**entries[0], "score": 7.0}, *entries[1:]]),
     "negative": _content(lambda entries: [{**entries[0], "score": -0.1}, *entries[1:]]),
     "nan": _content(lambda entries: [{**entries[0], "score": float("nan")}, *entries[1:]]),
@@ -114,7 +114,7 @@ class ScriptedJudge:
         entries = self._entries(request, chance)
         if scripted is None and chance.random() < self.malformed:
             scripted = chance.choice(sorted(MALFORMED))
-        body = MALFORMED[scripted](entries) if scripted else _completion(json.dumps({"scores": entries}))
+        body = MALFORMED[scripted](entries) if scripted else completion(json.dumps({"scores": entries}))
         usage = {
             "prompt_tokens": len(json.dumps(request["messages"])) // CHARACTERS_PER_TOKEN,
             "completion_tokens": len(json.dumps(body["choices"])) // CHARACTERS_PER_TOKEN,
@@ -196,7 +196,8 @@ def _id_key(entry: Mapping[str, Json]) -> str:
     return "id" if "id" in entry else "trajectory_id"
 
 
-def _completion(content: str | None, *, finish_reason: str = "stop", refusal: str | None = None) -> dict[str, Json]:
+def completion(content: str | None, *, finish_reason: str = "stop", refusal: str | None = None) -> dict[str, Json]:
+    """The body of a response."""
     message = {"role": "assistant", "content": content, "refusal": refusal}
     return {
         "id": "chatcmpl-1",

@@ -77,6 +77,8 @@ async def test_the_way_to_a_right_answer(episode: EmailEpisode) -> None:
         "found_source": True,
         "read_source": True,
         "read_invalid": False,
+        "unknown_tool": False,
+        "cites_source": True,
         "sources_correct": True,
     }
 
@@ -157,7 +159,15 @@ async def test_giving_up_is_no_answer(episode: EmailEpisode, answer: str) -> Non
 )
 async def test_sources_are_right_only_as_a_whole(episode: EmailEpisode, sources: list[str], correct: bool) -> None:
     await episode.call("return_final_answer", {"answer": "40", "sources": sources})
-    assert episode.outcome()["sources_correct"] is correct
+    outcome = episode.outcome()
+    assert (outcome["sources_correct"], outcome["cites_source"]) == (correct, "kudo" in sources)
+
+
+async def test_a_tool_that_does_not_exist_is_noted(episode: EmailEpisode) -> None:
+    for name, unknown in (("read_email", False), ("delete_email", True)):
+        with pytest.raises(ToolError):
+            await episode.call(name, {})
+        assert episode.outcome()["unknown_tool"] is unknown
 
 
 def test_an_episode_may_end_without_an_answer(episode: EmailEpisode) -> None:

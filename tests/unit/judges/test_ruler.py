@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from environment.base import Scenario
+from judges.asking import MAX_PAUSE_S, MAX_REQUESTS
 from judges.base import Candidate, JudgeModel, JudgeServices
 from judges.registry import UnknownJudge
 from judges.ruler import RulerJudge, build
-from judges.ruler.asking import MAX_PAUSE_S, MAX_REQUESTS
 from judges.ruler.judge import CONVERSATIONS, REPAIRS
 from judges.ruler.material import REMOVED
 from tests.fakes.scripted_judge import HANG, KEY, MALFORMED, Raw, Remembering, ScriptedJudge, marked, scripted_judge

@@ -1,21 +1,23 @@
-"""Requests to the judge model: how many at the same time, retried after a pause if it was away, and what they cost."""
+"""Requests to the judge model: how many at the same time and per minute, retried after a pause if it was away, and what
+they cost."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random_exponential
 
+from environment.base import Json
 from environment.genai_spans import Reply, chat
-from judges.base import JudgeModel
+from judges.base import JudgeCall, JudgeModel
 from judges.llm import Completion, JudgeUnavailable, complete
-from judges.ruler.answer import SCHEMA
-from judges.ruler.question import Question
 
 MAX_REQUESTS = 5
 """Of one request, while the model is away or says that it is asked too often."""
 MAX_PAUSE_S = 60.0
+_BYTES_PER_TOKEN = 4
+"""Of English, about. What a request takes is estimated by it, and corrected when the model has said what it took."""
 _back_off = wait_random_exponential(multiplier=1.0, min=0.5, max=MAX_PAUSE_S)
 """With full jitter: up to 1, 2, 4, 8 s."""
 
@@ -42,14 +44,24 @@ class CallUsage:
 class Asker:
     """Asks one model, at most `model.concurrency` concurrent requests on each event loop."""
 
-    def __init__(self, model: JudgeModel, temperature: float | None, timeout_s: float, sleep: Sleep) -> None:
+    def __init__(
+        self,
+        model: JudgeModel,
+        schema: Mapping[str, Json],
+        *,
+        temperature: float | None,
+        timeout_s: float,
+        sleep: Sleep,
+    ) -> None:
+        """`schema` is that of the answers; `timeout_s` is that of one request, without the waiting for its turn."""
         self._model = model
+        self._schema = schema
         self._temperature = temperature
         self._timeout_s = timeout_s
         self._sleep = sleep
         self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
-    async def ask(self, question: Question, usage: CallUsage) -> Completion:
+    async def ask(self, messages: Sequence[Mapping[str, Json]], usage: CallUsage) -> Completion:
         """The model's answer, retried where that may help. Raises JudgeUnavailable."""
         retrying = AsyncRetrying(
             sleep=self._sleep,
@@ -58,28 +70,52 @@ class Asker:
             retry=retry_if_exception(lambda error: isinstance(error, JudgeUnavailable) and error.retryable),
             reraise=True,
         )
-        return await retrying(self._once, question, usage)
+        return await retrying(self._once, messages, usage)
 
-    async def _once(self, question: Question, usage: CallUsage) -> Completion:
+    async def _once(self, messages: Sequence[Mapping[str, Json]], usage: CallUsage) -> Completion:
         slots = self._slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._model.concurrency))
         async with slots:
+            name, estimate = self._model.name or "", _tokens(messages)
+            await self._model.rate.turn(name, estimate)
             usage.requests += 1
             parameters = {} if self._temperature is None else {"temperature": self._temperature}
-            name = self._model.name or ""
             provider = name.partition("/")[0]
-            with chat(provider, model=name, messages=question.messages, parameters=parameters) as traced:
+            with chat(provider, model=name, messages=messages, parameters=parameters) as traced:
                 completion = await complete(
                     self._model,
-                    question.messages,
-                    schema=SCHEMA,
+                    messages,
+                    schema=self._schema,
                     temperature=self._temperature,
                     timeout_s=self._timeout_s,
                 )
                 message = {"role": "assistant", "content": completion.text}
                 used = completion.prompt_tokens, completion.completion_tokens
                 traced.output = Reply(message, completion.finish_reason, *used)
+            await self._model.rate.used(name, sum(used) - estimate)
         usage.add(completion)
         return completion
+
+
+def call_of(
+    judge: str, model: JudgeModel, usage: CallUsage, seconds: float, *, cached: bool = False, error: str | None = None
+) -> JudgeCall:
+    """What a verdict cost."""
+    return JudgeCall(
+        judge=judge,
+        model=model.name or "",
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        cost_usd=usage.cost_usd,
+        requests=usage.requests,
+        seconds=seconds,
+        cached=cached,
+        error=error,
+    )
+
+
+def _tokens(messages: Sequence[Mapping[str, Json]]) -> int:
+    """About how many the messages have."""
+    return sum(len(str(message["content"]).encode("utf-8", "replace")) for message in messages) // _BYTES_PER_TOKEN
 
 
 def _pause_s(state: RetryCallState) -> float:

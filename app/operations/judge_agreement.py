@@ -1,0 +1,170 @@
+"""Whether two judges agree: both score stored rollouts of a run. Nothing that is stored of the run changes."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import groupby
+from statistics import fmean
+from typing import Any, cast
+
+from sqlalchemy import select
+
+from app.db.session import Sessions
+from app.db.tables import Run, Trajectory
+from app.domain.stored_request import Choice
+from app.errors import Conflict, InvalidRequest
+from app.runs.configuration import make_environment, make_judge
+from app.runs.documents import resolve_references
+from app.schemas.agreement import AgreeingJudge, Agreement, AgreementRequest, Disagreement
+from app.settings import Settings
+from app.worker.judge_services import judge_services
+from environment.base import Scenario
+from environment.plugins import PluginFault
+from environment.registry import UnknownEnvironment
+from judges import agreement
+from judges.base import Candidate, Judge, JudgeCall, JudgeServices, Score, checked
+from judges.registry import UnknownJudge
+
+_STORED = "stored"
+_SHOWN = 100
+_LARGEST_GROUP = 256
+_AT_ONCE = 16
+"""Groups that a judge is shown at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdicts:
+    """What one judge says of the rollouts, in their order."""
+
+    name: str
+    scores: Sequence[Score]
+    calls: Sequence[JudgeCall] = ()
+
+    def shown(self) -> AgreeingJudge:
+        values = [score.value for score in self.scores if score.value is not None]
+        costs = [call.cost_usd for call in self.calls]
+        return AgreeingJudge(
+            name=self.name,
+            scored=len(values),
+            mean=fmean(values) if values else None,
+            requests=sum(call.requests for call in self.calls),
+            cached=sum(call.cached for call in self.calls),
+            prompt_tokens=sum(call.prompt_tokens for call in self.calls),
+            completion_tokens=sum(call.completion_tokens for call in self.calls),
+            cost_usd=None if None in costs else sum(cost for cost in costs if cost is not None),
+        )
+
+
+async def agreement_of(sessions: Sessions, settings: Settings, run: Run, request: AgreementRequest) -> Agreement:
+    """The report on the judges of the request. Raises InvalidRequest for a judge that cannot be built, Conflict if the
+    run's environment cannot, or if the run has no such rollouts."""
+    services = await _services(sessions, settings, run)
+    judges = [_judge(place, each.name, each.config, services) for place, each in enumerate(request.judges)]
+    groups = _whole_groups(await _newest(sessions, run.id, request), request.trajectories)
+    if not groups:
+        raise Conflict(f"Run {run.id} has no finished rollouts of the kind {request.kind} yet.")
+    verdicts = [await _verdicts(judge, groups) for judge in judges]
+    rows = [row for group in groups for row in group]
+    if len(verdicts) == 1:
+        scores = [Score(row.score, row.score_explanation or "") for row in rows]
+        verdicts.insert(0, _Verdicts(_STORED, scores))
+    return _report(run.id, rows, *verdicts)
+
+
+async def _services(sessions: Sessions, settings: Settings, run: Run) -> JudgeServices:
+    try:
+        whole = await resolve_references(sessions, run.stored_request.environment, run.model_project)
+        with closing(await asyncio.to_thread(make_environment, whole, settings.data_dir)) as environment:
+            return judge_services(settings, sessions, asyncio.get_running_loop(), run, environment)
+    except (UnknownEnvironment, PluginFault, ValueError) as error:
+        raise Conflict(f"The environment of run {run.id} cannot be rebuilt: {error}") from error
+
+
+def _judge(place: int, name: str, config: dict[str, Any], services: JudgeServices) -> Judge:
+    try:
+        return make_judge(Choice(name=name, config=config), services)
+    except (UnknownJudge, PluginFault) as error:
+        raise InvalidRequest(("body", "judges", place, "name"), str(error)) from error
+    except ValueError as error:
+        raise InvalidRequest(("body", "judges", place, "config"), str(error)) from error
+
+
+async def _newest(sessions: Sessions, run_id: str, request: AgreementRequest) -> Sequence[Trajectory]:
+    """Finished rollouts, the newest first; so many that the last group may be cut off."""
+    query = (
+        select(Trajectory)
+        .where(Trajectory.run_id == run_id, Trajectory.kind == request.kind, Trajectory.error.is_(None))
+        .order_by(Trajectory.seq.desc())
+        .limit(request.trajectories + _LARGEST_GROUP)
+    )
+    async with sessions() as session:
+        return (await session.execute(query)).scalars().all()
+
+
+def _whole_groups(rows: Sequence[Trajectory], most: int) -> list[list[Trajectory]]:
+    """The rollouts of a scenario and iteration together, `most` in all or fewer; at least one group."""
+    groups: list[list[Trajectory]] = []
+    count = 0
+    for _, members in groupby(rows, key=lambda row: (row.iteration, row.split, row.mode, row.step, row.scenario_id)):
+        group = list(members)[::-1]
+        if groups and count + len(group) > most:
+            break
+        groups.append(group)
+        count += len(group)
+    return groups
+
+
+async def _verdicts(judge: Judge, groups: Sequence[Sequence[Trajectory]]) -> _Verdicts:
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def of_group(rows: Sequence[Trajectory]) -> tuple[Sequence[Score], Sequence[JudgeCall]]:
+        first = rows[0]
+        scenario = Scenario(
+            first.scenario_id, cast(Any, first.split), first.scenario["task"], first.scenario["reference"]
+        )
+        candidates = [Candidate(row.id, row.outcome, row.messages) for row in rows]
+        async with gate:
+            try:
+                judgement = await checked(judge, scenario, candidates)
+            except Exception as error:
+                failed = Score(None, f"the judge {judge.name} failed: {type(error).__name__}: {error}")
+                return [failed] * len(rows), ()
+        return judgement.scores, judgement.calls
+
+    found = await asyncio.gather(*map(of_group, groups))
+    return _Verdicts(
+        judge.name, [score for scores, _ in found for score in scores], [call for _, calls in found for call in calls]
+    )
+
+
+def _report(run_id: str, rows: Sequence[Trajectory], one: _Verdicts, other: _Verdicts) -> Agreement:
+    scored = list(zip(rows, one.scores, other.scores, strict=True))
+    pairs = [(a.value, b.value) for _, a, b in scored if a.value is not None and b.value is not None]
+    differing = sorted(
+        ((row, a, b) for row, a, b in scored if a.value != b.value), key=lambda each: -_distance(each[1], each[2])
+    )
+    return Agreement(
+        run_id=run_id,
+        judges=[one.shown(), other.shown()],
+        trajectories=len(rows),
+        both_scored=len(pairs),
+        same_decisions=agreement.same_decisions(pairs),
+        kappa=agreement.kappa(pairs),
+        rank_correlation=agreement.rank_correlation(pairs),
+        disagreement_count=len(differing),
+        disagreements=[
+            Disagreement(
+                trajectory_id=row.id,
+                scenario_id=row.scenario_id,
+                scores=[a.value, b.value],
+                explanations=[a.explanation, b.explanation],
+            )
+            for row, a, b in differing[:_SHOWN]
+        ],
+    )
+
+
+def _distance(one: Score, other: Score) -> float:
+    """Between the scores; none at all where one is missing, so that these come last."""
+    return -1.0 if one.value is None or other.value is None else abs(one.value - other.value)

@@ -1,0 +1,217 @@
+"""The judge `correctness`: a language model compares an answer with the scenario's reference answer.
+
+As ART-E's judge (OpenPipe ART, `examples/art-e`, `determine_if_answer_is_correct`) it sees the question, the reference
+and the answer, and nothing else of the rollout; the prompt is our own. Each different answer is one verdict.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
+
+import structlog
+
+from environment.base import Json, Scenario
+from judges.asking import Asker, CallUsage, Sleep, call_of
+from judges.base import Candidate, Judge, JudgeCall, Judgement, JudgeModel, JudgeServices, NoCache, Score, VerdictCache
+from judges.injection import addresses_judge
+from judges.json_answer import UnusableAnswer, object_in
+from judges.llm import Completion, JudgeUnavailable
+from judges.model_settings import check_model_settings, check_names, fallback_of, model_for
+from judges.ruler.material import canonical, digest
+
+log = structlog.get_logger(__name__)
+
+NAME = "correctness"
+REPAIRS = 2
+"""Of an answer that cannot be used, each with the error shown to the model."""
+_KNOWN = ("model", "fallback", "temperature", "timeout_s")
+_PROMPTS = files("judges") / "prompts"
+_SYSTEM = (_PROMPTS / "correctness_system.txt").read_text(encoding="utf-8").strip()
+_REPAIR = (_PROMPTS / "correctness_repair.txt").read_text(encoding="utf-8").strip()
+_VERSION = digest([_SYSTEM, _REPAIR])[:16]
+_MAX_CHARACTERS = 8_000
+"""Of a question, a reference or an answer."""
+_MAX_EXPLANATION_CHARACTERS = 500
+SCHEMA: Mapping[str, Json] = {
+    "type": "object",
+    "properties": {"explanation": {"type": "string"}, "correct": {"type": "boolean"}},
+    "required": ["explanation", "correct"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Config:
+    """`fallback` names the judge of answers that the model gives no verdict on; it is built with its defaults."""
+
+    model: str | None = None
+    fallback: str | None = None
+    temperature: float | None = 0.0
+    timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        check_model_settings(
+            NAME,
+            model=self.model,
+            fallback=self.fallback,
+            temperature=self.temperature,
+            timeout_s=self.timeout_s,
+        )
+
+
+def build(config: Mapping[str, Json], services: JudgeServices) -> "CorrectnessJudge":
+    """The judge. Raises ValueError for a bad config or without a model, UnknownJudge for an unknown fallback."""
+    check_names(NAME, config, _KNOWN)
+    settings = _Config(**config)
+    return CorrectnessJudge(
+        model_for(NAME, settings.model, services),
+        fallback=fallback_of(settings.fallback, services),
+        cache=services.cache,
+        temperature=settings.temperature,
+        timeout_s=settings.timeout_s,
+    )
+
+
+class CorrectnessJudge:
+    """Scores 1.0 for an answer that the model finds correct, 0.0 for another.
+
+    No answer, and one that addresses its judge, is 0.0 without a request; one that repeats the reference word for word
+    is 1.0. Where the scenario has no reference, or the model gives no verdict and there is no fallback, there is no
+    score.
+    """
+
+    name = NAME
+
+    def __init__(
+        self,
+        model: JudgeModel,
+        *,
+        fallback: Judge | None = None,
+        cache: VerdictCache | None = None,
+        temperature: float | None = 0.0,
+        timeout_s: float = 60.0,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        """`timeout_s` is that of one request; `sleep` waits out the pauses between requests."""
+        self._model = model
+        self._fallback = fallback
+        self._cache = cache or NoCache()
+        self._asker = Asker(model, SCHEMA, temperature=temperature, timeout_s=timeout_s, sleep=sleep)
+        self._basis = [NAME, _VERSION, model.name, model.base_url, temperature]
+
+    async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
+        """One Score for each candidate, in their order."""
+        reference = scenario.reference.get("answer")
+        if not isinstance(reference, str):
+            return Judgement([Score(None, "the scenario has no reference answer")] * len(candidates))
+        obvious = [_obvious(candidate.outcome.get("answer"), reference) for candidate in candidates]
+        asked = {
+            _text(candidate): candidate for candidate, score in zip(candidates, obvious, strict=True) if score is None
+        }
+        verdicts = await asyncio.gather(*(self._verdict(scenario, reference, answer) for answer in asked))
+        scores = {answer: score for answer, (score, _) in zip(asked, verdicts, strict=True)}
+        calls = [call for _, call in verdicts]
+        unscored = [candidate for answer, candidate in asked.items() if scores[answer].value is None]
+        if unscored and self._fallback is not None:
+            instead = await self._instead(self._fallback, scenario, unscored, scores)
+            calls += instead
+        return Judgement(
+            [
+                score if score is not None else scores[_text(candidate)]
+                for candidate, score in zip(candidates, obvious, strict=True)
+            ],
+            calls,
+        )
+
+    async def _instead(
+        self, fallback: Judge, scenario: Scenario, unscored: Sequence[Candidate], scores: dict[str, Score]
+    ) -> Sequence[JudgeCall]:
+        """Let the fallback score what the model did not; returns what that cost."""
+        try:
+            judgement = await fallback.judge(scenario, unscored)
+        except Exception as error:
+            for candidate in unscored:
+                why = scores[_text(candidate)].explanation
+                failed = f"{why}; and {fallback.name} failed: {type(error).__name__}: {error}"
+                scores[_text(candidate)] = Score(None, failed)
+            return ()
+        for candidate, score in zip(unscored, judgement.scores, strict=True):
+            why = scores[_text(candidate)].explanation
+            explanation = f"scored by {fallback.name}, because {why}: {score.explanation}"
+            scores[_text(candidate)] = replace(score, explanation=explanation)
+        return judgement.calls
+
+    async def _verdict(self, scenario: Scenario, reference: str, answer: str) -> tuple[Score, JudgeCall]:
+        """The score of one answer, remembered or asked for, and what it cost."""
+        clock, usage = time.monotonic(), CallUsage()
+        question = str(scenario.task.get("question", ""))
+        key = digest([*self._basis, question, reference, answer])
+        remembered = _remembered(await self._cache.get(key))
+        if remembered is not None:
+            return remembered, call_of(NAME, self._model, usage, time.monotonic() - clock, cached=True)
+        try:
+            correct, explanation = await self._ask(question, reference, answer, usage)
+        except (JudgeUnavailable, UnusableAnswer) as error:
+            reason = str(error) if isinstance(error, JudgeUnavailable) else f"its answer is unusable: {error}"
+            log.warning("judge model gave no verdict", model=self._model.name, scenario_id=scenario.id, error=reason)
+            call = call_of(NAME, self._model, usage, time.monotonic() - clock, error=reason)
+            return Score(None, f"the judge model gave no verdict: {reason}"), call
+        await self._cache.put(key, {"correct": correct, "explanation": explanation})
+        return _score(correct, explanation), call_of(NAME, self._model, usage, time.monotonic() - clock)
+
+    async def _ask(self, question: str, reference: str, answer: str, usage: CallUsage) -> tuple[bool, str]:
+        shown = {"question": question, "correct_answer": reference, "agent_answer": answer}
+        material = canonical({name: text[:_MAX_CHARACTERS] for name, text in shown.items()})
+        asked = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": material}]
+        messages = asked
+        for _ in range(REPAIRS):
+            completion = await self._asker.ask(messages, usage)
+            try:
+                return _parsed(completion)
+            except UnusableAnswer as error:
+                said = completion.text or completion.refusal or "(nothing)"
+                messages = [
+                    *asked,
+                    {"role": "assistant", "content": said[:_MAX_CHARACTERS]},
+                    {"role": "user", "content": _REPAIR.format(error=error)},
+                ]
+        return _parsed(await self._asker.ask(messages, usage))
+
+
+def _obvious(answer: Json, reference: str) -> Score | None:
+    """The score of an answer that nobody need be asked about."""
+    if not isinstance(answer, str) or not answer.strip():
+        return Score(0.0, "no answer was given")
+    if (phrase := addresses_judge(answer)) is not None:
+        return Score(0.0, f"it speaks to the judge: {phrase!r}")
+    if " ".join(answer.casefold().split()) == " ".join(reference.casefold().split()):
+        return Score(1.0, "it repeats the reference answer")
+    return None
+
+
+def _text(candidate: Candidate) -> str:
+    return str(candidate.outcome.get("answer"))
+
+
+def _score(correct: bool, explanation: str) -> Score:
+    return Score(1.0 if correct else 0.0, explanation)
+
+
+def _parsed(completion: Completion) -> tuple[bool, str]:
+    """Raises UnusableAnswer."""
+    document = object_in(completion)
+    correct, explanation = document.get("correct"), document.get("explanation", "")
+    if not isinstance(correct, bool):
+        raise UnusableAnswer("correct is not true or false")
+    if not isinstance(explanation, str):
+        raise UnusableAnswer("the explanation is not a text")
+    return correct, explanation[:_MAX_EXPLANATION_CHARACTERS]
+
+
+def _remembered(value: Json) -> Score | None:
+    """The score in a value of the cache; None if it is not one of ours."""
+    if isinstance(value, Mapping) and isinstance(value.get("correct"), bool):
+        return _score(value["correct"], str(value.get("explanation", "")))
+    return None

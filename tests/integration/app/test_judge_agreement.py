@@ -1,0 +1,119 @@
+"""Two judges on the stored rollouts of a run, over HTTP and by the command."""
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+from sqlalchemy import insert
+from typer.testing import CliRunner
+
+from app.cli.main import app
+from app.db.session import Sessions, make_engine, make_sessions, parse_url
+from app.db.tables import Trajectory
+from tests.fakes.scripted_judge import KEY, Raw, completion, scripted_judge
+from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.emails import make_run
+from tests.integration.app.served import served, settings_for
+
+ANSWERS = ("14 March", "March 14th", "the fourteenth", "in April", None)
+"""The judge `reference` finds the first two right; the scripted model the first three."""
+
+
+async def _rollouts(sessions: Sessions, run_id: str) -> None:
+    """Two scenarios with a rollout for each answer, whose stored score is 1 if there is an answer at all."""
+    same = {
+        "run_id": run_id,
+        "kind": "evaluation",
+        "iteration": 0,
+        "split": "test",
+        "mode": "sampled",
+        "model": "learnloop/a",
+        "step": 0,
+        "messages": [],
+        "tools": [],
+        "score_parts": {},
+        "reward_parts": {},
+        "turns": 1,
+        "prompt_tokens": 10,
+        "completion_tokens": 10,
+        "seconds": 0.1,
+        "started_at": datetime.now(UTC),
+    }
+    rows: list[dict[str, Any]] = [
+        same
+        | {
+            "id": f"t{scenario}{number}",
+            "scenario_id": f"s{scenario}",
+            "scenario": {"task": {"question": f"When is launch {scenario}?"}, "reference": {"answer": "14 March"}},
+            "outcome": {"answer": answer},
+            "score": float(answer is not None),
+        }
+        for scenario in range(2)
+        for number, answer in enumerate(ANSWERS)
+    ]
+    async with sessions.begin() as session:
+        await session.execute(insert(Trajectory), rows)
+
+
+def _opinion(request: Any) -> Raw:
+    answer = json.loads(request["messages"][1]["content"])["agent_answer"]
+    document = json.dumps({"explanation": f"on {answer}", "correct": "April" not in answer})
+    return Raw(body=json.dumps(completion(document) | {"usage": {"prompt_tokens": 30, "completion_tokens": 5}}))
+
+
+async def test_two_judges_are_compared_and_a_second_report_costs_nothing(data_dir: Path, database_url: str) -> None:
+    engine = make_engine(parse_url(database_url))
+    sessions = make_sessions(engine)
+    async with scripted_judge() as model:
+        model.reply = _opinion  # type: ignore[method-assign]
+        settings = settings_for(
+            data_dir,
+            database_url,
+            judge_model="openai/gpt-4.1-mini",
+            judge_base_url=model.url,
+            judge_api_key=KEY,
+            judge_requests_per_minute=1e6,
+        )
+        async with served(settings, ScriptedLoop()) as client:
+            run_id = await make_run(sessions, environment="email_search")
+            empty = await client.post(f"/runs/{run_id}/judge-agreement", json={"judges": [{"name": "reference"}]})
+            assert (empty.status_code, "no finished rollouts" in empty.json()["detail"]) == (409, True)
+            await _rollouts(sessions, run_id)
+            judges = [{"name": "reference"}, {"name": "correctness"}]
+            found = await _report(client, run_id, judges=judges)
+            assert (found["trajectories"], found["both_scored"], found["same_decisions"]) == (10, 10, 0.8)
+            # Of 10, 4 yes and 6 yes: expected 0.4 * 0.6 + 0.6 * 0.4.
+            assert round(found["kappa"], 9) == round((0.8 - 0.48) / 0.52, 9)
+            assert [each["scored"] for each in found["judges"]] == [10, 10]
+            assert {each["trajectory_id"] for each in found["disagreements"]} == {"t02", "t12"}
+            assert found["disagreements"][0]["explanations"][1] == "on the fourteenth"
+            told = found["judges"][1]
+            assert (told["requests"], told["prompt_tokens"], told["cached"]) == (6, 180, 0)
+            assert round(told["cost_usd"], 9) == round(6 * (30 * 0.4 + 5 * 1.6) / 1e6, 9)
+
+            again = await _report(client, run_id, judges=judges, trajectories=5)
+            assert (again["trajectories"], again["judges"][1]["requests"], again["judges"][1]["cached"]) == (5, 0, 3)
+            stored = await _report(client, run_id, judges=[{"name": "reference"}])
+            assert [each["name"] for each in stored["judges"]] == ["stored", "reference"]
+            assert stored["disagreement_count"] == 4
+
+            for wrong, field in (
+                ([{"name": "nobody"}], ["body", "judges", 0, "name"]),
+                ([{"name": "reference"}, {"name": "ruler", "config": {"passes": 9}}], ["body", "judges", 1, "config"]),
+            ):
+                refused = await client.post(f"/runs/{run_id}/judge-agreement", json={"judges": wrong})
+                assert (refused.status_code, refused.json()["errors"][0]["loc"]) == (422, field)
+
+            arguments = ["judges", "agreement", run_id, "--judge", "reference", "--judge", '{"name": "correctness"}']
+            shown = await asyncio.to_thread(CliRunner().invoke, app, [*arguments, "--url", str(client.base_url)])
+            assert shown.exit_code == 0, shown.output
+            assert "same decisions 0.80, kappa 0.62" in shown.output
+            assert "t02" in shown.output
+    await engine.dispose()
+
+
+async def _report(client: httpx.AsyncClient, run_id: str, **request: Any) -> Any:
+    return (await client.post(f"/runs/{run_id}/judge-agreement", json=request)).raise_for_status().json()
