@@ -15,6 +15,7 @@ from training.backends.base import Backend, BackendUnavailable
 from training.backends.local import backend as local
 from training.backends.local.backend import missing, model_config
 from training.backends.serverless import KEY_SETTING, ServerlessAccess
+from training.backends.train_options import EMBEDDED, LOCAL, SERVERLESS
 from training.base_model_files import base_model_fault
 
 Connect = Callable[[str], Awaitable[Backend]]
@@ -50,6 +51,11 @@ def refusal(settings: Settings, name: str, base_model: str | None = None) -> str
     if name != embedded.NAME and base_model == TINY_BASE:
         return f"The backend {name} does not have the base model {TINY_BASE}; set model.base_model or ART_BASE_MODEL."
     return None
+
+
+def train_options(name: str) -> frozenset[str]:
+    """The options of a GRPO step that the backend takes."""
+    return {embedded.NAME: EMBEDDED, serverless.NAME: SERVERLESS, local.NAME: LOCAL}[name]
 
 
 def unusable_base_models(settings: Settings) -> dict[str, str]:

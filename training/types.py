@@ -48,7 +48,7 @@ class RunConfig:
     rollout_timeout_s: float = 300.0
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     train_options: Mapping[str, Json] = field(default_factory=dict)
-    """Options of ART's train config (epsilon, ppo, importance_sampling_level, kl_penalty_coef, ...)."""
+    """Options of a GRPO step (loss, epsilon, kl_penalty_coef, ...): see training/backends/train_options.py."""
 
 
 class FailureKind(StrEnum):

@@ -15,7 +15,7 @@ from app.runs.store import require_verb
 from app.schemas.run_request import ForkRequest, LearnLoopRequest
 from training.model_name import ModelName
 
-_PARTLY = ("environment", "evaluation")
+_PARTLY = ("environment", "evaluation", "train_options")
 """Of these a fork may change some fields and keep the rest; everything else is replaced as a whole."""
 
 
@@ -69,7 +69,7 @@ def _changed(stored: Mapping[str, Any], request: ForkRequest) -> dict[str, Any]:
     given = request.model_dump(exclude_unset=True, exclude={"checkpoint", "model"})
     for name in _PARTLY:
         if name in given:
-            given[name] = {**stored[name], **given[name]}
+            given[name] = {**stored.get(name, {}), **given[name]}  # earlier versions stored no train_options
     if "environment" in given and given["environment"]["name"] != stored["environment"]["name"]:
         raise InvalidRequest(
             ("body", "environment", "name"),

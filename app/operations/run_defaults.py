@@ -13,9 +13,10 @@ _ON_A_GRAPH = "sales_email"
 def with_defaults(request: LearnLoopRequest, settings: Settings, run_id: str) -> dict[str, Any]:
     """The request as a run is stored, but for its judge. Raises InvalidRequest for short forms that contradict."""
     return {
-        **request.model_dump(exclude={"graph", "depth", "environment", "judge", "webhooks"}),
+        **request.model_dump(exclude={"graph", "depth", "environment", "judge", "webhooks", "train_options"}),
         "environment": _environment(request),
         "max_turns": _max_turns(request),
+        "train_options": request.train_options.model_dump(exclude_none=True),
         "backend": request.backend or settings.backend,
         "model": {
             "name": request.model.name or settings.art_model_name or f"run-{run_id.lower()}",

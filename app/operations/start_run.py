@@ -9,7 +9,7 @@ from typing import Any, get_args
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.backends import refusal, unusable_base_models
+from app.backends import refusal, train_options, unusable_base_models
 from app.db.tables import Reflection, Run
 from app.domain.event_types import EventType
 from app.domain.names import TINY_BASE
@@ -114,6 +114,12 @@ class RunStarter:
         backend, model = complete["backend"], complete["model"]
         if (refused := refusal(self.resources.settings, backend, model["base_model"])) is not None:
             raise InvalidRequest(("body", "backend"), refused)
+        for option in complete["train_options"]:
+            if option not in (taken := train_options(backend)):
+                raise InvalidRequest(
+                    ("body", "train_options", option),
+                    f"The backend {backend} does not take {option}. Available: {', '.join(sorted(taken))}.",
+                )
         if backend != EMBEDDED:
             return None  # it has its own base models; the run finds out whether this is one
         base_model, bases = model["base_model"], {TINY_BASE, *self.resources.settings.engine_base_models}

@@ -6,6 +6,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag, WithJsonSchema, mode
 
 from app.domain.event_types import EventType
 from app.schemas.base import Json, Name, RequestBody, RequestPart
+from app.schemas.train_options import TrainOptionsChoice
 from training.types import RunConfig
 
 _DEFAULTS = RunConfig()
@@ -216,6 +217,10 @@ class LearnLoopRequest(RequestBody):
     the same run."""
     concurrency: int = Field(default=_DEFAULTS.concurrency, ge=1, le=1_024)
     """Maximum number of simultaneous rollouts."""
+    rollout_timeout_s: float = Field(default=_DEFAULTS.rollout_timeout_s, ge=1, le=86_400)
+    """Seconds after which a rollout counts as failed."""
+    train_options: TrainOptionsChoice = Field(default_factory=TrainOptionsChoice)
+    """How each GRPO step is taken: loss, clipping, importance sampling, KL penalty. Default: ART's defaults."""
     evaluation: EvaluationChoice = Field(default_factory=EvaluationChoice)
     """How often and on how many held-out scenarios the model is evaluated."""
     budget: BudgetChoice | None = None

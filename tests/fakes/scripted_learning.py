@@ -43,6 +43,7 @@ class ScriptedPolicy:
         self._url = endpoint_url
         self._step = 0
         self.deleted: set[int] = set()
+        self.requests: list[TrainRequest] = []
 
     async def step(self) -> int:
         return self._step
@@ -53,6 +54,7 @@ class ScriptedPolicy:
         )
 
     async def submit(self, request: TrainRequest) -> str:
+        self.requests.append(request)
         self._step = request.expected_step + 1
         return f"job-{self._step}"
 

@@ -32,7 +32,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class TrainRequest:
-    """One GRPO step from the policy's step `expected_step`; `options` are those of ART's train config."""
+    """One GRPO step from the policy's step `expected_step`; `options` are named in `train_options.py`."""
 
     groups: "Sequence[TrajectoryGroup]"
     learning_rate: float

@@ -27,6 +27,7 @@ from training.backends.base import (
     TrainOutcome,
     TrainRequest,
 )
+from training.backends.train_options import AS_PPO, as_sent
 
 if TYPE_CHECKING:
     from art.serverless.client import Client, Model
@@ -119,6 +120,7 @@ class HostedPolicy(ABC):
     _poll_s = 0.0
     """Pause between two looks at a job's events."""
     _event_query: Mapping[str, object] = {}
+    _losses = AS_PPO
 
     def __init__(self, server: Server, client: "Client", model: "Model") -> None:
         self._server = server
@@ -144,10 +146,11 @@ class HostedPolicy(ABC):
 
     async def _post(self, request: TrainRequest, defaults: Mapping[str, Json], **more: Json) -> str:
         """Create the job; `defaults` are options that the request may override."""
+        options = as_sent(request.options, self._losses)
         body = {
             "model_id": self._model.id,
             "trajectory_groups": [group.model_dump(mode="json") for group in request.groups],
-            "experimental_config": {"learning_rate": request.learning_rate, **defaults, **request.options},
+            "experimental_config": {"learning_rate": request.learning_rate, **defaults, **options},
             **more,
         }
         with self._server.translated():

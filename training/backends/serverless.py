@@ -21,6 +21,7 @@ from training.backends.base import (
     TrainRequest,
 )
 from training.backends.hosted import HostedBackend, HostedPolicy, Server
+from training.backends.train_options import SERVERLESS
 
 if TYPE_CHECKING:
     from art.serverless.client import Client, Model
@@ -30,21 +31,6 @@ BASE_URL = "https://api.training.wandb.ai/v1"
 KEY_SETTING = "WANDB_API_KEY"
 _POLL_S = 1.0
 _REQUEST_TIMEOUT_S = 120.0
-OPTIONS = frozenset(
-    {
-        "advantage_balance",
-        "epsilon",
-        "epsilon_high",
-        "importance_sampling_level",
-        "kimi_k2_tau",
-        "mask_prob_ratio",
-        "max_negative_advantage_importance_sampling_weight",
-        "ppo",
-        "precalculate_logprobs",
-        "scale_rewards",
-    }
-)
-"""Of a train request, besides the learning rate: those of ART's `ExperimentalTrainingConfig`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +104,8 @@ class ServerlessPolicy(HostedPolicy):
 
         Raises StepConflict, NotAccepted, BackendUnavailable, BackendRefused or ValueError.
         """
-        if unknown := set(request.options) - OPTIONS:
-            raise ValueError(f"serverless takes no option {', '.join(sorted(unknown))}; it takes: {sorted(OPTIONS)}")
+        if unknown := set(request.options) - SERVERLESS:
+            raise ValueError(f"serverless takes no option {', '.join(sorted(unknown))}; it takes: {sorted(SERVERLESS)}")
         try:
             await self._at(request.expected_step)
         except BackendUnavailable as error:

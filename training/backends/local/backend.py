@@ -13,6 +13,7 @@ from environment.base import Json
 from training.backends.base import Endpoint, ModelSpec
 from training.backends.embedded import FencedPolicy
 from training.backends.hosted import HostedBackend, Server
+from training.backends.train_options import AS_LOSS_FN
 from training.model_name import ModelName
 
 NAME = "local"
@@ -86,6 +87,8 @@ async def connect(base_url: str, api_key: str) -> LocalBackend:
 
 class LocalPolicy(FencedPolicy):
     """One model there."""
+
+    _losses = AS_LOSS_FN
 
     def endpoint(self, step: int | None = None) -> Endpoint:
         """Where the checkpoint is sampled; the newest without a step."""

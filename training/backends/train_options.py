@@ -1,0 +1,44 @@
+"""Which options of a GRPO step each backend takes, and how its server calls them.
+
+The names are those of ART's train config (`art.dev.train.TrainConfig`, openpipe-art 0.5.18), but for `loss`, which is
+`ppo` there and `loss_fn` in ART's local backend. `docs/backends.md` says what they do.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from environment.base import Json
+
+ImportanceSamplingLevel = Literal["token", "sequence", "average", "geometric_average"]
+Loss = Literal["cispo", "ppo"]
+TokenWeighting = Literal["trajectory", "token"]
+
+SERVERLESS = frozenset(
+    {
+        "advantage_balance",
+        "epsilon",
+        "epsilon_high",
+        "importance_sampling_level",
+        "kimi_k2_tau",
+        "loss",
+        "mask_prob_ratio",
+        "max_negative_advantage_importance_sampling_weight",
+        "precalculate_logprobs",
+        "scale_rewards",
+    }
+)
+"""Those of ART's `ExperimentalTrainingConfig`."""
+LOCAL = SERVERLESS | {"kl_penalty_coef", "truncated_importance_sampling"}
+"""Those that ART's `LocalBackend.train` takes, too."""
+EMBEDDED = LOCAL | {"max_grad_norm", "token_weighting"}
+"""Our engine's."""
+
+AS_PPO: Mapping[str, Mapping[str, Json]] = {"cispo": {"ppo": False}, "ppo": {"ppo": True}}
+AS_LOSS_FN: Mapping[str, Mapping[str, Json]] = {"cispo": {"loss_fn": "cispo"}, "ppo": {"loss_fn": "ppo"}}
+
+
+def as_sent(options: Mapping[str, Json], losses: Mapping[str, Mapping[str, Json]]) -> dict[str, Json]:
+    """The options by the server's names; `losses` is how it is told the loss."""
+    sent = dict(options)
+    loss = sent.pop("loss", None)
+    return sent if loss is None else {**sent, **losses[loss]}
