@@ -135,7 +135,7 @@ def _question_sizes(name: str, path: Path) -> "dict[Split, int] | None":
     if not questions_path(path).is_file():
         return None
     try:
-        with closing(ImportedEmailSearch(name, path.parent.parent)) as environment:
+        with closing(ImportedEmailSearch(path, name)) as environment:
             return split_sizes(environment.questions)
     except ValueError as error:
         raise Failure(str(error)) from error

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.cli import ask, engine, feedback, inbox, judges, keys, models, runs, serve, train, webhooks, worker
+from app.cli import ask, data, engine, feedback, inbox, judges, keys, models, runs, serve, train, webhooks, worker
 from app.cli.demo.command import demo
 from app.cli.terminal import Failure, print_failure, results
 
@@ -56,6 +56,7 @@ app.command(context_settings=engine.FORWARDED)(engine.engine)
 app.command()(train.train)
 app.command()(ask.ask)
 app.add_typer(runs.app, name="runs")
+app.add_typer(data.app, name="data")
 app.add_typer(feedback.app, name="feedback")
 app.add_typer(inbox.app, name="inbox")
 app.add_typer(judges.app, name="judges")

@@ -1,8 +1,9 @@
 """The environment `email_search`: questions about an inbox, answered with sources.
 
-Config: `inbox` is `synthetic` (default: a fresh invented inbox for every question) or the name of an
-imported one, `<data dir>/inboxes/<name>.sqlite`; its questions lie beside it in `<name>.questions.jsonl`. `reward` is
-one of those of `reward.py`.
+Config: `inbox` is `synthetic` (default: a fresh invented inbox for every question), the name of an imported one,
+`<data dir>/inboxes/<name>.sqlite`, or `{"sha256": ...}` of a prepared or uploaded one, whose files never change. Its
+questions are `scenarios`; without them, those of an imported inbox lie beside it in `<name>.questions.jsonl`. `reward`
+is one of those of `reward.py`.
 """
 
 import re
@@ -25,6 +26,8 @@ SYNTHETIC = "synthetic"
 _RUBRIC = files("environment.email_search").joinpath("prompts/rubric.txt").read_text(encoding="utf-8").strip()
 DEFAULT_MAX_TURNS = 8
 _KEPT_WORLDS = 512
+_SETTINGS = ("inbox", "scenarios", "reward")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _INBOX_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
@@ -35,6 +38,13 @@ def inbox_path(data_dir: Path, name: str) -> Path:
     return data_dir / "inboxes" / f"{name}.sqlite"
 
 
+def version_path(data_dir: Path, sha256: str) -> Path:
+    """Where the inbox with those emails lies. Raises ValueError for what is no hash."""
+    if not _SHA256.fullmatch(sha256):
+        raise ValueError(f"an inbox's sha256 is 64 hexadecimal digits, not {sha256!r}")
+    return data_dir / "datasets" / "inboxes" / f"{sha256}.sqlite"
+
+
 def questions_path(inbox: Path) -> Path:
     """Where the questions about the inbox at that path lie."""
     return inbox.with_suffix(".questions.jsonl")
@@ -42,15 +52,35 @@ def questions_path(inbox: Path) -> Path:
 
 def build(config: Mapping[str, Json], data_dir: Path) -> Environment:
     """The environment of a request's config. Raises ValueError."""
-    if unknown := set(config) - {"inbox", "reward"}:
-        raise ValueError(f"email_search knows no config {', '.join(sorted(unknown))}; it has: inbox, reward")
-    inbox, named = config.get("inbox", SYNTHETIC), config.get("reward", "default")
-    if not isinstance(inbox, str):
-        raise ValueError(f"inbox must be a name, not {inbox!r}")
+    if unknown := set(config) - set(_SETTINGS):
+        raise ValueError(f"email_search knows no config {', '.join(sorted(unknown))}; it has: {', '.join(_SETTINGS)}")
+    inbox, scenarios, named = config.get("inbox", SYNTHETIC), config.get("scenarios"), config.get("reward", "default")
     reward = REWARDS.get(named) if isinstance(named, str) else None
     if reward is None:
         raise ValueError(f"reward must be one of {', '.join(REWARDS)}, not {named!r}")
-    return SyntheticEmailSearch(reward) if inbox == SYNTHETIC else ImportedEmailSearch(inbox, data_dir, reward)
+    if inbox == SYNTHETIC:
+        if scenarios is not None:
+            raise ValueError("scenarios need the inbox that they are about: name it in inbox")
+        return SyntheticEmailSearch(reward)
+    if isinstance(inbox, Mapping) and isinstance(inbox.get("sha256"), str):
+        return ImportedEmailSearch(_version(inbox, data_dir), str(inbox.get("name", "inbox")), scenarios, reward)
+    if isinstance(inbox, str):
+        return ImportedEmailSearch(_imported(inbox, data_dir), inbox, scenarios, reward)
+    raise ValueError(f'inbox must be a name or {{"sha256": ...}}, not {inbox!r}')
+
+
+def _version(inbox: Mapping[str, Json], data_dir: Path) -> Path:
+    path = version_path(data_dir, inbox["sha256"])
+    if not path.is_file():
+        raise ValueError(f"the inbox with the SHA-256 {inbox['sha256']} is not in this data directory: {path}")
+    return path
+
+
+def _imported(inbox: str, data_dir: Path) -> Path:
+    path = inbox_path(data_dir, inbox)
+    if not path.is_file():
+        raise ValueError(f"there is no inbox {inbox!r}; import one with: learnloop inbox import {inbox} PATH")
+    return path
 
 
 class _EmailSearch:
@@ -114,18 +144,24 @@ class SyntheticEmailSearch(_EmailSearch):
 
 
 class ImportedEmailSearch(_EmailSearch):
-    """One inbox file, with questions from a file beside it."""
+    """One inbox file, with given questions or with those from a file beside it."""
 
-    def __init__(self, inbox: str, data_dir: Path, reward: Reward = default) -> None:
+    def __init__(self, path: Path, name: str, scenarios: Json | None = None, reward: Reward = default) -> None:
+        """Raises ValueError for what is no inbox, and for given questions that are unfit."""
         super().__init__(reward)
-        path = inbox_path(data_dir, inbox)
-        if not path.is_file():
-            raise ValueError(f"there is no inbox {inbox!r}; import one with: learnloop inbox import {inbox} PATH")
         try:
             self._inbox = Inbox(path)
         except InboxError as error:
             raise ValueError(str(error)) from error
         self._path = path
+        self._address = f"{name}@{synthetic.DOMAIN}"
+        self._given: list[Scenario] | None = None
+        if scenarios is not None:
+            try:
+                self._given = questions.given_questions(scenarios, self._address, self._newest(), self._inbox.id_of)
+            except ValueError:
+                self._inbox.close()
+                raise
 
     def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
         return list(questions.draw(self.questions, split, count, seed, start))
@@ -133,15 +169,18 @@ class ImportedEmailSearch(_EmailSearch):
     @cached_property
     def questions(self) -> list[Scenario]:
         """All questions about the inbox. Read once, so that a run keeps those that it began with. Raises ValueError."""
+        if self._given is not None:
+            return self._given
         path = questions_path(self._path)
         if not path.is_file():
             raise ValueError(f"inbox {self._path.stem!r} has no questions to learn from; write them to {path.name}")
-        address = f"{self._path.stem}@{synthetic.DOMAIN}"
-        return questions.read_questions(path, address, self._newest(), self._inbox.id_of)
+        return questions.read_questions(path, self._address, self._newest(), self._inbox.id_of)
 
     def ask(self, task: Mapping[str, Json]) -> Scenario:
         """Any question about this inbox."""
-        address = str(task.get("inbox_address") or f"{self._path.stem}@{synthetic.DOMAIN}")
+        address = str(task.get("inbox_address") or self._address)
+        if self._inbox.shared and not self._inbox.knows(address):
+            raise ValueError(f"inbox_address must name a mailbox of this inbox, not {address!r}")
         return Scenario(
             id=f"ask:{self._path.stem}",
             split="test",

@@ -48,22 +48,30 @@ def import_mail(sources: Sequence[Path], inbox: Path) -> ImportReport:
     Raises MailSourceError, InboxError.
     """
     started = monotonic()
+    report = ImportReport()
+    emails = read_mail(sources, report, MailIds(_known(inbox)))
+    first = next(emails, None)
+    if first is not None:
+        report.imported = write_inbox(inbox, chain([first], emails))
+    # Ids from elsewhere hide known mails from MailIds; the inbox itself drops those.
+    report.duplicates = report.read - report.imported
+    report.seconds = monotonic() - started
+    return report
+
+
+def read_mail(sources: Sequence[Path], report: ImportReport, ids: MailIds | None = None) -> Iterator[Email]:
+    """All mail under the sources that `ids` does not know, counted into the report as it passes.
+
+    Raises MailSourceError: at its beginning if a source does not exist, at its end if there was no mail.
+    """
     for source in sources:
         try:
             source.stat()
         except OSError as error:
             raise MailSourceError(f"cannot read {source}: {error.strerror}") from error
-    report = ImportReport()
-    emails = _emails(sources, MailIds(_known(inbox)), report)
-    first = next(emails, None)
-    if first is not None:
-        report.imported = write_inbox(inbox, chain([first], emails))
-    elif not report.read:
+    yield from _emails(sources, ids or MailIds(), report)
+    if not report.read:
         raise MailSourceError(_no_mail(sources, report.broken))
-    # Ids from elsewhere hide known mails from MailIds; the inbox itself drops those.
-    report.duplicates = report.read - report.imported
-    report.seconds = monotonic() - started
-    return report
 
 
 def _no_mail(sources: Sequence[Path], broken: list[BrokenMail]) -> str:

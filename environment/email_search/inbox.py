@@ -15,6 +15,8 @@ from email.utils import getaddresses
 from pathlib import Path
 
 MAX_HITS = 10
+_SHARED = 1
+"""`user_version` of a shared inbox's file."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS email (
@@ -85,10 +87,11 @@ class InboxStats:
     last: datetime | None
 
 
-def write_inbox(path: Path, emails: Iterable[Email]) -> int:
+def write_inbox(path: Path, emails: Iterable[Email], *, shared: bool = False) -> int:
     """Create or extend the inbox file in one transaction; returns how many mails were new.
 
-    A mail whose Message-ID is already there is left out. Raises InboxError; the file is then as before.
+    A mail whose Message-ID is already there is left out. A `shared` inbox has the mail of several people; who searches
+    it finds only what was sent from or to one address. Raises InboxError; the file is then as before.
     """
     is_new, added = not path.exists(), None
     try:
@@ -97,6 +100,8 @@ def write_inbox(path: Path, emails: Iterable[Email]) -> int:
             # Without a write-ahead log a transaction larger than the page cache locks readers out to its end.
             connection.execute("PRAGMA journal_mode = WAL")
             connection.executescript(_SCHEMA)
+            if shared:
+                connection.execute(f"PRAGMA user_version = {_SHARED}")
             connection.execute("BEGIN IMMEDIATE")
             added = _insert(connection, emails)
             connection.execute("COMMIT")
@@ -150,14 +155,17 @@ class Inbox:
         try:
             with self._connection() as connection:
                 connection.execute("SELECT 1 FROM email_fts LIMIT 1")
+                (version,) = connection.execute("PRAGMA user_version").fetchone()
         except sqlite3.Error as error:
             raise InboxError(f"cannot read inbox {path}: {error}") from error
+        self.shared = bool(version == _SHARED)
 
     @classmethod
     def in_memory(cls, emails: Iterable[Email]) -> "Inbox":
         """An inbox that lives as long as the object."""
         inbox = cls.__new__(cls)
         inbox._uri = None
+        inbox.shared = False
         inbox._lock = threading.Lock()
         connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         connection.executescript(_SCHEMA)
@@ -194,9 +202,10 @@ class Inbox:
         recipient: str | None = None,
         sent_after: date | None = None,
         sent_before: date | None = None,
+        mailbox: str | None = None,
         limit: int = MAX_HITS,
     ) -> list[Hit]:
-        """Mails that hold every keyword (stemmed), best match first.
+        """Mails that hold every keyword (stemmed), best match first; of `mailbox`, mails from or to that address only.
 
         `sender` and `recipient` match a part of a name or address. `sent_after` is inclusive,
         `sent_before` exclusive; an undated mail fits neither. Without keywords the newest come first;
@@ -218,6 +227,11 @@ class Inbox:
                     " AND instr(address.folded, ?))"
                 )
                 values.append(_encodable(text).casefold())
+        if mailbox is not None:
+            where.append(
+                "EXISTS (SELECT 1 FROM address WHERE address.email_rowid = email.rowid AND address.address = ?)"
+            )
+            values.append(_encodable(mailbox).lower())
         for day, comparison in ((sent_after, ">="), (sent_before, "<")):
             if day:
                 where.append(f"email.sent_at {comparison} ?")
@@ -248,6 +262,33 @@ class Inbox:
         _, id, message_id, sender, sent_at, subject, body = row
         to, cc, bcc = (tuple(people[role]) for role in ("to", "cc", "bcc"))
         return Email(id, message_id, sender, to, _moment(sent_at), subject, body, cc, bcc)
+
+    def numbers(self) -> list[int]:
+        """What `at` takes: the number of each email, in the order in which they were written."""
+        with self._connection() as connection:
+            return [number for (number,) in connection.execute("SELECT rowid FROM email ORDER BY rowid")]
+
+    def at(self, number: int) -> Email:
+        """The email of that number, which must be one of `numbers`."""
+        with self._connection() as connection:
+            (id,) = connection.execute("SELECT id FROM email WHERE rowid = ?", (number,)).fetchone()
+        email = self.read(id)
+        assert email is not None
+        return email
+
+    def is_only_one(self, subject: str, *, sender: str | None = None, day: date | None = None) -> bool:
+        """Whether a single email has all of that subject in its own, in a row, and that sender or day."""
+        terms = re.findall(r"[^\W_]+", subject)
+        if not terms:
+            return False
+        where, values = "email_fts MATCH ?", [f'subject : "{" ".join(terms)}"']
+        if sender is not None:
+            where, values = f"{where} AND email.sender = ?", [*values, sender]
+        if day is not None:
+            where, values = f"{where} AND substr(email.sent_at, 1, 10) = ?", [*values, day.isoformat()]
+        query = f"SELECT 1 FROM email_fts JOIN email ON email.rowid = email_fts.rowid WHERE {where} LIMIT 2"
+        with self._connection() as connection:
+            return len(connection.execute(query, values).fetchall()) == 1
 
     def id_of(self, source: str) -> str | None:
         """The id of the email with this id or Message-ID, or None if there is none."""

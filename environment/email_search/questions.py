@@ -1,73 +1,115 @@
-"""Questions about an imported inbox: a JSON Lines file beside it, one object a line.
+"""Questions about an imported inbox: a JSON Lines file beside it, one object a line, or a list that a request brings.
 
-`{"question": ..., "answer": ..., "source_ids": [...], "inbox_address": ..., "query_date": "2001-05-15"}`;
-the last two are optional. A source is an email's id or its Message-ID. A hash of the question decides its split, so
-adding questions moves none.
+`{"question": ..., "answer": ..., "source_ids": [...], "inbox_address": ..., "query_date": "2001-05-15", "split": ...,
+"id": ...}`; the last four are optional. A source is an email's id or its Message-ID. Without a split a hash of the
+question decides it, so adding questions moves none.
 """
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
 from environment.base import Json, Scenario, Split
+from environment.email_search.question_sets import words_of
 from environment.invented_names import split_of
 from environment.scenario_order import draw as draw_from
 
 _REQUIRED = {"question": str, "answer": str, "source_ids": list}
 ENOUGH = 50
 """Questions of which each split has one, but for one set in a hundred."""
-_OPTIONAL = ("inbox_address", "query_date")
+MAX_QUESTIONS = 100_000
+"""Of one set."""
+_OPTIONAL = ("inbox_address", "query_date", "split", "id")
+_SPLITS: tuple[Split, ...] = get_args(Split)
+IdOf = Callable[[str], str | None]
+"""Gives the id of the email that a source means, or None if there is none."""
 
 
 class BadQuestion(ValueError):
-    """A line of the questions file is unfit."""
+    """A question is unfit; the message says which."""
 
 
-def read_questions(
-    path: Path, inbox_address: str, query_date: str, id_of: Callable[[str], str | None]
-) -> list[Scenario]:
-    """All questions as scenarios, in file order. `id_of` gives the id of the email that a source means, or None.
-
-    Raises BadQuestion naming the line.
-    """
+def read_questions(path: Path, inbox_address: str, query_date: str, id_of: IdOf) -> list[Scenario]:
+    """All questions as scenarios, in file order. Raises BadQuestion naming the line."""
     with path.open(encoding="utf-8") as lines:
         return [
-            _scenario(path, number, line, inbox_address, query_date, id_of)
-            for number, line in enumerate(lines, start=1)
-            if line.strip()
+            _scenario(f"{path.name} line {number}", f"{path.stem}:{number}", row, inbox_address, query_date, id_of)
+            for number, row in _rows(path.name, lines)
         ]
 
 
-def _scenario(
-    path: Path, number: int, line: str, inbox_address: str, query_date: str, id_of: Callable[[str], str | None]
-) -> Scenario:
-    try:
-        row: dict[str, Json] = json.loads(line)
-    except ValueError as error:
-        raise BadQuestion(f"{path.name} line {number}: not JSON: {error}") from error
+def given_questions(rows: Json, inbox_address: str, query_date: str, id_of: IdOf) -> list[Scenario]:
+    """The questions of a request as scenarios, in order. Raises BadQuestion naming the first at fault.
+
+    Either each one names its split, or none does. No question of a split is asked in another one.
+    """
+    if not isinstance(rows, list) or not len(_SPLITS) <= len(rows) <= MAX_QUESTIONS:
+        raise BadQuestion(f"scenarios must be a list of {len(_SPLITS)} to {MAX_QUESTIONS} questions")
+    scenarios = []
+    for position, row in enumerate(rows):
+        where = f"scenario number {position}"
+        if isinstance(row, dict) and (unknown := sorted(set(row) - {*_REQUIRED, *_OPTIONAL})):
+            raise BadQuestion(f"{where} has no {', '.join(unknown)}; it takes: {', '.join((*_REQUIRED, *_OPTIONAL))}")
+        scenarios.append(_scenario(where, f"given.{position}", row, inbox_address, query_date, id_of))
+    named = ["split" in row for row in rows]
+    if any(named) and not all(named):
+        raise BadQuestion("either no scenario names its split, or each does")
+    _check_apart(scenarios)
+    return scenarios
+
+
+def _check_apart(scenarios: Sequence[Scenario]) -> None:
+    """No id twice, and no question in two splits. Raises BadQuestion."""
+    ids, asked = dict[str, int](), dict[str, int]()
+    for position, each in enumerate(scenarios):
+        if (first := ids.setdefault(each.id, position)) != position:
+            raise BadQuestion(f"scenario number {position} has the id {each.id!r} of number {first}")
+        words = f"{each.task['inbox_address']}:{words_of(each.task['question'])}"
+        first = asked.setdefault(words, position)
+        if scenarios[first].split != each.split:
+            raise BadQuestion(
+                f"scenario number {position} ({each.split}) asks the same as number {first} "
+                f"({scenarios[first].split}): what is held out must not be trained on"
+            )
+
+
+def _rows(name: str, lines: Iterator[str]) -> Iterator[tuple[int, Json]]:
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                yield number, json.loads(line)
+            except ValueError as error:
+                raise BadQuestion(f"{name} line {number}: not JSON: {error}") from error
+
+
+def _scenario(where: str, id: str, row: Json, inbox_address: str, query_date: str, id_of: IdOf) -> Scenario:
     for key, kind in _REQUIRED.items():
         if not isinstance(row, dict) or not isinstance(row.get(key), kind) or not row[key]:
-            raise BadQuestion(f"{path.name} line {number}: {key!r} must be a non-empty {kind.__name__}")
+            raise BadQuestion(f"{where}: {key!r} must be a non-empty {kind.__name__}")
     for key in _OPTIONAL:
         if not isinstance(row.get(key, ""), str):
-            raise BadQuestion(f"{path.name} line {number}: {key!r} must be a str")
-    sources = []
-    for source in map(str, row["source_ids"]):
-        if (id := id_of(source)) is None:
-            raise BadQuestion(f"{path.name} line {number}: no email of the inbox has the id or Message-ID {source!r}")
-        sources.append(id)
+            raise BadQuestion(f"{where}: {key!r} must be a str")
+    if row.get("split", "train") not in _SPLITS:
+        raise BadQuestion(f"{where}: 'split' must be one of {', '.join(_SPLITS)}, not {row['split']!r}")
     return Scenario(
-        id=f"{path.stem}:{number}",
-        split=split_of(row["question"]),
+        id=row.get("id") or id,
+        split=row.get("split") or split_of(row["question"]),
         task={
             "question": row["question"],
             "inbox_address": row.get("inbox_address", inbox_address),
             "query_date": row.get("query_date", query_date),
         },
-        reference={"answer": row["answer"], "source_ids": sources},
+        reference={"answer": row["answer"], "source_ids": list(_sources(where, row, id_of))},
     )
+
+
+def _sources(where: str, row: Mapping[str, Json], id_of: IdOf) -> Iterator[str]:
+    for source in map(str, row["source_ids"]):
+        if (id := id_of(source)) is None:
+            raise BadQuestion(f"{where}: no email of the inbox has the id or Message-ID {source!r}")
+        yield id
 
 
 def draw(questions: list[Scenario], split: Split, count: int, seed: int, start: int) -> Iterator[Scenario]:
@@ -88,4 +130,4 @@ def draw(questions: list[Scenario], split: Split, count: int, seed: int, start: 
 def split_sizes(questions: Sequence[Scenario]) -> dict[Split, int]:
     """Number of questions in each split."""
     counted = Counter(scenario.split for scenario in questions)
-    return {split: counted[split] for split in get_args(Split)}
+    return {split: counted[split] for split in _SPLITS}

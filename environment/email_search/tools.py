@@ -118,6 +118,7 @@ class EmailEpisode:
                 recipient=filters.get("recipient"),
                 sent_after=dates.get("sent_after"),
                 sent_before=dates.get("sent_before"),
+                mailbox=self.scenario.task["inbox_address"] if self._inbox.shared else None,
             )
         )
         self._found.update(hit.id for hit in hits)

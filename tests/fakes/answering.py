@@ -28,9 +28,10 @@ def answering(answer: Answering) -> Iterator[str]:
                 self.send_header(name, value)
             self.send_header("content-length", str(len(content)))
             self.end_headers()
-            self.wfile.write(content)
+            if self.command != "HEAD":
+                self.wfile.write(content)
 
-        do_PUT = do_POST = do_GET
+        do_HEAD = do_PUT = do_POST = do_GET
 
         def log_message(self, format: str, *args: object) -> None:
             return None

@@ -1,4 +1,4 @@
-"""A Hugging Face hub on a real port: the endpoints that `create_repo` and `upload_folder` use without Xet."""
+"""A Hugging Face hub on a real port, without Xet: what `create_repo`, `upload_folder` and `snapshot_download` ask."""
 
 import base64
 import hashlib
@@ -36,6 +36,8 @@ class HubServer:
     repos: dict[str, Repo] = field(default_factory=dict)
     objects: dict[str, bytes] = field(default_factory=dict)
     """By their SHA-256."""
+    datasets: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    """Files of public data sets, by repository and path."""
     requests: list[str] = field(default_factory=list)
     url: str = ""
 
@@ -47,6 +49,8 @@ class HubServer:
                 return _json(400, {"error": "other bytes were announced"})
             self.objects[digest] = body
             return 200, {}, b""
+        if "/datasets/" in path:
+            return self._of_dataset(path)
         if headers.get("authorization") != f"Bearer {self.token}":
             return _json(401, {"error": f"no such token: {headers.get('authorization')}"})
         if self.refusals:
@@ -55,6 +59,21 @@ class HubServer:
         if path == "/api/repos/create":
             return self._create(json.loads(body))
         return self._of_repo(method, path, body)
+
+    def _of_dataset(self, path: str) -> Answer:
+        for id, files in self.datasets.items():
+            sha = hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
+            if path.startswith(f"/api/datasets/{id}/revision/"):
+                return _json(200, {"id": id, "sha": sha, "siblings": [{"rfilename": name} for name in files]})
+            if path.startswith(f"/api/datasets/{id}/tree/"):
+                entries = [{"type": "file", "path": name, "size": len(files[name]), "oid": sha} for name in files]
+                return _json(200, entries)
+            name = path.removeprefix(f"/datasets/{id}/resolve/{sha}/")
+            if name in files:
+                etag = hashlib.sha1(files[name]).hexdigest()
+                return 200, {"etag": f'"{etag}"', "x-repo-commit": sha, "accept-ranges": "none"}, files[name]
+        missing = {"x-error-code": "RepoNotFound", "content-type": "application/json"}
+        return 404, missing, json.dumps({"error": "Repository not found"}).encode()
 
     def _create(self, asked: Json) -> Answer:
         id = f"{asked['organization']}/{asked['name']}"

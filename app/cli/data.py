@@ -1,0 +1,249 @@
+"""`learnloop data`: inboxes and questions about them, prepared once and used again."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from app.cli.options import AsJson, DataDir
+from app.cli.serve import data_directory, settings_with
+from app.cli.terminal import Failure, plain, print_json, progress, results
+
+if TYPE_CHECKING:
+    from app.datasets.prepare import Advance, Preparation, Prepared
+    from app.datasets.store import DatasetStore, Version
+    from app.settings import Settings
+
+app = typer.Typer(no_args_is_help=True, help="Prepare data that the email agent learns from, and list what there is.")
+_SHOWN_QUESTIONS = 3
+
+Name = Annotated[str, typer.Argument(help="Name of the data: letters, digits, '-' and '_'.")]
+_Count = Annotated[int | None, typer.Option(min=1)]
+
+
+@app.command()
+def prepare(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Name of the data: letters, digits, '-' and '_'. \\[default: that of the file]"),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="YAML file with these settings, such as `max_messages: 1`; flags override it.")
+    ] = None,
+    emails: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="mbox, Maildir or .eml files or folders; or a data set: a folder, a Parquet or JSON Lines file, or "
+            "its id on the Hugging Face hub, such as corbt/enron-emails. Can be repeated."
+        ),
+    ] = None,
+    questions: Annotated[
+        str | None,
+        typer.Option(
+            help="templates, llm, none, or a data set such as corbt/enron_emails_sample_questions. "
+            "\\[default: templates]"
+        ),
+    ] = None,
+    inbox: Annotated[
+        str | None, typer.Option(help="Only emails from or to this address, and questions about them.")
+    ] = None,
+    max_emails: Annotated[int | None, typer.Option(min=1, help="Maximum number of emails.")] = None,
+    max_body_characters: Annotated[int | None, typer.Option(min=1, help="Leave longer emails out.")] = None,
+    max_recipients: Annotated[int | None, typer.Option(min=1, help="Leave emails to more people out.")] = None,
+    drop_copies: Annotated[
+        bool | None, typer.Option("--drop-copies", help="Keep one of emails with the same sender, subject and body.")
+    ] = None,
+    max_messages: Annotated[
+        int | None, typer.Option(min=1, help="Leave out questions that need more emails. \\[default: 1]")
+    ] = None,
+    exclude_questions: Annotated[
+        list[int] | None,
+        typer.Option(help="Leave out the question with this id. Can be repeated. \\[default: ART-E's known bad ones]"),
+    ] = None,
+    min_realism: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Leave out questions that are rated less realistic.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of training questions.")] = None,
+    held_out_limit: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of questions for validation, and for test.")
+    ] = None,
+    shuffle_seed: Annotated[
+        int | None, typer.Option(min=0, help="Shuffle the questions. \\[default: the order of the source]")
+    ] = None,
+    question_count: Annotated[
+        int | None, typer.Option(min=3, help="Number of questions to make. \\[default: 300]")
+    ] = None,
+    question_seed: Annotated[
+        int | None, typer.Option(min=0, help="Decides which emails they are about. \\[default: 0]")
+    ] = None,
+    question_model: Annotated[
+        str | None, typer.Option(help="Writes them, in litellm's form. \\[default: LEARNLOOP_JUDGE_MODEL]")
+    ] = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Build an inbox and questions about it, once: what was made of the same inputs before is used again."""
+    from app.datasets.recipe import BadRecipe, read_recipe
+
+    given = dict(locals())
+    flags = {key: given[key] for key in _RECIPE_FLAGS}
+    try:
+        recipe = read_recipe(config, flags)
+    except BadRecipe as error:
+        raise Failure(str(error)) from error
+    settings = settings_with(data_dir=data_dir)
+    with _bar() as advance, _plainly():
+        prepared = _preparation(recipe, settings, advance).run()
+    _report(prepared, as_json)
+
+
+_RECIPE_FLAGS = (
+    "name", "emails", "questions", "inbox", "max_emails", "max_body_characters", "max_recipients", "drop_copies",
+    "max_messages", "exclude_questions", "min_realism", "limit", "held_out_limit", "shuffle_seed", "question_count",
+    "question_seed", "question_model",
+)  # fmt: skip
+
+
+@app.command("list")
+def list_(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """List the prepared data of the data directory: the newest version of each name."""
+    store = _store(data_dir)
+    with _plainly():
+        newest = [store.versions(name)[-1] for name in store.names()]
+    if as_json:
+        print_json([asdict(each) for each in newest])
+        return
+    if not newest:
+        results.print("No data is prepared. Prepare some: learnloop data prepare NAME --emails PATH")
+        return
+    table = Table("name", "version", "emails", "train", "validation", "test", "prepared", box=None, pad_edge=False)
+    for each in newest:
+        sizes = [str(each.scenarios[split]) if each.scenarios else "-" for split in ("train", "validation", "test")]
+        table.add_row(each.name, str(each.version), str(each.inbox["emails"]), *sizes, each.created_at[:10])
+    results.print(table)
+
+
+@app.command()
+def show(
+    name: Name,
+    version: Annotated[int | None, typer.Option(min=1, help="Which version. \\[default: the newest]")] = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a version of prepared data: what it was made from, what was left out, and some of its questions."""
+    store = _store(data_dir)
+    with _plainly():
+        versions = store.versions(name)
+        found = [each for each in versions if version in (None, each.version)][-1:]
+        if not found:
+            raise Failure(_missing(name, version, versions, store))
+        shown = found[0]
+        rows = store.scenarios(shown.scenarios["sha256"]) if shown.scenarios else []
+    if as_json:
+        print_json({**asdict(shown), "versions": [each.version for each in versions]})
+        return
+    _print_version(shown)
+    for row in rows[:_SHOWN_QUESTIONS]:
+        results.print(plain(f"\n{row['question']}\n  {row['answer']}  ({row['split']})"))
+
+
+def _missing(name: str, version: int | None, versions: "list[Version]", store: "DatasetStore") -> str:
+    if versions:
+        return f"{name} has no version {version}; the newest is {versions[-1].version}"
+    return f"no prepared data {name!r} in {store.folder}; prepare it with: learnloop data prepare {name} --emails PATH"
+
+
+def _store(data_dir: Path | None) -> "DatasetStore":
+    from app.datasets.store import DatasetStore
+
+    return DatasetStore(data_directory(data_dir))
+
+
+def _preparation(recipe: Any, settings: "Settings", advance: "Advance") -> "Preparation":
+    from app.datasets.prepare import Hub, Preparation
+    from app.datasets.question_writer import QuestionWriter
+    from app.datasets.store import DatasetStore
+    from app.worker.judge_services import judge_model
+
+    store = DatasetStore(settings.data_dir)
+    token = settings.hf_token.get_secret_value() if settings.hf_token else None
+    hub = Hub(str(settings.hf_endpoint).rstrip("/"), token, store.folder / "hub")
+    writer = QuestionWriter(judge_model(settings), store.folder / "written")
+    return Preparation(recipe, store, hub, writer.write, advance)
+
+
+@contextmanager
+def _plainly() -> Iterator[None]:
+    """Turn foreseen errors into a Failure."""
+    from app.datasets.hub import HubError
+    from app.datasets.question_writer import NotWritten
+    from app.datasets.recipe import BadRecipe
+    from app.datasets.store import StoreError
+    from environment.email_search.importer import MailSourceError
+    from environment.email_search.inbox import InboxError
+    from environment.email_search.table_files import DatasetError
+
+    try:
+        yield
+    except (BadRecipe, DatasetError, HubError, InboxError, MailSourceError, NotWritten, StoreError) as error:
+        raise Failure(str(error)) from error
+    except OSError as error:
+        raise Failure(f"cannot write the data: {error}") from error
+
+
+@contextmanager
+def _bar() -> "Iterator[Advance]":
+    """A progress bar on a terminal; nothing elsewhere."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=progress, transient=True, disable=not progress.is_terminal) as bar:
+        stages: dict[str, TaskID] = {}
+
+        def advance(stage: str, done: int, total: int | None) -> None:
+            if stage not in stages:
+                stages[stage] = bar.add_task(stage, total=total)
+            bar.update(stages[stage], completed=done)
+
+        yield advance
+
+
+def _report(prepared: "Prepared", as_json: bool) -> None:
+    if as_json:
+        print_json({**asdict(prepared.version), "done": list(prepared.done)})
+        return
+    _print_version(prepared.version)
+    done = " and ".join(prepared.done)
+    results.print(f"\nMade: {done}." if done else "\nNothing to do: the same inputs were prepared before.")
+
+
+def _print_version(shown: "Version") -> None:
+    table = Table.grid(padding=(0, 2))
+    table.add_row("name", f"{shown.name}, version {shown.version} of {shown.created_at}")
+    days = f", {shown.inbox['first']} to {shown.inbox['last']}" if shown.inbox["first"] else ""
+    table.add_row("inbox", f"{shown.inbox['emails']} emails{days}")
+    table.add_row("", shown.inbox["sha256"])
+    if shown.scenarios:
+        sizes = (f"{shown.scenarios[split]} {split}" for split in ("train", "validation", "test"))
+        table.add_row("questions", ", ".join(sizes))
+        table.add_row("", shown.scenarios["sha256"])
+    for source, content in shown.sources.items():
+        table.add_row("source", plain(source))
+        table.add_row("", content)
+    for kind, counts in shown.counts.items():
+        listed = ", ".join(f"{key.replace('_', ' ')} {_figure(value)}" for key, value in counts.items())
+        table.add_row(f"{kind} seen", listed or "-")
+    results.print(table)
+
+
+def _figure(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else "unknown" if value is None else str(value)

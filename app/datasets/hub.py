@@ -1,0 +1,45 @@
+"""Data sets of the Hugging Face hub, or of a server with its protocol, as folders on disk."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+_INSTALL = "pip install 'learnloop[data]'"
+_FILES = ("*.parquet", "*.arrow", "*.jsonl", "*.jsonl.gz", "*.ndjson", "*dataset_dict.json", "*state.json")
+
+
+class HubError(Exception):
+    """The hub does not have the data set, or cannot be reached; the message says what would help."""
+
+
+def download(repo: str, endpoint: str, token: str | None, cache: Path) -> Path:
+    """The newest revision of the data set, whose files are fetched once. Raises HubError."""
+    try:
+        from httpx2 import HTTPError
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+        from huggingface_hub.utils.tqdm import disable_progress_bars
+    except ImportError as error:
+        raise HubError(
+            f"data sets of the hub need another package: {_INSTALL}. A local copy of {repo} does not"
+        ) from error
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    options: dict[str, Any] = {"repo_type": "dataset", "endpoint": endpoint, "token": token or False}
+    patterns: Sequence[str] = _FILES
+    try:
+        return Path(snapshot_download(repo, cache_dir=cache, allow_patterns=list(patterns), **options))
+    except RepositoryNotFoundError as error:
+        raise HubError(f"{endpoint} has no data set {repo}, or only for those with a token (HF_TOKEN)") from error
+    except LocalEntryNotFoundError as error:
+        raise HubError(
+            f"{repo} cannot be fetched from {endpoint}: {_line(error.__cause__ or error)}. A local copy does as well: "
+            "give its path"
+        ) from error
+    except (HfHubHTTPError, HTTPError, OSError, ValueError) as error:
+        raise HubError(f"{repo} cannot be fetched from {endpoint}: {_line(error)}") from error
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,244 @@
+"""Prepares data: an inbox from emails, then questions about it. What was made of the same inputs is not made again.
+
+The inbox is a function of its sources and of the settings that choose emails; the questions are one of the inbox and of
+the settings that choose or make questions. Each is found by the hash of all that, so a changed setting repeats what
+depends on it and nothing else.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, get_args
+
+from app.datasets import hub, sources
+from app.datasets.recipe import LLM, NONE, TEMPLATES, BadRecipe, Recipe, is_hub_id
+from app.datasets.store import DatasetStore, Version, canonical
+from environment.base import Split
+from environment.email_search import enron, table_files
+from environment.email_search.importer import MailSourceError
+from environment.email_search.inbox import Email, Inbox, write_inbox
+from environment.email_search.mail_filter import FilterCounts, MailFilter, filtered
+from environment.email_search.question_sets import (
+    Question,
+    Selection,
+    SplitCounts,
+    halve,
+    question_set,
+    split_by_topic,
+)
+from environment.email_search.template_questions import TemplateCounts, template_questions
+
+Json = Any
+_FORMAT = 1
+"""Of what is made: another one makes everything anew."""
+_INBOX_SETTINGS = ("inbox", "max_emails", "max_body_characters", "max_recipients", "drop_copies")
+_SELECTION = ("limit", "held_out_limit", "shuffle_seed")
+_DATASET_SETTINGS = ("inbox", "max_messages", "exclude_questions", "min_realism", *_SELECTION)
+_MADE_SETTINGS = ("question_count", "question_seed", "question_model", *_SELECTION)
+
+Advance = Callable[[str, int, int | None], None]
+"""Told of progress: the stage, how much is done, and of how much, if that is known."""
+Write = Callable[[Inbox, str, Recipe, Advance], tuple[list[Question], dict[str, Json]]]
+"""Writes questions by a language model, given the inbox and its hash: the questions, and what they cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """Where data sets that are no paths come from."""
+
+    endpoint: str
+    token: str | None
+    cache: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A version, and which stages were done for it; the others had been done before."""
+
+    version: Version
+    done: tuple[str, ...]
+
+
+class Preparation:
+    """Prepares one recipe."""
+
+    def __init__(self, recipe: Recipe, store: DatasetStore, from_hub: Hub, write: Write, advance: Advance) -> None:
+        self._recipe = recipe
+        self._store = store
+        self._hub = from_hub
+        self._write = write
+        self._advance = advance
+        self._done: list[str] = []
+        self._contents: dict[str, str] = {}
+
+    def run(self) -> Prepared:
+        """Prepare it. Raises BadRecipe, HubError, MailSourceError, DatasetError, InboxError or what `write` raises.
+
+        Nothing is changed then, except that finished stages need not be repeated.
+        """
+        emails = [self._found(source) for source in self._recipe.sources]
+        inbox = self._stage("inbox", self._settings(_INBOX_SETTINGS), emails, lambda: self._make_inbox(emails))
+        made = None if self._recipe.questions == NONE else self._questions(inbox["sha256"])
+        counts = {"emails": inbox.pop("counts")} | ({"questions": made.pop("counts")} if made else {})
+        version = Version(
+            name=self._recipe.name,
+            version=1,
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            inbox=inbox,
+            scenarios=made,
+            recipe=self._recipe.model_dump(mode="json"),
+            sources=self._contents,
+            counts=counts,
+        )
+        return Prepared(self._store.add_version(version), tuple(self._done))
+
+    def _found(self, source: str) -> Path:
+        """The source on disk, with its content's hash noted."""
+        path = Path(source).expanduser()
+        if is_hub_id(source):
+            path = hub.download(source, self._hub.endpoint, self._hub.token, self._hub.cache)
+        elif not path.exists():
+            raise MailSourceError(f"cannot read {source}: No such file or directory")
+        self._contents[source] = sources.fingerprint(path, self._store)
+        return path
+
+    def _settings(self, names: Iterable[str]) -> dict[str, Json]:
+        given = self._recipe.model_dump(mode="json")
+        return {name: given[name] for name in names}
+
+    def _stage(
+        self, stage: str, settings: dict[str, Json], inputs: Json, make: Callable[[], dict[str, Json]]
+    ) -> dict[str, Json]:
+        """What `make` made of the settings and the inputs, now or before."""
+        hashes = sorted(self._contents.values()) if stage == "inbox" else inputs
+        key = sha256(canonical([_FORMAT, stage, settings, hashes]).encode()).hexdigest()
+        known = self._store.build(key)
+        path = self._store.inbox_path if stage == "inbox" else self._store.scenarios_path
+        if known is None or not path(known["sha256"]).is_file():
+            known = make()
+            self._store.keep_build(key, known)
+            self._done.append(stage)
+        return known
+
+    def _make_inbox(self, paths: list[Path]) -> dict[str, Json]:
+        reading, counts, shared = sources.Reading(paths), FilterCounts(), self._is_shared(paths)
+        content = _Content(shared)
+        wanted = MailFilter(**self._settings(_INBOX_SETTINGS))
+        emails = self._counted(filtered(reading.emails(), wanted, counts), reading.expected())
+        made = self._store.scratch()
+        try:
+            write_inbox(made, content.of(emails), shared=shared)
+            if not counts.kept:
+                raise BadRecipe(f"no email passes the filter: {_listed(reading.counts() | asdict(counts))}")
+            with closing(Inbox(made)) as inbox:
+                stats = inbox.stats()
+            self._store.keep_inbox(made, content.hash)
+        finally:
+            made.unlink(missing_ok=True)
+        days = {"first": stats.first, "last": stats.last}
+        return {
+            "sha256": content.hash,
+            "emails": stats.emails,
+            **{key: f"{day:%Y-%m-%d}" if day else None for key, day in days.items()},
+            "counts": reading.counts() | _nonzero(counts),
+        }
+
+    def _is_shared(self, paths: list[Path]) -> bool:
+        """Whether each question is about the emails of the one who asks: so in a data set of many mailboxes."""
+        return self._recipe.inbox is None and any(map(table_files.is_dataset, paths))
+
+    def _counted(self, emails: Iterable[Email], expected: int | None) -> Iterator[Email]:
+        for number, email in enumerate(emails, start=1):
+            if number % 500 == 1:
+                self._advance("inbox", number, expected)
+            yield email
+
+    def _questions(self, inbox: str) -> dict[str, Json]:
+        kind = self._recipe.questions
+        if kind in (TEMPLATES, LLM):
+            settings = {"kind": kind, **self._settings(_MADE_SETTINGS)}
+            return self._stage("questions", settings, [inbox], lambda: self._make_questions(inbox))
+        path = self._found(kind)
+        inputs = [inbox, self._contents[kind]]
+        settings = self._settings(_DATASET_SETTINGS)
+        return self._stage("questions", settings, inputs, lambda: self._take_questions(inbox, path))
+
+    def _make_questions(self, hash: str) -> dict[str, Json]:
+        recipe = self._recipe
+        with closing(Inbox(self._store.inbox_path(hash))) as inbox:
+            if recipe.questions == LLM:
+                questions, made = self._write(inbox, hash, recipe, self._advance)
+            else:
+                counts = TemplateCounts()
+                found = template_questions(inbox, recipe.question_count, recipe.question_seed, counts)
+                questions = list(self._numbered(found, recipe.question_count))
+                made = asdict(counts)
+            return self._kept(split_by_topic(questions), inbox, made)
+
+    def _take_questions(self, hash: str, path: Path) -> dict[str, Json]:
+        """Those of a data set. A held-out split of it makes our two."""
+        recipe, counts = self._recipe, enron.QuestionCounts()
+        wanted = enron.QuestionFilter(recipe.inbox, recipe.max_messages, recipe.exclude_questions, recipe.min_realism)
+        columns = enron.QUESTION_COLUMNS, enron.OPTIONAL_QUESTION_COLUMNS
+        found = {
+            split: list(enron.questions(split, table_files.rows(files, *columns), wanted, counts))
+            for split, files in table_files.splits(path).items()
+        }
+        splits: dict[Split, list[Question]] = {split: found[split] for split in get_args(Split) if split in found}
+        held_out = splits.keys() - {"train"}
+        if not held_out:
+            splits = split_by_topic(splits.get("train", []))
+        elif len(held_out) == 1:
+            splits |= halve(splits[held_out.pop()])
+        with closing(Inbox(self._store.inbox_path(hash))) as inbox:
+            return self._kept(splits, inbox, _nonzero(counts))
+
+    def _kept(self, splits: dict[Split, list[Question]], inbox: Inbox, counts: dict[str, Json]) -> dict[str, Json]:
+        left_out = SplitCounts()
+        selection = Selection(**self._settings(_SELECTION))
+        rows = question_set(splits, selection, lambda source: inbox.id_of(source) is not None, left_out)
+        counts = counts | _nonzero(left_out)
+        sizes = Counter(row["split"] for row in rows)
+        if empty := [split for split in get_args(Split) if not sizes[split]]:
+            seen = _listed(counts) or "none left out"
+            raise BadRecipe(f"no question is left for {', '.join(empty)}, of {len(rows)} in all ({seen})")
+        return {
+            "sha256": self._store.keep_scenarios(rows),
+            **{split: sizes[split] for split in get_args(Split)},
+            "counts": counts,
+        }
+
+    def _numbered(self, questions: Iterable[Question], expected: int) -> Iterator[Question]:
+        for number, question in enumerate(questions, start=1):
+            if number % 20 == 1:
+                self._advance("questions", number, expected)
+            yield question
+
+
+class _Content:
+    """The hash of emails as they pass."""
+
+    def __init__(self, shared: bool) -> None:
+        self._hash = sha256(b"shared" if shared else b"")
+
+    def of(self, emails: Iterable[Email]) -> Iterator[Email]:
+        """The same emails."""
+        for email in emails:
+            self._hash.update(repr(email).encode())
+            yield email
+
+    @property
+    def hash(self) -> str:
+        return self._hash.hexdigest()
+
+
+def _nonzero(counts: Any) -> dict[str, Json]:
+    return {key: value for key, value in asdict(counts).items() if value}
+
+
+def _listed(counts: dict[str, Json]) -> str:
+    return ", ".join(f"{value} {key.replace('_', ' ')}" for key, value in counts.items() if value)

@@ -1,0 +1,254 @@
+"""Questions that a language model writes about the emails of an inbox.
+
+Each answer of the model is appended to a journal, so that an interrupted preparation asks, and pays, for the rest only.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from importlib.resources import files
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_exponential
+
+from app.datasets.recipe import BadRecipe, Recipe
+from app.datasets.store import canonical
+from environment.email_search.inbox import Email, Inbox
+from environment.email_search.question_sets import Question, words_of
+from environment.email_search.template_questions import emails_in_random_order, topic_of
+from judges.base import JudgeModel
+from judges.llm import Completion, JudgeUnavailable, complete
+
+Json = Any
+_PROMPT = files("app.datasets").joinpath("prompts/questions.txt").read_text(encoding="utf-8")
+_PER_EMAIL = 2
+_MAX_CHARACTERS = 1_000
+"""Of a question, and of an answer."""
+_MIN_BODY_CHARACTERS = 80
+_MAX_BODY_CHARACTERS = 5_000
+_TIMEOUT_S = 120.0
+_REQUESTS = 5
+_TEXT = {"type": "string"}
+_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "questions": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"question": _TEXT, "answer": _TEXT, "how_realistic": {"type": "number"}},
+                "required": ["question", "answer", "how_realistic"],
+                "additionalProperties": False,
+            },
+        }
+    },
+    "required": ["questions"],
+    "additionalProperties": False,
+}
+
+
+class NotWritten(Exception):
+    """The model wrote too few questions, or none; the message says why."""
+
+
+@dataclass(slots=True)
+class WriterCounts:
+    """What the questions took. `cost_usd` is None if the model's price is unknown."""
+
+    emails: int = 0
+    unusable: int = 0
+    """Answers of the model that are no list of questions."""
+    unrealistic: int = 0
+    repeated: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float | None = 0.0
+
+    def add(self, entry: dict[str, Json]) -> None:
+        """What an answer of the model took, now or in an earlier preparation."""
+        self.emails += 1
+        self.unusable += entry["questions"] is None
+        self.prompt_tokens += entry["prompt_tokens"]
+        self.completion_tokens += entry["completion_tokens"]
+        known = self.cost_usd is not None and entry["cost_usd"] is not None
+        self.cost_usd = self.cost_usd + entry["cost_usd"] if known else None
+
+
+class QuestionWriter:
+    """Writes questions with one model; its journals lie in `folder`."""
+
+    def __init__(self, model: JudgeModel, folder: Path) -> None:
+        self._model = model
+        self._folder = folder
+
+    def write(self, inbox: Inbox, hash: str, recipe: Recipe, advance: Any) -> tuple[list[Question], dict[str, Json]]:
+        """The questions and what they took. Raises BadRecipe without a model, or NotWritten."""
+        model = replace(self._model, name=recipe.question_model or self._model.name)
+        if model.name is None:
+            raise BadRecipe("questions: llm needs a model: set question_model or LEARNLOOP_JUDGE_MODEL")
+        key = sha256(canonical([hash, model.name, _PROMPT, recipe.question_seed, _PER_EMAIL]).encode()).hexdigest()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        journal = self._folder / f"{key}.jsonl"
+        collected = _Collected(recipe)
+        known = _entries(journal)
+        with journal.open("a", encoding="utf-8") as lines:
+            asyncio.run(_write(model, inbox, recipe, known, collected, lines, advance))
+        if not collected.questions:
+            raise NotWritten(f"{model.name} wrote no question that can be used, about {collected.counts.emails} emails")
+        counts = collected.counts
+        return collected.questions, {
+            "model": model.name,
+            **{name: getattr(counts, name) for name in counts.__slots__},
+        }
+
+
+class _Collected:
+    """The questions so far, none of them twice."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.questions: list[Question] = []
+        self.counts = WriterCounts()
+        self._wanted = recipe.question_count
+        self._owner = recipe.inbox
+        self._min_realism = recipe.min_realism or 0.0
+        self._words = set[str]()
+
+    @property
+    def enough(self) -> bool:
+        return len(self.questions) >= self._wanted
+
+    def take(self, email: Email, entry: dict[str, Json]) -> None:
+        """What the model wrote about an email."""
+        self.counts.add(entry)
+        for number, row in enumerate(entry["questions"] or ()):
+            words = words_of(row["question"])
+            if row["how_realistic"] < self._min_realism:
+                self.counts.unrealistic += 1
+            elif words in self._words:
+                self.counts.repeated += 1
+            elif not self.enough:
+                self._words.add(words)
+                question = Question(
+                    id=f"{email.id}-{number}",
+                    question=row["question"],
+                    answer=row["answer"],
+                    sources=(email.message_id,),
+                    inbox_address=self._owner,
+                    topic=topic_of(email),
+                )
+                self.questions.append(question)
+
+
+async def _write(
+    model: JudgeModel,
+    inbox: Inbox,
+    recipe: Recipe,
+    known: dict[str, dict[str, Json]],
+    collected: _Collected,
+    journal: IO[str],
+    advance: Any,
+) -> None:
+    """Ask about emails, some at the same time, until there are enough questions.
+
+    They are taken in the emails' order, so that a resumed preparation makes the same set.
+    """
+    emails = (each for each in emails_in_random_order(inbox, recipe.question_seed) if _is_worth_asking(each))
+    while not collected.enough and (batch := list(islice(emails, model.concurrency))):
+        asked = [_asked(model, each, recipe.inbox, known, journal) for each in batch]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        for email, entry in zip(batch, answers, strict=True):
+            if isinstance(entry, JudgeUnavailable):
+                raise NotWritten(
+                    f"{model.name} cannot be asked: {entry}. What it wrote so far is kept: run the command again"
+                )
+            if isinstance(entry, BaseException):
+                raise entry
+            if not collected.enough:
+                collected.take(email, entry)
+        advance("questions", len(collected.questions), recipe.question_count)
+
+
+def _is_worth_asking(email: Email) -> bool:
+    return len(email.body) >= _MIN_BODY_CHARACTERS
+
+
+async def _asked(
+    model: JudgeModel, email: Email, owner: str | None, known: dict[str, dict[str, Json]], journal: IO[str]
+) -> dict[str, Json]:
+    """The journal's entry about the email; a new one if it has none."""
+    if (entry := known.get(email.id)) is not None:
+        return entry
+    completion = await _completed(model, _prompt(email, owner))
+    entry = {
+        "email": email.id,
+        "questions": _parsed(completion.text),
+        "prompt_tokens": completion.prompt_tokens,
+        "completion_tokens": completion.completion_tokens,
+        "cost_usd": completion.cost_usd,
+    }
+    journal.write(json.dumps(entry, ensure_ascii=False) + "\n")
+    journal.flush()
+    return entry
+
+
+@retry(
+    retry=retry_if_exception(lambda error: isinstance(error, JudgeUnavailable) and error.retryable),
+    stop=stop_after_attempt(_REQUESTS),
+    wait=wait_random_exponential(multiplier=1.0, min=0.5, max=60.0),
+    reraise=True,
+)
+async def _completed(model: JudgeModel, prompt: str) -> Completion:
+    messages = [{"role": "user", "content": prompt}]
+    return await complete(model, messages, schema=_SCHEMA, temperature=None, timeout_s=_TIMEOUT_S)
+
+
+def _prompt(email: Email, owner: str | None) -> str:
+    return _PROMPT.format(
+        count=_PER_EMAIL,
+        owner=owner or "one of those whom the email is to",
+        sender=email.sender,
+        to=", ".join(email.to),
+        date=f"{email.sent_at:%-d %B %Y}" if email.sent_at else "unknown",
+        subject=email.subject,
+        body=email.body[:_MAX_BODY_CHARACTERS],
+    )
+
+
+def _parsed(text: str) -> list[dict[str, Json]] | None:
+    """The questions in a model's answer; None if it is no list of questions."""
+    start, end = text.find("{"), text.rfind("}")
+    try:
+        rows = json.loads(text[start : end + 1])["questions"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not isinstance(rows, list):
+        return None
+    return list(_usable(rows))[:_PER_EMAIL]
+
+
+def _usable(rows: list[Json]) -> Iterator[dict[str, Json]]:
+    for row in rows:
+        if not isinstance(row, dict):
+            continue
+        question, answer = row.get("question"), row.get("answer")
+        if not all(isinstance(text, str) and 0 < len(text.strip()) <= _MAX_CHARACTERS for text in (question, answer)):
+            continue
+        realism = row.get("how_realistic")
+        rated = float(realism) if isinstance(realism, (int, float)) and 0 <= realism <= 1 else 0.0
+        yield {"question": str(question).strip(), "answer": str(answer).strip(), "how_realistic": rated}
+
+
+def _entries(journal: Path) -> dict[str, dict[str, Json]]:
+    """By the id of the email. A last line that was cut off is left out."""
+    entries: dict[str, dict[str, Json]] = {}
+    if journal.is_file():
+        for line in journal.read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError, KeyError):
+                entry = json.loads(line)
+                entries[entry["email"]] = entry
+    return entries

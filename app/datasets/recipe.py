@@ -1,0 +1,109 @@
+"""What to prepare: where the emails and the questions come from, and which of them to take."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
+
+from environment.email_search.enron import KNOWN_BAD_QUESTIONS
+
+TEMPLATES = "templates"
+LLM = "llm"
+NONE = "none"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+DATASET_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
+_Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+_Count = Annotated[int, Field(ge=1)]
+
+
+class BadRecipe(ValueError):
+    """The file or a setting does not describe a data set."""
+
+
+class Recipe(BaseModel):
+    """All settings of `learnloop data prepare`. Paths are relative to the working directory."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: Annotated[str, StringConstraints(pattern=DATASET_NAME)]
+    """Under which learn-loops find it; another preparation under the same name makes the next version."""
+    emails: _Text | Annotated[list[_Text], Field(min_length=1)]
+    """Mail (mbox, Maildir, EML), a data set on disk, or the id of one on the Hugging Face hub."""
+    questions: _Text = TEMPLATES
+    """`templates`, `llm`, `none`, a data set on disk, or the id of one on the hub."""
+    inbox: _Text | None = None
+    """Only emails from or to this address, and questions about them."""
+    max_emails: _Count | None = None
+    max_body_characters: _Count | None = None
+    max_recipients: _Count | None = None
+    drop_copies: bool = False
+    """Keep one of the emails with the same sender, subject and body."""
+    max_messages: _Count | None = 1
+    """Of a data set's questions: emails that an answer rests on."""
+    exclude_questions: tuple[int, ...] = KNOWN_BAD_QUESTIONS
+    """Of a data set's questions: ids that are left out."""
+    min_realism: float | None = Field(None, ge=0, le=1)
+    limit: _Count | None = None
+    """Training questions."""
+    held_out_limit: _Count | None = None
+    """Questions for validation, and as many for test."""
+    shuffle_seed: int | None = Field(None, ge=0)
+    """None: in the order of the source."""
+    question_count: Annotated[int, Field(ge=3, le=100_000)] = 300
+    """Questions to make, of all splits together."""
+    question_seed: int = Field(0, ge=0)
+    """Which emails they are about."""
+    question_model: _Text | None = None
+    """That writes them, in litellm's form; None: the judge model."""
+
+    @field_validator("exclude_questions", mode="before")
+    @classmethod
+    def _tuple(cls, value: object) -> object:
+        return tuple(value) if isinstance(value, list) else value
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Recipe":
+        if self.question_model is not None and self.questions != LLM:
+            raise ValueError(f"question_model is for questions: {LLM}")
+        return self
+
+    @property
+    def sources(self) -> list[str]:
+        """Where the emails come from."""
+        return [self.emails] if isinstance(self.emails, str) else list(self.emails)
+
+
+def read_recipe(path: Path | None, flags: Mapping[str, Any]) -> Recipe:
+    """The recipe of a YAML file, if one is given, overridden by flags that are not None. Raises BadRecipe."""
+    values = {} if path is None else _file(path)
+    try:
+        return Recipe.model_validate(values | {key: value for key, value in flags.items() if value is not None})
+    except ValidationError as error:
+        raise BadRecipe("; ".join(map(_fault, error.errors()))) from error
+
+
+def _file(path: Path) -> dict[str, Any]:
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadRecipe(f"cannot read {path}: {error}") from error
+    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
+        raise BadRecipe(f"{path} must contain the settings of a data set, such as `emails: archive.mbox`")
+    return document
+
+
+def _fault(error: Any) -> str:
+    place = str(error["loc"][0]) if error["loc"] else ""
+    if error["type"] == "extra_forbidden":
+        return f"unknown setting {place!r}; there are: {', '.join(Recipe.model_fields)}"
+    if error["type"] == "missing":
+        return f"{place} is missing"
+    return f"{place + ': ' if place else ''}{error['msg']}"
+
+
+def is_hub_id(source: str) -> bool:
+    """Whether it is NAMESPACE/NAME of a data set on the hub, and no path that exists."""
+    return bool(_HUB_ID.fullmatch(source)) and not Path(source).exists()

@@ -1,0 +1,151 @@
+"""Prepared data in the data directory: inboxes and question sets by the hash of their content, and names for them.
+
+`datasets/inboxes/SHA256.sqlite` and `datasets/scenarios/SHA256.json` never change. `datasets/NAME.json` lists the
+versions of a name with their lineage. `datasets/builds/KEY.json` tells what was made of the inputs with the hash KEY.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from ulid import ULID
+
+from environment.email_search.environment import version_path
+
+Json = Any
+canonical = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode
+
+
+class StoreError(Exception):
+    """The prepared data cannot be read or written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of a name. `scenarios` are None for an inbox without questions."""
+
+    name: str
+    version: int
+    created_at: str
+    inbox: dict[str, Json]
+    """`sha256`, `emails`, and the days of the `first` and `last`."""
+    scenarios: dict[str, Json] | None
+    """`sha256`, and how many there are for `train`, `validation` and `test`."""
+    recipe: dict[str, Json]
+    """The settings that it was made with."""
+    sources: dict[str, Json]
+    """The hash of what each source contained."""
+    counts: dict[str, Json]
+    """What became of the emails and questions of the sources."""
+
+
+class DatasetStore:
+    """The folder `datasets` of a data directory."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self.folder = data_dir / "datasets"
+
+    def inbox_path(self, hash: str) -> Path:
+        """Where the inbox with those emails lies, if it does."""
+        return version_path(self._data_dir, hash)
+
+    def scenarios_path(self, hash: str) -> Path:
+        """Where the questions with that hash lie, if they do."""
+        return self.folder / "scenarios" / f"{hash}.json"
+
+    def scratch(self) -> Path:
+        """A path for a file that is being made."""
+        path = self.folder / "scratch" / f"{os.getpid()}-{ULID()}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def keep_inbox(self, made: Path, hash: str) -> None:
+        """Take over a finished inbox file."""
+        path = self.inbox_path(hash)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with made.open("rb") as file:
+            os.fsync(file.fileno())
+        made.chmod(0o444)
+        made.replace(path)
+
+    def keep_scenarios(self, rows: Sequence[Json]) -> str:
+        """Store the questions; their hash, the same as in the table of documents."""
+        text = canonical(rows)
+        hash = sha256(text.encode()).hexdigest()
+        if not self.scenarios_path(hash).is_file():
+            self._write(self.scenarios_path(hash), text)
+        return hash
+
+    def scenarios(self, hash: str) -> list[Json]:
+        """The questions with that hash. Raises StoreError."""
+        rows: list[Json] = _read(self.scenarios_path(hash))
+        return rows
+
+    def build(self, key: str) -> dict[str, Json] | None:
+        """What was made of the inputs with that hash; None if nothing was."""
+        path = self._build_path(key)
+        return dict(_read(path)) if path.is_file() else None
+
+    def keep_build(self, key: str, result: dict[str, Json]) -> None:
+        """Note what was made of the inputs with that hash."""
+        self._write(self._build_path(key), canonical(result))
+
+    def _build_path(self, key: str) -> Path:
+        return self.folder / "builds" / f"{key}.json"
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        return sorted(path.stem for path in self.folder.glob("*.json"))
+
+    def versions(self, name: str) -> list[Version]:
+        """Of that name, the oldest first; empty for an unknown one. Raises StoreError."""
+        path = self.folder / f"{name}.json"
+        try:
+            return [Version(**each) for each in _read(path)["versions"]] if path.is_file() else []
+        except (KeyError, TypeError) as error:
+            raise StoreError(f"{path} is damaged: {error}") from error
+
+    def add_version(self, version: Version) -> Version:
+        """Add it, numbered after the newest of its name, unless that one has the same content. Returns the newest."""
+        with self._locked():
+            there = self.versions(version.name)
+            if there and (there[-1].inbox, there[-1].scenarios) == (version.inbox, version.scenarios):
+                return there[-1]
+            added = Version(**{**asdict(version), "version": len(there) + 1})
+            text = json.dumps({"versions": [asdict(each) for each in (*there, added)]}, indent=1, ensure_ascii=False)
+            self._write(self.folder / f"{version.name}.json", text)
+            return added
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _write(self, path: Path, text: str) -> None:
+        """Whole or not at all."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = self.scratch()
+        try:
+            with made.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            made.replace(path)
+        finally:
+            made.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StoreError(f"cannot read {path}: {error}") from error

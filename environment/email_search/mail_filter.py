@@ -1,0 +1,65 @@
+"""Which emails of a source an inbox gets."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from email.utils import parseaddr
+from hashlib import blake2b
+
+from environment.email_search.inbox import Email
+
+
+@dataclass(frozen=True, slots=True)
+class MailFilter:
+    """None: no such limit."""
+
+    inbox: str | None = None
+    """Only emails from or to this address."""
+    max_emails: int | None = None
+    max_body_characters: int | None = None
+    max_recipients: int | None = None
+    drop_copies: bool = False
+    """Keep one of the emails with the same sender, subject and body."""
+
+
+@dataclass(slots=True)
+class FilterCounts:
+    """What became of the emails of a source."""
+
+    kept: int = 0
+    of_others: int = 0
+    """Neither from nor to the inbox that was asked for."""
+    too_long: int = 0
+    too_many_recipients: int = 0
+    copies: int = 0
+
+
+def filtered(emails: Iterable[Email], wanted: MailFilter, counts: FilterCounts) -> Iterator[Email]:
+    """The emails that pass, counted as they pass."""
+    inbox = wanted.inbox.casefold() if wanted.inbox else None
+    contents = set[bytes]()
+    for mail in emails:
+        recipients = (*mail.to, *mail.cc, *mail.bcc)
+        if inbox is not None and inbox not in (parseaddr(each)[1].casefold() for each in (mail.sender, *recipients)):
+            counts.of_others += 1
+        elif wanted.max_body_characters is not None and len(mail.body) > wanted.max_body_characters:
+            counts.too_long += 1
+        elif wanted.max_recipients is not None and len(recipients) > wanted.max_recipients:
+            counts.too_many_recipients += 1
+        elif wanted.drop_copies and not _is_new(mail, contents):
+            counts.copies += 1
+        else:
+            counts.kept += 1
+            yield mail
+            if counts.kept == wanted.max_emails:
+                return
+
+
+def _is_new(mail: Email, contents: set[bytes]) -> bool:
+    """Whether its content was not seen before."""
+    # A digest in place of the content keeps a million mails within some 100 MB.
+    content = "\0".join((mail.sender, mail.subject, mail.body)).encode()
+    digest = blake2b(content, digest_size=16).digest()
+    if digest in contents:
+        return False
+    contents.add(digest)
+    return True
