@@ -227,6 +227,12 @@ def figures(run: Any) -> Any:
     return run["status"], run["error"], run["best_checkpoint"], run["tokens"], run["evaluations"], iterations
 
 
+@pytest.fixture(scope="module")
+def untraced_runs() -> list[Any]:
+    """The run that nobody traced, once a test has needed it."""
+    return []
+
+
 @pytest.mark.parametrize(
     ("trouble", "options"),
     [
@@ -238,9 +244,10 @@ def figures(run: Any) -> Any:
     ],
 )
 async def test_a_run_does_not_mind_trouble_with_weave(
-    trouble: str, options: dict[str, Any], data_dir: Path, database_url: str
+    trouble: str, options: dict[str, Any], untraced_runs: list[Any], data_dir: Path, database_url: str
 ) -> None:
-    untraced, _ = await learn(settings_for(data_dir, database_url))
+    if not untraced_runs:
+        untraced_runs.append((await learn(settings_for(data_dir, database_url)))[0])
     with trace_server(key=KEY) as weave, capture_logs() as logs:
         if trouble == "errors":
             weave.status = 500
@@ -248,7 +255,7 @@ async def test_a_run_does_not_mind_trouble_with_weave(
             weave.hanging.set()
         run, _ = await learn(traced(weave, data_dir, database_url, **options))
         asked = len(weave.requests)
-    assert figures(run) == figures(untraced)
+    assert figures(run) == figures(untraced_runs[0])
     assert run["status"] == "completed"
     assert weave.spans() == {}
     assert (asked > 0) == (trouble != "absent")

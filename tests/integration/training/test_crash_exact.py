@@ -5,9 +5,8 @@ import hashlib
 import json
 import signal
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -29,7 +28,7 @@ from training.learn_loop import learn_loop
 from training.types import EvaluationConfig, IterationResult, Progress, Resume, RunConfig
 
 CONFIG = RunConfig(
-    iterations=2,
+    iterations=1,
     groups_per_iteration=2,
     rollouts_per_group=3,
     max_turns=3,
@@ -41,7 +40,6 @@ MAKERS: dict[str, Callable[[], tuple[Environment, Judge]]] = {
     "email_search": lambda: (SyntheticEmailSearch(), ReferenceJudge()),
     "sales_email": lambda: (SalesEmail(), judges.build("grounding", {}, JudgeServices())),
 }
-ONCE = replace(CONFIG, iterations=1)
 CHAT = "POST /v1/chat/completions"
 JOBS = "POST /v1/preview/training-jobs"
 GROUPED = 3
@@ -87,7 +85,7 @@ class Book:
 class Stage:
     """A run of a learn loop over several lives. `happens` is told everything, and `kill` decides when it dies."""
 
-    def __init__(self, proxy: LossyProxy, environment: str, config: RunConfig = CONFIG) -> None:
+    def __init__(self, proxy: LossyProxy, environment: str) -> None:
         self.model = ModelSpec("exact", f"agent-{next(_names)}", "learnloop/tiny")
         self.results: list[IterationResult] = []
         self.book = Book(self.happens)
@@ -96,7 +94,6 @@ class Stage:
         self.kill: Callable[[str], bool] = lambda event: False
         self._proxy = proxy
         self._make = MAKERS[environment]
-        self._config = config
         self._life: asyncio.Task[None] | None = None
 
     def happens(self, event: str) -> None:
@@ -132,7 +129,7 @@ class Stage:
         backend = await connect(self._proxy.url, "none")
         try:
             loop = learn_loop(
-                self._config,
+                CONFIG,
                 environment,
                 judge,
                 await backend.register(self.model),
@@ -213,6 +210,26 @@ async def proxy(engine: EngineProcess) -> AsyncIterator[LossyProxy]:
         yield proxy
 
 
+Calm = Callable[[str], Awaitable[Stage]]
+
+
+@pytest.fixture(scope="module")
+def stages() -> dict[str, Stage]:
+    return {}
+
+
+@pytest.fixture
+def calm(proxy: LossyProxy, stages: dict[str, Stage]) -> Calm:
+    """The undisturbed run of an environment, which several tests compare theirs with."""
+
+    async def stage(environment: str) -> Stage:
+        if environment not in stages:
+            stages[environment] = await Stage(proxy, environment).to_the_end()
+        return stages[environment]
+
+    return stage
+
+
 class Deaths:
     """When a stage dies: once at each moment around the training of each iteration, else after a random while."""
 
@@ -239,26 +256,26 @@ class Deaths:
         return True
 
 
-@pytest.mark.parametrize(("environment", "config"), [("email_search", CONFIG), ("sales_email", ONCE)])
+@pytest.mark.parametrize("environment", MAKERS)
 async def test_a_loop_that_dies_again_and_again_ends_with_the_same_weights(
-    engine: EngineProcess, proxy: LossyProxy, environment: str, config: RunConfig
+    engine: EngineProcess, calm: Calm, proxy: LossyProxy, environment: str
 ) -> None:
-    calm = await Stage(proxy, environment, config).to_the_end()
-    stage = Stage(proxy, environment, config)
-    stage.kill = deaths = Deaths(calm, seed=17)
+    undisturbed = await calm(environment)
+    stage = Stage(proxy, environment)
+    stage.kill = deaths = Deaths(undisturbed, seed=17)
     await stage.to_the_end()
     assert not any(deaths.left.values()), f"it never died there: {deaths.left}"
-    assert stage.lives > 8 * config.iterations
-    assert_alike(stage, calm, engine)
+    assert stage.lives > 8
+    assert_alike(stage, undisturbed, engine)
 
 
 async def test_an_engine_that_is_away_for_too_long_is_no_try_that_failed(
-    engine: EngineProcess, proxy: LossyProxy, monkeypatch: pytest.MonkeyPatch
+    engine: EngineProcess, calm: Calm, proxy: LossyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loop gives up, and what it keeps holds no failure: the next one makes those tries."""
     monkeypatch.setattr("training.rollouts._RESTARTS", 0)
-    calm = await Stage(proxy, "email_search", ONCE).to_the_end()
-    stage, asked = Stage(proxy, "email_search", ONCE), count(1)
+    undisturbed = await calm("email_search")
+    stage, asked = Stage(proxy, "email_search"), count(1)
 
     async def loses(moment: Moment, request: str) -> bool:
         return moment == "request" and request == CHAT and next(asked) in (2, 6, 20)
@@ -267,20 +284,20 @@ async def test_an_engine_that_is_away_for_too_long_is_no_try_that_failed(
     await stage.to_the_end()
     assert stage.lives > 2
     assert all(result.failed_rollouts == 0 for result in stage.results)
-    assert_alike(stage, calm, engine)
+    assert_alike(stage, undisturbed, engine)
 
 
 async def test_an_engine_that_is_killed_in_mid_rollout_and_in_mid_training(
-    engine: EngineProcess, proxy: LossyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: EngineProcess, calm: Calm, proxy: LossyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("training.rollouts._RESTARTS", 1000)
     monkeypatch.setattr("training.rollouts._LONGEST_PAUSE_S", 0.3)
-    calm = await Stage(proxy, "email_search", ONCE).to_the_end()
+    undisturbed = await calm("email_search")
     running = EngineProcess(tmp_path, "--slots", "16").__enter__()
     proxy.target = running.base_url
-    stage = Stage(proxy, "email_search", ONCE)
+    stage = Stage(proxy, "email_search")
     # Of the second turns, one in the baseline and one of the iteration.
-    wanted = {f"request {CHAT}": [5, _asked_before(calm, "yielded 0") + 9]}
+    wanted = {f"request {CHAT}": [5, _asked_before(undisturbed, "yielded 0") + 9]}
     wanted[f"reply {JOBS}"] = [1]
     seen: Counter[str] = Counter()
 
@@ -300,7 +317,7 @@ async def test_an_engine_that_is_killed_in_mid_rollout_and_in_mid_training(
         await stage.to_the_end()
         assert not any(wanted.values()), f"it was never killed there: {wanted}"
         assert all(result.failed_rollouts == 0 for result in stage.results)
-        assert_alike(stage, calm, running, engine)
+        assert_alike(stage, undisturbed, running, engine)
     finally:
         running.stop()
 

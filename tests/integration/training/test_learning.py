@@ -23,10 +23,10 @@ from training.types import EvaluationConfig, IterationResult, Progress, RunConfi
 CONFIG = RunConfig(
     iterations=2,
     groups_per_iteration=2,
-    rollouts_per_group=4,
-    max_turns=4,
+    rollouts_per_group=3,
+    max_turns=3,
     max_completion_tokens=60,
-    evaluation=EvaluationConfig(every=2, scenarios=2, samples=1, test_scenarios=1),
+    evaluation=EvaluationConfig(every=2, scenarios=1, samples=1, test_scenarios=1),
 )
 
 
@@ -122,6 +122,6 @@ async def test_cancelling_in_the_middle_of_rollouts_leaves_the_engine_idle(
 
 async def test_an_engine_that_refuses_every_request_fails_the_loop(backend: EmbeddedBackend) -> None:
     config = replace(CONFIG, temperature=1.0, max_completion_tokens=0)
-    with pytest.raises(RolloutsFailed, match=r"all 2 rollouts of iteration 0 failed, the first: .*max_tokens"):
+    with pytest.raises(RolloutsFailed, match=r"all \d+ rollouts of iteration 0 failed, the first: .*max_tokens"):
         async for _ in learn(backend, config, "refused", "random", lambda _: None):
             pass
