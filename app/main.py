@@ -15,6 +15,7 @@ from app.aio.periodic import every
 from app.api import (
     ask,
     catalogue,
+    datasets,
     documents,
     events,
     feedback,
@@ -61,6 +62,7 @@ MAX_BODY_BYTES = 1_000_000
 _PARTS = (
     start,
     documents,
+    datasets,
     runs,
     results,
     ledger,
@@ -135,9 +137,10 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
     """What a request passes, the last one added first: nobody without a key has a body read."""
     limit = RateLimit(settings.rate_per_s, settings.rate_burst) if settings.rate_per_s else None
     big = dict.fromkeys(("/learn-loop", "/graphs", "/scenarios"), settings.max_graph_bytes)
+    big["/inboxes"] = settings.max_inbox_bytes
     big |= dict.fromkeys(training.JOB_PATHS, settings.max_training_bytes)
     app.add_middleware(Idempotency)
-    app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES, big=big, forwarded=training.PREFIX)
+    app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES, big=big, forwarded=training.PREFIX, raw=("/inboxes",))
     failed = FailedKeys(settings.failed_keys_per_minute) if settings.failed_keys_per_minute else None
     keys_required, origins = settings.keys_required, settings.cors_origins
     app.add_middleware(Guard, required=keys_required, limit=limit, failed_keys=failed, origins=origins)

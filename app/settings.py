@@ -81,6 +81,8 @@ class Settings(BaseSettings):
     """Browser origins allowed to call the API (CORS), comma-separated, or `*`."""
     max_graph_bytes: int = Field(32_000_000, ge=1_000_000, le=256_000_000)
     """Maximum size of requests with a graph or scenarios."""
+    max_inbox_bytes: int = Field(64_000_000, ge=1_000_000, le=256_000_000)
+    """Maximum size of mail that is uploaded as an inbox."""
     max_training_bytes: int = Field(64_000_000, ge=1_000_000, le=256_000_000)
     """Maximum size of training jobs that ART's clients send."""
     max_concurrent_runs: int = Field(1, ge=0, le=64)

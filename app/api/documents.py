@@ -13,6 +13,9 @@ from app.api.dependencies import CurrentCaller, CurrentSessions, CurrentSettings
 from app.api.large_bodies import BigBodyRoute, GraphBody, ScenariosBody
 from app.api.routers import keyed_router
 from app.auth.caller import Caller
+from app.datasets import rows
+from app.datasets.references import UnknownDataset, pin
+from app.datasets.rows import NewVersion
 from app.db.session import Sessions
 from app.domain.stored_request import Choice
 from app.errors import InvalidRequest, NotFound
@@ -49,18 +52,37 @@ async def get_graph(sessions: CurrentSessions, caller: CurrentCaller, sha256: Ha
 async def store_scenarios(
     sessions: CurrentSessions, settings: CurrentSettings, caller: CurrentCaller, request: ScenariosBody
 ) -> ScenariosStored:
-    """Store scenarios for an environment. Learn-loops take their hash in `environment.config.scenarios`.
+    """Store scenarios for an environment. Learn-loops take their hash or name in `environment.config.scenarios`.
 
-    A `graph` is only used to check the scenarios; it is not stored.
+    A `graph` is only used to check the scenarios; it is not stored. Questions about an `inbox` are checked on it.
     """
     given = Choice(name=request.environment, config=_config(request))
     try:
-        environment = await documents.resolve_references(sessions, given, caller.project)
-    except UnknownDocument as error:
+        pinned = await pin(sessions, settings.data_dir, given, caller.project)
+        environment = await documents.resolve_references(sessions, settings.data_dir, pinned, caller.project)
+    except (UnknownDataset, UnknownDocument) as error:
         raise InvalidRequest(("body", error.kind), str(error)) from error
     new = await asyncio.to_thread(_checked_scenarios, caller, environment, settings.data_dir)
-    await _save(sessions, new)
-    return ScenariosStored(**new.reference, links={"self": f"/scenarios/{new.reference['sha256']}"})
+    hash = str(new.reference["sha256"])
+    links = {"self": f"/scenarios/{hash}"}
+    if request.name is None:
+        await _save(sessions, new)
+        return ScenariosStored(**new.reference, links=links)
+    inbox = pinned.config.get("inbox")
+    version = NewVersion(
+        caller.namespace,
+        "scenarios",
+        request.name,
+        hash,
+        int(new.reference["count"]),
+        environment=request.environment,
+        inbox_sha256=inbox["sha256"] if isinstance(inbox, dict) else None,
+        origin={"source": "api"},
+    )
+    async with sessions.begin() as session:
+        await documents.save(session, [new])
+        row = await rows.add(session, version)
+    return ScenariosStored(**new.reference, name=row.name, version=row.version, links=links)
 
 
 @router.get("/scenarios/{sha256}")
@@ -88,17 +110,17 @@ def _checked_graph(caller: Caller, request: GraphRequest) -> NewDocument:
 
 
 def _config(request: ScenariosRequest) -> dict[str, Any]:
-    graph = {} if request.graph is None else {"graph": request.graph}
-    return {"scenarios": request.scenarios, **graph}
+    about = {"graph": request.graph, "inbox": request.inbox}
+    return {"scenarios": request.scenarios, **{key: value for key, value in about.items() if value is not None}}
 
 
 def _checked_scenarios(caller: Caller, choice: Choice, data_dir: FilePath) -> NewDocument:
-    """The graph is checked alone first, so that the error names the right field."""
+    """What they are about is checked alone first, so that the error names the right field."""
     name, config = choice.name, choice.config
-    graph = {key: value for key, value in config.items() if key == "graph"}
-    field = "graph"
+    about = {key: value for key, value in config.items() if key != "scenarios"}
+    field = next(iter(about), "scenarios")
     try:
-        environment.registry.build(name, graph, data_dir).close()
+        environment.registry.build(name, about, data_dir).close()
         field = "scenarios"
         environment.registry.build(name, config, data_dir).close()
         return documents.document(caller.namespace, "scenarios", config["scenarios"])

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 from app.datasets import hub, sources
+from app.datasets.inbox_files import write_inbox_file
 from app.datasets.recipe import LLM, NONE, TEMPLATES, BadRecipe, Recipe, is_hub_id
 from app.datasets.store import DatasetStore, Version, canonical
 from environment.base import Split
 from environment.email_search import enron, table_files
 from environment.email_search.importer import MailSourceError
-from environment.email_search.inbox import Email, Inbox, write_inbox
+from environment.email_search.inbox import Email, Inbox
 from environment.email_search.mail_filter import FilterCounts, MailFilter, filtered
 from environment.email_search.question_sets import (
     Question,
@@ -125,27 +126,18 @@ class Preparation:
         return known
 
     def _make_inbox(self, paths: list[Path]) -> dict[str, Json]:
-        reading, counts, shared = sources.Reading(paths), FilterCounts(), self._is_shared(paths)
-        content = _Content(shared)
+        reading, counts = sources.Reading(paths), FilterCounts()
         wanted = MailFilter(**self._settings(_INBOX_SETTINGS))
         emails = self._counted(filtered(reading.emails(), wanted, counts), reading.expected())
         made = self._store.scratch()
         try:
-            write_inbox(made, content.of(emails), shared=shared)
+            inbox = write_inbox_file(made, emails, shared=self._is_shared(paths))
             if not counts.kept:
                 raise BadRecipe(f"no email passes the filter: {_listed(reading.counts() | asdict(counts))}")
-            with closing(Inbox(made)) as inbox:
-                stats = inbox.stats()
-            self._store.keep_inbox(made, content.hash)
+            self._store.keep_inbox(made, inbox.sha256)
         finally:
             made.unlink(missing_ok=True)
-        days = {"first": stats.first, "last": stats.last}
-        return {
-            "sha256": content.hash,
-            "emails": stats.emails,
-            **{key: f"{day:%Y-%m-%d}" if day else None for key, day in days.items()},
-            "counts": reading.counts() | _nonzero(counts),
-        }
+        return {**asdict(inbox), "counts": reading.counts() | _nonzero(counts)}
 
     def _is_shared(self, paths: list[Path]) -> bool:
         """Whether each question is about the emails of the one who asks: so in a data set of many mailboxes."""
@@ -217,23 +209,6 @@ class Preparation:
             if number % 20 == 1:
                 self._advance("questions", number, expected)
             yield question
-
-
-class _Content:
-    """The hash of emails as they pass."""
-
-    def __init__(self, shared: bool) -> None:
-        self._hash = sha256(b"shared" if shared else b"")
-
-    def of(self, emails: Iterable[Email]) -> Iterator[Email]:
-        """The same emails."""
-        for email in emails:
-            self._hash.update(repr(email).encode())
-            yield email
-
-    @property
-    def hash(self) -> str:
-        return self._hash.hexdigest()
 
 
 def _nonzero(counts: Any) -> dict[str, Json]:

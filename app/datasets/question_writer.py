@@ -29,7 +29,7 @@ _PROMPT = files("app.datasets").joinpath("prompts/questions.txt").read_text(enco
 _PER_EMAIL = 2
 _MAX_CHARACTERS = 1_000
 """Of a question, and of an answer."""
-_MIN_BODY_CHARACTERS = 80
+_MIN_BODY_CHARACTERS = 40
 _MAX_BODY_CHARACTERS = 5_000
 _TIMEOUT_S = 120.0
 _REQUESTS = 5
@@ -97,6 +97,7 @@ class QuestionWriter:
         collected = _Collected(recipe)
         known = _entries(journal)
         with journal.open("a", encoding="utf-8") as lines:
+            lines.write("\n")  # the last line may have been cut off
             asyncio.run(_write(model, inbox, recipe, known, collected, lines, advance))
         if not collected.questions:
             raise NotWritten(f"{model.name} wrote no question that can be used, about {collected.counts.emails} emails")
@@ -123,7 +124,7 @@ class _Collected:
         return len(self.questions) >= self._wanted
 
     def take(self, email: Email, entry: dict[str, Json]) -> None:
-        """What the model wrote about an email."""
+        """What the model wrote about an email. Its cost counts also where there were enough questions before."""
         self.counts.add(entry)
         for number, row in enumerate(entry["questions"] or ()):
             words = words_of(row["question"])
@@ -168,8 +169,7 @@ async def _write(
                 )
             if isinstance(entry, BaseException):
                 raise entry
-            if not collected.enough:
-                collected.take(email, entry)
+            collected.take(email, entry)
         advance("questions", len(collected.questions), recipe.question_count)
 
 

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
+from app.domain.names import DATASET_PATTERN
 from environment.email_search.enron import KNOWN_BAD_QUESTIONS
 
 TEMPLATES = "templates"
 LLM = "llm"
 NONE = "none"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-DATASET_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
 _Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 _Count = Annotated[int, Field(ge=1)]
 
@@ -28,7 +28,7 @@ class Recipe(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    name: Annotated[str, StringConstraints(pattern=DATASET_NAME)]
+    name: Annotated[str, StringConstraints(pattern=DATASET_PATTERN)]
     """Under which learn-loops find it; another preparation under the same name makes the next version."""
     emails: _Text | Annotated[list[_Text], Field(min_length=1)]
     """Mail (mbox, Maildir, EML), a data set on disk, or the id of one on the Hugging Face hub."""

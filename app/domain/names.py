@@ -7,6 +7,9 @@ from pydantic import Field
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 """What a project or a model may be called: it becomes a directory name."""
 
+DATASET_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
+"""What an inbox or a set of scenarios may be called: it becomes the name of a file."""
+
 MODEL_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@-]*(/[A-Za-z0-9._:@-]+)*$"
 """A model's name; never an address, which some of litellm's providers would open."""
 

@@ -3,7 +3,7 @@
 import asyncio
 import ctypes
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -114,9 +114,18 @@ class BodyLimit:
     rotation: as Python objects one takes ten times its bytes.
     """
 
-    def __init__(self, app: ASGIApp, max_bytes: int, big: Mapping[str, int], forwarded: str | None = None) -> None:
-        """Below the path `forwarded`, bodies go on to another server as they are, with any number of values."""
+    def __init__(
+        self,
+        app: ASGIApp,
+        max_bytes: int,
+        big: Mapping[str, int],
+        forwarded: str | None = None,
+        raw: Collection[str] = (),
+    ) -> None:
+        """Below the path `forwarded`, bodies go on to another server as they are, with any number of values. Those to a
+        path of `raw` are no JSON."""
         self._app = app
+        self._raw = raw
         self._forwarded = forwarded
         self._max_bytes = max_bytes
         self._big = big
@@ -153,13 +162,14 @@ class BodyLimit:
         if self._forwarded is not None and body.path.startswith(self._forwarded):
             await self._app(scope, _replay(content, receive), send)
             return
-        if len(content) <= self._max_bytes and not await _has_more_values(content, MAX_VALUES):
+        is_raw = body.path in self._raw
+        if len(content) <= self._max_bytes and (is_raw or not await _has_more_values(content, MAX_VALUES)):
             await self._app(scope, _replay(content, receive), send)
             return
         if body.path not in self._big:
             raise _too_many_values(content, MAX_VALUES)
         async with self._turns.turn(body.owner):
-            if await _has_more_values(content, MAX_VALUES_OF_BIG):
+            if not is_raw and await _has_more_values(content, MAX_VALUES_OF_BIG):
                 raise _too_many_values(content, MAX_VALUES_OF_BIG)
             replayed = _replay(content, receive)
             del content

@@ -10,6 +10,7 @@ from ulid import ULID
 
 from app.auth.caller import Caller
 from app.auth.tenancy import RUN, require
+from app.datasets.references import UnknownDataset, pin
 from app.db.clock import database_time
 from app.db.session import Sessions
 from app.db.tables import Checkpoint, Reflection, Run, Trajectory
@@ -23,6 +24,7 @@ from app.schemas.run_request import EnvironmentChoice
 from app.service import Service
 from app.worker.save_iteration import rollout_row
 from environment.base import Environment, Json, Reflective, Scenario
+from environment.email_search.environment import NAME as EMAIL_SEARCH
 from environment.email_search.environment import SYNTHETIC, inbox_with, is_synthetic
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
@@ -175,14 +177,23 @@ async def _environment(sessions: Sessions, data_dir: Path, agent: _Agent) -> Env
     where = ("body", "environment")
     project = agent.run.model_project if agent.run else agent.project
     try:
-        whole = await resolve_references(sessions, agent.environment, project)
+        chosen = await pin(sessions, data_dir, _without_scenarios(agent.environment), project)
+        whole = await resolve_references(sessions, data_dir, _without_scenarios(chosen), project)
         return await asyncio.to_thread(make_environment, whole, data_dir)
     except (UnknownEnvironment, PluginFault) as error:
         raise InvalidRequest((*where, "name"), str(error)) from error
-    except UnknownDocument as error:
+    except (UnknownDataset, UnknownDocument) as error:
         raise InvalidRequest((*where, "config", error.kind), str(error)) from error
     except ValueError as error:
         raise InvalidRequest((*where, "config"), str(error)) from error
+
+
+def _without_scenarios(environment: Choice) -> Choice:
+    """A question about an inbox needs none of those that a run learned from."""
+    if environment.name != EMAIL_SEARCH:
+        return environment
+    kept = {key: value for key, value in environment.config.items() if key != "scenarios"}
+    return Choice(name=environment.name, config=kept)
 
 
 def _scenario(made: Environment, request: AskRequest) -> Scenario:

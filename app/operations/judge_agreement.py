@@ -74,7 +74,7 @@ async def agreement_of(sessions: Sessions, settings: Settings, run: Run, request
 
 async def _services(sessions: Sessions, settings: Settings, run: Run) -> JudgeServices:
     try:
-        whole = await resolve_references(sessions, run.stored_request.environment, run.model_project)
+        whole = await resolve_references(sessions, settings.data_dir, run.stored_request.environment, run.model_project)
         with closing(await asyncio.to_thread(make_environment, whole, settings.data_dir)) as environment:
             return judge_services(settings, sessions, asyncio.get_running_loop(), run, environment)
     except (UnknownEnvironment, PluginFault, ValueError) as error:

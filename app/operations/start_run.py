@@ -10,6 +10,7 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.backends import refusal, train_options, unusable_base_models
+from app.datasets.references import UnknownDataset, pin
 from app.db.tables import Reflection, Run
 from app.domain.event_types import EventType
 from app.domain.names import TINY_BASE
@@ -92,6 +93,7 @@ class RunStarter:
         given = with_defaults(request, settings, run_id)
         engine = await self._check_backend(given)
         await self.endpoints.check(request.webhooks)
+        given = await self._pinned(given)
         environment = await self._resolved(request, given)
         state = parent.learned.state if parent and parent.learned else None
         complete, new, warnings = await asyncio.to_thread(_checked, request, given, environment, settings, state)
@@ -154,11 +156,21 @@ class RunStarter:
         except (EngineUnavailable, BackendUnavailable) as error:
             raise Unavailable(f"The base model cannot be checked now: {error}") from error
 
+    async def _pinned(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The request with the versions of the inbox and the scenarios that it names."""
+        choice, project = Choice(**given["environment"]), given["model"]["project"]
+        try:
+            pinned = await pin(self.resources.sessions, self.resources.settings.data_dir, choice, project)
+        except UnknownDataset as error:
+            raise InvalidRequest(("body", "environment", "config", error.kind), str(error)) from error
+        return {**given, "environment": pinned.model_dump()}
+
     async def _resolved(self, request: LearnLoopRequest, given: Mapping[str, Any]) -> Choice:
         """The environment with the stored documents that it refers to."""
         choice, project = Choice(**given["environment"]), given["model"]["project"]
         try:
-            return await documents.resolve_references(self.resources.sessions, choice, project)
+            data_dir = self.resources.settings.data_dir
+            return await documents.resolve_references(self.resources.sessions, data_dir, choice, project)
         except UnknownDocument as error:
             short = error.kind == "graph" and request.graph is not None
             place = ("body", "graph") if short else ("body", "environment", "config", error.kind)

@@ -58,7 +58,7 @@ async def verify(sessions: Sessions, data_dir: Path, run: Run) -> Verification:
             "(LEARNLOOP_KEEP_TRAJECTORIES_DAYS): its figures can no longer be computed again."
         )
     try:
-        whole = await resolve_references(sessions, run.stored_request.environment, run.model_project)
+        whole = await resolve_references(sessions, data_dir, run.stored_request.environment, run.model_project)
         environment = await asyncio.to_thread(make_environment, whole, data_dir)
     except (UnknownEnvironment, PluginFault, ValueError) as error:
         raise Conflict(f"The environment of run {run.id} cannot be rebuilt: {error}") from error

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, Literal
 
 from sqlalchemy import Text, cast, literal, select
@@ -17,6 +18,7 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.auth.caller import ANY_PROJECT
+from app.datasets.references import make_present
 from app.db.session import Sessions
 from app.db.tables import Document
 from app.domain.stored_request import Choice
@@ -88,11 +90,13 @@ async def stored_text(sessions: Sessions, project: str | None, kind: Kind, hash:
     return text
 
 
-async def resolve_references(sessions: Sessions, environment: Choice, project: str | None) -> Choice:
+async def resolve_references(sessions: Sessions, data_dir: Path, environment: Choice, project: str | None) -> Choice:
     """The environment with documents in place of the references in its config. Raises UnknownDocument.
 
-    Only documents that the project may use are found; None: any.
+    Only documents that the project may use are found; None: any. An inbox that it refers to is put into the data
+    directory.
     """
+    await make_present(sessions, data_dir, environment)
     config = dict(environment.config)
     for kind, hash in _references(config):
         config[kind] = await asyncio.to_thread(json.loads, await stored_text(sessions, project, kind, hash))

@@ -1,9 +1,31 @@
 """Bodies of the requests and responses about stored graphs and scenarios."""
 
-from pydantic import ConfigDict
+from typing import Annotated
 
+from pydantic import ConfigDict, Field, WithJsonSchema
+
+from app.domain.names import DATASET_PATTERN
 from app.schemas.base import Json, Name, RequestBody, ResponseModel
 from app.schemas.run_request import GraphSource
+
+DatasetName = Annotated[str, Field(pattern=DATASET_PATTERN)]
+InboxSource = Annotated[
+    Json,
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "maxLength": 80, "description": "`NAME` or `NAME@VERSION`."},
+                {
+                    "type": "object",
+                    "properties": {"sha256": {"type": "string", "description": "Hash of an inbox."}},
+                    "required": ["sha256"],
+                },
+                {"type": "null"},
+            ]
+        }
+    ),
+]
+"""The environment checks it."""
 
 
 class GraphRequest(RequestBody):
@@ -69,7 +91,13 @@ class ScenariosRequest(RequestBody):
     """Name of the environment that the scenarios are for, one of `GET /environments`."""
     scenarios: list[Json]
     """The scenarios, each in the form that the environment takes. For `sales_email`: `prospect` and `company`, and
-    optionally `role`, `goal`, `start` and `split`."""
+    optionally `role`, `goal`, `start` and `split`. For `email_search`: `question`, `answer` and `source_ids`, the ids
+    or Message-IDs of the emails that the answer rests on, and optionally `id`, `split`, `inbox_address` and
+    `query_date`."""
+    name: DatasetName | None = None
+    """Name under which learn-loops find them, in versions, as `NAME` or `NAME@VERSION`. Default: only their hash."""
+    inbox: InboxSource = None
+    """For `email_search`: the inbox that the questions are about, as `NAME`, `NAME@VERSION` or `{"sha256"}`."""
     graph: GraphSource = None
     """Nodes of a graph to check the scenarios on, or `{"sha256"}` of a stored one; it is not stored. Default: none."""
 
@@ -94,5 +122,9 @@ class ScenariosStored(ResponseModel):
     """Hash of the scenarios: SHA-256 of their canonical JSON, in hexadecimal."""
     count: int
     """Number of scenarios."""
+    name: str | None = None
+    """Their name; null if they were stored without one."""
+    version: int | None = None
+    """Their version under this name, from 1."""
     links: dict[str, str]
     """Path of the stored scenarios, as `self`."""

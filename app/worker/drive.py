@@ -183,7 +183,7 @@ class Driver:
             choice = await run_on_loop(
                 home,
                 retry_while_database_is_down(
-                    lambda: resolve_references(self.sessions, request.environment, run.model_project)
+                    lambda: resolve_references(self.sessions, self.data_dir, request.environment, run.model_project)
                 ),
             )
             environment = stack.enter_context(closing(make_environment(choice, self.data_dir)))

@@ -1,0 +1,149 @@
+"""Inboxes and named sets of scenarios, in versions."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from fastapi import Query, Request
+
+from app.api.dependencies import CurrentCaller, CurrentSessions, CurrentSettings, IdCursor, Limit
+from app.api.presentation import page
+from app.api.routers import keyed_router
+from app.auth.caller import Caller
+from app.datasets import inbox_parts, rows, upload
+from app.datasets.rows import Kind, NewVersion
+from app.datasets.store import DatasetStore
+from app.datasets.upload import BadUpload, Uploaded
+from app.db.session import Sessions
+from app.db.tables import DatasetVersion
+from app.domain.names import DATASET_PATTERN
+from app.errors import InvalidRequest
+from app.schemas.base import Page
+from app.schemas.datasets import InboxOut, InboxStored, ScenarioSetOut
+from app.settings import Settings
+
+router = keyed_router("documents")
+_BODY = {
+    "description": "An mbox file, a single email, or JSON Lines with `message_id`, `subject`, `from`, `to`, `cc`, "
+    "`bcc`, `date` and `body`; not compressed. Any content type.",
+    "required": True,
+    "content": {
+        "application/octet-stream": {
+            "schema": {"type": "string", "format": "binary"},
+            "examples": {
+                "email": {
+                    "summary": "A single email",
+                    "value": "From: Ada <ada@acme.example>\nTo: ben@acme.example\nSubject: Venue\n"
+                    "Message-ID: <1@acme.example>\nDate: Mon, 02 Mar 2026 09:00:00 +0000\n\nWe booked the Kestrel.\n",
+                }
+            },
+        }
+    },
+}
+_Name = Annotated[str, Query(pattern=DATASET_PATTERN, description="Name of the inbox: letters, digits, `-` and `_`")]
+_NamedOnly = Annotated[
+    str | None, Query(pattern=DATASET_PATTERN, description="Only versions of this name. Default: all")
+]
+
+
+@router.post("/inboxes", status_code=201, openapi_extra={"requestBody": _BODY})
+async def store_inbox(
+    sessions: CurrentSessions, settings: CurrentSettings, caller: CurrentCaller, request: Request, name: _Name
+) -> InboxStored:
+    """Store mail as an inbox that the email agent can search. The body is the mail itself.
+
+    Learn-loops name it in `environment.config.inbox`, as `NAME` (the newest version then) or `NAME@VERSION`. Storing
+    the same mail under the same name again has no effect.
+    """
+    body = await request.body()
+    try:
+        async with upload.imported(body, DatasetStore(settings.data_dir)) as uploaded:
+            row = await _keep(sessions, settings, caller, name, uploaded, len(body))
+            return InboxStored(
+                **_common(row),
+                emails=row.size,
+                first=uploaded.inbox.first,
+                last=uploaded.inbox.last,
+                duplicates=uploaded.counts["duplicates"],
+                unreadable=uploaded.counts["unreadable"],
+                truncated=uploaded.counts["truncated"],
+                undated=uploaded.counts["undated"],
+                links={"versions": f"/inboxes?name={name}"},
+            )
+    except BadUpload as error:
+        raise InvalidRequest(("body",), str(error)) from error
+
+
+async def _keep(
+    sessions: Sessions, settings: Settings, caller: Caller, name: str, uploaded: Uploaded, size: int
+) -> DatasetVersion:
+    """Store the file and its version in one transaction; then it need not be fetched from the database here."""
+    inbox = uploaded.inbox
+    origin = {"source": "api", "bytes": size, "counts": uploaded.counts}
+    new = NewVersion(caller.namespace, "inbox", name, inbox.sha256, inbox.emails, origin=origin)
+    async with sessions.begin() as session:
+        await inbox_parts.save(session, uploaded.path, inbox.sha256)
+        row = await rows.add(session, new)
+    await asyncio.to_thread(DatasetStore(settings.data_dir).keep_inbox, uploaded.path, inbox.sha256)
+    return row
+
+
+@router.get("/inboxes")
+async def list_inboxes(
+    sessions: CurrentSessions,
+    settings: CurrentSettings,
+    caller: CurrentCaller,
+    name: _NamedOnly = None,
+    cursor: IdCursor = None,
+    limit: Limit = 50,
+) -> Page[InboxOut]:
+    """List the versions of inboxes that were uploaded or prepared, newest first."""
+    found = await _listed(sessions, settings, caller, "inbox", name, cursor, limit)
+    return page(found, limit, _inbox, lambda row: row.id)
+
+
+@router.get("/scenarios")
+async def list_scenarios(
+    sessions: CurrentSessions,
+    settings: CurrentSettings,
+    caller: CurrentCaller,
+    name: _NamedOnly = None,
+    cursor: IdCursor = None,
+    limit: Limit = 50,
+) -> Page[ScenarioSetOut]:
+    """List the versions of named sets of scenarios, newest first. Scenarios stored without a name are not listed."""
+    found = await _listed(sessions, settings, caller, "scenarios", name, cursor, limit)
+    return page(found, limit, _scenario_set, lambda row: row.id)
+
+
+async def _listed(
+    sessions: Sessions,
+    settings: Settings,
+    caller: Caller,
+    kind: Kind,
+    name: str | None,
+    cursor: str | None,
+    limit: int,
+) -> Sequence[DatasetVersion]:
+    await rows.register_prepared(sessions, DatasetStore(settings.data_dir))
+    return await rows.listed(sessions, caller.project, kind, name, cursor, limit)
+
+
+def _common(row: DatasetVersion) -> dict[str, Any]:
+    return {"name": row.name, "version": row.version, "sha256": row.sha256}
+
+
+def _inbox(row: DatasetVersion) -> InboxOut:
+    return InboxOut(**_common(row), emails=row.size, origin=row.origin, created_at=row.created_at)
+
+
+def _scenario_set(row: DatasetVersion) -> ScenarioSetOut:
+    return ScenarioSetOut(
+        **_common(row),
+        count=row.size,
+        environment=row.environment,
+        inbox_sha256=row.inbox_sha256,
+        origin=row.origin,
+        created_at=row.created_at,
+        links={"self": f"/scenarios/{row.sha256}"},
+    )

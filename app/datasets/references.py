@@ -1,0 +1,99 @@
+"""From the names of data in a run's environment to the versions that it uses, and to files on this machine.
+
+A run keeps the versions that it began with: what is stored of it holds hashes, not names alone.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from app.datasets import inbox_parts, rows
+from app.datasets.rows import Kind
+from app.datasets.store import DatasetStore
+from app.db.session import Sessions
+from app.db.tables import DatasetVersion
+from app.domain.stored_request import Choice
+from environment.email_search.environment import NAME as EMAIL_SEARCH
+from environment.email_search.environment import SYNTHETIC
+
+Json = Any
+_NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,62})(?:@(?P<version>[0-9]{1,9}))?")
+_SHIPPED = (EMAIL_SEARCH, "sales_email")
+"""Environments whose setting `scenarios` can be a name; for others it means what they say."""
+
+
+class UnknownDataset(ValueError):
+    """The project has no such inbox or set of scenarios. `kind` is the setting that names it."""
+
+    def __init__(self, kind: Kind, wanted: str) -> None:
+        what = "inbox" if kind == "inbox" else "set of scenarios"
+        super().__init__(f"there is no {what} {wanted}")
+        self.kind: Kind = kind
+
+
+async def pin(sessions: Sessions, data_dir: Path, environment: Choice, project: str | None) -> Choice:
+    """The environment with hashes in place of names of inboxes and scenarios. Raises UnknownDataset.
+
+    An inbox that was imported under the name, and not prepared or uploaded, stays as it is.
+    """
+    config = dict(environment.config)
+    finder = _Finder(sessions, DatasetStore(data_dir), project)
+    if environment.name == EMAIL_SEARCH and config.get("inbox", SYNTHETIC) != SYNTHETIC:
+        inbox = await finder.inbox(config["inbox"])
+        if inbox is not None:
+            config["inbox"] = {"sha256": inbox.sha256, "name": inbox.name, "version": inbox.version}
+            questions = await rows.questions_of(sessions, project, inbox) if "scenarios" not in config else None
+            if questions is not None:
+                config["scenarios"] = {"sha256": questions.sha256}
+    if environment.name in _SHIPPED and isinstance(config.get("scenarios"), str):
+        config["scenarios"] = {"sha256": (await finder.named("scenarios", config["scenarios"])).sha256}
+    return Choice(name=environment.name, config=config)
+
+
+async def make_present(sessions: Sessions, data_dir: Path, environment: Choice) -> None:
+    """Have the inbox that the environment refers to by its hash in the data directory, if it was uploaded."""
+    inbox = environment.config.get("inbox")
+    if environment.name == EMAIL_SEARCH and isinstance(inbox, dict) and isinstance(inbox.get("sha256"), str):
+        await inbox_parts.fetch(sessions, DatasetStore(data_dir), inbox["sha256"])
+
+
+class _Finder:
+    """Finds versions for a project; looks for newly prepared ones where the database has none."""
+
+    def __init__(self, sessions: Sessions, store: DatasetStore, project: str | None) -> None:
+        self._sessions = sessions
+        self._store = store
+        self._project = project
+
+    async def inbox(self, given: Json) -> DatasetVersion | None:
+        """The version of an inbox that is meant; None for what the environment itself must know."""
+        if isinstance(given, dict) and isinstance(given.get("sha256"), str):
+            return await self._content("inbox", given["sha256"], given.get("name"))
+        if not isinstance(given, str) or not (parts := _NAMED.fullmatch(given)):
+            return None
+        found = await self._newest("inbox", parts)
+        if found is None and parts["version"]:
+            raise UnknownDataset("inbox", repr(given))
+        return found
+
+    async def named(self, kind: Kind, given: str) -> DatasetVersion:
+        """The version with that name. Raises UnknownDataset."""
+        parts = _NAMED.fullmatch(given)
+        found = await self._newest(kind, parts) if parts else None
+        if found is None:
+            raise UnknownDataset(kind, repr(given))
+        return found
+
+    async def _content(self, kind: Kind, hash: str, name: Json) -> DatasetVersion:
+        for look_again in (False, True):
+            if look_again:
+                await rows.register_prepared(self._sessions, self._store)
+            if (found := await rows.find_content(self._sessions, self._project, kind, hash, str(name))) is not None:
+                return found
+        raise UnknownDataset(kind, f"with the SHA-256 {hash!r}")
+
+    async def _newest(self, kind: Kind, parts: re.Match[str]) -> DatasetVersion | None:
+        # A newer version may have been prepared since.
+        await rows.register_prepared(self._sessions, self._store)
+        version = int(parts["version"]) if parts["version"] else None
+        return await rows.find(self._sessions, self._project, kind, parts["name"], version)

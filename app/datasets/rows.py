@@ -1,0 +1,194 @@
+"""Versions of inboxes and sets of scenarios in the database: added, listed, and found by name.
+
+A project finds its own and those of all projects (`*`); its own first.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal
+
+import structlog
+from sqlalchemy import Text, cast, func, literal, select
+from sqlalchemy.dialects.postgresql import JSONB, insert
+from sqlalchemy.ext.asyncio import AsyncSession
+from ulid import ULID
+
+from app.auth.caller import ANY_PROJECT
+from app.datasets.recipe import is_hub_id
+from app.datasets.store import DatasetStore, StoreError, Version, canonical
+from app.db.session import Sessions
+from app.db.tables import DatasetVersion, Document
+
+Json = Any
+log = structlog.get_logger(__name__)
+Kind = Literal["inbox", "scenarios"]
+_EMAIL_SEARCH = "email_search"
+
+
+@dataclass(frozen=True, slots=True)
+class NewVersion:
+    """A version on its way to the database."""
+
+    project: str
+    kind: Kind
+    name: str
+    sha256: str
+    size: int
+    environment: str = _EMAIL_SEARCH
+    inbox_sha256: str | None = None
+    origin: Mapping[str, Json] = field(default_factory=dict)
+
+
+async def add(session: AsyncSession, new: NewVersion) -> DatasetVersion:
+    """The version after the newest of its name; the newest itself if that has the same content."""
+    lock = int.from_bytes(sha256(f"{new.project} {new.kind} {new.name}".encode()).digest()[:8], signed=True)
+    await session.execute(select(func.pg_advisory_xact_lock(lock)))
+    query = (
+        select(DatasetVersion)
+        .where(DatasetVersion.project == new.project, DatasetVersion.kind == new.kind, DatasetVersion.name == new.name)
+        .order_by(DatasetVersion.version.desc())
+        .limit(1)
+    )
+    newest = (await session.execute(query)).scalar_one_or_none()
+    if newest is not None and (newest.sha256, newest.inbox_sha256) == (new.sha256, new.inbox_sha256):
+        return newest
+    row = _row(new, version=newest.version + 1 if newest else 1)
+    session.add(row)
+    await session.flush()
+    await session.refresh(row)
+    return row
+
+
+def _row(new: NewVersion, version: int) -> DatasetVersion:
+    return DatasetVersion(
+        id=str(ULID()),
+        project=new.project,
+        kind=new.kind,
+        name=new.name,
+        version=version,
+        sha256=new.sha256,
+        size=new.size,
+        environment=new.environment,
+        inbox_sha256=new.inbox_sha256,
+        origin=dict(new.origin),
+    )
+
+
+async def listed(
+    sessions: Sessions, project: str | None, kind: Kind, name: str | None, cursor: str | None, limit: int
+) -> Sequence[DatasetVersion]:
+    """The newest first; one more than `limit` if there are more."""
+    query = select(DatasetVersion).where(DatasetVersion.kind == kind)
+    if project is not None:
+        query = query.where(DatasetVersion.project.in_((project, ANY_PROJECT)))
+    if name is not None:
+        query = query.where(DatasetVersion.name == name)
+    if cursor is not None:
+        query = query.where(DatasetVersion.id < cursor)
+    async with sessions() as session:
+        return (await session.execute(query.order_by(DatasetVersion.id.desc()).limit(limit + 1))).scalars().all()
+
+
+async def find(
+    sessions: Sessions, project: str | None, kind: Kind, name: str, version: int | None = None
+) -> DatasetVersion | None:
+    """That version of the name, or the newest."""
+    query = select(DatasetVersion).where(DatasetVersion.kind == kind, DatasetVersion.name == name)
+    if version is not None:
+        query = query.where(DatasetVersion.version == version)
+    return await _first(sessions, project, query)
+
+
+async def find_content(
+    sessions: Sessions, project: str | None, kind: Kind, hash: str, name: str
+) -> DatasetVersion | None:
+    """A version with that content; of that name, if there is one."""
+    query = select(DatasetVersion).where(DatasetVersion.kind == kind, DatasetVersion.sha256 == hash)
+    query = query.order_by((DatasetVersion.name == name).desc())
+    return await _first(sessions, project, query)
+
+
+async def questions_of(sessions: Sessions, project: str | None, inbox: DatasetVersion) -> DatasetVersion | None:
+    """The newest scenarios of the inbox's name that are about this version of it."""
+    query = select(DatasetVersion).where(
+        DatasetVersion.kind == "scenarios",
+        DatasetVersion.name == inbox.name,
+        DatasetVersion.inbox_sha256 == inbox.sha256,
+    )
+    return await _first(sessions, project, query)
+
+
+async def _first(sessions: Sessions, project: str | None, query: Any) -> DatasetVersion | None:
+    if project is not None:
+        query = query.where(DatasetVersion.project.in_((project, ANY_PROJECT)))
+    own_first = (DatasetVersion.project == ANY_PROJECT).asc()
+    async with sessions() as session:
+        found = await session.execute(query.order_by(own_first, DatasetVersion.version.desc()).limit(1))
+        row: DatasetVersion | None = found.scalar_one_or_none()
+        return row
+
+
+async def register_prepared(sessions: Sessions, store: DatasetStore) -> None:
+    """Let all projects find what was prepared in the data directory."""
+    prepared = await asyncio.to_thread(_prepared, store)
+    async with sessions() as session:
+        query = select(DatasetVersion.name, DatasetVersion.version).where(
+            DatasetVersion.project == ANY_PROJECT, DatasetVersion.kind == "inbox"
+        )
+        known = {(name, version) for name, version in await session.execute(query)}
+    for each in prepared:
+        if (each.name, each.version) not in known:
+            await _register(sessions, store, each)
+
+
+def _prepared(store: DatasetStore) -> list[Version]:
+    found: list[Version] = []
+    for name in store.names():
+        try:
+            found += store.versions(name)
+        except StoreError as error:
+            log.warning("prepared data left out", error=str(error))
+    return found
+
+
+def _without_folders(version: Version) -> dict[str, Json]:
+    """Settings and sources with the names of files alone: all projects see them."""
+
+    def shown(source: Json) -> Json:
+        if isinstance(source, list):
+            return list(map(shown, source))
+        return source if not isinstance(source, str) or is_hub_id(source) else Path(source).name
+
+    recipe = {key: shown(value) if key in ("emails", "questions") else value for key, value in version.recipe.items()}
+    return {"recipe": recipe, "sources": {shown(source): hash for source, hash in version.sources.items()}}
+
+
+async def _register(sessions: Sessions, store: DatasetStore, version: Version) -> None:
+    origin = {"source": "prepared", "counts": version.counts, **_without_folders(version)}
+    inbox = NewVersion(
+        ANY_PROJECT, "inbox", version.name, version.inbox["sha256"], version.inbox["emails"], origin=origin
+    )
+    new = [inbox]
+    text = None
+    if version.scenarios is not None:
+        hash = version.scenarios["sha256"]
+        rows = await asyncio.to_thread(store.scenarios, hash)
+        text = await asyncio.to_thread(canonical, rows)
+        about = inbox.sha256
+        new.append(
+            NewVersion(ANY_PROJECT, "scenarios", version.name, hash, len(rows), inbox_sha256=about, origin=origin)
+        )
+    async with sessions.begin() as session:
+        if text is not None:
+            document = insert(Document).values(
+                project=ANY_PROJECT, sha256=new[1].sha256, kind="scenarios", content=cast(literal(text, Text), JSONB)
+            )
+            await session.execute(document.on_conflict_do_nothing())
+        for each in new:
+            row = _row(each, version.version)
+            values = {column.key: getattr(row, column.key) for column in DatasetVersion.__table__.columns}
+            del values["created_at"]
+            await session.execute(insert(DatasetVersion).values(values).on_conflict_do_nothing())

@@ -1,0 +1,122 @@
+"""Makes an inbox of mail that somebody uploaded, in a process of its own with bounds on its time and memory."""
+
+import asyncio
+import json
+import resource
+import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from app.datasets.inbox_files import InboxFile, write_inbox_file
+from app.datasets.store import DatasetStore
+from app.processes.child import spawn, stop
+from environment.email_search import enron, table_files
+from environment.email_search.importer import ImportReport, MailSourceError, read_mail
+from environment.email_search.inbox import InboxError
+from environment.email_search.table_files import DatasetError
+
+PROCESSOR_S = 120
+"""A mailbox of 64 MB takes a third of it."""
+TIMEOUT_S = 300.0
+_MEMORY_BYTES = 2 << 30
+_FILE_BYTES = 2 << 30
+_ARGUMENTS = ("-m", "app.datasets.upload")
+_GZIP = b"\x1f\x8b"
+
+
+class BadUpload(ValueError):
+    """The body holds no mail that can be imported; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """A finished inbox file, and what became of the mail."""
+
+    path: Path
+    inbox: InboxFile
+    counts: dict[str, int]
+
+
+@asynccontextmanager
+async def imported(body: bytes, store: DatasetStore) -> AsyncIterator[Uploaded]:
+    """The mail of the body as an inbox file, which whoever keeps it moves away. Raises BadUpload.
+
+    Mail is an mbox, a single email, or JSON Lines with the columns of ART-E's emails.
+    """
+    if not body.strip():
+        raise BadUpload("the body is empty; expected an mbox file, an email, or JSON Lines")
+    if body.startswith(_GZIP):
+        raise BadUpload("the body is compressed; unpack it first")
+    folder = store.scratch()
+    folder.mkdir()
+    try:
+        mail = folder / ("mail.jsonl" if body.lstrip()[:1] == b"{" else "mail")
+        await asyncio.to_thread(mail.write_bytes, body)
+        await _import(folder)
+        yield _result(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _import(folder: Path) -> None:
+    with (folder / "stderr").open("wb") as stderr:
+        process = await spawn((sys.executable, *_ARGUMENTS, str(folder)), stderr=stderr)
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            await process.wait()
+    except TimeoutError:
+        pass  # it has no result, which says the rest
+    finally:
+        if process.returncode is None:
+            await stop(process, signal.SIGKILL, timeout_s=1.0)
+
+
+def _result(folder: Path) -> Uploaded:
+    try:
+        result: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    except (OSError, ValueError):
+        raise BadUpload(
+            f"the mail takes more than {PROCESSOR_S} s or {_MEMORY_BYTES >> 30} GiB of memory to import; "
+            "split it, or prepare it with: learnloop data prepare"
+        ) from None
+    if "error" in result:
+        raise BadUpload(result["error"])
+    return Uploaded(folder / "inbox.sqlite", InboxFile(**result["inbox"]), result["counts"])
+
+
+def main() -> None:
+    """The process: `sys.argv` names the folder with the mail, where the inbox and `result.json` are written."""
+    resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_S, PROCESSOR_S))
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))
+    folder = Path(sys.argv[1])
+    try:
+        result = _made(folder)
+    except (DatasetError, InboxError, MailSourceError) as error:
+        result = {"error": str(error).replace(f"{folder}/", "")}
+    (folder / "result.json").write_text(json.dumps(result))
+
+
+def _made(folder: Path) -> dict[str, Any]:
+    lines, mail, path = folder / "mail.jsonl", folder / "mail", folder / "inbox.sqlite"
+    if lines.is_file():
+        rows = enron.RowCounts()
+        inbox = write_inbox_file(path, enron.emails(table_files.rows([lines], enron.EMAIL_COLUMNS), rows))
+        if not inbox.emails:
+            raise DatasetError("no line is an email with a message_id")
+        read, unreadable, truncated, undated = rows.read - rows.unidentified, rows.unidentified, 0, rows.undated
+    else:
+        report = ImportReport()
+        inbox = write_inbox_file(path, read_mail([mail], report))
+        read, unreadable, truncated, undated = report.read, len(report.broken), report.truncated, report.undated
+    counts = {"duplicates": read - inbox.emails, "unreadable": unreadable, "truncated": truncated, "undated": undated}
+    return {"inbox": asdict(inbox), "counts": counts}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Bodies of the responses about inboxes and named sets of scenarios."""
+
+from datetime import datetime
+
+from app.schemas.base import Json, ResponseModel
+
+
+class InboxStored(ResponseModel):
+    """A stored inbox. Name it in `environment.config.inbox` of a learn-loop."""
+
+    name: str
+    """Its name."""
+    version: int
+    """Its version under this name, from 1. Emails that the newest version has already make no new one."""
+    sha256: str
+    """Hash of the emails, in hexadecimal."""
+    emails: int
+    """Number of emails."""
+    first: str | None
+    """Day of the oldest email, such as `2001-05-15`; null if none has a date."""
+    last: str | None
+    """Day of the newest email."""
+    duplicates: int
+    """Emails that were left out because an earlier one has the same Message-ID."""
+    unreadable: int
+    """Emails that were left out because they cannot be read, or, in JSON Lines, have no `message_id`."""
+    truncated: int
+    """Emails of which only the beginning is kept."""
+    undated: int
+    """Emails without a date."""
+    links: dict[str, str]
+    """Path of the list of its versions, as `versions`."""
+
+
+class InboxOut(ResponseModel):
+    """A version of an inbox."""
+
+    name: str
+    """Its name."""
+    version: int
+    """Its version under this name, from 1."""
+    sha256: str
+    """Hash of the emails, in hexadecimal."""
+    emails: int
+    """Number of emails."""
+    origin: dict[str, Json]
+    """What it was made from: `source` is `api` or `prepared`; then settings, hashes of the sources and counts."""
+    created_at: datetime
+    """When it was stored or first seen by the service."""
+
+
+class ScenarioSetOut(ResponseModel):
+    """A version of a named set of scenarios."""
+
+    name: str
+    """Its name."""
+    version: int
+    """Its version under this name, from 1."""
+    sha256: str
+    """Hash of the scenarios, as in `environment.config.scenarios`."""
+    count: int
+    """Number of scenarios."""
+    environment: str
+    """The environment that they are for."""
+    inbox_sha256: str | None
+    """Hash of the inbox that they are about; null if they are about none, or about an imported one."""
+    origin: dict[str, Json]
+    """What it was made from: `source` is `api` or `prepared`; then settings, hashes of the sources and counts."""
+    created_at: datetime
+    """When it was stored or first seen by the service."""
+    links: dict[str, str]
+    """Path of the scenarios, as `self`."""
