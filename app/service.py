@@ -14,6 +14,7 @@ import structlog
 
 from app.backends import Connect, usable
 from app.db.session import DatabaseUrlError
+from app.evaluations.store import EvaluationStore
 from app.events.feed import EventFeed
 from app.processes.engine import Engine
 from app.processes.state_file import DamagedFile, read_line, write_line
@@ -30,6 +31,8 @@ from app.webhooks.endpoints import Endpoints
 from app.webhooks.frontend import keep_frontend_endpoint
 from app.webhooks.sender import Sender
 from app.worker.drive import Driver, LearnLoop
+from app.worker.evaluation_driver import EvaluationDriver
+from app.worker.evaluation_runner import EvaluationRunner
 from app.worker.judge_services import judge_services
 from app.worker.runner import Runner
 from training.learn_loop import learn_loop
@@ -44,6 +47,7 @@ class Service(Resources):
     store: RunStore
     queries: RunQueries
     runner: Runner
+    evaluations: EvaluationRunner
     webhooks: Endpoints
     feed: EventFeed
 
@@ -74,13 +78,14 @@ async def open_service(
         feed = EventFeed(resources.sessions, resources.database.url, on_hint=dispatcher.wake)
         stack.push_async_callback(feed.close)
         feed.start()
-        runner = await stack.enter_async_context(_driving(resources, learn))
+        runner, evaluations = await stack.enter_async_context(_driving(resources, learn))
         log.info("service is up", data_dir=str(settings.data_dir))
         yield Service(
             **vars(resources),
             store=RunStore(resources.sessions),
             queries=RunQueries(resources.sessions),
             runner=runner,
+            evaluations=evaluations,
             webhooks=Endpoints(resources.sessions, box, guard),
             feed=feed,
         )
@@ -106,9 +111,9 @@ async def open_worker(
 
 
 @asynccontextmanager
-async def _driving(resources: Resources, learn: LearnLoop) -> AsyncIterator[Runner]:
-    """Drive runs in this process, those of the data directory's previous worker among them, without waiting for their
-    leases to lapse."""
+async def _driving(resources: Resources, learn: LearnLoop) -> AsyncIterator[tuple[Runner, EvaluationRunner]]:
+    """Drive runs and evaluations in this process, those of the data directory's previous worker among them, without
+    waiting for their leases to lapse."""
     settings, sessions = resources.settings, resources.sessions
     leases = Leases(
         sessions,
@@ -127,7 +132,8 @@ async def _driving(resources: Resources, learn: LearnLoop) -> AsyncIterator[Runn
         learn=learn,
         tracing=resources.tracing,
     )
-    await _release_predecessor(leases, settings.data_dir / "worker")
+    store = EvaluationStore(sessions)
+    await _release_predecessor(leases, store, settings.data_dir / "worker")
     runner = Runner(
         sessions,
         resources.database.url,
@@ -136,18 +142,28 @@ async def _driving(resources: Resources, learn: LearnLoop) -> AsyncIterator[Runn
         max_concurrent=settings.max_concurrent_runs,
         phase_timeout_s=settings.phase_timeout_s,
     )
+    evaluations = EvaluationRunner(
+        store,
+        EvaluationDriver(sessions, settings, resources.connect, resources.engine),
+        worker=leases.worker,
+        engine=resources.engine_name,
+        ttl_s=settings.lease_s,
+    )
     runner.start()
+    if settings.max_concurrent_runs:
+        evaluations.start()
     try:
-        yield runner
+        yield runner, evaluations
     finally:
-        await runner.close()
+        await asyncio.gather(runner.close(), evaluations.close())
 
 
-async def _release_predecessor(leases: Leases, name_file: Path) -> None:
+async def _release_predecessor(leases: Leases, evaluations: EvaluationStore, name_file: Path) -> None:
     """End the leases of the previous worker: it is dead, as we hold its data directory."""
     try:
         if (previous := read_line(name_file, r"\S+:\d+:[0-9a-f]{6}", "the name of a worker")) is not None:
             await leases.expire(previous)
+            await evaluations.expire(previous)
     except DamagedFile as error:  # nothing is lost: its leases lapse
         log.warning("runs of the previous worker are taken over when their leases lapse", error=str(error))
     write_line(name_file, leases.worker)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
 from opentelemetry.util.re import parse_env_headers
@@ -166,6 +167,9 @@ class Settings(BaseSettings):
     """To each judge model, over all runs and workers; None: no limit."""
     judge_tokens_per_minute: float | None = Field(None, gt=0, le=1e9)
     """Of prompts and answers, to each judge model, over all runs and workers; None: no limit."""
+    prompted_servers: Annotated[dict[str, SecretStr], NoDecode] = Field(default_factory=dict)
+    """OpenAI-compatible servers that evaluations may ask, each with its key: HOST:PORT or HOST:PORT=KEY,
+    comma-separated."""
     wandb_api_key: SecretStr | None = Field(None, validation_alias=_from("WANDB_API_KEY"))
     weave_project: str | None = Field(
         None, validation_alias=_from("WEAVE_PROJECT"), pattern=r"^([\w.-]+/)?[\w.-]+$", max_length=256
@@ -306,6 +310,24 @@ class Settings(BaseSettings):
     def _as_art_takes_them(cls, value: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
         local.model_config(info.data.get("local_trainer_gpus", ()), info.data.get("local_inference_gpus", ()), value)
         return value
+
+    @field_validator("prompted_servers", mode="before")
+    @classmethod
+    def _server_key_pairs(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        pairs = [entry.strip().partition("=") for entry in value.split(",") if entry.strip()]
+        if not all(re.fullmatch(rf"{_HOST}(?::\d{{1,5}})?", host.lower()) for host, _, _ in pairs):
+            raise ValueError("expected HOST:PORT or HOST:PORT=KEY, comma-separated")
+        return {host.lower(): key for host, _, key in pairs}
+
+    def prompted_key(self, model: str, base_url: str | None) -> str | None:
+        """The key for a prompted model; None leaves it to the provider's own variable, or there is none."""
+        if base_url is not None:
+            key = self.prompted_servers.get(urlsplit(base_url).netloc.lower())
+        else:
+            key = self.openai_api_key if model.startswith("openai/") else None
+        return key.get_secret_value() or None if key else None
 
     @field_validator("engine_base_models", mode="before")
     @classmethod

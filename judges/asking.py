@@ -66,7 +66,7 @@ class Asker:
         retrying = AsyncRetrying(
             sleep=self._sleep,
             stop=stop_after_attempt(MAX_REQUESTS),
-            wait=_pause_s,
+            wait=pause_s,
             retry=retry_if_exception(lambda error: isinstance(error, JudgeUnavailable) and error.retryable),
             reraise=True,
         )
@@ -118,7 +118,7 @@ def _tokens(messages: Sequence[Mapping[str, Json]]) -> int:
     return sum(len(str(message["content"]).encode("utf-8", "replace")) for message in messages) // _BYTES_PER_TOKEN
 
 
-def _pause_s(state: RetryCallState) -> float:
+def pause_s(state: RetryCallState) -> float:
     """The server's own word, if it gave one, with a bound and some jitter; else exponential."""
     error = state.outcome.exception() if state.outcome else None
     named = error.retry_after_s if isinstance(error, JudgeUnavailable) else None

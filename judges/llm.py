@@ -2,8 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -65,32 +65,55 @@ async def complete(
     return await on_litellm_loop(_complete(model, request, dict(schema), timeout_s))
 
 
+async def response_to(model: JudgeModel, request: Mapping[str, Json], timeout_s: float) -> dict[str, Json]:
+    """What the model answers to any chat request, in OpenAI's form; as `complete` in all else."""
+    return await on_litellm_loop(_response_to(model, dict(request), timeout_s))
+
+
+async def _response_to(model: JudgeModel, request: dict[str, Json], timeout_s: float) -> dict[str, Json]:
+    litellm = import_litellm()
+    with _as_unavailable(model, timeout_s):
+        response: dict[str, Json] = (await _requested(litellm, model, request, timeout_s)).model_dump(mode="json")
+        return response
+
+
 async def _complete(
     model: JudgeModel, request: dict[str, Any], schema: dict[str, Json], timeout_s: float
 ) -> Completion:
     litellm = import_litellm()
-    make_litellm_careful()
+    with _as_unavailable(model, timeout_s):
+        request["response_format"] = _response_format(litellm, model, schema)
+        return _completion(litellm, model, await _requested(litellm, model, request, timeout_s))
+
+
+@contextmanager
+def _as_unavailable(model: JudgeModel, timeout_s: float) -> Iterator[None]:
+    """Whatever goes wrong, as JudgeUnavailable."""
     try:
-        async with asyncio.timeout(timeout_s), AsyncExitStack() as opened:
-            if litellm.get_llm_provider(model.name, api_base=model.base_url)[1] == "openai":
-                request["client"] = await opened.enter_async_context(_openai_client(model))
-            response = await litellm.acompletion(
-                model=model.name,
-                base_url=model.base_url,
-                api_key=model.api_key or (_NO_KEY if model.base_url else None),
-                response_format=_response_format(litellm, model, schema),
-                timeout=timeout_s,
-                num_retries=0,
-                max_retries=0,
-                drop_params=True,
-                **request,
-            )
-        return _completion(litellm, model, response)
+        yield
     except TimeoutError:
         raise JudgeUnavailable(f"no answer within {timeout_s:g} s", retryable=True) from None
     except Exception as error:
         # From None: what litellm raises may hold the request's headers.
         raise _unavailable(error, model.api_key) from None
+
+
+async def _requested(litellm: ModuleType, model: JudgeModel, request: dict[str, Any], timeout_s: float) -> Any:
+    """litellm's response."""
+    make_litellm_careful()
+    async with asyncio.timeout(timeout_s), AsyncExitStack() as opened:
+        if litellm.get_llm_provider(model.name, api_base=model.base_url)[1] == "openai":
+            request["client"] = await opened.enter_async_context(_openai_client(model))
+        return await litellm.acompletion(
+            model=model.name,
+            base_url=model.base_url,
+            api_key=model.api_key or (_NO_KEY if model.base_url else None),
+            timeout=timeout_s,
+            num_retries=0,
+            max_retries=0,
+            drop_params=True,
+            **request,
+        )
 
 
 def _response_format(litellm: ModuleType, model: JudgeModel, schema: dict[str, Json]) -> dict[str, Json]:

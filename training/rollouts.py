@@ -4,11 +4,11 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
@@ -23,6 +23,7 @@ from training.types import Failure, FailureKind, Rollout
 if TYPE_CHECKING:
     from art import Trajectory
     from openai import AsyncOpenAI
+    from openai.types.chat import ChatCompletion
     from openai.types.chat.chat_completion import Choice
     from openai.types.chat.chat_completion_message_function_tool_call import Function
 
@@ -37,18 +38,39 @@ _GONE = (404, 410)
 log = structlog.get_logger(__name__)
 
 
+class Chat(Protocol):
+    """A model that answers chat completions in OpenAI's form."""
+
+    @property
+    def model(self) -> str:
+        """Its name in requests."""
+
+    @property
+    def remembers(self) -> bool:
+        """As Endpoint.remembers: a rollout restarts after the endpoint was away."""
+
+    async def complete(self, body: Mapping[str, Json]) -> "ChatCompletion":
+        """The response to a request, whose `model` is the name. Raises what the client raises."""
+
+
 @dataclass(frozen=True, slots=True)
-class Chat:
+class EndpointChat:
     """An OpenAI client and the model that it asks."""
 
     client: "AsyncOpenAI"
     model: str
     remembers: bool = False
-    """As Endpoint.remembers: a rollout restarts after the endpoint was away."""
+
+    async def complete(self, body: Mapping[str, Json]) -> "ChatCompletion":
+        from openai.types.chat import ChatCompletion
+
+        # Not `chat.completions.create`: it goes through every field of every message to translate what is as it should
+        # be.
+        return await self.client.post("/chat/completions", cast_to=ChatCompletion, body={**body, "logprobs": True})
 
 
 @asynccontextmanager
-async def open_chat(endpoint: Endpoint, concurrency: int = 1) -> AsyncIterator[Chat]:
+async def open_chat(endpoint: Endpoint, concurrency: int = 1) -> AsyncIterator[EndpointChat]:
     """Connections to the endpoint for `concurrency` simultaneous requests, closed at the end."""
     import httpx
     from openai import AsyncOpenAI
@@ -67,7 +89,7 @@ async def open_chat(endpoint: Endpoint, concurrency: int = 1) -> AsyncIterator[C
         http_client=http,
         max_retries=0 if endpoint.remembers else _RETRIES,
     ) as client:
-        yield Chat(client, endpoint.model, endpoint.remembers)
+        yield EndpointChat(client, endpoint.model, endpoint.remembers)
 
 
 async def rollout(
@@ -189,21 +211,9 @@ async def _sample(
     chat: Chat, messages: list[dict[str, Json]], trajectory: "Trajectory", request: dict[str, Any]
 ) -> "tuple[Choice, Usage]":
     """The reply, and what it took."""
-    from openai.types.chat import ChatCompletion
-
     clock = time.monotonic()
-    # Not `chat.completions.create`: it goes through every field of every message to translate what is as it should be.
-    completion = await chat.client.post(
-        "/chat/completions",
-        cast_to=ChatCompletion,
-        body={
-            "model": chat.model,
-            "messages": messages,
-            **({"tools": trajectory.tools} if trajectory.tools else {}),
-            "logprobs": True,
-            **request,
-        },
-    )
+    tools = {"tools": trajectory.tools} if trajectory.tools else {}
+    completion = await chat.complete({"model": chat.model, "messages": messages, **tools, **request})
     metrics = trajectory.metrics
     metrics["turns"] += 1
     metrics["sampling_s"] += time.monotonic() - clock

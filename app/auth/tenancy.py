@@ -10,7 +10,7 @@ from sqlalchemy import Select, func, select
 
 from app.auth.caller import Caller
 from app.db.session import Sessions
-from app.db.tables import Run, Trajectory, WebhookDelivery, WebhookEndpoint
+from app.db.tables import EvaluationJob, Run, Trajectory, WebhookDelivery, WebhookEndpoint
 from app.errors import NotFound
 
 _MOST_KNOWN = 10_000
@@ -32,10 +32,12 @@ TRAJECTORY = Owned(
     select(func.coalesce(Run.model_project, Trajectory.project)).select_from(Trajectory).outerjoin(Run),
 )
 WEBHOOK = Owned("webhook", WebhookEndpoint.id, select(WebhookEndpoint.project))
+EVALUATION = Owned("evaluation", EvaluationJob.id, select(EvaluationJob.project))
 DELIVERY = Owned("delivery", WebhookDelivery.id, select(Run.model_project).join(WebhookDelivery))
 OWNED: Mapping[str, Owned] = {
     "/runs/": RUN,
     "/trajectories/": TRAJECTORY,
+    "/evaluations/": EVALUATION,
     "/webhooks/deliveries/": DELIVERY,
     "/webhooks/": WEBHOOK,
 }

@@ -153,6 +153,14 @@ class Service:
         """The node scores after an iteration, by id."""
         return self._call("GET", f"/runs/{run_id}/node-scores", params={"iteration": iteration})["node_scores"]
 
+    def call(self, method: str, path: str, **request: Any) -> Json:
+        """The JSON that any request is answered with."""
+        return self._call(method, path, **request)
+
+    def text(self, path: str, params: Mapping[str, Json]) -> str:
+        """What a GET is answered with, as it is."""
+        return self._response("GET", path, params=params).text
+
     def _page(self, path: str, limit: int, filters: Mapping[str, Json]) -> list[Json]:
         found: list[Json] = []
         for item in self._items(path, {**filters, "limit": min(limit, 100)}):
@@ -171,6 +179,13 @@ class Service:
             params["cursor"] = page["next_cursor"]
 
     def _call(self, method: str, path: str, *, accept: Container[int] = (), **request: Any) -> Json:
+        response = self._response(method, path, accept=accept, **request)
+        try:
+            return response.json()
+        except ValueError as error:
+            raise ServiceRefused(response.status_code, f"{self.url}{path} did not return JSON") from error
+
+    def _response(self, method: str, path: str, *, accept: Container[int] = (), **request: Any) -> httpx.Response:
         try:
             response = self._http.request(method, path, **request)
         except httpx.TimeoutException as error:
@@ -180,10 +195,7 @@ class Service:
                 f"no service is reachable at {self.url} ({error}); start one with `learnloop serve`, or give --url"
             ) from error
         if response.is_success or response.status_code in accept:
-            try:
-                return response.json()
-            except ValueError as error:
-                raise ServiceRefused(response.status_code, f"{self.url}{path} did not return JSON") from error
+            return response
         raise ServiceRefused(response.status_code, _problem_text(method, path, response))
 
 

@@ -8,7 +8,22 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.cli import ask, data, engine, feedback, inbox, judges, keys, models, runs, serve, train, webhooks, worker
+from app.cli import (
+    ask,
+    data,
+    engine,
+    evaluations,
+    feedback,
+    inbox,
+    judges,
+    keys,
+    models,
+    runs,
+    serve,
+    train,
+    webhooks,
+    worker,
+)
 from app.cli.demo.command import demo
 from app.cli.terminal import Failure, print_failure, results
 
@@ -55,8 +70,10 @@ app.command()(worker.worker)
 app.command(context_settings=engine.FORWARDED)(engine.engine)
 app.command()(train.train)
 app.command()(ask.ask)
+app.command("eval")(evaluations.evaluate)
 app.add_typer(runs.app, name="runs")
 app.add_typer(data.app, name="data")
+app.add_typer(evaluations.app, name="evaluations")
 app.add_typer(feedback.app, name="feedback")
 app.add_typer(inbox.app, name="inbox")
 app.add_typer(judges.app, name="judges")

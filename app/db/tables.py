@@ -25,6 +25,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from app.db.json_text import StorableText
 from app.domain.delivery_state import DeliveryState
+from app.domain.evaluation_state import EvaluationStatus
 from app.domain.run_state import LIVE, RunStatus
 from app.domain.stored_request import StoredRequest
 
@@ -32,6 +33,7 @@ Json = Any
 _LIVE = ", ".join(sorted(f"'{status}'" for status in LIVE))
 _KNOWN = ", ".join(sorted(f"'{status}'" for status in RunStatus))
 _DELIVERY_STATES = ", ".join(sorted(f"'{state}'" for state in DeliveryState))
+_EVALUATION_STATES = ", ".join(sorted(f"'{status}'" for status in EvaluationStatus))
 _PENDING = f"state = '{DeliveryState.PENDING}'"
 
 
@@ -202,6 +204,13 @@ class Trajectory(Base):
         Index("ix_trajectory_run_id_iteration_seq", "run_id", "iteration", "seq"),
         Index("ix_trajectory_run_id_scenario_id_seq", "run_id", "scenario_id", "seq"),
         Index("ix_trajectory_run_id_split_seq", "run_id", "split", "seq"),
+        Index(
+            "uq_trajectory_evaluation_id_slot",
+            "evaluation_id",
+            "slot",
+            unique=True,
+            postgresql_where=text("evaluation_id IS NOT NULL"),
+        ),
     )
 
     id: Mapped[str] = mapped_column(Text, primary_key=True)
@@ -209,7 +218,10 @@ class Trajectory(Base):
     """The order in which they were saved; lists go by it."""
     run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
     project: Mapped[str | None]
-    """Of a question to a model by name; a run's trajectories belong to the run's project."""
+    """Of a question to a model by name, and of an evaluation; a run's trajectories belong to the run's project."""
+    evaluation_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("evaluation_job.id", ondelete="CASCADE"))
+    slot: Mapped[str | None]
+    """In an evaluation: numbers of model, scenario and sample, such as `0/12/1`."""
     kind: Mapped[str]
     """train, evaluation, showcase or ask."""
     iteration: Mapped[int | None]
@@ -250,6 +262,46 @@ class Reflection(Base):
     state: Mapped[dict[str, Json]]
     trajectory_id: Mapped[str]
     """The showcase's trajectory."""
+
+
+class EvaluationJob(Base):
+    """A comparison of models on the same scenarios, asked for by itself. Its rollouts are trajectories."""
+
+    __tablename__ = "evaluation_job"
+    __table_args__ = (
+        CheckConstraint(f"status IN ({_EVALUATION_STATES})", name="status"),
+        Index("ix_evaluation_job_project_id", "project", "id"),
+        Index("ix_evaluation_job_open", "created_at", postgresql_where=text("status IN ('queued', 'running')")),
+    )
+
+    id: Mapped[str] = mapped_column(String(26), primary_key=True)
+    project: Mapped[str]
+    status: Mapped[str] = mapped_column(Text, default=EvaluationStatus.QUEUED)
+    request: Mapped[dict[str, Json]]
+    """The accepted request with all defaults filled in; see app/domain/stored_evaluation.py."""
+    engine: Mapped[str | None]
+    """The engine that has the models; only workers that reach it can drive the evaluation."""
+    owner: Mapped[str | None]
+    """The worker that holds the lease."""
+    epoch: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Raised by each claim; every commit of a worker names the epoch it claimed with."""
+    lease_until: Mapped[datetime | None]
+    claims: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Claims since a rollout was last saved: an evaluation that kills its workers ends."""
+    cancel_requested: Mapped[bool] = mapped_column(default=False, server_default="false")
+    wait_reason: Mapped[str | None]
+    """What a running one waits for."""
+    done: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Rollouts that have been judged."""
+    total: Mapped[int]
+    judge: Mapped[dict[str, Json]] = mapped_column(default=dict, server_default="{}")
+    """What the judge's calls cost so far: requests, tokens, dollars."""
+    report: Mapped[dict[str, Json] | None]
+    """The figures, written when it completes."""
+    error: Mapped[str | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
 
 
 class JudgeCall(Base):

@@ -23,6 +23,7 @@ _TAGS = {
     "documents": "Knowledge graphs and scenarios that are stored once and used by many runs.",
     "results": "What a run produced and used: documents, node scores, judge calls, ledger, verification.",
     "events": "The log of a run, as pages or as a stream.",
+    "evaluations": "Compare models on the same scenarios.",
     "trajectories": "The records of rollouts.",
     "ask": "Give a trained agent a task.",
     "feedback": "What happened to emails, and what people think of them.",

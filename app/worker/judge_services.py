@@ -16,7 +16,7 @@ from app.errors import DATABASE_DOWN
 from app.feedback.evidence import StoredFeedback
 from app.settings import Settings
 from environment.base import Environment
-from judges.base import JudgeModel, JudgeServices, NoRateLimit, RateLimit
+from judges.base import JudgeModel, JudgeServices, NoFeedback, NoRateLimit, RateLimit
 
 log = structlog.get_logger(__name__)
 
@@ -33,14 +33,15 @@ def judge_model(settings: Settings) -> JudgeModel:
 
 
 def judge_services(
-    settings: Settings, sessions: Sessions, home: asyncio.AbstractEventLoop, run: Run, environment: Environment
+    settings: Settings, sessions: Sessions, home: asyncio.AbstractEventLoop, run: Run | None, environment: Environment
 ) -> JudgeServices:
-    """For the judge of one run, which works on a loop of its own; the database is asked at `home`."""
+    """For the judge of one run, which works on a loop of its own; the database is asked at `home`. Without a run there
+    is no feedback."""
     return JudgeServices(
         rubric=environment.rubric,
         model=replace(judge_model(settings), rate=_rate(settings, sessions, home)),
         cache=StoredVerdicts(sessions, home),
-        feedback=StoredFeedback(sessions, home, run),
+        feedback=NoFeedback() if run is None else StoredFeedback(sessions, home, run),
     )
 
 

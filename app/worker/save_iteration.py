@@ -215,13 +215,17 @@ def _trajectory_rows(run: Run, result: IterationResult) -> Iterator[Row]:
 
 def scored_row(scored: ScoredRollout) -> Row:
     """The columns of a rollout and its verdict."""
-    return rollout_row(scored.rollout) | {
+    return rollout_row(scored.rollout) | verdict_row(scored) | {"advantage": scored.advantage}
+
+
+def verdict_row(scored: ScoredRollout) -> Row:
+    """The columns of a verdict alone, but for the advantage, which belongs to training."""
+    return {
         "score": scored.score.value,
         "score_explanation": scored.score.explanation,
         "score_parts": dict(scored.score.parts),
         "reward": scored.reward,
         "reward_parts": dict(scored.reward_parts),
-        "advantage": scored.advantage,
         "success": scored.success,
     }
 

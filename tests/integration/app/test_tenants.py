@@ -14,7 +14,7 @@ from sqlalchemy import insert
 from ulid import ULID
 
 from app.auth.scopes import Scope
-from app.db.tables import Promotion, Trajectory, WebhookDelivery, WebhookEndpoint
+from app.db.tables import EvaluationJob, Promotion, Trajectory, WebhookDelivery, WebhookEndpoint
 from app.main import create_app
 from tests.fakes.sales_agent import GRAPH
 from tests.integration.app.emails import email, make_run, make_trajectory
@@ -56,6 +56,7 @@ async def tenants(data_dir: Path, database_url: str) -> AsyncIterator[Tenants]:
             "/trajectories/{trajectory_id}": await make_trajectory(service.sessions, run_id, email(), shown_after=0),
             "/webhooks/{id}": str(ULID()),
             "/webhooks/deliveries/{id}": str(ULID()),
+            "/evaluations/{evaluation_id}": str(ULID()),
             "/keys/{key_id}": (await service.new("mail")).row.id,
             "/models/{project}/{name}": "mail",
             "/promotions/{project}/{name}": "mail",
@@ -76,6 +77,8 @@ async def tenants(data_dir: Path, database_url: str) -> AsyncIterator[Tenants]:
                 "actor": "a",
             }
             await session.execute(insert(Promotion).values(named))
+            evaluation = {"id": ids["/evaluations/{evaluation_id}"], "project": "mail", "total": 1, "status": "failed"}
+            await session.execute(insert(EvaluationJob).values(evaluation | {"request": {"models": []}}))
             await session.execute(insert(WebhookDelivery).values(delivery | {"id": ids["/webhooks/deliveries/{id}"]}))
         yield Tenants(service, bearer(key.key), await service.headers("sales", Scope), ids)
 

@@ -1,0 +1,146 @@
+"""Evaluations: start, list, inspect, cancel, resume and delete them."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import Depends, Path, Query, Response
+from sqlalchemy.ext.asyncio import AsyncSession
+from ulid import ULID
+
+from app.api.dependencies import CurrentCaller, CurrentService, IdCursor, Limit, NumberCursor
+from app.api.engine import CurrentModels
+from app.api.presentation import page
+from app.api.routers import keyed_router
+from app.db.tables import EvaluationJob
+from app.errors import Conflict
+from app.evaluations import rendering
+from app.evaluations.store import EvaluationStore
+from app.http import idempotency
+from app.operations.start_evaluation import EvaluationStarter
+from app.schemas.base import Page
+from app.schemas.evaluations import EvaluationBrief, EvaluationOut, EvaluationRequest
+from app.schemas.trajectories import TrajectoryBrief
+
+router = keyed_router("evaluations")
+
+EvaluationId = Annotated[str, Path(max_length=64, pattern=r"^[^\x00]+$", description="Id of the evaluation")]
+
+
+async def _store(service: CurrentService) -> EvaluationStore:
+    return EvaluationStore(service.sessions)
+
+
+CurrentStore = Annotated[EvaluationStore, Depends(_store)]
+
+
+@router.post("/evaluations", status_code=202)
+async def post_evaluation(
+    service: CurrentService, models: CurrentModels, caller: CurrentCaller, request: EvaluationRequest
+) -> EvaluationBrief:
+    """Start an evaluation in the background. Poll it until it has ended."""
+    starter = EvaluationStarter(service, service.store, models, service.evaluations.wake)
+
+    async def save(session: AsyncSession, job: EvaluationJob) -> None:
+        await idempotency.complete(session, status=202, reply=_brief(job))
+
+    return _brief(await starter.start(str(ULID()), request, caller, save))
+
+
+@router.get("/evaluations")
+async def list_evaluations(
+    store: CurrentStore, caller: CurrentCaller, cursor: IdCursor = None, limit: Limit = 50
+) -> Page[EvaluationBrief]:
+    """List evaluations, newest first."""
+    found = await store.listed(before=cursor, limit=limit + 1, project=caller.project)
+    return page(found, limit, _brief, lambda row: row.id)
+
+
+@router.get("/evaluations/{evaluation_id}")
+async def get_evaluation(store: CurrentStore, evaluation_id: EvaluationId) -> EvaluationOut:
+    """Get an evaluation. Shows its progress, and its figures once it has completed."""
+    return _whole(await store.get(evaluation_id))
+
+
+@router.get(
+    "/evaluations/{evaluation_id}/report",
+    response_class=Response,
+    responses={200: {"content": {"text/markdown": {}, "image/svg+xml": {}}, "description": "The report."}},
+)
+async def get_report(
+    store: CurrentStore,
+    evaluation_id: EvaluationId,
+    form: Annotated[
+        Literal["markdown", "svg"], Query(description="A text with tables, or a plot of the success of each model")
+    ] = "markdown",
+) -> Response:
+    """Download the report of a completed evaluation, as Markdown or as a plot."""
+    job = await store.get(evaluation_id)
+    if job.report is None:
+        raise Conflict(f"Evaluation {job.id} has no report: it is {job.status}.")
+    render, media_type, ending = {
+        "markdown": (rendering.markdown, "text/markdown", "md"),
+        "svg": (rendering.svg, "image/svg+xml", "svg"),
+    }[form]
+    headers = {
+        # Saved as a file: labels are whatever somebody wrote.
+        "Content-Disposition": f'attachment; filename="{job.id}.{ending}"',
+        "X-Content-Type-Options": "nosniff",
+    }
+    return Response(render(job.id, job.report), media_type=media_type, headers=headers)
+
+
+@router.get("/evaluations/{evaluation_id}/trajectories")
+async def list_evaluation_trajectories(
+    store: CurrentStore, evaluation_id: EvaluationId, cursor: NumberCursor = None, limit: Limit = 50
+) -> Page[TrajectoryBrief]:
+    """List the trajectories of an evaluation, oldest first. Their messages are left out."""
+    await store.get(evaluation_id)
+    found = await store.trajectories(evaluation_id, after=-1 if cursor is None else int(cursor), limit=limit + 1)
+    return page(
+        found, limit, lambda row: TrajectoryBrief.model_validate(row, from_attributes=True), lambda row: row.seq
+    )
+
+
+@router.post("/evaluations/{evaluation_id}/cancel", status_code=202)
+async def cancel_evaluation(
+    service: CurrentService, store: CurrentStore, evaluation_id: EvaluationId
+) -> EvaluationBrief:
+    """Cancel an evaluation. Finished rollouts are kept; resume it to go on."""
+    await store.cancel(evaluation_id)
+    service.evaluations.wake()
+    return _brief(await store.get(evaluation_id))
+
+
+@router.post("/evaluations/{evaluation_id}/resume", status_code=202)
+async def resume_evaluation(
+    service: CurrentService, store: CurrentStore, evaluation_id: EvaluationId
+) -> EvaluationBrief:
+    """Resume an evaluation that failed or was cancelled. No finished rollout is repeated."""
+    await store.resume(evaluation_id)
+    service.evaluations.wake()
+    return _brief(await store.get(evaluation_id))
+
+
+@router.delete("/evaluations/{evaluation_id}")
+async def delete_evaluation(store: CurrentStore, evaluation_id: EvaluationId) -> EvaluationBrief:
+    """Delete an evaluation that has ended, and return what it was. Its trajectories are deleted, too."""
+    return _brief(await store.delete(evaluation_id))
+
+
+def _brief(job: EvaluationJob) -> EvaluationBrief:
+    return EvaluationBrief.model_validate(_figures(job))
+
+
+def _whole(job: EvaluationJob) -> EvaluationOut:
+    more = {"request": job.request, "wait_reason": job.wait_reason, "judge_cost": job.judge, "report": job.report}
+    return EvaluationOut.model_validate(_figures(job) | more)
+
+
+def _figures(job: EvaluationJob) -> dict[str, Any]:
+    return {
+        "evaluation_id": job.id,
+        "models": [each["label"] for each in job.request["models"]],
+        **{
+            name: getattr(job, name)
+            for name in ("status", "done", "total", "error", "created_at", "started_at", "finished_at")
+        },
+    }

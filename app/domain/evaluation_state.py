@@ -1,0 +1,18 @@
+"""The states of an evaluation that was asked for by itself. Pure."""
+
+from enum import StrEnum
+
+
+class EvaluationStatus(StrEnum):
+    """Where an evaluation is in its life."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+TERMINAL = frozenset({EvaluationStatus.COMPLETED, EvaluationStatus.FAILED, EvaluationStatus.CANCELLED})
+RESUMABLE = frozenset({EvaluationStatus.FAILED, EvaluationStatus.CANCELLED})
+"""What was saved is kept, and the rest can still be done."""

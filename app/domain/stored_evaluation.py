@@ -1,0 +1,75 @@
+"""An evaluation's request as it is stored: complete, and with names that mean the same for ever."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict
+
+from app.domain.stored_request import Choice
+from environment.base import Split
+
+Json = Any
+
+
+class Contestant(BaseModel):
+    """One of the models that are compared."""
+
+    model_config = ConfigDict(frozen=True)
+
+    label: str
+    """Its name in the report; no other one of the evaluation has it."""
+    kind: Literal["trained", "prompted"]
+    model: str
+    """`trained`: as its backend knows it; `prompted`: in litellm's form."""
+    step: int | None = None
+    backend: str | None = None
+    spec: Mapping[str, str] | None = None
+    """Project, name and base model of a trained one that is not on the engine."""
+    base_url: str | None = None
+
+
+class StoredEvaluation(BaseModel):
+    """What decides how an evaluation comes out."""
+
+    model_config = ConfigDict(frozen=True)
+
+    models: tuple[Contestant, ...]
+    environment: Choice
+    judge: Choice
+    split: Split
+    scenarios: int
+    samples: int
+    seed: int
+    temperature: float
+    max_turns: int | None
+    max_completion_tokens: int
+    rollout_timeout_s: float
+    concurrency: int
+
+    @classmethod
+    def parse(cls, request: Mapping[str, Json]) -> Self:
+        """From the JSON column."""
+        return cls.model_validate(request)
+
+    @property
+    def slots(self) -> int:
+        """The number of rollouts."""
+        return len(self.models) * self.scenarios * self.samples
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Slot:
+    """The place of a rollout: numbers of its model, scenario and sample, from 0."""
+
+    model: int
+    scenario: int
+    sample: int
+
+    def __str__(self) -> str:
+        return f"{self.model}/{self.scenario}/{self.sample}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The slot that `str` wrote."""
+        return cls(*map(int, text.split("/")))

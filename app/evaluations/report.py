@@ -1,0 +1,119 @@
+"""The figures of an evaluation, from its judged rollouts. Everything is recomputable from the stored trajectories."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from statistics import fmean, median
+from typing import Any
+
+from app.domain.stored_evaluation import Slot, StoredEvaluation
+from app.evaluations.bootstrap import DRAWS, LEVEL, intervals
+
+Json = Any
+_PAIRED = ("success", "reward", "sources", "turns")
+"""What has intervals."""
+
+
+def report_of(request: StoredEvaluation, rows: Sequence[Any], costs: Sequence[float | None]) -> dict[str, Json]:
+    """`rows` are the evaluation's trajectories; `costs` what each model's tokens cost, None where that is unknown.
+
+    A rollout that failed was no success; one that the judge could not score does not count for success and reward. A
+    scenario is compared only if every model has a figure for it.
+    """
+    by_slot = {Slot.parse(row.slot): row for row in rows}
+    compared = {name: _compared(name, request, by_slot) for name in _PAIRED}
+    models = []
+    for number, contestant in enumerate(request.models):
+        mine = [row for slot, row in sorted(by_slot.items()) if slot.model == number]
+        models.append(
+            {
+                "label": contestant.label,
+                "kind": contestant.kind,
+                "model": contestant.model,
+                "step": contestant.step,
+                **{name: found["means"][number] if found else None for name, found in compared.items()},
+                "difference": {
+                    name: found["differences"][number] if found and number else None for name, found in compared.items()
+                },
+                **_figures(mine),
+                "cost_usd": costs[number],
+            }
+        )
+    return {
+        "scenarios": request.scenarios,
+        "samples": request.samples,
+        "compared": {name: found["count"] if found else 0 for name, found in compared.items()},
+        "method": {"name": "paired bootstrap over scenarios, percentile intervals", "draws": DRAWS, "level": LEVEL},
+        "models": models,
+    }
+
+
+def _compared(name: str, request: StoredEvaluation, rows: Mapping[Slot, Any]) -> dict[str, Json] | None:
+    """Means and differences with their intervals, and the number of scenarios behind them; None without any."""
+    table = []
+    for scenario in range(request.scenarios):
+        figures = [
+            _mean(
+                _figure(name, rows[slot])
+                for sample in range(request.samples)
+                if (slot := Slot(model, scenario, sample)) in rows
+            )
+            for model in range(len(request.models))
+        ]
+        if None not in figures:
+            table.append(figures)
+    if not table:
+        return None
+    columns = [[float(value) for value in column if value is not None] for column in zip(*table, strict=True)]
+    means, differences = intervals(columns, request.seed)
+    return {
+        "count": len(table),
+        "means": [asdict(each) for each in means],
+        "differences": [asdict(each) for each in differences],
+    }
+
+
+def _figure(name: str, row: Any) -> float | None:
+    match name:
+        case "success":
+            return float(bool(row.success)) if row.reward is not None or row.error is not None else None
+        case "reward":
+            value: float | None = row.reward
+            return value
+        case "sources":
+            right = row.outcome.get("sources_correct")
+            return None if right is None else float(right)
+        case _:
+            return float(row.turns)
+
+
+def _mean(values: Any) -> float | None:
+    there = [value for value in values if value is not None]
+    return fmean(there) if there else None
+
+
+def _figures(rows: Sequence[Any]) -> dict[str, Json]:
+    seconds = sorted(row.seconds for row in rows)
+    return {
+        "rollouts": len(rows),
+        "unscored": sum(row.reward is None and row.error is None for row in rows),
+        "prompt_tokens": _mean(row.prompt_tokens for row in rows),
+        "completion_tokens": _mean(row.completion_tokens for row in rows),
+        "seconds_p50": median(seconds) if seconds else None,
+        "seconds_p95": seconds[min(len(seconds) - 1, int(0.95 * len(seconds)))] if seconds else None,
+        "errors": dict(sorted(Counter(kind for row in rows if (kind := _kind_of_error(row))).items())),
+    }
+
+
+def _kind_of_error(row: Any) -> str | None:
+    """Why the rollout is no success; None if it is one."""
+    if row.error is not None:
+        return "failed"
+    if row.success:
+        return None
+    if row.reward is None:
+        return "unscored"
+    finish = str(row.outcome.get("finish", "unsuccessful"))
+    if finish != "answered":
+        return finish
+    return "wrong_sources" if (row.score or 0.0) >= 0.5 else "wrong_answer"

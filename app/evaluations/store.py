@@ -1,0 +1,283 @@
+"""Evaluations in the database: made, claimed by workers through leases, moved on and deleted. All times are the
+database's.
+
+As with runs, each claim raises the row's epoch, the fencing token that every commit of a worker carries (`held`): one
+with an older epoch changes nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, and_, delete, func, or_, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db.session import Sessions
+from app.db.tables import EvaluationJob, Trajectory
+from app.domain.evaluation_state import RESUMABLE, TERMINAL, EvaluationStatus
+from app.domain.stored_evaluation import Slot
+from app.errors import NotAllowed, NotFound
+from judges.base import JudgeCall
+
+MAX_CLAIMS = 5
+"""Claims without a single saved rollout, before the evaluation is given up."""
+_LIGHT = [
+    column
+    for column in Trajectory.__table__.columns
+    if column.name not in ("messages", "tools", "score_explanation", "score_parts", "reward_parts")
+]
+_UNOWNED: Mapping[str, Any] = {"owner": None, "lease_until": None, "wait_reason": None, "cancel_requested": False}
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationLease:
+    """The right to drive an evaluation."""
+
+    evaluation_id: str
+    epoch: int
+    worker: str
+
+    def held(self) -> ColumnElement[bool]:
+        """True of the row while we hold the lease."""
+        return and_(
+            EvaluationJob.id == self.evaluation_id,
+            EvaluationJob.epoch == self.epoch,
+            EvaluationJob.status == EvaluationStatus.RUNNING,
+        )
+
+
+class EvaluationLost(Exception):
+    """Another worker has claimed the evaluation, or it has ended."""
+
+
+class EvaluationStore:
+    """Each call is one transaction."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    async def get(self, id: str) -> EvaluationJob:
+        """Raises NotFound."""
+        async with self._sessions() as session:
+            found = await session.get(EvaluationJob, id)
+        if found is None:
+            raise NotFound(f"There is no evaluation {id!r}.")
+        return found
+
+    async def listed(self, *, before: str | None, limit: int, project: str | None) -> Sequence[EvaluationJob]:
+        """The newest first, of one project or of all."""
+        query = select(EvaluationJob).order_by(EvaluationJob.id.desc()).limit(limit)
+        if before is not None:
+            query = query.where(EvaluationJob.id < before)
+        if project is not None:
+            query = query.where(EvaluationJob.project == project)
+        async with self._sessions() as session:
+            return (await session.execute(query)).scalars().all()
+
+    async def trajectories(self, id: str, *, after: int, limit: int) -> Sequence[Row[Any]]:
+        """Light rows in the order of saving, from the one after `after`."""
+        query = select(*_LIGHT).where(Trajectory.evaluation_id == id, Trajectory.seq > after)
+        async with self._sessions() as session:
+            return (await session.execute(query.order_by(Trajectory.seq).limit(limit))).all()
+
+    async def cancel(self, id: str) -> EvaluationStatus:
+        """Cancel it, or ask its worker to. Raises NotFound, NotAllowed."""
+        async with self._sessions.begin() as session:
+            row = await _locked(session, id)
+            if row.status == EvaluationStatus.QUEUED:
+                row.status, row.finished_at = EvaluationStatus.CANCELLED, func.now()
+            elif row.status == EvaluationStatus.RUNNING:
+                row.cancel_requested = True
+            elif row.status != EvaluationStatus.CANCELLED:
+                raise NotAllowed(f"Cannot cancel a {row.status} evaluation", _allowed(row.status))
+            return EvaluationStatus(row.status)
+
+    async def resume(self, id: str) -> EvaluationStatus:
+        """Queue one again that failed or was cancelled; what was saved is kept. Raises NotFound, NotAllowed."""
+        async with self._sessions.begin() as session:
+            row = await _locked(session, id)
+            if row.status not in RESUMABLE:
+                raise NotAllowed(f"Cannot resume a {row.status} evaluation", _allowed(row.status))
+            row.status, row.error, row.finished_at, row.claims = EvaluationStatus.QUEUED, None, None, 0
+            return EvaluationStatus.QUEUED
+
+    async def delete(self, id: str) -> EvaluationJob:
+        """Delete one that has ended, with its trajectories. Raises NotFound, NotAllowed."""
+        async with self._sessions.begin() as session:
+            row = await _locked(session, id)
+            if row.status not in TERMINAL:
+                raise NotAllowed(f"Cannot delete a {row.status} evaluation", _allowed(row.status))
+            await session.execute(delete(EvaluationJob).where(EvaluationJob.id == id))
+            session.expunge(row)
+            return row
+
+    async def claim(self, worker: str, ttl_s: float, engine: str) -> tuple[EvaluationJob, EvaluationLease] | None:
+        """Claim the oldest evaluation that can be driven now by a worker that reaches that engine."""
+        lapsed = and_(
+            EvaluationJob.status == EvaluationStatus.RUNNING,
+            or_(EvaluationJob.lease_until.is_(None), EvaluationJob.lease_until < func.clock_timestamp()),
+        )
+        oldest = (
+            select(EvaluationJob)
+            .where(
+                or_(EvaluationJob.status == EvaluationStatus.QUEUED, lapsed),
+                or_(EvaluationJob.engine.is_(None), EvaluationJob.engine == engine),
+            )
+            .order_by(EvaluationJob.created_at, EvaluationJob.id)
+            .limit(1)
+            .with_for_update(skip_locked=True)
+        )
+        async with self._sessions.begin() as session:
+            while (row := (await session.execute(oldest)).scalar_one_or_none()) is not None:
+                if row.claims < MAX_CLAIMS:
+                    row.status, row.owner, row.epoch, row.claims = (
+                        EvaluationStatus.RUNNING,
+                        worker,
+                        row.epoch + 1,
+                        row.claims + 1,
+                    )
+                    row.lease_until, row.wait_reason = _until(ttl_s), None
+                    row.started_at = func.coalesce(EvaluationJob.started_at, func.now())
+                    await session.flush()
+                    await session.refresh(row)
+                    session.expunge(row)
+                    return row, EvaluationLease(row.id, row.epoch, worker)
+                await _end(
+                    session,
+                    EvaluationJob.id == row.id,
+                    EvaluationStatus.FAILED,
+                    error=f"given up: {MAX_CLAIMS} workers took it, one after another, and each ended before it saved "
+                    "a rollout",
+                )
+                session.expire_all()
+        return None
+
+    async def renew(self, lease: EvaluationLease, ttl_s: float, wait_reason: str | None) -> bool:
+        """Keep the lease for that long from now; whether its owner asked to cancel. Raises EvaluationLost."""
+        renewed = (
+            update(EvaluationJob)
+            .where(lease.held())
+            .values(lease_until=_until(ttl_s), wait_reason=wait_reason)
+            .returning(EvaluationJob.cancel_requested)
+        )
+        async with self._sessions.begin() as session:
+            cancel = (await session.execute(renewed)).scalar_one_or_none()
+        if cancel is None:
+            raise EvaluationLost(lease.evaluation_id)
+        return cancel
+
+    async def release(self, lease: EvaluationLease) -> None:
+        """Let any worker continue immediately. Does nothing if the lease is lost."""
+        values = {**_UNOWNED, "cancel_requested": EvaluationJob.cancel_requested}
+        async with self._sessions.begin() as session:
+            await session.execute(
+                update(EvaluationJob)
+                .where(lease.held())
+                .values(status=EvaluationStatus.QUEUED, claims=func.greatest(EvaluationJob.claims - 1, 0), **values)
+            )
+
+    async def finish(
+        self,
+        lease: EvaluationLease,
+        status: EvaluationStatus,
+        *,
+        error: str | None = None,
+        report: Mapping[str, Any] | None = None,
+    ) -> None:
+        """End it. Does nothing if the lease is lost."""
+        async with self._sessions.begin() as session:
+            await _end(session, lease.held(), status, error=error, report=report)
+
+    async def expire(self, worker: str) -> None:
+        """End the leases of a worker that is known to be dead."""
+        async with self._sessions.begin() as session:
+            await session.execute(
+                update(EvaluationJob)
+                .where(EvaluationJob.status == EvaluationStatus.RUNNING, EvaluationJob.owner == worker)
+                .values(lease_until=None)
+            )
+
+    async def rows(self, id: str) -> Sequence[Row[Any]]:
+        """Light rows of all its rollouts, with the explanation of the score, which every judged one has."""
+        columns: list[ColumnElement[Any]] = [*_LIGHT, Trajectory.__table__.c.score_explanation]
+        query = select(*columns).where(Trajectory.evaluation_id == id)
+        async with self._sessions() as session:
+            return (await session.execute(query.order_by(Trajectory.seq))).all()
+
+    async def messages(self, id: str, slots: Sequence[Slot]) -> dict[str, list[Any]]:
+        """The conversations of those rollouts, by their ids."""
+        query = select(Trajectory.id, Trajectory.messages).where(
+            Trajectory.evaluation_id == id, Trajectory.slot.in_(map(str, slots))
+        )
+        async with self._sessions() as session:
+            return {row.id: row.messages for row in (await session.execute(query)).all()}
+
+    async def keep_rollout(self, lease: EvaluationLease, row: Mapping[str, Any]) -> None:
+        """Save a finished rollout, which is not judged yet. Raises EvaluationLost."""
+        async with self._sessions.begin() as session:
+            await _require(session, lease)
+            await session.execute(insert(Trajectory).values(**row).on_conflict_do_nothing())
+            await session.execute(update(EvaluationJob).where(lease.held()).values(claims=0))
+
+    async def keep_verdicts(
+        self, lease: EvaluationLease, verdicts: Sequence[Mapping[str, Any]], calls: Sequence[JudgeCall]
+    ) -> None:
+        """Save the verdicts on all rollouts of a scenario, by their ids, and what they cost. Raises EvaluationLost."""
+        async with self._sessions.begin() as session:
+            row = await _require(session, lease)
+            for verdict in verdicts:
+                columns = {name: value for name, value in verdict.items() if name != "id"}
+                await session.execute(update(Trajectory).where(Trajectory.id == verdict["id"]).values(**columns))
+            row.done += len(verdicts)
+            row.judge = _with_cost(row.judge, calls)
+
+
+def _allowed(status: str) -> list[str]:
+    of = {"cancel": frozenset(EvaluationStatus) - TERMINAL, "resume": RESUMABLE, "delete": TERMINAL}
+    return [verb for verb, states in of.items() if status in states]
+
+
+def _until(ttl_s: float) -> ColumnElement[Any]:
+    return func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, ttl_s)
+
+
+async def _locked(session: AsyncSession, id: str) -> EvaluationJob:
+    found = (
+        await session.execute(select(EvaluationJob).where(EvaluationJob.id == id).with_for_update())
+    ).scalar_one_or_none()
+    if found is None:
+        raise NotFound(f"There is no evaluation {id!r}.")
+    return found
+
+
+async def _require(session: AsyncSession, lease: EvaluationLease) -> EvaluationJob:
+    """The row, locked: it cannot be claimed before the transaction ends. Raises EvaluationLost."""
+    found = (await session.execute(select(EvaluationJob).where(lease.held()).with_for_update())).scalar_one_or_none()
+    if found is None:
+        raise EvaluationLost(lease.evaluation_id)
+    return found
+
+
+async def _end(
+    session: AsyncSession,
+    which: ColumnElement[bool],
+    status: EvaluationStatus,
+    *,
+    error: str | None = None,
+    report: Mapping[str, Any] | None = None,
+) -> None:
+    ended = {"status": status, "error": error, "report": report, "finished_at": func.now(), **_UNOWNED}
+    await session.execute(
+        update(EvaluationJob).where(which).values(**ended).execution_options(synchronize_session=False)
+    )
+
+
+def _with_cost(before: Mapping[str, Any], calls: Sequence[JudgeCall]) -> dict[str, Any]:
+    """The sums with those calls; an unknown price makes the sum of dollars unknown."""
+    sums: dict[str, Any] = {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0, "usd": 0.0, **before}
+    for call in calls:
+        for name in ("requests", "prompt_tokens", "completion_tokens"):
+            sums[name] += getattr(call, name)
+        sums["usd"] = None if sums["usd"] is None or call.cost_usd is None else sums["usd"] + call.cost_usd
+    return sums

@@ -1,0 +1,236 @@
+"""Starts an evaluation: checks the request as far as possible, resolves names once and for all, and saves it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.auth.caller import Caller
+from app.auth.tenancy import RUN, require
+from app.backends import Connect
+from app.datasets.references import UnknownDataset, pin
+from app.db.tables import EvaluationJob, Run
+from app.domain.evaluation_state import EvaluationStatus
+from app.domain.stored_evaluation import Contestant, StoredEvaluation
+from app.domain.stored_request import Choice
+from app.errors import InvalidRequest, Unavailable
+from app.model_registry.resolver import ModelResolver, ResolvedModel
+from app.processes.engine import EngineUnavailable
+from app.resources import Resources
+from app.runs.configuration import make_environment, make_judge, model_spec
+from app.runs.documents import UnknownDocument, resolve_references
+from app.runs.store import RunStore
+from app.schemas.evaluations import EvaluationRequest, ModelToEvaluate
+from app.schemas.run_request import EnvironmentChoice
+from app.worker.judge_services import judge_model
+from environment.plugins import PluginFault
+from environment.registry import UnknownEnvironment
+from judges.base import JudgeServices
+from judges.registry import UnknownJudge
+from training.backends import embedded
+from training.backends.base import BackendUnavailable
+from training.model_name import ModelName
+from training.types import RunConfig
+
+SaveReply = Callable[[AsyncSession, EvaluationJob], Awaitable[None]]
+"""Saves the reply to the request, in the transaction that creates the evaluation."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationStarter:
+    """What it takes to start an evaluation."""
+
+    resources: Resources
+    runs: RunStore
+    models: ModelResolver
+    wake_worker: Callable[[], None]
+
+    async def start(self, id: str, request: EvaluationRequest, caller: Caller, save_reply: SaveReply) -> EvaluationJob:
+        """Queue the evaluation. Raises InvalidRequest, NotFound, Conflict or Unavailable."""
+        run = await self._run(request, caller)
+        project = caller.project or (run.model_project if run else self.resources.settings.art_project)
+        asked = request.models or _models_of(run)
+        found = [await self._contestant(place, each, caller) for place, each in enumerate(asked)]
+        stored = await self._stored(request, run, project, _labelled([contestant for contestant, _ in found]))
+        job = EvaluationJob(
+            id=id,
+            project=project,
+            status=EvaluationStatus.QUEUED,
+            request=stored.model_dump(mode="json"),
+            engine=_one_engine([engine for _, engine in found]),
+            total=stored.slots,
+            done=0,
+            judge={},
+        )
+        async with self.resources.sessions.begin() as session:
+            session.add(job)
+            await session.flush()
+            await session.refresh(job)
+            await save_reply(session, job)
+        self.wake_worker()
+        return job
+
+    async def _run(self, request: EvaluationRequest, caller: Caller) -> Run | None:
+        if request.run_id is None:
+            return None
+        await require(self.resources.sessions, caller, RUN, request.run_id)
+        return await self.runs.get(request.run_id)
+
+    async def _contestant(self, place: int, asked: ModelToEvaluate, caller: Caller) -> tuple[Contestant, str | None]:
+        """The model by a name that keeps its meaning, and the engine that has it; None: any, or no engine."""
+        if asked.prompted is not None:
+            self._check_server(place, asked.base_url)
+            label = asked.label or asked.prompted
+            return Contestant(label=label, kind="prompted", model=asked.prompted, base_url=asked.base_url), None
+        resolved = await self._newest(await self.models.resolve(caller, str(asked.model)))
+        label, run = asked.label or resolved.name, resolved.run
+        if resolved.backend == embedded.NAME or run is None:
+            engine = run.engine if run else None
+            named = Contestant(
+                label=label, kind="trained", model=resolved.name, step=resolved.step, backend=embedded.NAME
+            )
+            return named, engine
+        spec = model_spec(run)
+        given = {"project": spec.project, "name": spec.name, "base_model": spec.base_model}
+        return (
+            Contestant(
+                label=label,
+                kind="trained",
+                model=resolved.name,
+                step=resolved.step,
+                backend=resolved.backend,
+                spec=given,
+            ),
+            None,
+        )
+
+    async def _newest(self, model: ResolvedModel) -> ResolvedModel:
+        """The model with its step, where the name meant the newest checkpoint: a later one is another model. Raises
+        Unavailable."""
+        if model.step is not None or model.name in self.models.base_models or model.run is None:
+            return model
+        steps = await _steps(self.resources.connect, model)
+        if not steps:
+            return model
+        name = ModelName(model.run.model_project, model.run.model_name, max(steps))
+        return ResolvedModel(str(name), name.step, model.run)
+
+    def _check_server(self, place: int, base_url: str | None) -> None:
+        if base_url is None or urlsplit(base_url).netloc.lower() in self.resources.settings.prompted_servers:
+            return
+        raise InvalidRequest(
+            ("body", "models", place, "base_url"),
+            f"Evaluations may not ask {urlsplit(base_url).netloc}: the operator adds it to LEARNLOOP_PROMPTED_SERVERS.",
+        )
+
+    async def _stored(
+        self, request: EvaluationRequest, run: Run | None, project: str, models: tuple[Contestant, ...]
+    ) -> StoredEvaluation:
+        own = run.stored_request if run else None
+        config = own.config if own else RunConfig()
+        environment = own.environment if own and request.environment is None else _choice(request.environment)
+        environment = await self._pinned(environment, project)
+        default_judge = await self._checked(environment, request, project)
+        if request.judge is not None:
+            judge = Choice(name=request.judge.name or default_judge, config=request.judge.config)
+        else:
+            judge = own.judge if own else Choice(name=default_judge)
+        self._check_judge(judge)
+        return StoredEvaluation(
+            models=models,
+            environment=environment,
+            judge=judge,
+            split=request.split,
+            scenarios=request.scenarios,
+            samples=request.samples,
+            seed=config.seed if request.seed is None else request.seed,
+            temperature=request.temperature,
+            max_turns=request.max_turns or config.max_turns,
+            max_completion_tokens=request.max_completion_tokens or config.max_completion_tokens,
+            rollout_timeout_s=request.rollout_timeout_s,
+            concurrency=request.concurrency,
+        )
+
+    async def _pinned(self, choice: Choice, project: str) -> Choice:
+        """With the versions of the inbox and the scenarios that it names."""
+        try:
+            return await pin(self.resources.sessions, self.resources.settings.data_dir, choice, project)
+        except UnknownDataset as error:
+            raise InvalidRequest(("body", "environment", "config", error.kind), str(error)) from error
+
+    async def _checked(self, choice: Choice, request: EvaluationRequest, project: str) -> str:
+        """The environment's own judge, once it has been built and has given a scenario. Raises InvalidRequest."""
+        where = ("body", "environment")
+        try:
+            data_dir = self.resources.settings.data_dir
+            whole = await resolve_references(self.resources.sessions, data_dir, choice, project)
+            made = await asyncio.to_thread(make_environment, whole, data_dir)
+        except UnknownDocument as error:
+            raise InvalidRequest((*where, "config", error.kind), str(error)) from error
+        except (UnknownEnvironment, PluginFault) as error:
+            raise InvalidRequest((*where, "name"), str(error)) from error
+        except ValueError as error:
+            raise InvalidRequest((*where, "config"), str(error)) from error
+        try:
+            await asyncio.to_thread(made.scenarios, request.split, 1, request.seed or 0)
+        except ValueError as error:
+            raise InvalidRequest((*where, "config"), str(error)) from error
+        finally:
+            made.close()
+        return made.default_judge
+
+    def _check_judge(self, judge: Choice) -> None:
+        services = JudgeServices(model=judge_model(self.resources.settings))
+        try:
+            make_judge(judge, services)
+        except (UnknownJudge, PluginFault) as error:
+            raise InvalidRequest(("body", "judge", "name"), str(error)) from error
+        except ValueError as error:
+            raise InvalidRequest(("body", "judge", "config"), str(error)) from error
+
+
+async def _steps(connect: Connect, model: ResolvedModel) -> frozenset[int]:
+    assert model.run is not None
+    try:
+        backend = await connect(model.backend)
+        try:
+            return await backend.checkpoints(model.run.model_project, model.run.model_name)
+        finally:
+            await backend.close()
+    except (EngineUnavailable, BackendUnavailable) as error:
+        raise Unavailable(f"The newest checkpoint cannot be looked up now: {error}") from error
+
+
+def _models_of(run: Run | None) -> list[ModelToEvaluate]:
+    assert run is not None
+    return [
+        ModelToEvaluate(model=run.base_model, label="base"),
+        ModelToEvaluate(model=run.id, label="trained"),
+    ]
+
+
+def _labelled(models: list[Contestant]) -> tuple[Contestant, ...]:
+    """With labels of their own. Raises InvalidRequest."""
+    labels = [each.label for each in models]
+    for place, label in enumerate(labels):
+        if label in labels[:place]:
+            raise InvalidRequest(
+                ("body", "models", place, "label"),
+                f"Another model has the label {label!r}; give it a label of its own.",
+            )
+    return tuple(models)
+
+
+def _one_engine(engines: list[str | None]) -> str | None:
+    """The engine that has the models. Raises InvalidRequest if there are several."""
+    found = {engine for engine in engines if engine is not None}
+    if len(found) > 1:
+        raise InvalidRequest(("body", "models"), "The models are on different engines; no worker reaches all of them.")
+    return next(iter(found), None)
+
+
+def _choice(given: EnvironmentChoice | None) -> Choice:
+    chosen = given or EnvironmentChoice()
+    return Choice(name=chosen.name, config=chosen.config)

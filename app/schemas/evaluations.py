@@ -1,0 +1,217 @@
+"""Bodies of the requests and responses about evaluations."""
+
+from datetime import datetime
+from typing import Annotated, Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from app.domain.evaluation_state import EvaluationStatus
+from app.domain.names import MODEL_PATTERN
+from app.schemas.base import Json, RequestBody, RequestPart, ResponseModel
+from app.schemas.run_request import EnvironmentChoice, JudgeChoice
+from training.types import RunConfig
+
+_DEFAULTS = RunConfig()
+MAX_ROLLOUTS = 20_000
+
+
+class ModelToEvaluate(RequestPart):
+    """A model: one of this service by `model`, or any other by `prompted`."""
+
+    model: str | None = Field(default=None, min_length=1, max_length=300)
+    """A model of this service: a base model, `PROJECT/NAME@STEP`, `PROJECT/NAME` (what is now its newest checkpoint), a
+    promoted name, or a run's id (its best checkpoint)."""
+    prompted: Annotated[str, Field(pattern=MODEL_PATTERN, max_length=256)] | None = None
+    """A model that is only prompted, in litellm's form, such as `openai/gpt-4.1-mini`. Its key is the operator's."""
+    base_url: str | None = Field(default=None, pattern=r"^https?://[^\s/@]+(/\S*)?$", max_length=1_000)
+    """With `prompted` as `openai/NAME`: an OpenAI-compatible server. The operator names those that may be asked
+    (LEARNLOOP_PROMPTED_SERVERS)."""
+    label: str | None = Field(default=None, min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]+$")
+    """Its name in the report. Default: the name of the model."""
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.model is None) == (self.prompted is None):
+            raise ValueError("give either model or prompted")
+        if self.base_url is not None and not (self.prompted or "").startswith("openai/"):
+            raise ValueError("base_url needs prompted as openai/NAME")
+        return self
+
+
+class EvaluationRequest(RequestBody):
+    """Which models to compare, on which scenarios. The first model is the one that differences are from."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "models": [{"model": "learnloop/tiny", "label": "base"}, {"prompted": "openai/gpt-4.1-mini"}],
+                    "scenarios": 64,
+                }
+            ]
+        }
+    )
+
+    run_id: str | None = Field(default=None, min_length=1, max_length=64, pattern=r"^[^\x00]+$")
+    """A run whose environment, judge, seed and limits of rollouts are the defaults here. Default: none."""
+    models: list[ModelToEvaluate] = Field(default_factory=list, max_length=8)
+    """The models. Default, with `run_id`: the base model of the run, and its best checkpoint."""
+    environment: EnvironmentChoice | None = None
+    """What the models act in. Default: that of the run, else `email_search` with synthetic inboxes."""
+    judge: JudgeChoice | None = None
+    """The judge. Default: that of the run, else the environment's own."""
+    split: Literal["validation", "test"] = "test"
+    """Which held-out scenarios."""
+    scenarios: int = Field(default=_DEFAULTS.evaluation.test_scenarios, ge=1, le=1_000)
+    """Number of scenarios."""
+    samples: int = Field(default=1, ge=1, le=32)
+    """Number of rollouts of each scenario per model."""
+    temperature: float = Field(default=0.0, ge=0, le=2)
+    """Sampling temperature; 0 is greedy."""
+    seed: int | None = Field(default=None, ge=0, lt=2**31)
+    """Seed of the scenarios, of sampling and of the intervals. Default: that of the run, else 0."""
+    max_turns: int | None = Field(default=None, ge=1, le=100)
+    """Maximum number of turns per rollout. Default: that of the run, else the environment's."""
+    max_completion_tokens: int | None = Field(default=None, ge=1, le=32_768)
+    """Maximum number of tokens per turn. Default: that of the run, else 256."""
+    rollout_timeout_s: float = Field(default=_DEFAULTS.rollout_timeout_s, ge=1, le=86_400)
+    """Seconds after which a rollout counts as failed."""
+    concurrency: int = Field(default=16, ge=1, le=256)
+    """Maximum number of simultaneous rollouts."""
+
+    @model_validator(mode="after")
+    def _has_models(self) -> Self:
+        if not self.models and self.run_id is None:
+            raise ValueError("give models, or run_id")
+        if (count := max(2, len(self.models)) * self.scenarios * self.samples) > MAX_ROLLOUTS:
+            raise ValueError(f"{count} rollouts are more than {MAX_ROLLOUTS}: models x scenarios x samples")
+        return self
+
+
+class IntervalOut(ResponseModel):
+    """A mean and its 95% interval."""
+
+    mean: float
+    """The mean over the scenarios."""
+    low: float
+    """Lower end of the interval."""
+    high: float
+    """Upper end of the interval."""
+
+
+class Differences(ResponseModel):
+    """How far a model is from the first one on the same scenarios; null for the first one, and where there is no
+    figure."""
+
+    success: IntervalOut | None
+    """Of the success."""
+    reward: IntervalOut | None
+    """Of the reward."""
+    sources: IntervalOut | None
+    """Of the share of right sources."""
+    turns: IntervalOut | None
+    """Of the turns per rollout."""
+
+
+class EvaluatedModel(ResponseModel):
+    """The figures of one model."""
+
+    label: str
+    """Its name in this report."""
+    kind: Literal["trained", "prompted"]
+    """`trained`: a model of this service, also a base model; `prompted`: any other."""
+    model: str
+    """Name of the model."""
+    step: int | None
+    """Step of its checkpoint; null for a base model and for a prompted one."""
+    success: IntervalOut | None
+    """Success; null if no scenario could be compared."""
+    reward: IntervalOut | None
+    """Mean reward."""
+    sources: IntervalOut | None
+    """Share of rollouts with exactly the right sources; null in environments without sources."""
+    turns: IntervalOut | None
+    """Turns per rollout."""
+    difference: Differences
+    """From the first model."""
+    rollouts: int
+    """Number of rollouts."""
+    unscored: int
+    """Rollouts that the judge could not score; they count for neither success nor reward."""
+    prompt_tokens: float | None
+    """Mean number of prompt tokens per rollout."""
+    completion_tokens: float | None
+    """Mean number of completion tokens per rollout."""
+    seconds_p50: float | None
+    """Median duration of a rollout in seconds."""
+    seconds_p95: float | None
+    """Duration in seconds that 95% of the rollouts stay below."""
+    errors: dict[str, int]
+    """Why rollouts were no success, by kind: `wrong_answer`, `wrong_sources`, `gave_up`, `out_of_turns`, `malformed`,
+    `failed`, `unscored`."""
+    cost_usd: float | None
+    """What a prompted model's tokens cost in US dollars; null if the price is unknown, and for models of this
+    service."""
+
+
+class MethodOut(ResponseModel):
+    """How the intervals were made."""
+
+    name: str
+    """Its name."""
+    draws: int
+    """Number of draws."""
+    level: float
+    """Level of the intervals."""
+
+
+class ReportOut(ResponseModel):
+    """The figures of an evaluation. They are recomputable from its trajectories."""
+
+    scenarios: int
+    """Number of scenarios."""
+    samples: int
+    """Rollouts of each scenario per model."""
+    compared: dict[str, int]
+    """Number of scenarios for which every model has the figure, by figure."""
+    method: MethodOut
+    """How the intervals were made: name, number of draws and level."""
+    models: list[EvaluatedModel]
+    """The models, in the order of the request."""
+
+
+class EvaluationBrief(ResponseModel):
+    """An evaluation, as listed."""
+
+    evaluation_id: str
+    """Id of the evaluation."""
+    status: EvaluationStatus
+    """Its status."""
+    done: int
+    """Number of rollouts that were judged."""
+    total: int
+    """Number of rollouts in all."""
+    models: list[str]
+    """Labels of the models."""
+    error: str | None
+    """Why it failed; null if it did not."""
+    created_at: datetime
+    """When it was accepted."""
+    started_at: datetime | None
+    """When a worker first took it; null if none has."""
+    finished_at: datetime | None
+    """When it ended; null if it has not."""
+
+
+class EvaluationOut(EvaluationBrief):
+    """An evaluation with all details."""
+
+    request: dict[str, Json]
+    """The request with all defaults filled in."""
+    wait_reason: str | None
+    """What it waits for; null if it does not."""
+    judge_cost: dict[str, float | None]
+    """What the judge's calls took: `requests`, `prompt_tokens`, `completion_tokens`, `usd` (null if a price is
+    unknown). Empty for a judge without a model."""
+    report: ReportOut | None
+    """The figures; null until it has completed."""

@@ -1,0 +1,284 @@
+"""Drives one evaluation under a lease: makes the rollouts that are missing, has them judged, saves each at once.
+
+A finished rollout is a row as soon as it ends, and the verdicts on a scenario's rollouts are one transaction: another
+worker goes on from there. All models attempt a scenario at about the same time, and its rollouts are judged together,
+so that a judge that compares can.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import structlog
+from ulid import ULID
+
+from app.aio.event_loops import run_in_thread, run_on_loop, shielded
+from app.aio.retry import retry_while_database_is_down
+from app.backends import Connect
+from app.db.clock import database_time
+from app.db.session import Sessions
+from app.db.tables import EvaluationJob
+from app.domain.stored_evaluation import Contestant, Slot, StoredEvaluation
+from app.evaluations.report import report_of
+from app.evaluations.store import EvaluationLease, EvaluationStore
+from app.processes.engine import Engine, EngineUnavailable
+from app.runs.configuration import make_environment, make_judge
+from app.runs.documents import resolve_references
+from app.settings import Settings
+from app.worker.judge_services import judge_services
+from app.worker.save_iteration import rollout_row, verdict_row
+from environment.base import Environment, Json, Scenario
+from judges.base import Judge, Judgement
+from training.backends import embedded
+from training.backends.art_import import import_art
+from training.backends.base import BackendUnavailable, Endpoint, ModelSpec
+from training.collector import seed_of
+from training.prompted import PromptedChat, cost_usd
+from training.rollouts import Chat, open_chat, rollout
+from training.scoring import assign_rewards, judge_group
+from training.types import Failure, FailureKind, Rollout
+
+_PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 60.0, 60.0, 60.0)
+"""Before a backend that is away is tried again; when they are used up without progress the evaluation fails."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass
+class Waiting:
+    """What an evaluation waits for; None while it works. Written on its thread, read on the service's."""
+
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class EvaluationDriver:
+    """Drives evaluations for a worker."""
+
+    sessions: Sessions
+    settings: Settings
+    connect: Connect
+    engine: Engine
+
+    async def drive(self, job: EvaluationJob, lease: EvaluationLease, waiting: Waiting) -> dict[str, Json]:
+        """Drive it to its end on a thread of its own; returns the report. Raises EvaluationLost, and what ends it."""
+        home = asyncio.get_running_loop()
+        return await run_in_thread(lambda: self._patiently(job, lease, waiting, home), name=f"evaluation-{job.id}")
+
+    async def _patiently(
+        self, job: EvaluationJob, lease: EvaluationLease, waiting: Waiting, home: asyncio.AbstractEventLoop
+    ) -> dict[str, Json]:
+        await asyncio.to_thread(import_art)
+        progress = _Progress(waiting)
+        while True:
+            try:
+                return await self._evaluate(job, lease, home, progress)
+            except (EngineUnavailable, BackendUnavailable) as error:
+                if (pause_s := progress.next_pause_s()) is None:
+                    raise
+                log.warning("backend away, waiting", evaluation_id=job.id, error=str(error), pause_s=pause_s)
+                waiting.reason = str(error)
+                await asyncio.sleep(pause_s)
+
+    async def _evaluate(
+        self, job: EvaluationJob, lease: EvaluationLease, home: asyncio.AbstractEventLoop, progress: "_Progress"
+    ) -> dict[str, Json]:
+        request = StoredEvaluation.parse(job.request)
+        resolving = resolve_references(self.sessions, self.settings.data_dir, request.environment, job.project)
+        whole = await run_on_loop(home, resolving)
+        clock = await run_on_loop(home, database_time(self.sessions))
+        async with AsyncExitStack() as stack:
+            environment = stack.enter_context(closing(make_environment(whole, self.settings.data_dir)))
+            services = judge_services(self.settings, self.sessions, home, None, environment)
+            work = _Work(
+                job,
+                request,
+                environment,
+                make_judge(request.judge, services),
+                [await stack.enter_async_context(self._chat(each, request, home)) for each in request.models],
+                _Saved(EvaluationStore(self.sessions), lease, home),
+                asyncio.Semaphore(request.concurrency),
+                lambda: clock.now().timestamp(),
+                progress,
+            )
+            await work.all_scenarios()
+            return await _report(work)
+
+    @asynccontextmanager
+    async def _chat(
+        self, contestant: Contestant, request: StoredEvaluation, home: asyncio.AbstractEventLoop
+    ) -> AsyncIterator[Chat]:
+        if contestant.kind == "prompted":
+            key = self.settings.prompted_key(contestant.model, contestant.base_url)
+            yield PromptedChat(contestant.model, contestant.base_url, key, concurrency=request.concurrency)
+            return
+        endpoint = await self._endpoint(contestant, home)
+        async with open_chat(endpoint, request.concurrency) as chat:
+            yield chat
+
+    async def _endpoint(self, contestant: Contestant, home: asyncio.AbstractEventLoop) -> Endpoint:
+        if contestant.spec is None:
+            address = await run_on_loop(home, self.engine.address())
+            return Endpoint(f"{address.url}/v1", address.key, contestant.model, remembers=True)
+        backend = await self.connect(contestant.backend or embedded.NAME)
+        try:
+            policy = await backend.register(ModelSpec(**contestant.spec))
+            return policy.endpoint(contestant.step)
+        finally:
+            await backend.close()
+
+
+@dataclass
+class _Progress:
+    """Any saved rollout makes us patient again with a backend that is away."""
+
+    waiting: Waiting
+    pauses: Any = field(default_factory=lambda: iter(_PAUSES_S))
+
+    def made(self) -> None:
+        self.waiting.reason, self.pauses = None, iter(_PAUSES_S)
+
+    def next_pause_s(self) -> float | None:
+        pause_s: float | None = next(self.pauses, None)
+        return pause_s
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """The rows of the evaluation, used on its own event loop and written on the service's."""
+
+    store: EvaluationStore
+    lease: EvaluationLease
+    home: asyncio.AbstractEventLoop
+
+    async def rows(self) -> dict[Slot, Any]:
+        found = await self._at_home(lambda: self.store.rows(self.lease.evaluation_id))
+        return {Slot.parse(row.slot): row for row in found}
+
+    async def messages(self, slots: Sequence[Slot]) -> dict[str, list[Json]]:
+        found: dict[str, list[Json]] = await self._at_home(lambda: self.store.messages(self.lease.evaluation_id, slots))
+        return found
+
+    async def keep_rollout(self, row: Mapping[str, Json]) -> None:
+        await shielded(self._at_home(lambda: self.store.keep_rollout(self.lease, row)))
+
+    async def keep_verdicts(self, verdicts: Sequence[Mapping[str, Json]], judgement: Judgement) -> None:
+        await shielded(self._at_home(lambda: self.store.keep_verdicts(self.lease, verdicts, judgement.calls)))
+
+    async def _at_home(self, act: Callable[[], Any]) -> Any:
+        return await run_on_loop(self.home, retry_while_database_is_down(act))
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One evaluation under way."""
+
+    job: EvaluationJob
+    request: StoredEvaluation
+    environment: Environment
+    judge: Judge
+    chats: Sequence[Chat]
+    saved: _Saved
+    gate: asyncio.Semaphore
+    now: Callable[[], float]
+    progress: _Progress
+
+    async def all_scenarios(self) -> None:
+        """Make and judge whatever is not saved yet. None is left running at the end."""
+        request = self.request
+        scenarios = self.environment.scenarios(request.split, request.scenarios, request.seed)
+        saved = await self.saved.rows()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number, scenario in enumerate(scenarios):
+                    group.create_task(self._scenario(number, scenario, saved))
+                    await asyncio.sleep(0)  # the first rollouts begin while the others are still being made
+        except ExceptionGroup as several:
+            raise several.exceptions[0] from several
+
+    async def _scenario(self, number: int, scenario: Scenario, saved: Mapping[Slot, Any]) -> None:
+        slots = [
+            Slot(model, number, sample)
+            for model in range(len(self.request.models))
+            for sample in range(self.request.samples)
+        ]
+        kept = {slot: saved[slot] for slot in slots if slot in saved}
+        if len(kept) == len(slots) and all(row.score_explanation is not None for row in kept.values()):
+            return
+        async with asyncio.TaskGroup() as group:
+            making = {slot: group.create_task(self._rollout(slot, scenario)) for slot in slots if slot not in kept}
+        again = await self.saved.messages(list(kept)) if kept else {}
+        rollouts = [
+            _again(scenario, kept[slot], again[kept[slot].id]) if slot in kept else making[slot].result()
+            for slot in slots
+        ]
+        judgement = await judge_group(self.judge, scenario, rollouts)
+        scored = assign_rewards(self.environment, scenario, rollouts, judgement).rollouts
+        await self.saved.keep_verdicts([{"id": each.rollout.id} | verdict_row(each) for each in scored], judgement)
+
+    async def _rollout(self, slot: Slot, scenario: Scenario) -> Rollout:
+        """A new rollout, saved. Raises BackendUnavailable where the endpoint was away so long that the rollout gave up:
+        that says nothing about the model."""
+        request, chat = self.request, self.chats[slot.model]
+        async with self.gate:
+            made = await rollout(
+                self.environment,
+                scenario,
+                chat,
+                id=str(ULID()),
+                # The same for all models: what they are asked differs in nothing but the model.
+                seed=seed_of(request.seed, "evaluation", request.split, slot.scenario, slot.sample),
+                max_turns=request.max_turns,
+                temperature=request.temperature,
+                max_completion_tokens=request.max_completion_tokens,
+                timeout_s=request.rollout_timeout_s,
+                now=self.now,
+            )
+        if chat.remembers and made.failure is not None and made.failure.kind is FailureKind.BACKEND_AWAY:
+            raise BackendUnavailable(made.error)
+        contestant = request.models[slot.model]
+        row = rollout_row(made) | {
+            "evaluation_id": self.job.id,
+            "slot": str(slot),
+            "project": self.job.project,
+            "kind": "evaluation",
+            "mode": "sampled" if request.temperature else "greedy",
+            "model": contestant.model,
+            "step": contestant.step,
+            "score_parts": {},
+            "reward_parts": {},
+        }
+        await self.saved.keep_rollout(row)
+        self.progress.made()
+        return made
+
+
+@dataclass
+class _StoredTrajectory:
+    """The part of `art.Trajectory` that judging reads and scoring writes."""
+
+    messages_and_choices: list[Json]
+    reward: float = 0.0
+
+
+def _again(scenario: Scenario, row: Any, messages: list[Json]) -> Rollout:
+    """A rollout that an earlier worker saved."""
+    failure = None if row.error is None else Failure(FailureKind.OTHER, row.error)
+    return Rollout(row.id, scenario, cast(Any, _StoredTrajectory(messages)), row.outcome, failure)
+
+
+async def _report(work: _Work) -> dict[str, Json]:
+    rows = await work.saved.rows()
+    costs = [
+        await cost_usd(
+            contestant.model,
+            sum(row.prompt_tokens for slot, row in rows.items() if slot.model == number),
+            sum(row.completion_tokens for slot, row in rows.items() if slot.model == number),
+        )
+        if contestant.kind == "prompted"
+        else None
+        for number, contestant in enumerate(work.request.models)
+    ]
+    return await asyncio.to_thread(report_of, work.request, list(rows.values()), costs)

@@ -1,0 +1,294 @@
+"""Evaluations over HTTP: models of the service and prompted ones on the same scenarios."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import text
+from typer.testing import CliRunner
+
+from app.cli.main import app
+from app.db.session import make_engine, parse_url
+from environment.email_search import synthetic
+from tests.conditions import answered, until
+from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
+from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
+from tests.integration.app.keyed import keyed
+from tests.integration.app.served import run_with, served, settings_for
+
+Json = Any
+TINY = "learnloop/tiny"
+SMALL = {"scenarios": 4, "samples": 2}
+
+
+def _reference(request: Json) -> Json:
+    """The answer and sources of the question that the model is asked."""
+    system = request["messages"][0]["content"]
+    address = next(word.strip(".,") for word in system.split() if "@inbox.example" in word)
+    place = synthetic.parse_address(address)
+    assert place is not None
+    return synthetic.make_world(*place).scenario("test").reference
+
+
+async def _clever(request: Json) -> Reply:
+    """Right if it is the model `clever`; any other gives up."""
+    if "clever" not in request["model"]:
+        return call("return_final_answer", answer="I don't know", sources=[])
+    reference = _reference(request)
+    return call("return_final_answer", answer=reference["answer"], sources=reference["source_ids"])
+
+
+@asynccontextmanager
+async def _service(
+    data_dir: Path, database_url: str, chat: ScriptedChat, **more: Any
+) -> AsyncIterator[httpx.AsyncClient]:
+    server = chat.url.removeprefix("http://").partition("/")[0]
+    settings = settings_for(data_dir, database_url, prompted_servers=f"{server}=sk-prompted", **more)
+    async with served(settings, ScriptedLoop(), ScriptedBackend(chat.url)) as client:
+        yield client
+
+
+async def _start(client: httpx.AsyncClient, **request: Any) -> str:
+    posted = await client.post("/evaluations", json=request)
+    assert posted.status_code == 202, posted.text
+    id: str = posted.json()["evaluation_id"]
+    return id
+
+
+async def _ended(client: httpx.AsyncClient, id: str) -> Json:
+    async def ask() -> Json:
+        return (await client.get(f"/evaluations/{id}")).raise_for_status().json()
+
+    return await answered(ask, lambda found: found["status"] in ("completed", "failed", "cancelled"))
+
+
+def _prompted(chat: ScriptedChat, name: str) -> Json:
+    return {"prompted": f"openai/{name}", "base_url": chat.url}
+
+
+async def test_models_are_compared_on_the_same_scenarios_and_figures_can_be_traced(
+    data_dir: Path, database_url: str
+) -> None:
+    async with scripted_chat(_clever) as chat, _service(data_dir, database_url, chat) as client:
+        id = await _start(client, models=[{"model": TINY, "label": "base"}, _prompted(chat, "clever")], **SMALL)
+        found = await _ended(client, id)
+        assert (found["status"], found["error"], found["done"], found["total"]) == ("completed", None, 16, 16)
+        base, clever = found["report"]["models"]
+        assert (base["label"], base["kind"], clever["label"]) == ("base", "trained", "openai/clever")
+        assert clever["success"] == {"mean": 1.0, "low": 1.0, "high": 1.0}
+        assert (base["success"]["mean"], base["errors"]) == (0.0, {"gave_up": 8})
+        assert (clever["difference"]["success"]["mean"], base["difference"]["success"]) == (1.0, None)
+        assert (clever["sources"]["mean"], clever["turns"]["mean"], clever["rollouts"]) == (1.0, 1.0, 8)
+        assert clever["prompt_tokens"] > 0
+        assert found["report"]["compared"]["success"] == 4
+
+        rows: list[Json] = []
+        cursor = None
+        while True:
+            query = {"limit": 5} | ({"cursor": cursor} if cursor else {})
+            part = (await client.get(f"/evaluations/{id}/trajectories", params=query)).raise_for_status().json()
+            rows += part["items"]
+            if (cursor := part["next_cursor"]) is None:
+                break
+        assert Counter((row["model"], row["success"]) for row in rows) == {(TINY, False): 8, ("openai/clever", True): 8}
+        assert len({row["scenario_id"] for row in rows}) == 4
+        whole = (await client.get(f"/trajectories/{rows[0]['id']}")).raise_for_status().json()
+        assert whole["messages"]
+        assert whole["score_explanation"]
+
+        report = await client.get(f"/evaluations/{id}/report")
+        assert report.headers["content-type"].startswith("text/markdown")
+        assert "| openai/clever | 100.0% [100.0, 100.0] | +100.0% [+100.0, +100.0] |" in report.text
+        plot = await client.get(f"/evaluations/{id}/report", params={"form": "svg"})
+        assert plot.headers["content-disposition"].startswith("attachment")
+        assert plot.text.startswith("<svg ")
+        listed = (await client.get("/evaluations")).json()["items"]
+        assert [(each["evaluation_id"], each["models"]) for each in listed] == [(id, ["base", "openai/clever"])]
+        assert (await client.delete(f"/evaluations/{id}")).status_code == 200
+        assert (await client.get(f"/trajectories/{rows[0]['id']}")).status_code == 404
+    seeds = [(request["model"], request["seed"]) for request in chat.requests]
+    assert {seed for model, seed in seeds if model == TINY} == {seed for model, seed in seeds if model != TINY}
+    assert "sk-prompted" not in json.dumps(found)
+
+
+async def test_a_run_is_compared_with_its_base_in_its_own_environment(data_dir: Path, database_url: str) -> None:
+    async with scripted_chat(_clever) as chat, _service(data_dir, database_url, chat) as client:
+        posted = await client.post(
+            "/learn-loop", json={"iterations": 2, "seed": 7, "max_turns": 3, "model": {"name": "m"}}
+        )
+        run = await run_with(client, posted.json()["run_id"], "completed")
+        found = await _ended(client, await _start(client, run_id=run["run_id"], scenarios=2))
+        assert found["status"] == "completed"
+        request = found["request"]
+        assert (request["seed"], request["max_turns"], request["judge"]["name"]) == (7, 3, "reference")
+        step = run["best_checkpoint"]["step"]
+        assert [(each["label"], each["model"], each["step"]) for each in request["models"]] == [
+            ("base", TINY, None),
+            ("trained", f"learnloop/m@{step}", step),
+        ]
+        newest = await client.post("/evaluations", json={"models": [{"model": "learnloop/m"}], "scenarios": 1})
+        assert newest.json()["models"] == ["learnloop/m@2"]
+
+
+async def test_a_dead_worker_is_followed_by_one_that_repeats_nothing(data_dir: Path, database_url: str) -> None:
+    held = asyncio.Event()
+
+    async def slow(request: Json) -> Reply:
+        if len(chat.requests) > 5:
+            await held.wait()
+        return await _clever(request)
+
+    async with scripted_chat(slow) as chat:
+        models = [{"model": TINY}, _prompted(chat, "clever")]
+        async with _service(data_dir, database_url, chat) as client:
+            id = await _start(client, models=models, concurrency=2, **SMALL)
+            await until(lambda: chat.answering == 2 and len(chat.requests) > 5)
+            await answered(lambda: _rows(database_url, id), lambda rows: len(rows) == 5)
+        # The service has stopped in good order: what was finished is there, the rest is for the next one.
+        assert len(await _rows(database_url, id)) == 5
+        held.set()
+        async with _service(data_dir, database_url, chat) as client:
+            found = await _ended(client, id)
+            assert (found["status"], found["done"], found["report"]["models"][1]["success"]["mean"]) == (
+                "completed",
+                16,
+                1.0,
+            )
+        assert len(await _rows(database_url, id)) == 16
+    assert len(chat.requests) == 16 + 2  # those that were under way were given up
+
+
+async def _rows(database_url: str, id: str) -> list[Any]:
+    engine = make_engine(parse_url(database_url))
+    async with engine.connect() as connection:
+        found = await connection.execute(text("SELECT slot FROM trajectory WHERE evaluation_id = :id"), {"id": id})
+        rows = list(found.all())
+    await engine.dispose()
+    return rows
+
+
+async def test_an_evaluation_is_cancelled_and_resumed(data_dir: Path, database_url: str) -> None:
+    held = asyncio.Event()
+
+    async def slow(request: Json) -> Reply:
+        await held.wait()
+        return await _clever(request)
+
+    async with scripted_chat(slow) as chat, _service(data_dir, database_url, chat) as client:
+        id = await _start(client, models=[{"model": TINY}], scenarios=2)
+        waiting = await _start(client, models=[{"model": TINY}], scenarios=1)
+        await until(lambda: chat.answering == 2)
+        assert (await client.get(f"/evaluations/{id}/report")).status_code == 409
+        refused = await client.delete(f"/evaluations/{id}")
+        assert (refused.status_code, refused.json()["allowed"]) == (409, ["cancel"])
+        assert (await client.post(f"/evaluations/{waiting}/cancel")).json()["status"] == "cancelled"
+        assert (await client.post(f"/evaluations/{id}/cancel")).status_code == 202
+        assert (await _ended(client, id))["status"] == "cancelled"
+        await until(lambda: chat.answering == 0)
+        held.set()
+        assert (await client.post(f"/evaluations/{id}/resume")).json()["status"] in ("queued", "running", "completed")
+        assert (await _ended(client, id))["status"] == "completed"
+        assert (await client.post(f"/evaluations/{id}/resume")).status_code == 409
+        assert (await client.post(f"/evaluations/{id}/cancel")).status_code == 409
+
+
+async def test_a_prompted_model_that_fails_is_a_figure_not_a_failure(data_dir: Path, database_url: str) -> None:
+    async def broken(request: Json) -> Reply:
+        return Reply(status=400) if request["model"] == "broken" else await _clever(request)
+
+    async with scripted_chat(broken) as chat, _service(data_dir, database_url, chat) as client:
+        models = [_prompted(chat, "clever"), _prompted(chat, "broken")]
+        found = await _ended(client, await _start(client, models=models, scenarios=2))
+        assert found["status"] == "completed"
+        assert found["report"]["models"][1]["errors"] == {"failed": 2}
+        assert found["report"]["models"][1]["difference"]["success"]["mean"] == -1.0
+
+
+@pytest.mark.parametrize(
+    ("request_", "field", "said"),
+    [
+        ({}, [], "give models, or run_id"),
+        ({"models": [{}]}, ["models", 0], "give either model or prompted"),
+        ({"models": [{"model": TINY, "prompted": "openai/a"}]}, ["models", 0], "give either model or prompted"),
+        ({"models": [{"prompted": "http://x/y"}]}, ["models", 0, "prompted"], "pattern"),
+        ({"models": [{"prompted": "gemini/a", "base_url": "http://x/v1"}]}, ["models", 0], "base_url needs prompted"),
+        (
+            {"models": [{"prompted": "openai/a", "base_url": "http://169.254.169.254/v1"}]},
+            ["models", 0, "base_url"],
+            "LEARNLOOP_PROMPTED_SERVERS",
+        ),
+        ({"models": [{"model": TINY}, {"model": TINY}]}, ["models", 1, "label"], "give it a label of its own"),
+        ({"models": [{"model": TINY}], "scenarios": 1_000, "samples": 32}, [], "more than 20000"),
+        ({"models": [{"model": TINY}], "environment": {"name": "chess"}}, ["environment", "name"], "chess"),
+        (
+            {"models": [{"model": TINY}], "environment": {"config": {"reward": "x"}}},
+            ["environment", "config"],
+            "reward must be one of",
+        ),
+        ({"models": [{"model": TINY}], "judge": {"name": "nobody"}}, ["judge", "name"], "nobody"),
+        ({"models": [{"model": TINY}], "judge": {"name": "ruler"}}, ["judge", "config"], "needs a judge model"),
+    ],
+)
+async def test_a_bad_request_names_its_field(
+    shared: httpx.AsyncClient, request_: Json, field: list[Any], said: str
+) -> None:
+    refused = await shared.post("/evaluations", json=request_)
+    assert refused.status_code == 422, refused.text
+    [error] = refused.json()["errors"]
+    assert error["loc"] == ["body", *field]
+    assert said in error["msg"]
+    assert (await shared.get("/evaluations")).json()["items"] == []
+
+
+@pytest.fixture
+async def shared(data_dir: Path, database_url: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with served(settings_for(data_dir, database_url, max_concurrent_runs=0), ScriptedLoop()) as client:
+        yield client
+
+
+async def test_evaluations_belong_to_a_project(data_dir: Path, database_url: str) -> None:
+    async with keyed(data_dir, database_url, max_concurrent_runs=0) as service:
+        mine, other = await service.headers("mine"), await service.headers("other")
+        posted = await service.client.post("/evaluations", json={"models": [{"model": TINY}]}, headers=mine)
+        id = posted.raise_for_status().json()["evaluation_id"]
+        for method, path in (
+            ("GET", ""),
+            ("GET", "/report"),
+            ("GET", "/trajectories"),
+            ("POST", "/cancel"),
+            ("POST", "/resume"),
+            ("DELETE", ""),
+        ):
+            found = await service.client.request(method, f"/evaluations/{id}{path}", headers=other)
+            assert found.status_code == 404
+        assert (await service.client.get("/evaluations", headers=other)).json()["items"] == []
+        assert (await service.client.get(f"/evaluations/{id}", headers=mine)).json()["status"] == "queued"
+
+
+async def test_the_command_compares_and_writes_the_report(data_dir: Path, database_url: str) -> None:
+    async with scripted_chat(_clever) as chat, _service(data_dir, database_url, chat) as client:
+
+        async def command(*arguments: str) -> Any:
+            return await asyncio.to_thread(CliRunner().invoke, app, [*arguments, "--url", str(client.base_url)])
+
+        out = data_dir / "report"
+        compared = ("--model", TINY, "--prompted", f"openai/clever@{chat.url}")
+        made = await command("eval", *compared, "--scenarios", "3", "--out", str(out))
+        assert made.exit_code == 0, made.output
+        assert "100% [100, 100]" in made.stdout
+        document = json.loads((out / "report.json").read_text())
+        id = document["evaluation_id"]
+        assert "openai/clever" in (out / "report.md").read_text()
+        assert (out / "report.svg").read_text().startswith("<svg")
+        shown = await command("evaluations", "show", id, "--json")
+        assert json.loads(shown.stdout)["report"] == document["report"]
+        assert id in (await command("evaluations", "list")).stdout
+        assert "is deleted" in (await command("evaluations", "delete", id)).stdout
+        refused = await command("evaluations", "cancel", id)
+        assert (refused.exit_code, "There is no evaluation" in refused.stderr) == (1, True)

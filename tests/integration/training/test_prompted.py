@@ -1,0 +1,53 @@
+"""A prompted model as a rollout asks it, through litellm as it is installed."""
+
+from typing import Any
+
+import pytest
+
+from environment.email_search.environment import SyntheticEmailSearch
+from tests.fakes.scripted_chat import Reply, call, scripted_chat
+from training.prompted import PromptedChat, PromptedModelUnavailable, cost_usd
+from training.rollouts import rollout
+
+pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # litellm's, on its own answers
+KEY = "sk-prompted-0123456789"
+
+
+async def at_once(seconds: float) -> None:
+    """No pause between requests."""
+
+
+async def test_it_plays_an_episode_and_no_log_probabilities_are_asked_for() -> None:
+    replies = iter((Reply(status=503), call("search_inbox", keywords=["launch"]), call("read_email", email_id="x")))
+
+    async def answer(request: Any) -> Reply:
+        return next(replies, call("return_final_answer", answer="14 March", sources=["x"]))
+
+    environment = SyntheticEmailSearch()
+    [scenario] = environment.scenarios("test", 1, 0)
+    async with scripted_chat(answer) as server:
+        chat = PromptedChat("openai/qwen", server.url, KEY, concurrency=2, sleep=at_once)
+        done = await rollout(environment, scenario, chat, id="r", seed=1, temperature=0.0)
+    assert (done.failure, done.outcome["finish"], done.outcome["turns"]) == (None, "answered", 3)
+    assert done.trajectory.metrics["completion_tokens"] > 0
+    first, *_, last = server.requests
+    assert (first["model"], first["temperature"], "logprobs" in first) == ("qwen", 0.0, False)
+    roles = [message["role"] for message in last["messages"]]
+    assert roles == ["system", "user", "assistant", "tool", "assistant", "tool"]
+
+
+async def test_a_refusal_is_told_without_the_key() -> None:
+    async def refuse(request: Any) -> Reply:
+        return Reply(status=401, body={"error": {"message": f"the key {KEY} is wrong"}})
+
+    async with scripted_chat(refuse) as server:
+        chat = PromptedChat("openai/qwen", server.url, KEY, concurrency=2, sleep=at_once)
+        with pytest.raises(PromptedModelUnavailable) as refused:
+            await chat.complete({"model": "openai/qwen", "messages": [{"role": "user", "content": "?"}]})
+    assert len(server.requests) == 1
+    assert KEY not in str(refused.value)
+
+
+async def test_prices_are_litellms() -> None:
+    assert await cost_usd("openai/gpt-4.1-mini", 1_000_000, 1_000_000) == pytest.approx(0.4 + 1.6)
+    assert await cost_usd("openai/of-our-own", 10, 10) is None

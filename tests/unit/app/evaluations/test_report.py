@@ -1,0 +1,114 @@
+"""Figures, intervals, and what is made of them to read."""
+
+import xml.etree.ElementTree as ElementTree
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.domain.stored_evaluation import Contestant, Slot, StoredEvaluation
+from app.domain.stored_request import Choice
+from app.evaluations.bootstrap import intervals
+from app.evaluations.rendering import markdown, svg
+from app.evaluations.report import report_of
+
+
+def request(*labels: str, scenarios: int = 2, samples: int = 1) -> StoredEvaluation:
+    return StoredEvaluation(
+        models=tuple(Contestant(label=label, kind="prompted", model="openai/x") for label in labels),
+        environment=Choice(name="email_search"),
+        judge=Choice(name="reference"),
+        split="test",
+        scenarios=scenarios,
+        samples=samples,
+        seed=0,
+        temperature=0.0,
+        max_turns=None,
+        max_completion_tokens=256,
+        rollout_timeout_s=300,
+        concurrency=4,
+    )
+
+
+def row(slot: Slot, **changes: Any) -> Any:
+    facts = {"success": True, "reward": 1.0, "score": 1.0, "error": None, "turns": 2, "prompt_tokens": 10}
+    outcome = {"finish": "answered", "sources_correct": True} | changes.pop("outcome", {})
+    return SimpleNamespace(slot=str(slot), outcome=outcome, completion_tokens=5, seconds=1.0, **facts | changes)
+
+
+WRONG: dict[str, Any] = {"success": False, "reward": -1.0, "score": 0.0}
+
+
+def test_a_scenario_counts_only_where_every_model_has_a_figure() -> None:
+    rows = [
+        row(Slot(0, 0, 0)),
+        row(Slot(0, 1, 0), **WRONG),
+        row(Slot(1, 0, 0), reward=None, score=None, success=False),  # the judge could not tell
+        row(Slot(1, 1, 0)),
+    ]
+    found = report_of(request("a", "b"), rows, [None, 0.5])
+    a, b = found["models"]
+    assert found["compared"] == {"success": 1, "reward": 1, "sources": 2, "turns": 2}
+    assert (a["success"]["mean"], b["success"]["mean"], b["difference"]["success"]["mean"]) == (0.0, 1.0, 1.0)
+    assert (b["unscored"], b["errors"], b["cost_usd"]) == (1, {"unscored": 1}, 0.5)
+
+
+def test_every_kind_of_error_is_told_apart() -> None:
+    kinds: dict[str, dict[str, Any]] = {
+        "failed": {"error": "no answer", "reward": None, "success": False},
+        "gave_up": WRONG | {"outcome": {"finish": "gave_up"}},
+        "malformed": WRONG | {"outcome": {"finish": "malformed"}},
+        "unscored": {"reward": None, "score": None, "success": False},
+        "wrong_answer": WRONG,
+        "wrong_sources": {"success": False, "outcome": {"sources_correct": False}},
+    }
+    rows = [row(Slot(0, number, 0), **kinds[kind]) for number, kind in enumerate(kinds)] + [row(Slot(0, 6, 0))]
+    [model] = report_of(request("a", scenarios=7), rows, [None])["models"]
+    assert model["errors"] == dict.fromkeys(kinds, 1)
+    assert model["success"]["mean"] == pytest.approx(1 / 6)  # a failed rollout is no success, an unscored one no figure
+
+
+def test_samples_of_a_scenario_are_one_figure() -> None:
+    rows = [row(Slot(0, 0, 0)), row(Slot(0, 0, 1), **WRONG), row(Slot(0, 1, 0)), row(Slot(0, 1, 1))]
+    found = report_of(request("a", samples=2), rows, [None])
+    assert (found["models"][0]["success"]["mean"], found["compared"]["success"]) == (0.75, 2)
+
+
+def test_without_a_figure_there_is_none() -> None:
+    rows = [row(Slot(0, 0, 0), reward=None, outcome={"sources_correct": None})]
+    found = report_of(request("a", scenarios=1), rows, [None])
+    assert (found["models"][0]["success"], found["models"][0]["sources"]) == (None, None)
+    assert "| a | - | - | - | - |" in markdown("e", found)
+    ElementTree.fromstring(svg("e", found))
+
+
+def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
+    """Of 200 samples of 60 scenarios, at a level of 95%; the differences of paired figures are narrower."""
+    covered = 0
+    for seed in range(200):
+        chance = Random(seed)
+        easy = [chance.random() < 0.6 for _ in range(60)]
+        first = [float(each) for each in easy]
+        second = [float(each or chance.random() < 0.1) for each in easy]
+        [own, _], [_, difference] = intervals([first, second], seed)
+        covered += own.low <= 0.6 <= own.high
+        assert difference.high - difference.low < own.high - own.low
+    assert 0.90 <= covered / 200 <= 0.99
+
+
+def test_the_same_seed_gives_the_same_intervals() -> None:
+    values = [[0.0, 1.0, 1.0, 0.0], [1.0, 1.0, 0.0, 1.0]]
+    assert intervals(values, 3) == intervals(values, 3)
+    means, differences = intervals(values)
+    assert [each.mean for each in means] == [0.5, 0.75]
+    assert (differences[0].low, differences[0].high, differences[1].mean) == (0.0, 0.0, 0.25)
+
+
+def test_labels_cannot_break_out() -> None:
+    hostile = "a|b\n</text><script>alert(1)</script>"
+    found = report_of(request(hostile, "b", scenarios=1), [row(Slot(0, 0, 0)), row(Slot(1, 0, 0))], [None, None])
+    assert "| a\\|b </text><script>" in markdown("e", found)
+    drawn = svg("e", found)
+    assert "<script" not in drawn
+    ElementTree.fromstring(drawn)
