@@ -30,8 +30,17 @@ ARTS = "/v1/preview/"
 
 def flaws(api: Json) -> list[str]:
     """What is wrong with the document, a line each."""
-    invalid = [f"{'/'.join(map(str, e.path))}: {e.message}" for e in OpenAPIV31SpecValidator(api).iter_errors()]
-    return invalid or [*_of_the_whole(api), *_of_operations(api), *_of_schemas(api)]
+    return invalid(api) or undescribed(api)
+
+
+def invalid(api: Json) -> list[str]:
+    """Where it is no OpenAPI document."""
+    return [f"{'/'.join(map(str, e.path))}: {e.message}" for e in OpenAPIV31SpecValidator(api).iter_errors()]
+
+
+def undescribed(api: Json) -> list[str]:
+    """What a reader of a valid document misses."""
+    return [*_of_the_whole(api), *_of_operations(api), *_of_schemas(api)]
 
 
 def unlisted(routes: Iterable[Any], api: Json) -> list[str]:
