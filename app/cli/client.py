@@ -119,6 +119,10 @@ class Service:
                 raise ServiceRefused(response.status_code, _problem_text("GET", path, response))
             yield response
 
+    def iterations(self, run_id: str) -> Iterator[Json]:
+        """All iterations of a run with all their figures."""
+        return self._items(f"/runs/{run_id}/iterations", {})
+
     def trajectories(self, run_id: str, **filters: str | int) -> Iterator[Json]:
         """A run's trajectories without their messages, filtered by `iteration`, `split`, `mode`, `scenario_id`."""
         return self._items(f"/runs/{run_id}/trajectories", filters)

@@ -25,6 +25,7 @@ from app.cli import (
     worker,
 )
 from app.cli.demo.command import demo
+from app.cli.preflight.command import preflight
 from app.cli.terminal import Failure, print_failure, results
 
 
@@ -68,6 +69,7 @@ app.command()(demo)
 app.command()(serve.serve)
 app.command()(worker.worker)
 app.command(context_settings=engine.FORWARDED)(engine.engine)
+app.command()(preflight)
 app.command()(train.train)
 app.command()(ask.ask)
 app.command("eval")(evaluations.evaluate)

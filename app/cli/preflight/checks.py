@@ -1,0 +1,163 @@
+"""What can be said about a run before anything is started: each check looks at one thing, and says what helps."""
+
+import asyncio
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import psutil
+
+from app.backends import refusal
+from app.db.reachable import NoConnection, connect_once
+from app.db.session import DatabaseUrlError, parse_url
+from app.domain.names import TINY_BASE
+from app.schemas.run_request import LearnLoopRequest
+from app.settings import Settings
+from app.worker.judge_services import judge_model
+from environment.plugins import PluginFault
+from judges import registry as judges
+from judges.base import JudgeServices
+from training.backends import embedded
+from training.base_model_files import base_model_fault
+
+GB = 1e9
+_LARGE = 1e9
+"""Parameters. The engine trains all weights of smaller models, and a LoRA of larger ones (docs/engine.md)."""
+_BYTES_PER_PARAMETER = {"all weights": 20, "a LoRA": 4}
+"""All weights: what samples, what is trained, its gradient and Adam's two moments, in fp32 each. A LoRA: the base model
+in bf16, for sampling and for training."""
+_BESIDE = 1.5 * GB
+"""The engine's program, and its cache of conversations on a CPU."""
+_SPARE_DISK = 2 * GB
+
+
+class State(StrEnum):
+    """How a check ended."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the report."""
+
+    name: str
+    state: State
+    found: str
+    remedy: str | None = None
+
+
+def checks(settings: Settings, request: LearnLoopRequest) -> Iterator[Check]:
+    """Of the machine and the settings, for that run."""
+    backend = request.backend or settings.backend
+    base_model = request.model.base_model or settings.art_base_model
+    yield _machine()
+    yield _backend(settings, backend, base_model)
+    if backend == embedded.NAME and settings.engine_url is None:
+        yield from _base_model(settings, base_model)
+    yield _disk(settings.data_dir)
+    yield _database(settings)
+    yield _judge(settings, request)
+
+
+def _machine() -> Check:
+    cores, memory = os.cpu_count() or 1, psutil.virtual_memory()
+    found = f"Python {platform.python_version()}, {cores} cores, {memory.available / GB:.1f} GB of memory free"
+    return Check("machine", State.OK, found)
+
+
+def _backend(settings: Settings, backend: str, base_model: str) -> Check:
+    if (why := refusal(settings, backend, base_model)) is not None:
+        return Check("backend", State.FAILED, why, "set what it names, or another `backend` (docs/backends.md)")
+    where = f", engine at {settings.engine_url}" if backend == embedded.NAME and settings.engine_url else ""
+    return Check("backend", State.OK, f"{backend}{where}")
+
+
+def _base_model(settings: Settings, name: str) -> Iterator[Check]:
+    if name == TINY_BASE:
+        yield Check("base model", State.OK, f"{name}, which comes with Learnloop")
+        return
+    if "@" in name:
+        yield Check("base model", State.OK, f"{name}, a checkpoint: the trial finds out whether it exists")
+        return
+    if (directory := settings.engine_base_models.get(name)) is None:
+        known = ", ".join([TINY_BASE, *settings.engine_base_models])
+        remedy = f"add {name}=DIRECTORY to LEARNLOOP_ENGINE_BASE_MODELS, or choose one of: {known}"
+        yield Check("base model", State.FAILED, f"the engine does not have {name}", remedy)
+        return
+    if (fault := base_model_fault(directory)) is not None:
+        yield Check("base model", State.FAILED, f"{directory}: {fault}", "copy the model's files again")
+        return
+    weights = sum(path.stat().st_size for path in directory.glob("*.safetensors"))
+    parameters = weights / 2  # as published: bf16
+    trained = "a LoRA" if parameters > _LARGE else "all weights"
+    needed = _BYTES_PER_PARAMETER[trained] * parameters + _BESIDE
+    yield Check("base model", State.OK, f"{name}, {parameters / 1e9:.2f} billion parameters, {trained} trained")
+    yield _memory(settings.engine_device, needed)
+
+
+def _memory(device: str, needed: float) -> Check:
+    if device == "cuda":
+        if (gpu := _free_gpu_memory()) is None:
+            return Check("GPU", State.FAILED, "nvidia-smi finds no GPU", "install its driver")
+        name, free = "GPU memory", gpu
+    else:
+        name, free = "memory", float(psutil.virtual_memory().available)
+    found = f"{free / GB:.1f} GB free, about {needed / GB:.1f} GB needed"
+    if needed > free:
+        return Check(name, State.FAILED, found, "choose a smaller base model, or free memory")
+    return Check(name, State.WARNING if needed > 0.8 * free else State.OK, found)
+
+
+def _free_gpu_memory() -> float | None:
+    """Bytes of the GPU with the most; None: there is none."""
+    query = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
+    try:
+        found = subprocess.run(query, capture_output=True, text=True, check=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return max((float(line) * 2**20 for line in found.stdout.split()), default=None)
+
+
+def _disk(data_dir: Path) -> Check:
+    there = next(path for path in (data_dir, *data_dir.parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        remedy = "set LEARNLOOP_DATA_DIR to a directory that can be written"
+        return Check("disk", State.FAILED, f"{there} cannot be written: {error.strerror}", remedy)
+    free = shutil.disk_usage(there).free
+    found = f"{free / GB:.1f} GB free for {data_dir}"
+    if free < _SPARE_DISK:
+        return Check("disk", State.WARNING, found, f"keep at least {_SPARE_DISK / GB:.0f} GB free")
+    return Check("disk", State.OK, found)
+
+
+def _database(settings: Settings) -> Check:
+    if settings.database_url is None:
+        return Check("database", State.OK, "an embedded Postgres in the data directory")
+    try:
+        asyncio.run(connect_once(parse_url(settings.database_url.get_secret_value())))
+    except (DatabaseUrlError, NoConnection) as error:
+        return Check("database", State.FAILED, f"DATABASE_URL: {error}", "start it, or correct the address")
+    return Check("database", State.OK, "the Postgres of DATABASE_URL takes connections")
+
+
+def _judge(settings: Settings, request: LearnLoopRequest) -> Check:
+    if request.judge is None or isinstance(request.judge, list) or request.judge.name is None:
+        return Check("judge", State.OK, "the environment's own" if request.judge is None else "as the request says")
+    name = request.judge.name
+    try:
+        judges.build(name, request.judge.config, JudgeServices(rubric="", model=judge_model(settings)))
+    except (judges.UnknownJudge, PluginFault, ValueError) as error:
+        return Check("judge", State.FAILED, str(error), "correct `judge`, or set what it names")
+    return Check("judge", State.OK, name)

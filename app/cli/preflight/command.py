@@ -1,0 +1,98 @@
+"""`learnloop preflight`: what a run needs and whether it is there, before hours or dollars are spent on it."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from app.cli.client import Service
+from app.cli.options import AsJson, DataDir
+from app.cli.run_request import BadRunFile, overlay, parse_settings, read_run_file
+from app.cli.serve import settings_with
+from app.cli.service_process import own_service
+from app.cli.terminal import plain, print_json, progress, results
+from app.cli.watching import Waiting
+
+if TYPE_CHECKING:  # importing them takes seconds
+    from app.cli.preflight.checks import Check
+    from app.schemas.run_request import LearnLoopRequest
+    from app.settings import Settings
+
+
+def preflight(
+    file: Annotated[
+        Path | None,
+        typer.Argument(exists=True, dir_okay=False, help="YAML file with the fields of POST /learn-loop."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Any field, such as judge.name=ruler; repeatable."),
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help="Try the run at this service instead of one of the command's own.")
+    ] = None,
+    no_trial: Annotated[bool, typer.Option("--no-trial", help="Only look; start nothing.")] = False,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check what a run needs, and try one iteration in small. Exits with 1 if anything fails."""
+    try:
+        body = overlay(read_run_file(file) if file else {}, parse_settings(set_ or ()))
+    except BadRunFile as error:
+        raise typer.BadParameter(str(error)) from error
+    settings = settings_with(data_dir=data_dir)
+    request = _valid(body)
+    found = []
+    for check in _checks(settings, request, body, url, trial=not no_trial):
+        found.append(check)
+        if not as_json:
+            _print(check)
+    if as_json:
+        print_json([asdict(check) for check in found])
+    raise typer.Exit(1 if any(check.state == "failed" for check in found) else 0)
+
+
+def _valid(body: dict[str, Any]) -> "LearnLoopRequest":
+    from pydantic import ValidationError
+
+    from app.schemas.run_request import LearnLoopRequest
+
+    try:
+        return LearnLoopRequest.model_validate(body)
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_url=False)]
+        raise typer.BadParameter("; ".join(lines)) from error
+
+
+def _checks(
+    settings: "Settings", request: "LearnLoopRequest", body: dict[str, Any], url: str | None, *, trial: bool
+) -> Iterator["Check"]:
+    """What is on this machine, unless the service is elsewhere; then the trial, unless it cannot succeed."""
+    from app.cli.preflight.checks import State, checks
+    from app.cli.preflight.trial import trial as tried
+
+    failed = False
+    for check in checks(settings, request) if url is None else ():
+        failed = failed or check.state is State.FAILED
+        yield check
+    if not trial or failed:
+        return
+    if url is not None:
+        with Service(url) as service:
+            yield from tried(service, request, body)
+        return
+    with own_service(settings.data_dir, waiting=Waiting(progress).show) as service:
+        yield from tried(service, request, body)
+
+
+_STYLES = {"ok": "green", "warning": "yellow", "failed": "red"}
+
+
+def _print(check: "Check") -> None:
+    line = Text.assemble((f"{check.state:9}", _STYLES[check.state]), (check.name, "bold"), ": ", plain(check.found))
+    results.print(line, soft_wrap=True)
+    if check.remedy is not None and check.state != "ok":
+        results.print(plain(f"{'':9}{check.remedy}"), soft_wrap=True)

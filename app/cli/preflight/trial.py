@@ -1,0 +1,117 @@
+"""A trial: one iteration of the run in small, by the whole service. What it took says what the run will take."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ulid import ULID
+
+from app.cli.charts import duration
+from app.cli.client import Service, ServiceRefused
+from app.cli.preflight.checks import Check, State
+from app.cli.watching import follow
+from app.schemas.run_request import LearnLoopRequest
+
+Json = Any
+_GROUPS = 2
+_EVALUATION = {"every": 1_000, "scenarios": 2, "samples": 1, "test_scenarios": 2}
+"""Two of each: one rollout that fails is no reason to end a run, but all are."""
+
+
+def trial(service: Service, request: LearnLoopRequest, body: Mapping[str, Json]) -> list[Check]:
+    """Run it and delete it again; `body` is the request as it was given."""
+    try:
+        run_id: str = service.start_run(_in_small(request, body))["run_id"]
+    except ServiceRefused as error:
+        return [Check("trial", State.FAILED, str(error), "correct the request")]
+    run = follow(service, run_id, lambda _: None)
+    rollouts, iterations = list(service.trajectories(run_id, kind="train")), list(service.iterations(run_id))
+    service.delete_run(run_id)
+    if run["status"] != "completed":
+        return [
+            Check(
+                "trial",
+                State.FAILED,
+                f"the run {run['status']}: {run['error']}",
+                "see service.log",
+            )
+        ]
+    return [
+        _rollouts(rollouts),
+        _training(run),
+        _judging(run),
+        *_estimates(request, run, iterations[-1]["timing"], len(rollouts)),
+    ]
+
+
+def _in_small(request: LearnLoopRequest, body: Mapping[str, Json]) -> dict[str, Json]:
+    model = {name: value for name, value in (body.get("model") or {}).items() if name != "name"}
+    return {
+        **{name: value for name, value in body.items() if name not in ("webhooks", "budget")},
+        "iterations": 1,
+        "groups_per_iteration": min(_GROUPS, request.groups_per_iteration),
+        "evaluation": _EVALUATION,
+        "model": {**model, "name": f"preflight-{str(ULID()).lower()}"},
+    }
+
+
+def _rollouts(rollouts: list[Json]) -> Check:
+    failed = [each for each in rollouts if each["error"]]
+    malformed = sum(each["outcome"].get("finish") == "malformed" for each in rollouts)
+    found = f"{len(rollouts)} rollouts, {len(failed)} failed, {malformed} ended with a malformed tool call"
+    if len(failed) == len(rollouts):
+        return Check("rollouts", State.FAILED, f"{found}: {failed[0]['error']}" if failed else found, "see service.log")
+    if malformed == len(rollouts):
+        remedy = "choose a base model that can call tools, or train it on demonstrations first (docs/engine.md)"
+        return Check("rollouts", State.WARNING, found, remedy)
+    return Check("rollouts", State.WARNING if failed else State.OK, found)
+
+
+def _training(run: Json) -> Check:
+    last = run["iterations"][-1]
+    if last["no_signal"] is None:
+        return Check("training", State.OK, f"a step was trained, mean reward {last['rewards']['mean']:.3f}")
+    remedy = "more rollouts per group, a higher temperature, or scenarios that the agent sometimes solves"
+    return Check("training", State.WARNING, f"nothing to learn from in the trial: {last['no_signal']}", remedy)
+
+
+def _judging(run: Json) -> Check:
+    cost = run["cost"]
+    tokens = cost["judge_prompt_tokens"] + cost["judge_completion_tokens"]
+    name = run["request"]["judge"]["name"]
+    if not tokens:
+        return Check("judging", State.OK, f"{name}, without a model")
+    return Check("judging", State.OK, f"{name}: {tokens:,} tokens, ${cost['judge_usd']:.4f}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """Rollouts of a run."""
+
+    trained: int
+    evaluated: int
+
+
+def _size(request: LearnLoopRequest) -> _Size:
+    shown = request.evaluation
+    last = request.iterations
+    validations = 1 + sum(number % shown.every == 0 or number == last for number in range(1, last + 1))
+    each = shown.samples + 1  # and a greedy one
+    return _Size(
+        last * request.groups_per_iteration * request.rollouts_per_group,
+        each * (validations * shown.scenarios + 2 * shown.test_scenarios),
+    )
+
+
+def _estimates(request: LearnLoopRequest, run: Json, timing: Mapping[str, float], made: int) -> list[Check]:
+    """From what the trial took; larger batches take less each, so it is a bound rather than a forecast."""
+    size = _size(request)
+    sampled = (size.trained + size.evaluated) * timing["rollout_s"] / made
+    judged = (size.trained + size.evaluated) * timing["judge_s"] / made
+    trained = size.trained * timing["train_s"] / made
+    found = f"at most about {duration(sampled + judged + trained)} for {size.trained + size.evaluated:,} rollouts"
+    estimates = [Check("expected time", State.OK, found)]
+    if run["cost"]["judge_usd"]:
+        dollars = run["cost"]["judge_usd"] * (size.trained + size.evaluated) / run["rollouts"]
+        estimates.append(Check("expected cost", State.OK, f"about ${dollars:.2f} for the judge"))
+    return estimates
