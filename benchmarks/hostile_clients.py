@@ -267,7 +267,7 @@ ATTACKS: dict[str, Callable[[Target], Awaitable[Json]]] = {
 
 def _graph() -> bytes:
     text = "A fact about the product, the customer and what they do. " * 53
-    nodes = [{"id": f"fact-{number}", "content": text} for number in range(9_998)]
+    nodes: list[Json] = [{"id": f"fact-{number}", "content": text} for number in range(9_998)]
     edge = {"target_id": "feature", "relationship": "solved by", "rationale": ""}
     nodes += [
         {"id": "job", "content": "Customer Job: report", "edge": [edge]},
