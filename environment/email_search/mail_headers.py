@@ -25,6 +25,11 @@ _WORD = re.compile(r"=\?([^?*\s]{1,40})(?:\*[^?\s]*)?\?([bq])\?([^?]*)\?=", re.I
 _OBSCURED = re.compile(r"(?<!\S)(\S++) at (?=[\w-]++\.\w)")
 """`ann at python.org`: how list archives write addresses."""
 
+_PLAIN = re.compile(
+    r"(?:(?:[a-z]{1,40} ){1,4}<\w{1,40}@[\w-]{1,40}\.\w{2,9}>|[\w-]{1,40}(?:\.[\w-]{1,40})?@[\w-]{1,40}\.\w{2,9})",
+    re.I | re.A,
+)
+"""What most addresses look like; Python's parser takes twenty times as long."""
 _SPECIALS = re.compile(r'[()<>@,:;.\[\]"\\]')
 _NOT_IN_ADDRESS = re.compile(r'[\s()<>,:;\[\]"\\]')
 
@@ -68,6 +73,8 @@ def _word_bytes(word: re.Match[str]) -> bytes:
 def mailboxes(fields: Iterable[str]) -> tuple[str, ...]:
     """The addresses of raw fields, each as `Name <address>`, `"Name, with specials" <address>` or `address`."""
     text = clean_line(", ".join(map(_raw_text, fields)))[:_MAX_FIELD]
+    if all(map(_PLAIN.fullmatch, found := text.split(", "))):
+        return tuple(found)
     try:
         pairs = getaddresses([_OBSCURED.sub(r"\1@", text)])
     except (RecursionError, IndexError, ValueError):

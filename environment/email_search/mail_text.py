@@ -54,4 +54,6 @@ def clean_text(text: str) -> str:
 
 def clean_line(text: str) -> str:
     """Text on one line, with single spaces."""
+    if text.isascii() and text.isprintable():  # as nearly all are
+        return " ".join(text.split())
     return " ".join(clean_text(text).split())

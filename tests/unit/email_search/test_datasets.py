@@ -233,3 +233,13 @@ def test_a_search_of_a_shared_inbox_sees_one_mailbox(tmp_path: Path) -> None:
     assert len(inbox.search(["text"], mailbox="ann@x.example")) == 3
     assert inbox.search([], mailbox="nobody@x.example") == []
     inbox.close()
+
+
+def test_of_too_many_emails_the_last_written_are_ranked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given = [email(number, body="budget " * (20 - number)) for number in range(1, 13)]
+    write_inbox(tmp_path / "many.sqlite", emails(given, RowCounts()))
+    inbox = Inbox(tmp_path / "many.sqlite")
+    assert inbox.search(["budget"], limit=1)[0].subject == "Number 1", "the best match"
+    monkeypatch.setattr("environment.email_search.inbox.MAX_RANKED", 4)
+    assert [hit.subject for hit in inbox.search(["budget"])] == [f"Number {number}" for number in (9, 10, 11, 12)]
+    inbox.close()
