@@ -1,4 +1,4 @@
-"""Sets of questions: splits that share nothing, and epochs that use every question once."""
+"""Sets of questions: splits that share nothing."""
 
 from collections import Counter
 from typing import get_args
@@ -6,7 +6,7 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.base import Scenario, Split
+from environment.base import Split
 from environment.email_search.question_sets import (
     Question,
     Selection,
@@ -74,16 +74,3 @@ def test_a_topic_is_for_one_split_and_so_is_an_email() -> None:
 def test_words_leave_case_accents_and_punctuation_out() -> None:
     assert words_of("  When is “Été”?") == words_of("when is ete") == "when is ete"
     assert words_of("When is it?") != words_of("When was it?")
-
-
-def test_a_scenario_set_is_used_up_before_any_of_it_comes_again() -> None:
-    """As the learn loop draws them: so many groups an iteration, from where the iteration before ended."""
-    from environment.email_search.questions import draw
-
-    pool = [Scenario(f"q{number}", "train", {}) for number in range(10)]
-    for groups in (1, 3, 4, 7, 10, 23):
-        used: Counter[str] = Counter()
-        for iteration in range(40):
-            for scenario in draw(pool, "train", groups, 5, iteration * groups):
-                assert used[scenario.id] == min(used[each.id] for each in pool)
-                used[scenario.id] += 1
