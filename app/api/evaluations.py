@@ -1,6 +1,6 @@
 """Evaluations: start, list, inspect, cancel, resume and delete them."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import Depends, Path, Query, Response
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -8,7 +8,7 @@ from ulid import ULID
 
 from app.api.dependencies import CurrentCaller, CurrentService, IdCursor, Limit, NumberCursor
 from app.api.engine import CurrentModels
-from app.api.presentation import page
+from app.api.presentation import evaluation_brief, evaluation_figures, page
 from app.api.routers import keyed_router
 from app.db.tables import EvaluationJob
 from app.errors import Conflict
@@ -38,11 +38,12 @@ async def post_evaluation(
 ) -> EvaluationBrief:
     """Start an evaluation in the background. Poll it until it has ended."""
     starter = EvaluationStarter(service, service.store, models, service.evaluations.wake)
+    return evaluation_brief(await starter.start(str(ULID()), request, caller, save_evaluation_reply))
 
-    async def save(session: AsyncSession, job: EvaluationJob) -> None:
-        await idempotency.complete(session, status=202, reply=_brief(job))
 
-    return _brief(await starter.start(str(ULID()), request, caller, save))
+async def save_evaluation_reply(session: AsyncSession, job: EvaluationJob) -> None:
+    """Save the response to a request that starts an evaluation, for repetitions of the request."""
+    await idempotency.complete(session, status=202, reply=evaluation_brief(job))
 
 
 @router.get("/evaluations")
@@ -51,7 +52,7 @@ async def list_evaluations(
 ) -> Page[EvaluationBrief]:
     """List evaluations, newest first."""
     found = await store.listed(before=cursor, limit=limit + 1, project=caller.project)
-    return page(found, limit, _brief, lambda row: row.id)
+    return page(found, limit, evaluation_brief, lambda row: row.id)
 
 
 @router.get("/evaluations/{evaluation_id}")
@@ -107,7 +108,7 @@ async def cancel_evaluation(
     """Cancel an evaluation. Finished rollouts are kept; resume it to go on."""
     await store.cancel(evaluation_id)
     service.evaluations.wake()
-    return _brief(await store.get(evaluation_id))
+    return evaluation_brief(await store.get(evaluation_id))
 
 
 @router.post("/evaluations/{evaluation_id}/resume", status_code=202)
@@ -117,30 +118,15 @@ async def resume_evaluation(
     """Resume an evaluation that failed or was cancelled. No finished rollout is repeated."""
     await store.resume(evaluation_id)
     service.evaluations.wake()
-    return _brief(await store.get(evaluation_id))
+    return evaluation_brief(await store.get(evaluation_id))
 
 
 @router.delete("/evaluations/{evaluation_id}")
 async def delete_evaluation(store: CurrentStore, evaluation_id: EvaluationId) -> EvaluationBrief:
     """Delete an evaluation that has ended, and return what it was. Its trajectories are deleted, too."""
-    return _brief(await store.delete(evaluation_id))
-
-
-def _brief(job: EvaluationJob) -> EvaluationBrief:
-    return EvaluationBrief.model_validate(_figures(job))
+    return evaluation_brief(await store.delete(evaluation_id))
 
 
 def _whole(job: EvaluationJob) -> EvaluationOut:
     more = {"request": job.request, "wait_reason": job.wait_reason, "judge_cost": job.judge, "report": job.report}
-    return EvaluationOut.model_validate(_figures(job) | more)
-
-
-def _figures(job: EvaluationJob) -> dict[str, Any]:
-    return {
-        "evaluation_id": job.id,
-        "models": [each["label"] for each in job.request["models"]],
-        **{
-            name: getattr(job, name)
-            for name in ("status", "done", "total", "error", "created_at", "started_at", "finished_at")
-        },
-    }
+    return EvaluationOut.model_validate(evaluation_figures(job) | more)

@@ -9,21 +9,28 @@ from typing import Annotated, Any, Literal, Self
 
 import httpx
 from fastapi import Depends, Path, Query
-from fastapi.responses import StreamingResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import ConfigDict, Field, model_validator
 
 from app.api.dependencies import CurrentCaller, CurrentService, Limit
 from app.api.engine import CurrentEngine, CurrentModels
+from app.api.evaluations import save_evaluation_reply
+from app.api.presentation import evaluation_brief
 from app.api.routers import keyed_router
 from app.backends import unusable_base_models
 from app.db.tables import Promotion
 from app.domain.names import PATH_PATTERN, REPO_PATTERN
 from app.errors import NotFound
+from app.evaluations.sequential import Rule
 from app.model_registry.checkpoints import Checkpoints
 from app.model_registry.listing import listed
 from app.model_registry.promotions import Promotions
 from app.model_registry.pushes.targets import Target, hub_target, s3_target
-from app.schemas.base import Name, RequestPart, ResponseModel
+from app.operations.challenge import Challenge, challenge
+from app.operations.start_evaluation import EvaluationStarter
+from app.schemas.base import Json, Name, RequestPart, ResponseModel
+from app.schemas.evaluations import EvaluationBrief
+from app.schemas.run_request import EnvironmentChoice, JudgeChoice
 from training.model_name import ModelName
 
 router = keyed_router("models")
@@ -95,14 +102,43 @@ class ModelWhole(ResponseModel):
 
 
 class PromoteRequest(RequestPart):
-    """Which checkpoint to promote, and to which name."""
+    """Which checkpoint to promote, and to which name. With `if_better_than` a trial decides whether it is promoted."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"step": 12, "as": "live"}]})
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"step": 12, "as": "live"}, {"step": 12, "if_better_than": "live"}]}
+    )
 
     step: Step
     """Step of the checkpoint."""
-    name: Name = Field(alias="as")
-    """The name to promote it to, in the project of the model."""
+    name: Name | None = Field(default=None, alias="as")
+    """The name to promote it to, in the project of the model. Default, with `if_better_than`: that name."""
+    if_better_than: Name | None = None
+    """A promoted name of the project. Both checkpoints attempt the same held-out scenarios, until the test says that
+    this one is better, or not by `margin`."""
+    alpha: float = Field(default=Rule().alpha, gt=0, lt=0.5)
+    """Bound of the probability that one which is no better is promoted, and that one which is better by `margin` is
+    refused, however often the pairs are looked at."""
+    margin: float = Field(default=Rule().margin, gt=0, le=1)
+    """The difference in success that is worth finding; the trial ends when it is ruled out."""
+    look_every: int = Field(default=Rule().look_every, ge=1, le=1_000)
+    """Number of scenarios between two looks."""
+    scenarios: int = Field(default=1_000, ge=1, le=1_000)
+    """Maximum number of scenarios. If they decide nothing, nothing is promoted."""
+    seed: int | None = Field(default=None, ge=0, lt=2**31)
+    """Seed of the scenarios. Default: that of the run that trained the checkpoint."""
+    environment: EnvironmentChoice | None = None
+    """What they act in. Default: that of the run that trained the checkpoint."""
+    judge: JudgeChoice | None = None
+    """The judge. Default: that of the run that trained the checkpoint."""
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if self.name is None and self.if_better_than is None:
+            raise ValueError("give as, or if_better_than")
+        of_trials = self.model_fields_set - {"step", "name", "if_better_than"}
+        if self.if_better_than is None and of_trials:
+            raise ValueError(f"{', '.join(sorted(of_trials))} can only be given with if_better_than")
+        return self
 
 
 class PushRequest(RequestPart):
@@ -162,6 +198,8 @@ class PromotionOut(ResponseModel):
     """Name of the backend that has it."""
     actor: str
     """Who promoted it: an API key, or `local` if no keys are required."""
+    evidence: dict[str, Json] | None
+    """What the trial found that it won, with the id of the evaluation; null if it was promoted without one."""
     created_at: datetime
     """When it was promoted."""
 
@@ -218,13 +256,36 @@ async def get_model(checkpoints: OfModel) -> ModelWhole:
     return ModelWhole(model=str(checkpoints.model), backend=checkpoints.backend, checkpoints=found)
 
 
-@router.post("/models/{project}/{name}/promote", status_code=201)
-async def promote_model(checkpoints: OfModel, caller: CurrentCaller, request: PromoteRequest) -> PromotionOut:
+@router.post(
+    "/models/{project}/{name}/promote",
+    status_code=201,
+    response_model=PromotionOut,
+    responses={202: {"model": EvaluationBrief}},
+)
+async def promote_model(
+    checkpoints: OfModel, service: CurrentService, models: CurrentModels, caller: CurrentCaller, request: PromoteRequest
+) -> PromotionOut | JSONResponse:
     """Promote a checkpoint to a name, which requests can use as a model.
 
-    To roll back, promote the older checkpoint again.
+    With `if_better_than` the response is 202 and an evaluation, which promotes the checkpoint if it wins. To roll
+    back, promote the older checkpoint again.
     """
-    return _promotion(await checkpoints.promote(request.name, request.step, caller))
+    if request.if_better_than is None:
+        return _promotion(await checkpoints.promote(str(request.name), request.step, caller))
+    starter = EvaluationStarter(service, service.store, models, service.evaluations.wake)
+    name = request.name or request.if_better_than
+    asked = Challenge(
+        request.step,
+        name,
+        request.if_better_than,
+        Rule(request.alpha, request.margin, request.look_every),
+        request.scenarios,
+        request.seed,
+        request.environment,
+        request.judge,
+    )
+    job = await challenge(starter, checkpoints, asked, caller, save_evaluation_reply)
+    return JSONResponse(evaluation_brief(job).model_dump(mode="json"), status_code=202)
 
 
 @router.get("/promotions")
@@ -302,7 +363,7 @@ async def _closing(stack: AsyncExitStack, reply: httpx.Response) -> AsyncIterato
 
 
 def _promotion(row: Promotion) -> PromotionOut:
-    same: dict[str, Any] = {name: getattr(row, name) for name in ("step", "backend", "actor", "created_at")}
+    same: dict[str, Any] = {name: getattr(row, name) for name in ("step", "backend", "actor", "evidence", "created_at")}
     return PromotionOut(
         name=str(ModelName(row.project, row.name)), model=str(ModelName(row.project, row.model_name)), **same
     )

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from app.api.links import results_path, run_links
-from app.db.tables import Reflection, Run
+from app.db.tables import EvaluationJob, Reflection, Run
 from app.domain.run_state import RunStatus
 from app.errors import NotFound
 from app.results.showcase import showcase_email, shows_email
@@ -14,6 +14,7 @@ from app.runs.no_signal import warnings_of
 from app.runs.queries import RunFigures, ShownIteration
 from app.runs.queue_position import QueuePosition
 from app.schemas.base import Page
+from app.schemas.evaluations import EvaluationBrief
 from app.schemas.results import LedgerTotals, NodeScores
 from app.schemas.runs import IterationOut, LearnLoopAccepted, Rewards, RunBrief, RunOut, RunWebhookCreated
 from app.webhooks.endpoints import NewEndpoint
@@ -114,6 +115,23 @@ def node_scores(row: Reflection) -> NodeScores:
         raise NotFound(f"The environment of run {row.run_id} does not score nodes.")
     ranked = sorted(scores, key=lambda id: (-scores[id], id))
     return NodeScores(run_id=row.run_id, iteration=row.iteration, node_scores=scores, ranked=ranked)
+
+
+def evaluation_brief(job: EvaluationJob) -> EvaluationBrief:
+    """An evaluation in a list."""
+    return EvaluationBrief.model_validate(evaluation_figures(job))
+
+
+def evaluation_figures(job: EvaluationJob) -> dict[str, Any]:
+    """What is shown of it everywhere."""
+    return {
+        "evaluation_id": job.id,
+        "models": [each["label"] for each in job.request["models"]],
+        **{
+            name: getattr(job, name)
+            for name in ("status", "done", "total", "error", "created_at", "started_at", "finished_at")
+        },
+    }
 
 
 def _brief(run: Run) -> dict[str, Any]:

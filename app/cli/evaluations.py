@@ -110,7 +110,7 @@ def evaluate(
     with _service(url, data_dir) as service:
         evaluations = Evaluations(service)
         id = evaluations.start(request)["evaluation_id"]
-        ended = _watched(evaluations, id)
+        ended = watch_evaluation(service, id)
         if out is not None and ended["report"] is not None:
             _write(evaluations, ended, out)
     _show(ended, as_json)
@@ -186,8 +186,9 @@ def _service(url: str | None, data_dir: Path | None) -> AbstractContextManager[S
     return own_service(data_directory(data_dir), waiting=Waiting(progress).show)
 
 
-def _watched(evaluations: Evaluations, id: str) -> Json:
+def watch_evaluation(service: Service, id: str) -> Json:
     """The evaluation once it has ended; meanwhile its progress, where that can be seen."""
+    evaluations = Evaluations(service)
     with progress.status(f"evaluation {id}") as display:
         while (found := evaluations.get(id))["status"] not in _ENDED:
             waits = f"; waits: {found['wait_reason']}" if found["wait_reason"] else ""

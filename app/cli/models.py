@@ -10,6 +10,7 @@ from rich.table import Table
 
 from app.cli.charts import percent
 from app.cli.client import Service, ServiceRefused, ServiceUnreachable
+from app.cli.evaluations import watch_evaluation
 from app.cli.options import DEFAULT_URL, AsJson, Url
 from app.cli.terminal import Failure, print_json, results
 from training.model_name import ModelName
@@ -48,6 +49,10 @@ class ModelService(Service):
     def promote(self, name: str, step: int, to: str) -> Json:
         """Promote a checkpoint to a name."""
         return self._call("POST", f"{_path(name)}/promote", json={"step": step, "as": to})
+
+    def challenge(self, name: str, request: dict[str, Json]) -> Json:
+        """Promote a checkpoint if it is better; returns the evaluation that decides it."""
+        return self._call("POST", f"{_path(name)}/promote", json=request)
 
     def promotions(self, name: str) -> list[Json]:
         """All checkpoints that a name was promoted to."""
@@ -105,15 +110,44 @@ def promote(
     model: Model,
     step: Annotated[int, typer.Option(min=0, help="Step of the checkpoint.")],
     to: Annotated[str, typer.Option("--as", metavar="NAME", help="Name to promote it to.")],
+    if_better: Annotated[
+        bool,
+        typer.Option(
+            "--if-better",
+            help="Only if a trial on held-out scenarios shows that it is better than what the name means.",
+        ),
+    ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Promote a checkpoint to a name in its project. To roll back, promote the older checkpoint again."""
     with ModelService(url) as service:
+        if if_better:
+            asked = service.challenge(model, {"step": step, "if_better_than": to})
+            decided = watch_evaluation(service, asked["evaluation_id"])
+            print_json(decided) if as_json else _print_trial(decided, to)
+            raise typer.Exit(0 if (decided["report"] or {}).get("trial", {}).get("decision") == "promote" else 1)
         made = service.promote(model, step, to)
     print_json(made) if as_json else results.print(
         f"{made['name']} is now {made['model']}@{made['step']}", soft_wrap=True
     )
+
+
+def _print_trial(evaluation: Json, to: str) -> None:
+    if evaluation["report"] is None:
+        results.print(f"evaluation {evaluation['evaluation_id']} is {evaluation['status']}: {evaluation['error']}")
+        return
+    trial, found = evaluation["report"]["trial"], evaluation["report"]["models"][1]["difference"]["success"]
+    said = {
+        "promote": f"promoted: it is better than what {to} was",
+        "refuse": f"not promoted: that it is better by {trial['margin']:.0%} is ruled out",
+        "undecided": "not promoted: the scenarios did not suffice",
+        "overtaken": f"not promoted: {to} was given to another checkpoint meanwhile",
+    }
+    difference = (
+        "" if found is None else f", difference {found['mean']:+.1%} [{found['low']:+.1%}, {found['high']:+.1%}]"
+    )
+    results.print(f"{said[trial['decision']]} ({trial['pairs']} scenarios{difference})", soft_wrap=True)
 
 
 @app.command()

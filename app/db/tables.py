@@ -463,6 +463,8 @@ class Promotion(Base):
     """Of a model of the same project."""
     step: Mapped[int]
     actor: Mapped[str]
+    evidence: Mapped[dict[str, Json] | None]
+    """Of a trial that it won: the evaluation, and what its pairs said; None: promoted without one."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 

@@ -29,6 +29,27 @@ class Contestant(BaseModel):
     base_url: str | None = None
 
 
+class Trial(BaseModel):
+    """What a comparison of two models decides: whether the second one takes a promoted name."""
+
+    model_config = ConfigDict(frozen=True)
+
+    project: str
+    name: str
+    """The name that it is promoted to."""
+    champion: int
+    """The promotion that it has to beat."""
+    incumbent: int | None
+    """What the name means when the trial begins; it is promoted only if that has not changed."""
+    model_name: str
+    step: int
+    backend: str
+    actor: str
+    alpha: float
+    margin: float
+    look_every: int
+
+
 class StoredEvaluation(BaseModel):
     """What decides how an evaluation comes out."""
 
@@ -46,6 +67,8 @@ class StoredEvaluation(BaseModel):
     max_completion_tokens: int
     rollout_timeout_s: float
     concurrency: int
+    trial: Trial | None = None
+    """None: nothing is decided."""
 
     @classmethod
     def parse(cls, request: Mapping[str, Json]) -> Self:

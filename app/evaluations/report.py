@@ -48,18 +48,29 @@ def report_of(request: StoredEvaluation, rows: Sequence[Any], costs: Sequence[fl
     }
 
 
+def differences(request: StoredEvaluation, rows: Mapping[Slot, Any]) -> list[float]:
+    """The second model's success less the first one's, of each scenario that both have figures for, in order."""
+    found = []
+    for scenario in range(request.scenarios):
+        first, second = (_scenario_figure("success", request, rows, model, scenario) for model in (0, 1))
+        if first is not None and second is not None:
+            found.append(second - first)
+    return found
+
+
+def _scenario_figure(
+    name: str, request: StoredEvaluation, rows: Mapping[Slot, Any], model: int, scenario: int
+) -> float | None:
+    """The mean over a model's samples of a scenario."""
+    slots = (Slot(model, scenario, sample) for sample in range(request.samples))
+    return _mean(_figure(name, rows[slot]) for slot in slots if slot in rows)
+
+
 def _compared(name: str, request: StoredEvaluation, rows: Mapping[Slot, Any]) -> dict[str, Json] | None:
     """Means and differences with their intervals, and the number of scenarios behind them; None without any."""
     table = []
     for scenario in range(request.scenarios):
-        figures = [
-            _mean(
-                _figure(name, rows[slot])
-                for sample in range(request.samples)
-                if (slot := Slot(model, scenario, sample)) in rows
-            )
-            for model in range(len(request.models))
-        ]
+        figures = [_scenario_figure(name, request, rows, model, scenario) for model in range(len(request.models))]
         if None not in figures:
             table.append(figures)
     if not table:

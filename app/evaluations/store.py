@@ -14,10 +14,11 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.session import Sessions
-from app.db.tables import EvaluationJob, Trajectory
+from app.db.tables import EvaluationJob, Promotion, Trajectory
 from app.domain.evaluation_state import RESUMABLE, TERMINAL, EvaluationStatus
-from app.domain.stored_evaluation import Slot
+from app.domain.stored_evaluation import Slot, StoredEvaluation, Trial
 from app.errors import NotAllowed, NotFound
+from app.evaluations.sequential import Decision
 from judges.base import JudgeCall
 
 MAX_CLAIMS = 5
@@ -177,17 +178,23 @@ class EvaluationStore:
                 .values(status=EvaluationStatus.QUEUED, claims=func.greatest(EvaluationJob.claims - 1, 0), **values)
             )
 
-    async def finish(
-        self,
-        lease: EvaluationLease,
-        status: EvaluationStatus,
-        *,
-        error: str | None = None,
-        report: Mapping[str, Any] | None = None,
-    ) -> None:
-        """End it. Does nothing if the lease is lost."""
+    async def finish(self, lease: EvaluationLease, status: EvaluationStatus, *, error: str | None = None) -> None:
+        """End one without a report. Does nothing if the lease is lost."""
         async with self._sessions.begin() as session:
-            await _end(session, lease.held(), status, error=error, report=report)
+            await _end(session, lease.held(), status, error=error)
+
+    async def complete(self, lease: EvaluationLease, report: Mapping[str, Any]) -> None:
+        """End it with its report, and promote the challenger of a trial that was won: both or neither. Does nothing if
+        the lease is lost."""
+        async with self._sessions.begin() as session:
+            try:
+                row = await _require(session, lease)
+            except EvaluationLost:
+                return
+            trial = StoredEvaluation.parse(row.request).trial
+            if trial is not None and report["trial"]["decision"] == Decision.PROMOTE:
+                report = await _promoted(session, lease.evaluation_id, trial, report)
+            await _end(session, lease.held(), EvaluationStatus.COMPLETED, report=report)
 
     async def expire(self, worker: str) -> None:
         """End the leases of a worker that is known to be dead."""
@@ -271,6 +278,27 @@ async def _end(
     await session.execute(
         update(EvaluationJob).where(which).values(**ended).execution_options(synchronize_session=False)
     )
+
+
+async def _promoted(session: AsyncSession, id: str, trial: Trial, report: Mapping[str, Any]) -> dict[str, Any]:
+    """Promote the challenger, unless the name was given to another checkpoint meanwhile; the report says so."""
+    newest = select(Promotion.id).where(Promotion.project == trial.project, Promotion.name == trial.name)
+    now = (await session.execute(newest.order_by(Promotion.id.desc()).limit(1))).scalar_one_or_none()
+    if now != trial.incumbent:
+        return {**report, "trial": {**report["trial"], "decision": "overtaken"}}
+    difference = report["models"][1]["difference"]["success"]
+    session.add(
+        Promotion(
+            project=trial.project,
+            name=trial.name,
+            backend=trial.backend,
+            model_name=trial.model_name,
+            step=trial.step,
+            actor=trial.actor,
+            evidence={"evaluation_id": id, "champion": trial.champion, "difference": difference, **report["trial"]},
+        )
+    )
+    return dict(report)
 
 
 def _with_cost(before: Mapping[str, Any], calls: Sequence[JudgeCall]) -> dict[str, Any]:

@@ -79,11 +79,8 @@ class Checkpoints:
 
     async def promote(self, name: str, step: int, caller: Caller) -> Promotion:
         """Promote that step to PROJECT/`name`. Raises NotFound, or Conflict if a model has that name."""
-        if step not in await self.steps():
-            raise NotFound(f"{self.model} has no checkpoint {step}.")
+        await self.require_promotable(name, step)
         target = ModelName(self.model.project, name)
-        if await self._is_model(target):
-            raise Conflict(f"{target} is a model. Promote to a name that no model has.")
         promotion = Promotion(
             project=target.project,
             name=target.name,
@@ -93,6 +90,14 @@ class Checkpoints:
             actor=caller.actor,
         )
         return await Promotions(self.sessions).promote(promotion)
+
+    async def require_promotable(self, name: str, step: int) -> None:
+        """Raises NotFound, or Conflict if a model has that name."""
+        if step not in await self.steps():
+            raise NotFound(f"{self.model} has no checkpoint {step}.")
+        target = ModelName(self.model.project, name)
+        if await self._is_model(target):
+            raise Conflict(f"{target} is a model. Promote to a name that no model has.")
 
     async def delete(self, steps: Sequence[int]) -> None:
         """Delete them for good. Raises NotFound, or Conflict for one that is in use."""

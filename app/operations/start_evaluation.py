@@ -13,7 +13,7 @@ from app.backends import Connect
 from app.datasets.references import UnknownDataset, pin
 from app.db.tables import EvaluationJob, Run
 from app.domain.evaluation_state import EvaluationStatus
-from app.domain.stored_evaluation import Contestant, StoredEvaluation
+from app.domain.stored_evaluation import Contestant, StoredEvaluation, Trial
 from app.domain.stored_request import Choice
 from app.errors import InvalidRequest, Unavailable
 from app.model_registry.resolver import ModelResolver, ResolvedModel
@@ -25,6 +25,7 @@ from app.runs.store import RunStore
 from app.schemas.evaluations import EvaluationRequest, ModelToEvaluate
 from app.schemas.run_request import EnvironmentChoice
 from app.worker.judge_services import judge_model
+from environment.base import Synthetic
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from judges.base import JudgeServices
@@ -47,13 +48,22 @@ class EvaluationStarter:
     models: ModelResolver
     wake_worker: Callable[[], None]
 
-    async def start(self, id: str, request: EvaluationRequest, caller: Caller, save_reply: SaveReply) -> EvaluationJob:
-        """Queue the evaluation. Raises InvalidRequest, NotFound, Conflict or Unavailable."""
+    async def start(
+        self,
+        id: str,
+        request: EvaluationRequest,
+        caller: Caller,
+        save_reply: SaveReply,
+        trial: Trial | None = None,
+    ) -> EvaluationJob:
+        """Queue the evaluation; with `trial`, one that decides it. Raises InvalidRequest, NotFound, Conflict or
+        Unavailable."""
         run = await self._run(request, caller)
         project = caller.project or (run.model_project if run else self.resources.settings.art_project)
         asked = request.models or _models_of(run)
         found = [await self._contestant(place, each, caller) for place, each in enumerate(asked)]
-        stored = await self._stored(request, run, project, _labelled([contestant for contestant, _ in found]))
+        labelled = _labelled([contestant for contestant, _ in found])
+        stored = (await self._stored(request, run, project, labelled)).model_copy(update={"trial": trial})
         job = EvaluationJob(
             id=id,
             project=project,
@@ -132,7 +142,7 @@ class EvaluationStarter:
         config = own.config if own else RunConfig()
         environment = own.environment if own and request.environment is None else _choice(request.environment)
         environment = await self._pinned(environment, project)
-        default_judge = await self._checked(environment, request, project)
+        default_judge, scenarios = await self._checked(environment, request, project)
         if request.judge is not None:
             judge = Choice(name=request.judge.name or default_judge, config=request.judge.config)
         else:
@@ -143,7 +153,7 @@ class EvaluationStarter:
             environment=environment,
             judge=judge,
             split=request.split,
-            scenarios=request.scenarios,
+            scenarios=scenarios,
             samples=request.samples,
             seed=config.seed if request.seed is None else request.seed,
             temperature=request.temperature,
@@ -160,8 +170,9 @@ class EvaluationStarter:
         except UnknownDataset as error:
             raise InvalidRequest(("body", "environment", "config", error.kind), str(error)) from error
 
-    async def _checked(self, choice: Choice, request: EvaluationRequest, project: str) -> str:
-        """The environment's own judge, once it has been built and has given a scenario. Raises InvalidRequest."""
+    async def _checked(self, choice: Choice, request: EvaluationRequest, project: str) -> tuple[str, int]:
+        """The environment's own judge, and how many different scenarios it has of those that were asked for. Raises
+        InvalidRequest."""
         where = ("body", "environment")
         try:
             data_dir = self.resources.settings.data_dir
@@ -174,12 +185,16 @@ class EvaluationStarter:
         except ValueError as error:
             raise InvalidRequest((*where, "config"), str(error)) from error
         try:
-            await asyncio.to_thread(made.scenarios, request.split, 1, request.seed or 0)
+            # Those of an invented environment are all different; a scenario that came twice would count twice.
+            synthetic = isinstance(made, Synthetic) and made.synthetic
+            count = 1 if synthetic else request.scenarios
+            drawn = await asyncio.to_thread(made.scenarios, request.split, count, request.seed or 0)
         except ValueError as error:
             raise InvalidRequest((*where, "config"), str(error)) from error
         finally:
             made.close()
-        return made.default_judge
+        different = len({scenario.id for scenario in drawn})
+        return made.default_judge, request.scenarios if synthetic else different
 
     def _check_judge(self, judge: Choice) -> None:
         services = JudgeServices(model=judge_model(self.resources.settings))

@@ -178,6 +178,29 @@ class ReportOut(ResponseModel):
     """How the intervals were made: name, number of draws and level."""
     models: list[EvaluatedModel]
     """The models, in the order of the request."""
+    trial: "TrialOut | None" = None
+    """What the trial decided; null for an evaluation that decides nothing."""
+
+
+class TrialOut(ResponseModel):
+    """What the trial of a challenger decided, and why."""
+
+    decision: Literal["promote", "refuse", "undecided", "overtaken"]
+    """`promote`: it is better, and was promoted. `refuse`: that it is better by the margin is ruled out. `undecided`:
+    the scenarios did not suffice; ask for more, or for others with another seed. `overtaken`: it is better than the
+    champion was, but the name was given to another checkpoint meanwhile."""
+    pairs: int
+    """Number of scenarios that both attempted."""
+    log_wealth_better: float
+    """Natural logarithm of the wealth of the bet against "not better"; from log(1 / alpha) on it is promoted."""
+    log_wealth_not_by_margin: float
+    """The same of the bet against "better by the margin"; from log(1 / alpha) on it is refused."""
+    alpha: float
+    """Bound of the probability of each of both errors."""
+    margin: float
+    """The difference in success that is worth finding."""
+    look_every: int
+    """Number of scenarios between two looks."""
 
 
 class EvaluationBrief(ResponseModel):

@@ -21,7 +21,8 @@ from app.db.clock import database_time
 from app.db.session import Sessions
 from app.db.tables import EvaluationJob
 from app.domain.stored_evaluation import Contestant, Slot, StoredEvaluation
-from app.evaluations.report import report_of
+from app.evaluations.report import differences, report_of
+from app.evaluations.sequential import Decision, Evidence, Rule, evidence
 from app.evaluations.store import EvaluationLease, EvaluationStore
 from app.processes.engine import Engine, EngineUnavailable
 from app.runs.configuration import make_environment, make_judge
@@ -103,8 +104,8 @@ class EvaluationDriver:
                 lambda: clock.now().timestamp(),
                 progress,
             )
-            await work.all_scenarios()
-            return await _report(work)
+            trial = await work.all_scenarios()
+            return await _report(work) | ({"trial": trial} if trial else {})
 
     @asynccontextmanager
     async def _chat(
@@ -185,14 +186,32 @@ class _Work:
     now: Callable[[], float]
     progress: _Progress
 
-    async def all_scenarios(self) -> None:
-        """Make and judge whatever is not saved yet. None is left running at the end."""
+    async def all_scenarios(self) -> dict[str, Json] | None:
+        """Make and judge whatever is not saved yet; of a trial, until it is decided. Returns what it decided."""
         request = self.request
-        scenarios = self.environment.scenarios(request.split, request.scenarios, request.seed)
         saved = await self.saved.rows()
+        if request.trial is None:
+            await self._some(0, request.scenarios, saved)
+            return None
+        rule = Rule(request.trial.alpha, request.trial.margin, request.trial.look_every)
+        found = Evidence(0, 0.0, 0.0)
+        for start in range(0, request.scenarios, rule.look_every):
+            end = min(start + rule.look_every, request.scenarios)
+            await self._some(start, end, saved)
+            # Only what was looked at by now: who takes over sees the same evidence at each look.
+            seen = {slot: row for slot, row in (await self.saved.rows()).items() if slot.scenario < end}
+            found = evidence(differences(request, seen), rule)
+            if found.decision(rule) is not Decision.CONTINUE:
+                break
+        return _verdict(found, rule)
+
+    async def _some(self, start: int, end: int, saved: Mapping[Slot, Any]) -> None:
+        """The scenarios from number `start` to before `end`. Nothing is left running at the end."""
+        request = self.request
+        scenarios = self.environment.scenarios(request.split, end - start, request.seed, start)
         try:
             async with asyncio.TaskGroup() as group:
-                for number, scenario in enumerate(scenarios):
+                for number, scenario in enumerate(scenarios, start):
                     group.create_task(self._scenario(number, scenario, saved))
                     await asyncio.sleep(0)  # the first rollouts begin while the others are still being made
         except ExceptionGroup as several:
@@ -253,6 +272,20 @@ class _Work:
         await self.saved.keep_rollout(row)
         self.progress.made()
         return made
+
+
+def _verdict(found: Evidence, rule: Rule) -> dict[str, Json]:
+    """What a trial decided, and why."""
+    decision = found.decision(rule)
+    return {
+        "decision": "undecided" if decision is Decision.CONTINUE else str(decision),
+        "pairs": found.pairs,
+        "log_wealth_better": found.better,
+        "log_wealth_not_by_margin": found.not_by_margin,
+        "alpha": rule.alpha,
+        "margin": rule.margin,
+        "look_every": rule.look_every,
+    }
 
 
 @dataclass

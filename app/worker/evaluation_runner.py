@@ -119,9 +119,7 @@ class EvaluationRunner:
             log.warning("evaluation lost to another worker", evaluation_id=lease.evaluation_id, epoch=lease.epoch)
         elif error is None:
             report = work.result()
-            await retry_while_database_is_down(
-                lambda: self._store.finish(lease, EvaluationStatus.COMPLETED, report=report)
-            )
+            await retry_while_database_is_down(lambda: self._store.complete(lease, report))
             log.info("evaluation ended", evaluation_id=lease.evaluation_id, status=EvaluationStatus.COMPLETED)
         elif isinstance(error, _EXPECTED):
             await self._finish(lease, EvaluationStatus.FAILED, str(error))

@@ -1,6 +1,7 @@
 """Evaluations over HTTP: models of the service and prompted ones on the same scenarios."""
 
 import asyncio
+import itertools
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -27,7 +28,7 @@ TINY = "learnloop/tiny"
 SMALL = {"scenarios": 4, "samples": 2}
 
 
-def _reference(request: Json) -> Json:
+def reference(request: Json) -> Json:
     """The answer and sources of the question that the model is asked."""
     system = request["messages"][0]["content"]
     address = next(word.strip(".,") for word in system.split() if "@inbox.example" in word)
@@ -40,8 +41,8 @@ async def _clever(request: Json) -> Reply:
     """Right if it is the model `clever`; any other gives up."""
     if "clever" not in request["model"]:
         return call("return_final_answer", answer="I don't know", sources=[])
-    reference = _reference(request)
-    return call("return_final_answer", answer=reference["answer"], sources=reference["source_ids"])
+    right = reference(request)
+    return call("return_final_answer", answer=right["answer"], sources=right["source_ids"])
 
 
 @asynccontextmanager
@@ -61,7 +62,9 @@ async def _start(client: httpx.AsyncClient, **request: Any) -> str:
     return id
 
 
-async def _ended(client: httpx.AsyncClient, id: str) -> Json:
+async def ended(client: httpx.AsyncClient, id: str) -> Json:
+    """The evaluation once it has ended."""
+
     async def ask() -> Json:
         return (await client.get(f"/evaluations/{id}")).raise_for_status().json()
 
@@ -77,7 +80,7 @@ async def test_models_are_compared_on_the_same_scenarios_and_figures_can_be_trac
 ) -> None:
     async with scripted_chat(_clever) as chat, _service(data_dir, database_url, chat) as client:
         id = await _start(client, models=[{"model": TINY, "label": "base"}, _prompted(chat, "clever")], **SMALL)
-        found = await _ended(client, id)
+        found = await ended(client, id)
         assert (found["status"], found["error"], found["done"], found["total"]) == ("completed", None, 16, 16)
         base, clever = found["report"]["models"]
         assert (base["label"], base["kind"], clever["label"]) == ("base", "trained", "openai/clever")
@@ -123,7 +126,7 @@ async def test_a_run_is_compared_with_its_base_in_its_own_environment(data_dir: 
             "/learn-loop", json={"iterations": 2, "seed": 7, "max_turns": 3, "model": {"name": "m"}}
         )
         run = await run_with(client, posted.json()["run_id"], "completed")
-        found = await _ended(client, await _start(client, run_id=run["run_id"], scenarios=2))
+        found = await ended(client, await _start(client, run_id=run["run_id"], scenarios=2))
         assert found["status"] == "completed"
         request = found["request"]
         assert (request["seed"], request["max_turns"], request["judge"]["name"]) == (7, 3, "reference")
@@ -137,10 +140,10 @@ async def test_a_run_is_compared_with_its_base_in_its_own_environment(data_dir: 
 
 
 async def test_a_dead_worker_is_followed_by_one_that_repeats_nothing(data_dir: Path, database_url: str) -> None:
-    held = asyncio.Event()
+    held, numbers = asyncio.Event(), itertools.count(1)
 
     async def slow(request: Json) -> Reply:
-        if len(chat.requests) > 5:
+        if next(numbers) > 5:
             await held.wait()
         return await _clever(request)
 
@@ -148,13 +151,13 @@ async def test_a_dead_worker_is_followed_by_one_that_repeats_nothing(data_dir: P
         models = [{"model": TINY}, _prompted(chat, "clever")]
         async with _service(data_dir, database_url, chat) as client:
             id = await _start(client, models=models, concurrency=2, **SMALL)
-            await until(lambda: chat.answering == 2 and len(chat.requests) > 5)
+            await until(lambda: chat.answering == 2 and len(chat.requests) == 7)
             await answered(lambda: _rows(database_url, id), lambda rows: len(rows) == 5)
         # The service has stopped in good order: what was finished is there, the rest is for the next one.
         assert len(await _rows(database_url, id)) == 5
         held.set()
         async with _service(data_dir, database_url, chat) as client:
-            found = await _ended(client, id)
+            found = await ended(client, id)
             assert (found["status"], found["done"], found["report"]["models"][1]["success"]["mean"]) == (
                 "completed",
                 16,
@@ -189,11 +192,11 @@ async def test_an_evaluation_is_cancelled_and_resumed(data_dir: Path, database_u
         assert (refused.status_code, refused.json()["allowed"]) == (409, ["cancel"])
         assert (await client.post(f"/evaluations/{waiting}/cancel")).json()["status"] == "cancelled"
         assert (await client.post(f"/evaluations/{id}/cancel")).status_code == 202
-        assert (await _ended(client, id))["status"] == "cancelled"
+        assert (await ended(client, id))["status"] == "cancelled"
         await until(lambda: chat.answering == 0)
         held.set()
         assert (await client.post(f"/evaluations/{id}/resume")).json()["status"] in ("queued", "running", "completed")
-        assert (await _ended(client, id))["status"] == "completed"
+        assert (await ended(client, id))["status"] == "completed"
         assert (await client.post(f"/evaluations/{id}/resume")).status_code == 409
         assert (await client.post(f"/evaluations/{id}/cancel")).status_code == 409
 
@@ -204,7 +207,7 @@ async def test_a_prompted_model_that_fails_is_a_figure_not_a_failure(data_dir: P
 
     async with scripted_chat(broken) as chat, _service(data_dir, database_url, chat) as client:
         models = [_prompted(chat, "clever"), _prompted(chat, "broken")]
-        found = await _ended(client, await _start(client, models=models, scenarios=2))
+        found = await ended(client, await _start(client, models=models, scenarios=2))
         assert found["status"] == "completed"
         assert found["report"]["models"][1]["errors"] == {"failed": 2}
         assert found["report"]["models"][1]["difference"]["success"]["mean"] == -1.0

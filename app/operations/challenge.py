@@ -1,0 +1,73 @@
+"""A challenge: a checkpoint is promoted if a trial on held-out scenarios shows that it is better than the champion."""
+
+from dataclasses import dataclass
+
+from ulid import ULID
+
+from app.auth.caller import Caller
+from app.db.tables import EvaluationJob
+from app.domain.stored_evaluation import Trial
+from app.errors import Conflict
+from app.evaluations.sequential import Rule
+from app.model_registry.checkpoints import Checkpoints
+from app.model_registry.promotions import Promotions
+from app.operations.start_evaluation import EvaluationStarter, SaveReply
+from app.schemas.evaluations import EvaluationRequest, ModelToEvaluate
+from app.schemas.run_request import EnvironmentChoice, JudgeChoice
+from training.model_name import ModelName
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """Which checkpoint challenges which promoted name, for which name, and how that is decided."""
+
+    step: int
+    name: str
+    champion: str
+    rule: Rule
+    scenarios: int
+    """At most."""
+    seed: int | None
+    environment: EnvironmentChoice | None
+    judge: JudgeChoice | None
+
+
+async def challenge(
+    starter: EvaluationStarter, checkpoints: Checkpoints, asked: Challenge, caller: Caller, save_reply: SaveReply
+) -> EvaluationJob:
+    """Queue the trial. Raises NotFound, Conflict if there is no champion to beat, InvalidRequest or Unavailable."""
+    project, model = checkpoints.model.project, checkpoints.model
+    await checkpoints.require_promotable(asked.name, asked.step)
+    promotions = Promotions(checkpoints.sessions)
+    champion = await promotions.current(project, asked.champion)
+    if champion is None:
+        raise Conflict(f"Nothing is promoted to {project}/{asked.champion} yet; promote to it without if_better_than.")
+    if (champion.model_name, champion.step) == (model.name, asked.step):
+        raise Conflict(f"{project}/{asked.champion} is {model}@{asked.step} already.")
+    incumbent = await promotions.current(project, asked.name)
+    run = (await starter.models.model(caller, model)).run
+    request = EvaluationRequest(
+        run_id=run.id if run else None,
+        models=[
+            ModelToEvaluate(model=str(ModelName(project, champion.model_name, champion.step)), label="champion"),
+            ModelToEvaluate(model=str(ModelName(project, model.name, asked.step)), label="challenger"),
+        ],
+        scenarios=asked.scenarios,
+        seed=asked.seed,
+        environment=asked.environment,
+        judge=asked.judge,
+    )
+    trial = Trial(
+        project=project,
+        name=asked.name,
+        champion=champion.id,
+        incumbent=incumbent.id if incumbent else None,
+        model_name=model.name,
+        step=asked.step,
+        backend=checkpoints.backend,
+        actor=caller.actor,
+        alpha=asked.rule.alpha,
+        margin=asked.rule.margin,
+        look_every=asked.rule.look_every,
+    )
+    return await starter.start(str(ULID()), request, caller, save_reply, trial)
