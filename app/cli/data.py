@@ -96,10 +96,13 @@ def prepare(
         recipe = read_recipe(config, flags)
     except BadRecipe as error:
         raise Failure(str(error)) from error
-    settings = settings_with(data_dir=data_dir)
+    _report(prepared(recipe, settings_with(data_dir=data_dir)), as_json)
+
+
+def prepared(recipe: Any, settings: "Settings") -> "Prepared":
+    """What the recipe makes, with a progress bar. Raises Failure."""
     with _bar() as advance, _plainly():
-        prepared = _preparation(recipe, settings, advance).run()
-    _report(prepared, as_json)
+        return _preparation(recipe, settings, advance).run()
 
 
 _RECIPE_FLAGS = (

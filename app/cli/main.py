@@ -25,6 +25,7 @@ from app.cli import (
     worker,
 )
 from app.cli.demo.command import demo
+from app.cli.pipeline.command import pipeline
 from app.cli.preflight.command import preflight
 from app.cli.terminal import Failure, print_failure, results
 
@@ -71,6 +72,7 @@ app.command()(worker.worker)
 app.command(context_settings=engine.FORWARDED)(engine.engine)
 app.command()(preflight)
 app.command()(train.train)
+app.command()(pipeline)
 app.command()(ask.ask)
 app.command("eval")(evaluations.evaluate)
 app.add_typer(runs.app, name="runs")

@@ -1,0 +1,82 @@
+"""`learnloop pipeline`: data, training, evaluation and deployment from one file."""
+
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from app.cli.charts import duration, percent
+from app.cli.options import URL_VARIABLE, AsJson, DataDir
+from app.cli.run_request import BadRunFile, parse_settings
+from app.cli.serve import data_directory
+from app.cli.terminal import plain, print_json, results
+
+if TYPE_CHECKING:  # importing it takes a second
+    from app.cli.pipeline.steps import Done
+
+
+class Step(StrEnum):
+    """What to run."""
+
+    DATA = "data"
+    TRAIN = "train"
+    EVAL = "eval"
+    DEPLOY = "deploy"
+    ALL = "all"
+
+
+def pipeline(
+    step: Annotated[Step, typer.Argument(help="The step to run; all: every step that the file has a section for.")],
+    config: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="YAML file with the pipeline.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Replace a field, such as train.iterations=5; repeatable."),
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(envvar=URL_VARIABLE, help="URL of a running service. \\[default: start one for this pipeline]"),
+    ] = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Prepare data, train, evaluate and deploy. Steps whose inputs have not changed are skipped; one that was
+    interrupted continues."""
+    from app.cli.pipeline.config import BadPipeline, Pipeline
+    from app.cli.pipeline.steps import Runner
+
+    try:
+        read = Pipeline(config, parse_settings(settings or ()))
+    except (BadPipeline, BadRunFile) as error:
+        raise typer.BadParameter(str(error), param_hint="--config") from error
+    finished: list[Done] = []
+
+    def done(each: "Done") -> None:
+        finished.append(each)
+        if not as_json:
+            _print(each)
+
+    with Runner(read, data_directory(data_dir), url, done) as runner:
+        runner.run(step)
+    if as_json:
+        print_json([asdict(each) for each in finished])
+
+
+def _print(done: "Done") -> None:
+    how = ("unchanged", "dim") if done.skipped else (duration(done.seconds), "green")
+    said = plain(_said(done.step, done.result))
+    results.print(Text.assemble((f"{done.step:8}", "bold"), how, "  ", said), soft_wrap=True)
+
+
+def _said(step: str, result: Any) -> str:
+    if step == "data":
+        return str(result["data"])
+    if step == "train":
+        success = percent(result["success"])
+        return f"{result['model']}@{result['step']}, validation success {success} (run {result['run_id']})"
+    if step == "eval":
+        figures = ", ".join(f"{each['model']} {percent(each['success']['mean'])}" for each in result["models"])
+        return f"{figures} (evaluation {result['evaluation_id']})"
+    return f"{result['name']} is {result['model']}@{result['step']}"

@@ -1,0 +1,124 @@
+"""The YAML file of a pipeline: its sections, checked before anything runs, with errors that name the line."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from app.cli.run_request import BadRunFile, overlay
+from app.datasets.recipe import Recipe
+from app.domain.names import NAME_PATTERN
+from app.schemas.evaluations import EvaluationRequest
+from app.schemas.run_request import LearnLoopRequest
+
+Json = Any
+_PLACEHOLDER = "the run of the pipeline"
+
+
+class BadPipeline(ValueError):
+    """The file does not describe a pipeline; the message names file and line."""
+
+
+class Deploy(BaseModel):
+    """Under which name the best checkpoint is deployed."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+
+    name: Annotated[str, StringConstraints(pattern=NAME_PATTERN)] = Field(alias="as")
+    """In the project of the model."""
+    if_better: bool = False
+    """Only if a trial on held-out scenarios shows that it is better than what has the name now."""
+
+
+class PipelineFile(BaseModel):
+    """A pipeline. A step without its section is left out."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
+    """Of its models, too. Default: that of the file."""
+    data: Recipe | None = None
+    """The settings of `learnloop data prepare`."""
+    train: LearnLoopRequest
+    """The fields of `POST /learn-loop`."""
+    eval: EvaluationRequest | None = None
+    """The fields of `POST /evaluations`."""
+    deploy: Deploy | None = None
+
+
+class Pipeline:
+    """A file that was read. Its sections are sent as they were written: the service fills in the defaults."""
+
+    def __init__(self, path: Path, settings: Mapping[str, Json] | None = None) -> None:
+        """`settings` replace what the file has at dotted paths. Raises BadPipeline."""
+        try:
+            text = path.read_text(encoding="utf-8")
+            tree = yaml.compose(text, Loader=yaml.SafeLoader)
+            document = yaml.safe_load(text)
+        except yaml.MarkedYAMLError as error:
+            line = error.problem_mark.line + 1 if error.problem_mark else 1
+            raise BadPipeline(f"{path}:{line}: {error.problem or error.context}") from error
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise BadPipeline(f"cannot read {path}: {error}") from error
+        if not isinstance(document, dict):
+            raise BadPipeline(f"{path}:1: expected the sections data, train, eval and deploy")
+        try:
+            document = overlay(document, settings or {})
+        except BadRunFile as error:
+            raise BadPipeline(str(error)) from error
+        document.setdefault("name", path.stem)
+        document = {name: value for name, value in document.items() if value is not None}
+        try:
+            self.file = PipelineFile.model_validate(_runnable(document))
+        except ValidationError as error:
+            raise BadPipeline("\n".join(_lines(path, tree, error))) from error
+        self.name = self.file.name
+        self._sections = document
+
+    def section(self, name: str) -> dict[str, Json] | None:
+        """As it was written; None: there is none."""
+        given = self._sections.get(name)
+        return dict(given) if given is not None else None
+
+
+def _runnable(document: Mapping[str, Json]) -> dict[str, Json]:
+    """An evaluation without models is of the run that the pipeline makes."""
+    section = document.get("eval")
+    if not isinstance(section, dict) or "run_id" in section:
+        return dict(document)
+    return {**document, "eval": {**section, "run_id": _PLACEHOLDER}}
+
+
+def _lines(path: Path, tree: yaml.Node | None, error: ValidationError) -> Iterator[str]:
+    for each in error.errors(include_url=False):
+        where = ".".join(map(str, each["loc"]))
+        yield f"{path}:{_line(tree, each['loc'])}: {where}: {each['msg']}"
+
+
+def _line(tree: yaml.Node | None, loc: Sequence[int | str]) -> int:
+    """Of the node at that place, or of the nearest one that the file has."""
+    node, line = tree, 1
+    for part in loc:
+        found = _child(node, part)
+        if found is None:
+            break
+        line, node = found
+    return line
+
+
+def _child(node: yaml.Node | None, part: int | str) -> tuple[int, yaml.Node] | None:
+    if isinstance(node, yaml.MappingNode):
+        return next(((key.start_mark.line + 1, value) for key, value in node.value if key.value == str(part)), None)
+    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+        return node.value[part].start_mark.line + 1, node.value[part]
+    return None
+
+
+def digest(*inputs: Json) -> str:
+    """Equal for equal inputs of a step."""
+    text = json.dumps(inputs, sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()

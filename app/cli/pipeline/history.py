@@ -1,0 +1,44 @@
+"""What the steps of a pipeline made of which inputs, in a file of the data directory."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from app.cli.terminal import Failure
+
+Json = Any
+
+
+class History:
+    """The newest result of each step."""
+
+    def __init__(self, data_dir: Path, name: str) -> None:
+        """Raises Failure if the file cannot be read."""
+        self._path = data_dir / "pipelines" / f"{name}.json"
+        try:
+            self._steps: dict[str, Json] = json.loads(self._path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            self._steps = {}
+        except (OSError, ValueError) as error:
+            raise Failure(f"cannot read {self._path}: {error}. Delete it, and all steps are done again.") from error
+
+    def begun(self, step: str, inputs: str) -> str | None:
+        """The id of what the step last began with these inputs; None: it has begun nothing, or something else since."""
+        entry = self._steps.get(step)
+        return entry["id"] if entry is not None and entry["inputs"] == inputs else None
+
+    def result(self, step: str, inputs: str) -> Json | None:
+        """What the step last made, if it was of these inputs."""
+        entry = self._steps.get(step)
+        return entry["result"] if entry is not None and entry["inputs"] == inputs else None
+
+    def save(self, step: str, inputs: str, id: str, result: Json | None = None) -> None:
+        """What the step has begun, or with a result: made. Raises Failure."""
+        self._steps[step] = {"inputs": inputs, "id": id, "result": result}
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            partial = self._path.with_suffix(".partial")
+            partial.write_text(json.dumps(self._steps, indent=2), encoding="utf-8")
+            partial.replace(self._path)
+        except OSError as error:
+            raise Failure(f"cannot write {self._path}: {error.strerror}") from error

@@ -1,0 +1,209 @@
+"""The steps of a pipeline. Each is skipped if its inputs are those of last time and its result is still there.
+
+A step that was interrupted continues: requests carry an Idempotency-Key made of their inputs, so that one whose reply
+was lost is not started twice.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from app.cli import data
+from app.cli.client import Service, ServiceRefused
+from app.cli.evaluations import Evaluations, watch_evaluation
+from app.cli.pipeline.config import Pipeline, digest
+from app.cli.pipeline.history import History
+from app.cli.run_request import overlay
+from app.cli.serve import settings_with
+from app.cli.service_process import own_service
+from app.cli.terminal import Failure, progress
+from app.cli.watching import RunDisplay, Waiting, follow
+
+Json = Any
+STEPS = ("data", "train", "eval", "deploy")
+_NOT_FOUND = 404
+_INBOX = "environment.config.inbox"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a step ended."""
+
+    step: str
+    result: Json
+    skipped: bool
+    seconds: float
+
+
+class Runner:
+    """Runs steps of one pipeline in one data directory."""
+
+    def __init__(self, pipeline: Pipeline, data_dir: Path, url: str | None, done: Callable[[Done], None]) -> None:
+        """`url` is that of a running service; None: one is started where a step needs it."""
+        self._pipeline = pipeline
+        self._data_dir = data_dir
+        self._url = url
+        self._done = done
+        self._history = History(data_dir, pipeline.name)
+        self._service: Service | None = None
+        self._exit = ExitStack()
+
+    def __enter__(self) -> "Runner":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._exit.close()
+
+    def run(self, wanted: str) -> None:
+        """Run one step, or `all` that the file has a section for. Raises Failure."""
+        steps = {"data": self._data, "train": self._train, "eval": self._evaluate, "deploy": self._deploy}
+        if wanted != "all" and self._pipeline.section(wanted) is None:
+            raise Failure(f"the pipeline {self._pipeline.name} has no section `{wanted}`")
+        for step in STEPS if wanted == "all" else (wanted,):
+            if self._pipeline.section(step) is not None:
+                started = time.monotonic()
+                result, skipped = steps[step]()
+                self._done(Done(step, result, skipped, time.monotonic() - started))
+
+    def _data(self) -> tuple[Json, bool]:
+        recipe = self._pipeline.file.data
+        assert recipe is not None
+        prepared = data.prepared(recipe, settings_with(data_dir=self._data_dir))
+        result = {"data": f"{prepared.version.name}@{prepared.version.version}"}
+        self._history.save("data", self._data_inputs(), result["data"], result)
+        return result, not prepared.done
+
+    def _data_inputs(self) -> str:
+        return digest(self._pipeline.section("data"))
+
+    def _train(self) -> tuple[Json, bool]:
+        inputs, request = self._training()
+        begun = self._history.begun("train", inputs)
+        run = None if begun is None else self._found(f"/runs/{begun}")
+        if run is not None and run["status"] == "completed":
+            return self._finished("train", inputs, run["run_id"], _trained(run)), True
+        run_id: str = run["run_id"] if run else self._started("/learn-loop", "train", inputs, request, "run_id")
+        with RunDisplay(progress) as display:
+            if run is not None and run["status"] in ("failed", "paused"):
+                self._live.ask_of(run_id, "retry" if run["status"] == "failed" else "resume")
+            run = follow(self._live, run_id, display.show)
+        if run["status"] != "completed":
+            raise Failure(f"run {run_id} is {run['status']}: {run['error']}")
+        return self._finished("train", inputs, run_id, _trained(run)), False
+
+    def _training(self) -> tuple[str, dict[str, Json]]:
+        """What identifies the training, and its request."""
+        request = self._pipeline.section("train") or {}
+        if self._pipeline.section("data") is not None and not _has(request, _INBOX):
+            prepared = self._result("data", self._data_inputs())
+            request = overlay(request, {_INBOX: prepared["data"]})
+        inputs = digest(request)
+        if not _has(request, "model.name"):  # two versions of a pipeline are two models
+            request = overlay(request, {"model.name": f"{self._pipeline.name}-{inputs[:8]}"})
+        return inputs, request
+
+    def _evaluate(self) -> tuple[Json, bool]:
+        trained = self._result("train", self._training()[0])
+        request = {"run_id": trained["run_id"], **(self._pipeline.section("eval") or {})}
+        inputs = digest(request)
+        begun = self._history.begun("eval", inputs)
+        found = None if begun is None else self._found(f"/evaluations/{begun}")
+        if found is not None and found["status"] == "completed":
+            return self._finished("eval", inputs, found["evaluation_id"], _evaluated(found)), True
+        if found is not None and found["status"] in ("failed", "cancelled"):
+            Evaluations(self._live).move(found["evaluation_id"], "resume")
+        id: str = (
+            found["evaluation_id"] if found else self._started("/evaluations", "eval", inputs, request, "evaluation_id")
+        )
+        ended = watch_evaluation(self._live, id)
+        if ended["status"] != "completed":
+            raise Failure(f"evaluation {id} is {ended['status']}: {ended['error']}")
+        return self._finished("eval", inputs, id, _evaluated(ended)), False
+
+    def _deploy(self) -> tuple[Json, bool]:
+        deploy = self._pipeline.file.deploy
+        assert deploy is not None
+        trained = self._result("train", self._training()[0])
+        project, _, name = trained["model"].partition("/")
+        result = {"name": f"{project}/{deploy.name}", "model": trained["model"], "step": trained["step"]}
+        history = self._found(f"/promotions/{project}/{deploy.name}")
+        now = history["items"][0] if history and history["items"] else None
+        if now is not None and (now["model"], now["step"]) == (result["model"], result["step"]):
+            return result, True
+        path = f"/models/{project}/{name}/promote"
+        if deploy.if_better and now is not None:
+            asked = self._live.call("POST", path, json={"step": trained["step"], "if_better_than": deploy.name})
+            decided = watch_evaluation(self._live, asked["evaluation_id"])
+            decision = ((decided["report"] or {}).get("trial") or {}).get("decision")
+            if decision != "promote":
+                raise Failure(
+                    f"{result['name']} stays {now['model']}@{now['step']}: the trial of "
+                    f"{result['model']}@{result['step']} ended with {decision or decided['status']}"
+                )
+        else:
+            self._live.call("POST", path, json={"step": trained["step"], "as": deploy.name})
+        return result, False
+
+    def _result(self, step: str, inputs: str) -> Json:
+        """Of an earlier step with these inputs. Raises Failure."""
+        if (result := self._history.result(step, inputs)) is None:
+            raise Failure(
+                f"the step `{step}` has not been run with these settings: learnloop pipeline {step} comes first"
+            )
+        return result
+
+    def _started(self, path: str, step: str, inputs: str, request: Json, id: str) -> str:
+        """The id of what was started. It is saved before it is followed, so that it can be found again."""
+        key = {"Idempotency-Key": f"pipeline-{step}-{digest(self._pipeline.name, inputs)[:32]}"}
+        reply = self._live.call("POST", path, json=request, headers=key)
+        if self._found(f"{'/runs' if step == 'train' else path}/{reply[id]}") is None:  # it was deleted since
+            reply = self._live.call("POST", path, json=request)
+        self._history.save(step, inputs, reply[id])
+        return str(reply[id])
+
+    def _found(self, path: str) -> Json | None:
+        try:
+            return self._live.call("GET", path)
+        except ServiceRefused as error:
+            if error.status == _NOT_FOUND:
+                return None
+            raise
+
+    @property
+    def _live(self) -> Service:
+        """The service, started when it is first needed."""
+        if self._service is None:
+            self._service = self._exit.enter_context(self._opened())
+        return self._service
+
+    def _opened(self) -> AbstractContextManager[Service]:
+        if self._url is not None:
+            return Service(self._url)
+        return own_service(self._data_dir, waiting=Waiting(progress).show)
+
+
+def _has(request: Json, path: str) -> bool:
+    for part in path.split("."):
+        request = request.get(part) if isinstance(request, dict) else None
+    return request is not None
+
+
+def _trained(run: Json) -> Json:
+    model = run["model"]
+    return {
+        "run_id": run["run_id"],
+        "model": f"{model['project']}/{model['name']}",
+        "step": run["best_checkpoint"]["step"],
+        "success": run["best_checkpoint"]["success"],
+    }
+
+
+def _evaluated(evaluation: Json) -> Json:
+    models = [
+        {"model": each["label"], "success": each["success"], "difference": each["difference"]["success"]}
+        for each in evaluation["report"]["models"]
+    ]
+    return {"evaluation_id": evaluation["evaluation_id"], "models": models}
