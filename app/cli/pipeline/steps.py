@@ -150,9 +150,11 @@ class Runner:
     def _result(self, step: str, inputs: str) -> Json:
         """Of an earlier step with these inputs. Raises Failure."""
         if (result := self._history.result(step, inputs)) is None:
-            raise Failure(
-                f"the step `{step}` has not been run with these settings: learnloop pipeline {step} comes first"
-            )
+            raise Failure(f"`learnloop pipeline {step}` comes first: it has not been run with these settings")
+        return result
+
+    def _finished(self, step: str, inputs: str, id: str, result: Json) -> Json:
+        self._history.save(step, inputs, id, result)
         return result
 
     def _started(self, path: str, step: str, inputs: str, request: Json, id: str) -> str:

@@ -1,0 +1,118 @@
+"""`learnloop pipeline` over the real service: steps in order, each once, and mistakes named with their line."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from app.cli.main import app
+from tests.fakes.engine_process import ROOT
+from tests.integration.app.test_results import SALES, sales_service
+from tests.integration.cli.conftest import Learnloop, Ran
+
+PIPELINE: dict[str, Any] = {"name": "sales", "train": SALES, "eval": {"scenarios": 2}}
+
+
+async def _pipeline(step: str, document: Any, directory: Path, client: httpx.AsyncClient) -> Ran:
+    file = directory / "sales.yaml"
+    file.write_text(yaml.safe_dump(document))
+    arguments = ["pipeline", step, "--config", str(file), "--url", str(client.base_url), "--data-dir", str(directory)]
+    result = await asyncio.to_thread(CliRunner().invoke, app, [*arguments, "--json"])
+    # The service's log is in between: here it is in this process.
+    found = result.stdout[result.stdout.index("[\n") :] if "[\n" in result.stdout else "[]"
+    return Ran(result.exit_code, found, result.stderr)
+
+
+def _skipped(ran: Ran) -> dict[str, bool]:
+    assert ran.exit_code == 0, ran.stderr
+    return {each["step"]: each["skipped"] for each in ran.json}
+
+
+async def _runs(client: httpx.AsyncClient) -> list[Any]:
+    items: list[Any] = (await client.get("/runs")).json()["items"]
+    return items
+
+
+async def test_each_step_is_done_once_and_again_when_its_inputs_change(
+    data_dir: Path, database_url: str, tmp_path: Path
+) -> None:
+    async with sales_service(data_dir, database_url) as client:
+        early = await _pipeline("eval", PIPELINE, tmp_path, client)
+        assert (early.exit_code, "`learnloop pipeline train` comes first" in early.stderr) == (1, True)
+        first = await _pipeline("all", PIPELINE, tmp_path, client)
+        assert _skipped(first) == {"train": False, "eval": False}
+        trained, evaluated = (each["result"] for each in first.json)
+        [run] = await _runs(client)
+        assert (trained["run_id"], trained["step"]) == (run["run_id"], run["best_checkpoint"]["step"])
+        assert [each["model"] for each in evaluated["models"]] == ["base", "trained"]
+
+        again = await _pipeline("all", PIPELINE, tmp_path, client)
+        assert _skipped(again) == {"train": True, "eval": True}
+        assert [each["result"] for each in again.json] == [each["result"] for each in first.json]
+        changed = await _pipeline("eval", PIPELINE | {"eval": {"scenarios": 1}}, tmp_path, client)
+        assert _skipped(changed) == {"eval": False}
+        assert len(await _runs(client)) == 1
+
+
+async def test_an_interrupted_training_is_followed_and_not_started_twice(
+    data_dir: Path, database_url: str, tmp_path: Path
+) -> None:
+    async with sales_service(data_dir, database_url) as client:
+        first = await _pipeline("train", PIPELINE, tmp_path, client)
+        history = tmp_path / "pipelines" / "sales.json"
+        known = json.loads(history.read_text())
+        for left in ({"train": known["train"] | {"result": None}}, {}):  # after it began; after its reply was lost
+            history.write_text(json.dumps(left))
+            again = await _pipeline("train", PIPELINE, tmp_path, client)
+            assert again.exit_code == 0
+            assert again.json[0]["result"] == first.json[0]["result"]
+        assert len(await _runs(client)) == 1
+        history.write_text("{")
+        damaged = await _pipeline("train", PIPELINE, tmp_path, client)
+        assert (damaged.exit_code, "sales.json" in damaged.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("train:\n  iterations: 2\n  colour: red\n", 3, "train.colour: Unknown field"),
+        ("train:\n  evaluation:\n    every: 0\n", 3, "train.evaluation.every: Input should be greater"),
+        ("train: {}\ndata:\n  name: a\n  limit: many\n", 4, "data.limit"),
+        ("train: {}\ndata:\n  name: a\n", 2, "data.emails: Field required"),
+        ("train: {}\neval:\n  scenarios: 0\n", 3, "eval.scenarios"),
+        ("train: {}\ndeploy:\n  name: live\n  if_better: perhaps\n", 4, "deploy.if_better"),
+        ("trian: {}\n", 1, "trian"),
+        ("train: {\n", 2, "expected"),
+        ("- 1\n", 1, "sections"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(
+    learnloop: Learnloop, tmp_path: Path, text: str, line: int, said: str
+) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(text)
+    ran = learnloop("pipeline", "all", "--config", str(file), "--data-dir", str(tmp_path))
+    assert ran.exit_code == 2
+    flat = "".join(ran.stderr.replace("│", "").split())
+    assert f"p.yaml:{line}:" in flat
+    assert "".join(said.split()) in flat
+    assert [path.name for path in tmp_path.iterdir()] == ["p.yaml"]
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "configs" / "pipelines").glob("*.yaml")), ids=lambda file: file.stem)
+def test_the_files_that_come_with_it_are_right(file: Path) -> None:
+    from app.cli.pipeline.config import Pipeline
+
+    assert Pipeline(file).name == file.stem
+
+
+def test_a_section_that_is_not_there_cannot_be_run(learnloop: Learnloop, tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text("train: {}\n")
+    ran = learnloop("pipeline", "deploy", "--config", str(file), "--data-dir", str(tmp_path))
+    assert (ran.exit_code, "no section `deploy`" in ran.stderr) == (1, True)
