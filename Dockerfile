@@ -20,9 +20,11 @@ COPY training ./training
 RUN pip install --no-deps --editable .
 
 FROM python:3.11-slim-bookworm
+# For CUDA pass "gcc libc6-dev": Triton compiles what launches its kernels when it first runs.
+ARG EXTRA_PACKAGES=
 # An init that reaps: the service owns an engine process, and a zombie looks alive.
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends tini=0.19.* \
+    && apt-get install --yes --no-install-recommends tini=0.19.* $EXTRA_PACKAGES \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --system --uid 10001 --create-home learnloop \
     && install --directory --owner=learnloop --group=learnloop --mode=700 /data
