@@ -161,7 +161,7 @@ class Service:
         """The JSON that any request is answered with."""
         return self._call(method, path, **request)
 
-    def text(self, path: str, params: Mapping[str, Json]) -> str:
+    def read(self, path: str, params: Mapping[str, Json]) -> str:
         """What a GET is answered with, as it is."""
         return self._response("GET", path, params=params).text
 

@@ -55,7 +55,7 @@ class Evaluations:
 
     def report(self, id: str, form: str) -> str:
         """The report as `markdown` or `svg`."""
-        return self._service.text(f"/evaluations/{id}/report", params={"form": form})
+        return self._service.read(f"/evaluations/{id}/report", params={"form": form})
 
 
 def evaluate(
