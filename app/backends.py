@@ -73,7 +73,7 @@ class Backends:
         """Call on the event loop that the engine and the local process belong to."""
         self._settings = settings
         self._engine = engine
-        self._home = asyncio.get_running_loop()
+        self._main_loop = asyncio.get_running_loop()
         self._local = local_process(settings)
 
     async def connect(self, name: str) -> Backend:
@@ -86,10 +86,10 @@ class Backends:
         if name == serverless.NAME:
             return await serverless.connect(access(self._settings))
         if name == local.NAME:
-            await run_on_loop(self._home, self._start_local())
-            address = await run_on_loop(self._home, self._local.address())
+            await run_on_loop(self._main_loop, self._start_local())
+            address = await run_on_loop(self._main_loop, self._local.address())
             return await local.connect(f"{address.url}/v1", address.key)
-        address = await run_on_loop(self._home, self._engine.address())
+        address = await run_on_loop(self._main_loop, self._engine.address())
         return await embedded.connect(f"{address.url}/v1", address.key)
 
     async def stop(self) -> None:

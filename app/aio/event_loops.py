@@ -16,8 +16,8 @@ Result = TypeVar("Result")
 
 async def run_in_thread(work: Callable[[], Coroutine[Any, Any, Result]], name: str) -> Result:
     """The result of `work()`. Cancelling the caller cancels the work; it is told so when the work has ended."""
-    home = asyncio.get_running_loop()
-    ended: asyncio.Future[Result] = home.create_future()
+    main_loop = asyncio.get_running_loop()
+    ended: asyncio.Future[Result] = main_loop.create_future()
     begun: Future[Callable[[], None]] = Future()
 
     async def body() -> Result:
@@ -31,11 +31,11 @@ async def run_in_thread(work: Callable[[], Coroutine[Any, Any, Result]], name: s
             with asyncio.Runner() as runner:
                 result = runner.run(body())
         except asyncio.CancelledError:
-            home.call_soon_threadsafe(ended.cancel)
+            main_loop.call_soon_threadsafe(ended.cancel)
         except BaseException as error:
-            home.call_soon_threadsafe(ended.set_exception, error)
+            main_loop.call_soon_threadsafe(ended.set_exception, error)
         else:
-            home.call_soon_threadsafe(ended.set_result, result)
+            main_loop.call_soon_threadsafe(ended.set_result, result)
 
     threading.Thread(target=thread, name=name, daemon=True).start()
     try:

@@ -22,7 +22,7 @@ from app.db.session import Sessions
 from app.db.tables import Event
 from app.errors import DATABASE_DOWN
 from app.events.log import CHANNEL
-from app.events.progress import Moved, Place, places_of
+from app.events.progress import Moved, Position, positions_of
 from app.events.stream_limit import StreamPlaces
 
 LOOK_S = 1.0
@@ -126,7 +126,7 @@ class EventFeed:
                 changed = tail.changed
                 new = tail.after(after)
                 if new is None:
-                    new = await self._read_patiently(run_id, after)
+                    new = await self._read_retrying(run_id, after)
                 if new:
                     after = new[-1].seq
                     yield new
@@ -140,7 +140,7 @@ class EventFeed:
             if tail.watchers == 0:
                 self._tails.pop(run_id, None)
 
-    async def _read_patiently(self, run_id: str, after: int) -> list[Shown]:
+    async def _read_retrying(self, run_id: str, after: int) -> list[Shown]:
         try:
             return await self.read(run_id, after, _AT_ONCE)
         except DATABASE_DOWN:
@@ -152,7 +152,7 @@ class EventFeed:
             return
         async with tail.reading:
             after = tail.events[-1].seq if tail.events else await self._newest(run_id)
-            while new := await self._read_patiently(run_id, after):
+            while new := await self._read_retrying(run_id, after):
                 tail.add(new)
                 after = new[-1].seq
 
@@ -177,20 +177,20 @@ class EventFeed:
     async def _look(self) -> None:
         if not (watched := list(self._tails)):
             return
-        places = await places_of(self._sessions, watched)
+        positions = await positions_of(self._sessions, watched)
         for run_id in watched:
             if (tail := self._tails.get(run_id)) is not None:
-                await self._note(run_id, tail, places.get(run_id))
+                await self._note(run_id, tail, positions.get(run_id))
 
-    async def _note(self, run_id: str, tail: _Tail, place: Place | None) -> None:
-        if place is None:
+    async def _note(self, run_id: str, tail: _Tail, position: Position | None) -> None:
+        if position is None:
             tail.gone = True
             tail.wake()
             return
-        if not tail.events or tail.events[-1].seq < place.event_seq:
+        if not tail.events or tail.events[-1].seq < position.event_seq:
             await self._refresh(run_id)
-        if place.moved != tail.moved:
-            tail.moved = place.moved
+        if position.moved != tail.moved:
+            tail.moved = position.moved
             tail.wake()
 
     def _hint(self, run_id: str) -> None:

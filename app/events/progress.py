@@ -22,19 +22,19 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Position:
     """The newest event of a run, and its current progress; None if no worker drives it."""
 
     event_seq: int
     moved: Moved | None
 
 
-async def places_of(sessions: Sessions, run_ids: Collection[str]) -> dict[str, Place]:
+async def positions_of(sessions: Sessions, run_ids: Collection[str]) -> dict[str, Position]:
     """By run; deleted runs are missing."""
     query = select(Run.id, Run.status, Run.event_seq, *_FIGURES).where(Run.id.in_(run_ids))
     async with sessions() as session:
         rows = (await session.execute(query)).all()
-    return {row.id: Place(row.event_seq, _moved(row)) for row in rows}
+    return {row.id: Position(row.event_seq, _moved(row)) for row in rows}
 
 
 def _moved(row: Row[*tuple[Any, ...]]) -> Moved | None:

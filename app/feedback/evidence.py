@@ -33,10 +33,10 @@ class StoredFeedback:
     Without the database there is none, and judging goes on.
     """
 
-    def __init__(self, sessions: Sessions, home: asyncio.AbstractEventLoop, run: Run) -> None:
-        """`home` is the event loop on which the database is queried."""
+    def __init__(self, sessions: Sessions, main_loop: asyncio.AbstractEventLoop, run: Run) -> None:
+        """`main_loop` is the event loop on which the database is queried."""
         self._sessions = sessions
-        self._home = home
+        self._main_loop = main_loop
         graph = run.stored_request.environment.config.get("graph")
         graph_of = func.coalesce(Run.request["environment"]["config"]["graph"], literal(None, JSONB))
         self._heard: tuple[float, Sequence[Evidence]] | None = None
@@ -56,7 +56,7 @@ class StoredFeedback:
 
     async def _ask(self) -> Sequence[Evidence]:
         try:
-            return await run_on_loop(self._home, self._evidence())
+            return await run_on_loop(self._main_loop, self._evidence())
         except DATABASE_DOWN as error:
             log.warning("no feedback: the database does not answer", error=str(error).splitlines()[0])
             return ()

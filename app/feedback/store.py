@@ -21,7 +21,7 @@ _AHEAD = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class Recorded:
     """The result for one event. With an `error` it was not stored."""
 
     run_id: str | None = None
@@ -31,7 +31,7 @@ class Taken:
 
 async def take(
     sessions: Sessions, events: Sequence[FeedbackEvent], source: str, sees: Callable[[str | None], bool]
-) -> list[Taken]:
+) -> list[Recorded]:
     """Store the valid events in one transaction; returns the result of each, in their order.
 
     `sees` tells whether the sender sees things of a project; what is not seen does not exist. An error is NotFound for
@@ -183,16 +183,16 @@ async def _stored(session: AsyncSession, keys: Sequence[tuple[str, str]]) -> dic
 
 def _taken(
     event: FeedbackEvent, row: dict[str, Any] | ServiceError, new: set[str], stored: Mapping[tuple[str, str], Feedback]
-) -> Taken:
+) -> Recorded:
     if isinstance(row, ServiceError):
-        return Taken(error=row)
+        return Recorded(error=row)
     if row["id"] in new:
-        return Taken(row["run_id"])
+        return Recorded(row["run_id"])
     compared = {"trajectory_id", "against_id", "type", "confidence", "source"}
     # If the sender leaves the time to us, every repetition has another one.
     compared |= {"occurred_at"} if event.occurred_at is not None else set()
     before = stored[_key(row)]
     if differing := sorted(name for name in compared if getattr(before, name) != row[name]):
         fields = ", ".join("over" if name == "against_id" else name for name in differing)
-        return Taken(error=Conflict(f"Event {event.event_id!r} was already sent with a different {fields}."))
-    return Taken(row["run_id"], duplicate=True)
+        return Recorded(error=Conflict(f"Event {event.event_id!r} was already sent with a different {fields}."))
+    return Recorded(row["run_id"], duplicate=True)

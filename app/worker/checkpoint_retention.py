@@ -39,13 +39,13 @@ def to_delete(made: Sequence[Made], keep: KeptCheckpoints, *, best_step: int) ->
 
 async def prune(
     sessions: Sessions,
-    home: asyncio.AbstractEventLoop,
+    main_loop: asyncio.AbstractEventLoop,
     run: Run,
     keep: KeptCheckpoints | None,
     backend: Backend,
     policy: Policy,
 ) -> None:
-    """Delete the run's checkpoints that `keep` (None: all) does not name; `home` is the event loop of `sessions`.
+    """Delete the run's checkpoints that `keep` (None: all) does not name; `main_loop` is the event loop of `sessions`.
 
     What others need is kept: promoted checkpoints, and those of other runs of the model. If deleting fails it is
     retried after the next iteration.
@@ -53,12 +53,12 @@ async def prune(
     if keep is None:
         return
     try:
-        steps = await run_on_loop(home, _steps_to_delete(sessions, run, keep))
+        steps = await run_on_loop(main_loop, _steps_to_delete(sessions, run, keep))
         if not steps:
             return
         there = await backend.checkpoints(run.model_project, run.model_name)
         await policy.delete_checkpoints(set(there) - set(steps))
-        await run_on_loop(home, _mark_deleted(sessions, run.id, steps))
+        await run_on_loop(main_loop, _mark_deleted(sessions, run.id, steps))
     except (BackendUnavailable, BackendRefused, ValueError, *DATABASE_DOWN) as error:
         log.warning("old checkpoints not deleted", run_id=run.id, error=str(error))
     else:

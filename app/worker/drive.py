@@ -78,7 +78,7 @@ class _Work:
     run: Run
     request: StoredRequest
     lease: Lease
-    home: asyncio.AbstractEventLoop
+    main_loop: asyncio.AbstractEventLoop
     journal: StoredJournal
     meter: Meter
     note: Callable[[Progress], None]
@@ -118,15 +118,15 @@ class Driver:
         `note`, `waits` (with what the run waits for) and `on_lost` are called on that thread. Raises LeaseLost,
         BudgetReached, NoSignalStop, and what ends a run.
         """
-        home = asyncio.get_running_loop()
+        main_loop = asyncio.get_running_loop()
         prior = await retry_while_database_is_down(lambda: ledger.prior_usage(self.sessions, run.id))
         request = run.stored_request
         meter = Meter(request.budget or Budget(), prior, self.clock)
         clock = await retry_while_database_is_down(lambda: database_time(self.sessions))
-        journal = StoredJournal(self.sessions, lease, home, on_lost)
-        work = _Work(run, request, lease, home, journal, meter, note, waits, clock)
+        journal = StoredJournal(self.sessions, lease, main_loop, on_lost)
+        work = _Work(run, request, lease, main_loop, journal, meter, note, waits, clock)
         try:
-            await run_in_thread(lambda: self._patiently(work), name=f"run-{run.id}")
+            await run_in_thread(lambda: self._retrying(work), name=f"run-{run.id}")
         except LeaseLost:
             raise
         except BaseException:
@@ -143,7 +143,7 @@ class Driver:
         except (LeaseLost, *DATABASE_DOWN) as error:
             log.warning("ledger not saved", run_id=work.run.id, error=str(error))
 
-    async def _patiently(self, work: _Work) -> None:
+    async def _retrying(self, work: _Work) -> None:
         """A backend that is away is waited for, longer and longer; any progress makes us patient again."""
         structlog.contextvars.bind_contextvars(run_id=work.run.id)
         pauses = iter(_PAUSES_S)
@@ -175,13 +175,13 @@ class Driver:
                     await asyncio.sleep(pause_s)
 
     async def _learn(self, work: _Work, note: Callable[[Progress], None]) -> None:
-        run, request, home = work.run, work.request, work.home
-        await run_on_loop(home, self._check_signal(work))  # the worker before may have died before it did so
-        resume = await run_on_loop(home, retry_while_database_is_down(lambda: resume_of(self.sessions, run.id)))
+        run, request, main_loop = work.run, work.request, work.main_loop
+        await run_on_loop(main_loop, self._check_signal(work))  # the worker before may have died before it did so
+        resume = await run_on_loop(main_loop, retry_while_database_is_down(lambda: resume_of(self.sessions, run.id)))
         log.info("run goes on", environment=run.environment, iteration=resume.iteration if resume else 0)
         async with AsyncExitStack() as stack:
             choice = await run_on_loop(
-                home,
+                main_loop,
                 retry_while_database_is_down(
                     lambda: resolve_references(self.sessions, self.data_dir, request.environment, run.model_project)
                 ),
@@ -191,7 +191,7 @@ class Driver:
                 begin_with(
                     environment,
                     await run_on_loop(
-                        home, retry_while_database_is_down(lambda: inherited_state(self.sessions, run.id))
+                        main_loop, retry_while_database_is_down(lambda: inherited_state(self.sessions, run.id))
                     ),
                 )
             backend = await self.connect(run.backend)
@@ -199,7 +199,7 @@ class Driver:
             policy = await backend.register(model_spec(run))
             found = policy.reproducibility
             await run_on_loop(
-                home,
+                main_loop,
                 retry_while_database_is_down(lambda: save_reproducibility(self.sessions, work.lease, found)),
             )
             results = self.learn(
@@ -216,9 +216,9 @@ class Driver:
             await stack.enter_async_context(aclosing(results))
             async for result in results:
                 # A commit that is half done is neither saved nor not saved: it goes to its end.
-                await shielded(run_on_loop(home, self._save(work, result)))
-                await run_on_loop(home, self._check_signal(work))
-                await prune(self.sessions, home, run, request.checkpoints, backend, policy)
+                await shielded(run_on_loop(main_loop, self._save(work, result)))
+                await run_on_loop(main_loop, self._check_signal(work))
+                await prune(self.sessions, main_loop, run, request.checkpoints, backend, policy)
 
     async def _check_signal(self, work: _Work) -> None:
         """Raises NoSignalStop."""

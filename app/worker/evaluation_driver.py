@@ -65,17 +65,17 @@ class EvaluationDriver:
 
     async def drive(self, job: EvaluationJob, lease: EvaluationLease, waiting: Waiting) -> dict[str, Json]:
         """Drive it to its end on a thread of its own; returns the report. Raises EvaluationLost, and what ends it."""
-        home = asyncio.get_running_loop()
-        return await run_in_thread(lambda: self._patiently(job, lease, waiting, home), name=f"evaluation-{job.id}")
+        main_loop = asyncio.get_running_loop()
+        return await run_in_thread(lambda: self._retrying(job, lease, waiting, main_loop), name=f"evaluation-{job.id}")
 
-    async def _patiently(
-        self, job: EvaluationJob, lease: EvaluationLease, waiting: Waiting, home: asyncio.AbstractEventLoop
+    async def _retrying(
+        self, job: EvaluationJob, lease: EvaluationLease, waiting: Waiting, main_loop: asyncio.AbstractEventLoop
     ) -> dict[str, Json]:
         await asyncio.to_thread(import_art)
         progress = _Progress(waiting)
         while True:
             try:
-                return await self._evaluate(job, lease, home, progress)
+                return await self._evaluate(job, lease, main_loop, progress)
             except (EngineUnavailable, BackendUnavailable) as error:
                 if (pause_s := progress.next_pause_s()) is None:
                     raise
@@ -84,22 +84,22 @@ class EvaluationDriver:
                 await asyncio.sleep(pause_s)
 
     async def _evaluate(
-        self, job: EvaluationJob, lease: EvaluationLease, home: asyncio.AbstractEventLoop, progress: "_Progress"
+        self, job: EvaluationJob, lease: EvaluationLease, main_loop: asyncio.AbstractEventLoop, progress: "_Progress"
     ) -> dict[str, Json]:
         request = StoredEvaluation.parse(job.request)
         resolving = resolve_references(self.sessions, self.settings.data_dir, request.environment, job.project)
-        whole = await run_on_loop(home, resolving)
-        clock = await run_on_loop(home, database_time(self.sessions))
+        whole = await run_on_loop(main_loop, resolving)
+        clock = await run_on_loop(main_loop, database_time(self.sessions))
         async with AsyncExitStack() as stack:
             environment = stack.enter_context(closing(make_environment(whole, self.settings.data_dir)))
-            services = judge_services(self.settings, self.sessions, home, None, environment)
+            services = judge_services(self.settings, self.sessions, main_loop, None, environment)
             work = _Work(
                 job,
                 request,
                 environment,
                 make_judge(request.judge, services),
-                [await stack.enter_async_context(self._chat(each, request, home)) for each in request.models],
-                _Saved(EvaluationStore(self.sessions), lease, home),
+                [await stack.enter_async_context(self._chat(each, request, main_loop)) for each in request.models],
+                _Saved(EvaluationStore(self.sessions), lease, main_loop),
                 asyncio.Semaphore(request.concurrency),
                 lambda: clock.now().timestamp(),
                 progress,
@@ -109,19 +109,19 @@ class EvaluationDriver:
 
     @asynccontextmanager
     async def _chat(
-        self, contestant: Contestant, request: StoredEvaluation, home: asyncio.AbstractEventLoop
+        self, contestant: Contestant, request: StoredEvaluation, main_loop: asyncio.AbstractEventLoop
     ) -> AsyncIterator[Chat]:
         if contestant.kind == "prompted":
             key = self.settings.prompted_key(contestant.model, contestant.base_url)
             yield PromptedChat(contestant.model, contestant.base_url, key, concurrency=request.concurrency)
             return
-        endpoint = await self._endpoint(contestant, home)
+        endpoint = await self._endpoint(contestant, main_loop)
         async with open_chat(endpoint, request.concurrency) as chat:
             yield chat
 
-    async def _endpoint(self, contestant: Contestant, home: asyncio.AbstractEventLoop) -> Endpoint:
+    async def _endpoint(self, contestant: Contestant, main_loop: asyncio.AbstractEventLoop) -> Endpoint:
         if contestant.spec is None:
-            address = await run_on_loop(home, self.engine.address())
+            address = await run_on_loop(main_loop, self.engine.address())
             return Endpoint(f"{address.url}/v1", address.key, contestant.model, remembers=True)
         backend = await self.connect(contestant.backend or embedded.NAME)
         try:
@@ -152,7 +152,7 @@ class _Saved:
 
     store: EvaluationStore
     lease: EvaluationLease
-    home: asyncio.AbstractEventLoop
+    main_loop: asyncio.AbstractEventLoop
 
     async def rows(self) -> dict[Slot, Any]:
         found = await self._at_home(lambda: self.store.rows(self.lease.evaluation_id))
@@ -169,7 +169,7 @@ class _Saved:
         await shielded(self._at_home(lambda: self.store.keep_verdicts(self.lease, verdicts, judgement.calls)))
 
     async def _at_home(self, act: Callable[[], Any]) -> Any:
-        return await run_on_loop(self.home, retry_while_database_is_down(act))
+        return await run_on_loop(self.main_loop, retry_while_database_is_down(act))
 
 
 @dataclass(frozen=True)

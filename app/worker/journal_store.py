@@ -70,13 +70,13 @@ class Cost:
 
 
 class StoredJournal:
-    """For one run under one lease; used on the run's own event loop, written on the service's (`home`)."""
+    """For one run under one lease; used on the run's own event loop, written on the service's (`main_loop`)."""
 
     def __init__(
         self,
         sessions: Sessions,
         lease: Lease,
-        home: asyncio.AbstractEventLoop,
+        main_loop: asyncio.AbstractEventLoop,
         on_lost: Callable[[], None],
     ) -> None:
         """`on_lost` is told that the lease is gone, where nobody waits for the write that found it out."""
@@ -84,7 +84,7 @@ class StoredJournal:
         self.cost = Cost()
         """Since somebody put a new one here."""
         self._lease = lease
-        self._home = home
+        self._main_loop = main_loop
         self._on_lost = on_lost
         self._waiting: list[Row] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -103,7 +103,7 @@ class StoredJournal:
             return whole
 
         with self.cost.waited():
-            return dict(await run_on_loop(self._home, retry_while_database_is_down(read)))
+            return dict(await run_on_loop(self._main_loop, retry_while_database_is_down(read)))
 
     async def _read(self, session: AsyncSession, iteration: int) -> tuple[dict[str, str], list[str]]:
         """The entries, and the names of those that are damaged."""
@@ -159,7 +159,7 @@ class StoredJournal:
         async with self._writing:
             rows, self._waiting = self._waiting, []
             if rows:
-                await run_on_loop(self._home, retry_while_database_is_down(lambda: self._write(rows), at_most_s))
+                await run_on_loop(self._main_loop, retry_while_database_is_down(lambda: self._write(rows), at_most_s))
 
     def _add(self, iteration: int, name: str, value: str) -> None:
         self._waiting.append(self._row(iteration, name, value))

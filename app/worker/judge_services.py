@@ -33,35 +33,39 @@ def judge_model(settings: Settings) -> JudgeModel:
 
 
 def judge_services(
-    settings: Settings, sessions: Sessions, home: asyncio.AbstractEventLoop, run: Run | None, environment: Environment
+    settings: Settings,
+    sessions: Sessions,
+    main_loop: asyncio.AbstractEventLoop,
+    run: Run | None,
+    environment: Environment,
 ) -> JudgeServices:
-    """For the judge of one run, which works on a loop of its own; the database is asked at `home`. Without a run there
-    is no feedback."""
+    """For the judge of one run, which works on a loop of its own; the database is asked on `main_loop`. Without a run
+    there is no feedback."""
     return JudgeServices(
         rubric=environment.rubric,
-        model=replace(judge_model(settings), rate=_rate(settings, sessions, home)),
-        cache=StoredVerdicts(sessions, home),
-        feedback=NoFeedback() if run is None else StoredFeedback(sessions, home, run),
+        model=replace(judge_model(settings), rate=_rate(settings, sessions, main_loop)),
+        cache=StoredVerdicts(sessions, main_loop),
+        feedback=NoFeedback() if run is None else StoredFeedback(sessions, main_loop, run),
     )
 
 
 class StoredVerdicts:
     """The table of verdicts. Without the database nothing is cached, and judging continues."""
 
-    def __init__(self, sessions: Sessions, home: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, sessions: Sessions, main_loop: asyncio.AbstractEventLoop) -> None:
         self._sessions = sessions
-        self._home = home
+        self._main_loop = main_loop
 
     async def get(self, key: str) -> dict[str, Any] | None:
         try:
-            return await run_on_loop(self._home, self._get(key))
+            return await run_on_loop(self._main_loop, self._get(key))
         except DATABASE_DOWN as error:
             log.warning("no cached verdict: the database does not answer", error=str(error).splitlines()[0])
             return None
 
     async def put(self, key: str, value: dict[str, Any]) -> None:
         try:
-            await run_on_loop(self._home, self._put(key, value))
+            await run_on_loop(self._main_loop, self._put(key, value))
         except DATABASE_DOWN as error:
             log.warning("verdict not cached: the database does not answer", error=str(error).splitlines()[0])
 
@@ -75,11 +79,11 @@ class StoredVerdicts:
             await session.execute(insert(Verdict).values(key=key, value=value).on_conflict_do_nothing())
 
 
-def _rate(settings: Settings, sessions: Sessions, home: asyncio.AbstractEventLoop) -> RateLimit:
+def _rate(settings: Settings, sessions: Sessions, main_loop: asyncio.AbstractEventLoop) -> RateLimit:
     requests, tokens = settings.judge_requests_per_minute, settings.judge_tokens_per_minute
     if requests is None and tokens is None:
         return NoRateLimit()
-    return StoredRate(sessions, home, requests_per_minute=requests, tokens_per_minute=tokens)
+    return StoredRate(sessions, main_loop, requests_per_minute=requests, tokens_per_minute=tokens)
 
 
 class StoredRate:
@@ -93,7 +97,7 @@ class StoredRate:
     def __init__(
         self,
         sessions: Sessions,
-        home: asyncio.AbstractEventLoop,
+        main_loop: asyncio.AbstractEventLoop,
         *,
         requests_per_minute: float | None,
         tokens_per_minute: float | None,
@@ -101,7 +105,7 @@ class StoredRate:
     ) -> None:
         """None is no limit. `sleep` waits until it is a request's turn."""
         self._sessions = sessions
-        self._home = home
+        self._main_loop = main_loop
         self._request_s = 60 / requests_per_minute if requests_per_minute else 0.0
         self._token_s = 60 / tokens_per_minute if tokens_per_minute else 0.0
         self._sleep = sleep
@@ -123,7 +127,7 @@ class StoredRate:
                 return None if found is None else float(found)
 
         try:
-            return await run_on_loop(self._home, execute())
+            return await run_on_loop(self._main_loop, execute())
         except DATABASE_DOWN as error:
             log.warning("judge model not limited: the database does not answer", error=str(error).splitlines()[0])
             return None

@@ -18,7 +18,7 @@ from app.db.tables import Run
 from app.domain.event_types import EventType
 from app.domain.run_state import RunStatus
 from app.events.feed import LOOK_S, EventFeed
-from app.events.progress import places_of
+from app.events.progress import positions_of
 from tests.conditions import until
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
@@ -132,7 +132,7 @@ async def test_only_a_run_that_is_driven_makes_progress(database_url: str, statu
         run_id = await here.run()
         async with here.sessions.begin() as session:
             await session.execute(update(Run).where(Run.id == run_id).values(status=status, event_seq=5, **figures))
-        found = await places_of(here.sessions, [run_id, "nobody"])
+        found = await positions_of(here.sessions, [run_id, "nobody"])
     assert found.keys() == {run_id}
     assert found[run_id].event_seq == 5
     moved = found[run_id].moved
