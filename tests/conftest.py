@@ -113,7 +113,7 @@ async def empty_database_url(postgres: URL) -> AsyncIterator[str]:
 async def _database(server: URL, template: str) -> AsyncIterator[str]:
     name = f"t{ULID()}".lower()
     async with await psycopg.AsyncConnection.connect(_conninfo(server), autocommit=True) as admin:
-        await admin.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
+        await admin.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy".encode())
         yield server.set(drivername="postgresql", database=name).render_as_string(hide_password=False)
         await admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
