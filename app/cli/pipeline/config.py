@@ -54,7 +54,7 @@ class Pipeline:
     """A file that was read. Its sections are sent as they were written: the service fills in the defaults."""
 
     def __init__(self, path: Path, settings: Mapping[str, Json] | None = None) -> None:
-        """`settings` replace what the file has at dotted paths. Raises BadPipeline."""
+        """`settings` replace what the file has at dotted paths, or with None remove it. Raises BadPipeline."""
         try:
             text = path.read_text(encoding="utf-8")
             tree = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -70,6 +70,8 @@ class Pipeline:
             document = overlay(document, settings or {})
         except BadRunFile as error:
             raise BadPipeline(str(error)) from error
+        for gone in (where for where, value in (settings or {}).items() if value is None):
+            _remove(document, gone)
         document.setdefault("name", path.stem)
         document = {name: value for name, value in document.items() if value is not None}
         try:
@@ -83,6 +85,15 @@ class Pipeline:
         """As it was written; None: there is none."""
         given = self._sections.get(name)
         return dict(given) if given is not None else None
+
+
+def _remove(document: dict[str, Json], path: str) -> None:
+    *parents, last = path.split(".")
+    place: Json = document
+    for parent in parents:
+        place = place.get(parent) if isinstance(place, dict) else None
+    if isinstance(place, dict):
+        place.pop(last, None)
 
 
 def _runnable(document: Mapping[str, Json]) -> dict[str, Json]:

@@ -111,6 +111,16 @@ def test_the_files_that_come_with_it_are_right(file: Path) -> None:
     assert Pipeline(file).name == file.stem
 
 
+def test_a_field_is_replaced_or_removed() -> None:
+    from app.cli.pipeline.config import Pipeline
+
+    file = ROOT / "configs" / "pipelines" / "agent_008.yaml"
+    read = Pipeline(file, {"data.inbox": None, "train.iterations": 2, "eval": None, "no.such": None})
+    assert (read.file.data and read.file.data.inbox, read.file.train.iterations) == (None, 2)
+    assert read.section("eval") is None
+    assert "inbox" in (Pipeline(file).section("data") or {})
+
+
 def test_a_section_that_is_not_there_cannot_be_run(learnloop: Learnloop, tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text("train: {}\n")
