@@ -95,6 +95,7 @@ class EvaluationStarter:
             label = asked.label or asked.prompted
             return Contestant(label=label, kind="prompted", model=asked.prompted, base_url=asked.base_url), None
         resolved = await self._newest(await self.models.resolve(caller, str(asked.model)))
+        await self._check_checkpoint(place, resolved)
         label, run = asked.label or resolved.name, resolved.run
         if resolved.backend == embedded.NAME or run is None:
             engine = run.engine if run else None
@@ -121,11 +122,24 @@ class EvaluationStarter:
         Unavailable."""
         if model.step is not None or model.name in self.models.base_models or model.run is None:
             return model
-        steps = await _steps(self.resources.connect, model)
+        name = ModelName(model.run.model_project, model.run.model_name)
+        steps = await _steps(self.resources.connect, model.backend, name)
         if not steps:
             return model
-        name = ModelName(model.run.model_project, model.run.model_name, max(steps))
+        name = name.at(max(steps))
         return ResolvedModel(str(name), name.step, model.run)
+
+    async def _check_checkpoint(self, place: int, model: ResolvedModel) -> None:
+        """That a model which no run has trained is on the engine, where else it may be from. Raises InvalidRequest."""
+        if model.run is not None or model.name in self.models.base_models:
+            return
+        try:
+            named = ModelName.parse(model.name)
+        except ValueError:  # W&B's artifact names: the backend knows
+            return
+        steps = await _steps(self.resources.connect, embedded.NAME, named)
+        if not steps or named.step not in (None, *steps):
+            raise InvalidRequest(("body", "models", place, "model"), f"There is no checkpoint {model.name}.")
 
     def _check_server(self, place: int, base_url: str | None) -> None:
         if base_url is None or urlsplit(base_url).netloc.lower() in self.resources.settings.prompted_servers:
@@ -206,16 +220,15 @@ class EvaluationStarter:
             raise InvalidRequest(("body", "judge", "config"), str(error)) from error
 
 
-async def _steps(connect: Connect, model: ResolvedModel) -> frozenset[int]:
-    assert model.run is not None
+async def _steps(connect: Connect, backend: str, model: ModelName) -> frozenset[int]:
     try:
-        backend = await connect(model.backend)
+        connected = await connect(backend)
         try:
-            return await backend.checkpoints(model.run.model_project, model.run.model_name)
+            return await connected.checkpoints(model.project, model.name)
         finally:
-            await backend.close()
+            await connected.close()
     except (EngineUnavailable, BackendUnavailable) as error:
-        raise Unavailable(f"The newest checkpoint cannot be looked up now: {error}") from error
+        raise Unavailable(f"The checkpoints of {model} cannot be looked up now: {error}") from error
 
 
 def _models_of(run: Run | None) -> list[ModelToEvaluate]:

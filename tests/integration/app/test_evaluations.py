@@ -226,6 +226,7 @@ async def test_a_prompted_model_that_fails_is_a_figure_not_a_failure(data_dir: P
             ["models", 0, "base_url"],
             "LEARNLOOP_PROMPTED_SERVERS",
         ),
+        ({"models": [{"model": TINY}, {"model": "no/ne@3"}]}, ["models", 1, "model"], "There is no checkpoint no/ne@3"),
         ({"models": [{"model": TINY}, {"model": TINY}]}, ["models", 1, "label"], "give it a label of its own"),
         ({"models": [{"model": TINY}], "scenarios": 1_000, "samples": 32}, [], "more than 20000"),
         ({"models": [{"model": TINY}], "environment": {"name": "chess"}}, ["environment", "name"], "chess"),
