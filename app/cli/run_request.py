@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+from app.domain.yaml_file import BadYamlFile, read_object
+
 Json = Any
 
 
@@ -17,12 +19,9 @@ class BadRunFile(ValueError):
 def read_run_file(path: Path) -> dict[str, Json]:
     """The run that a YAML file describes. Raises BadRunFile."""
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise BadRunFile(f"cannot read {path}: {error}") from error
-    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
-        raise BadRunFile(f"{path} must contain the fields of a run, such as `iterations: 20`")
-    return document
+        return read_object(path, "the fields of a run, such as `iterations: 20`")
+    except BadYamlFile as error:
+        raise BadRunFile(str(error)) from error
 
 
 def read_graph_file(path: Path) -> Json:

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
 from app.domain.names import DATASET_PATTERN
+from app.domain.yaml_file import BadYamlFile, read_object
 from environment.email_search.enron import KNOWN_BAD_QUESTIONS
 
 TEMPLATES = "templates"
@@ -78,21 +78,13 @@ class Recipe(BaseModel):
 
 def read_recipe(path: Path | None, flags: Mapping[str, Any]) -> Recipe:
     """The recipe of a YAML file, if one is given, overridden by flags that are not None. Raises BadRecipe."""
-    values = {} if path is None else _file(path)
     try:
+        values = {} if path is None else read_object(path, "the settings of a data set, such as `emails: archive.mbox`")
         return Recipe.model_validate(values | {key: value for key, value in flags.items() if value is not None})
     except ValidationError as error:
         raise BadRecipe("; ".join(map(_fault, error.errors()))) from error
-
-
-def _file(path: Path) -> dict[str, Any]:
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise BadRecipe(f"cannot read {path}: {error}") from error
-    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
-        raise BadRecipe(f"{path} must contain the settings of a data set, such as `emails: archive.mbox`")
-    return document
+    except BadYamlFile as error:
+        raise BadRecipe(str(error)) from error
 
 
 def _fault(error: Any) -> str:

@@ -6,6 +6,7 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 
 from app.domain.names import DATASET_PATTERN
 from app.schemas.base import Json, Name, RequestBody, ResponseModel
+from app.schemas.examples import GRAPH
 from app.schemas.run_request import GraphSource
 
 DatasetName = Annotated[str, Field(pattern=DATASET_PATTERN)]
@@ -31,26 +32,7 @@ InboxSource = Annotated[
 class GraphRequest(RequestBody):
     """A knowledge graph to store."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "graph": [
-                        {
-                            "id": "customer-job-close",
-                            "content": "Customer Job: The finance team closes the books in 9 days.",
-                            "edge": [{"target_id": "product-feature-match", "relationship": "solved by"}],
-                        },
-                        {
-                            "id": "product-feature-match",
-                            "content": "Product Feature: AutoMatch matches 95 percent of bank statements.",
-                            "edge": [],
-                        },
-                    ]
-                }
-            ]
-        }
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [{"graph": GRAPH}]})
 
     graph: list[Json]
     """The nodes: each an object with `id`, `content` and `edge`, a list of `{"target_id", "relationship"}`. There must
@@ -70,18 +52,7 @@ class ScenariosRequest(RequestBody):
                         {"prospect": "Ben Okafor", "company": "Northgate", "goal": "book a call"},
                         {"prospect": "Cleo Marsh", "company": "Ostrava Mills"},
                     ],
-                    "graph": [
-                        {
-                            "id": "customer-job-close",
-                            "content": "Customer Job: The finance team closes the books in 9 days.",
-                            "edge": [{"target_id": "product-feature-match", "relationship": "solved by"}],
-                        },
-                        {
-                            "id": "product-feature-match",
-                            "content": "Product Feature: AutoMatch matches 95 percent of bank statements.",
-                            "edge": [],
-                        },
-                    ],
+                    "graph": GRAPH,
                 }
             ]
         }

@@ -6,6 +6,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag, WithJsonSchema, mode
 
 from app.domain.event_types import EventType
 from app.schemas.base import Json, Name, RequestBody, RequestPart
+from app.schemas.examples import GRAPH
 from app.schemas.train_options import TrainOptionsChoice
 from training.types import RunConfig
 
@@ -162,18 +163,7 @@ class LearnLoopRequest(RequestBody):
                     "checkpoints": {"keep_best": 1, "keep_last": 2},
                 },
                 {
-                    "graph": [
-                        {
-                            "id": "customer-job-close",
-                            "content": "Customer Job: The finance team closes the books in 9 days.",
-                            "edge": [{"target_id": "product-feature-match", "relationship": "solved by"}],
-                        },
-                        {
-                            "id": "product-feature-match",
-                            "content": "Product Feature: AutoMatch matches 95 percent of bank statements.",
-                            "edge": [],
-                        },
-                    ],
+                    "graph": GRAPH,
                     "iterations": 2,
                     "depth": 8,
                 },

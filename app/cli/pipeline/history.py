@@ -16,10 +16,10 @@ class History:
         """Raises Failure if the file cannot be read."""
         self._path = data_dir / "pipelines" / f"{name}.json"
         try:
-            self._steps: dict[str, Json] = json.loads(self._path.read_text(encoding="utf-8"))
+            self._steps: dict[str, Json] = dict(json.loads(self._path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             self._steps = {}
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise Failure(f"cannot read {self._path}: {error}. Delete it, and all steps are done again.") from error
 
     def begun(self, step: str, inputs: str) -> str | None:

@@ -20,7 +20,7 @@ from app.cli.run_request import overlay
 from app.cli.serve import settings_with
 from app.cli.service_process import own_service
 from app.cli.terminal import Failure, progress
-from app.cli.watching import RunDisplay, Waiting, follow
+from app.cli.watching import ENDED, RunDisplay, Waiting, follow
 
 Json = Any
 STEPS = ("data", "train", "eval", "deploy")
@@ -83,15 +83,17 @@ class Runner:
         inputs, request = self._training()
         begun = self._history.begun("train", inputs)
         run = None if begun is None else self._found(f"/runs/{begun}")
+        if run is not None and run["status"] == "cancelled":
+            run = None  # another one
         if run is not None and run["status"] == "completed":
             return self._finished("train", inputs, run["run_id"], _trained(run)), True
         run_id: str = run["run_id"] if run else self._started("/learn-loop", "train", inputs, request, "run_id")
         with RunDisplay(progress) as display:
             if run is not None and run["status"] in ("failed", "paused"):
                 self._live.ask_of(run_id, "retry" if run["status"] == "failed" else "resume")
-            run = follow(self._live, run_id, display.show)
+            run = follow(self._live, run_id, display.show, until={*ENDED, "paused"})
         if run["status"] != "completed":
-            raise Failure(f"run {run_id} is {run['status']}: {run['error']}")
+            raise Failure(f"run {run_id} is {run['status']}: {run['error'] or run['wait_reason']}")
         return self._finished("train", inputs, run_id, _trained(run)), False
 
     def _training(self) -> tuple[str, dict[str, Json]]:
@@ -161,7 +163,8 @@ class Runner:
         """The id of what was started. It is saved before it is followed, so that it can be found again."""
         key = {"Idempotency-Key": f"pipeline-{step}-{digest(self._pipeline.name, inputs)[:32]}"}
         reply = self._live.call("POST", path, json=request, headers=key)
-        if self._found(f"{'/runs' if step == 'train' else path}/{reply[id]}") is None:  # it was deleted since
+        known = self._found(f"{'/runs' if step == 'train' else path}/{reply[id]}")
+        if known is None or known["status"] == "cancelled":  # the key stands for one that somebody ended or deleted
             reply = self._live.call("POST", path, json=request)
         self._history.save(step, inputs, reply[id])
         return str(reply[id])

@@ -1,6 +1,7 @@
 """What can be said about a run before anything is started: each check looks at one thing, and says what helps."""
 
 import asyncio
+import json
 import os
 import platform
 import shutil
@@ -17,6 +18,7 @@ from app.backends import refusal
 from app.db.reachable import NoConnection, connect_once
 from app.db.session import DatabaseUrlError, parse_url
 from app.domain.names import TINY_BASE
+from app.operations.run_defaults import judge_with_defaults
 from app.schemas.run_request import LearnLoopRequest
 from app.settings import Settings
 from app.worker.judge_services import judge_model
@@ -35,6 +37,8 @@ in bf16, for sampling and for training."""
 _BESIDE = 1.5 * GB
 """The engine's program, and its cache of conversations on a CPU."""
 _SPARE_DISK = 2 * GB
+_ANY_JUDGE = "reference"
+"""Where the request leaves the name to the environment: none of their own judges needs a model."""
 
 
 class State(StrEnum):
@@ -96,12 +100,18 @@ def _base_model(settings: Settings, name: str) -> Iterator[Check]:
     if (fault := base_model_fault(directory)) is not None:
         yield Check("base model", State.FAILED, f"{directory}: {fault}", "copy the model's files again")
         return
-    weights = sum(path.stat().st_size for path in directory.glob("*.safetensors"))
-    parameters = weights / 2  # as published: bf16
+    parameters = _parameters(directory)
     trained = "a LoRA" if parameters > _LARGE else "all weights"
     needed = _BYTES_PER_PARAMETER[trained] * parameters + _BESIDE
     yield Check("base model", State.OK, f"{name}, {parameters / 1e9:.2f} billion parameters, {trained} trained")
     yield _memory(settings.engine_device, needed)
+
+
+def _parameters(directory: Path) -> float:
+    """Of a base model whose files are in order."""
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    each = 4 if config.get("dtype", config.get("torch_dtype")) == "float32" else 2
+    return sum(path.stat().st_size for path in directory.glob("*.safetensors")) / each
 
 
 def _memory(device: str, needed: float) -> Check:
@@ -153,11 +163,11 @@ def _database(settings: Settings) -> Check:
 
 
 def _judge(settings: Settings, request: LearnLoopRequest) -> Check:
-    if request.judge is None or isinstance(request.judge, list) or request.judge.name is None:
-        return Check("judge", State.OK, "the environment's own" if request.judge is None else "as the request says")
-    name = request.judge.name
+    if request.judge is None:
+        return Check("judge", State.OK, "the environment's own, which needs no model")
+    judge = judge_with_defaults(request.judge, _ANY_JUDGE)
     try:
-        judges.build(name, request.judge.config, JudgeServices(rubric="", model=judge_model(settings)))
+        judges.build(judge["name"], judge["config"], JudgeServices(rubric="", model=judge_model(settings)))
     except (judges.UnknownJudge, PluginFault, ValueError) as error:
         return Check("judge", State.FAILED, str(error), "correct `judge`, or set what it names")
-    return Check("judge", State.OK, name)
+    return Check("judge", State.OK, judge["name"])

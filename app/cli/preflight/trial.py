@@ -9,7 +9,7 @@ from ulid import ULID
 from app.cli.charts import duration
 from app.cli.client import Service, ServiceRefused
 from app.cli.preflight.checks import Check, State
-from app.cli.watching import follow
+from app.cli.watching import ENDED, follow
 from app.schemas.run_request import LearnLoopRequest
 
 Json = Any
@@ -24,24 +24,24 @@ def trial(service: Service, request: LearnLoopRequest, body: Mapping[str, Json])
         run_id: str = service.start_run(_in_small(request, body))["run_id"]
     except ServiceRefused as error:
         return [Check("trial", State.FAILED, str(error), "correct the request")]
-    run = follow(service, run_id, lambda _: None)
-    rollouts, iterations = list(service.trajectories(run_id, kind="train")), list(service.iterations(run_id))
-    service.delete_run(run_id)
+    try:
+        run = follow(service, run_id, lambda _: None, until={*ENDED, "paused"})
+        rollouts, iterations = list(service.trajectories(run_id, kind="train")), list(service.iterations(run_id))
+    finally:
+        _delete(service, run_id)
     if run["status"] != "completed":
-        return [
-            Check(
-                "trial",
-                State.FAILED,
-                f"the run {run['status']}: {run['error']}",
-                "see service.log",
-            )
-        ]
-    return [
-        _rollouts(rollouts),
-        _training(run),
-        _judging(run),
-        *_estimates(request, run, iterations[-1]["timing"], len(rollouts)),
-    ]
+        why = f"the run is {run['status']}: {run['error'] or run['wait_reason']}"
+        return [Check("trial", State.FAILED, why, "see the log of the service")]
+    estimates = _estimates(request, run, iterations[-1]["timing"], len(rollouts))
+    return [_rollouts(rollouts), _training(run), _judging(run), *estimates]
+
+
+def _delete(service: Service, run_id: str) -> None:
+    """Also a run that was left in the middle, by Ctrl-C."""
+    if service.run(run_id)["status"] not in ENDED:
+        service.cancel(run_id)
+        follow(service, run_id, lambda _: None)
+    service.delete_run(run_id)
 
 
 def _in_small(request: LearnLoopRequest, body: Mapping[str, Json]) -> dict[str, Json]:
@@ -60,7 +60,12 @@ def _rollouts(rollouts: list[Json]) -> Check:
     malformed = sum(each["outcome"].get("finish") == "malformed" for each in rollouts)
     found = f"{len(rollouts)} rollouts, {len(failed)} failed, {malformed} ended with a malformed tool call"
     if len(failed) == len(rollouts):
-        return Check("rollouts", State.FAILED, f"{found}: {failed[0]['error']}" if failed else found, "see service.log")
+        return Check(
+            "rollouts",
+            State.FAILED,
+            f"{found}: {failed[0]['error']}" if failed else found,
+            "see the log of the service",
+        )
     if malformed == len(rollouts):
         remedy = "choose a base model that can call tools, or train it on demonstrations first (docs/engine.md)"
         return Check("rollouts", State.WARNING, found, remedy)

@@ -8,9 +8,11 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from sqlalchemy import text
 from typer.testing import CliRunner
 
 from app.cli.main import app
+from app.db.session import make_engine, parse_url
 from tests.fakes.engine_process import ROOT
 from tests.integration.app.test_results import SALES, sales_service
 from tests.integration.cli.conftest import Learnloop, Ran
@@ -77,8 +79,22 @@ async def test_an_interrupted_training_is_followed_and_not_started_twice(
         assert (damaged.exit_code, "sales.json" in damaged.stderr) == (1, True)
 
 
+async def test_a_training_that_somebody_cancelled_is_made_anew(
+    data_dir: Path, database_url: str, tmp_path: Path
+) -> None:
+    async with sales_service(data_dir, database_url) as client:
+        first = await _pipeline("train", PIPELINE, tmp_path, client)
+        engine = make_engine(parse_url(database_url))
+        async with engine.begin() as connection:
+            await connection.execute(text("UPDATE run SET status = 'cancelled'"))
+        await engine.dispose()
+        again = await _pipeline("train", PIPELINE, tmp_path, client)
+        assert _skipped(again) == {"train": False}
+        assert again.json[0]["result"]["run_id"] != first.json[0]["result"]["run_id"]
+
+
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("text_", "line", "said"),
     [
         ("train:\n  iterations: 2\n  colour: red\n", 3, "train.colour: Unknown field"),
         ("train:\n  evaluation:\n    every: 0\n", 3, "train.evaluation.every: Input should be greater"),
@@ -92,10 +108,10 @@ async def test_an_interrupted_training_is_followed_and_not_started_twice(
     ],
 )
 def test_a_mistake_is_named_with_its_line(
-    learnloop: Learnloop, tmp_path: Path, text: str, line: int, said: str
+    learnloop: Learnloop, tmp_path: Path, text_: str, line: int, said: str
 ) -> None:
     file = tmp_path / "p.yaml"
-    file.write_text(text)
+    file.write_text(text_)
     ran = learnloop("pipeline", "all", "--config", str(file), "--data-dir", str(tmp_path))
     assert ran.exit_code == 2
     flat = "".join(ran.stderr.replace("│", "").split())
