@@ -1,0 +1,40 @@
+"""Database rows. Alembic's migrations make the tables; `alembic check` keeps both in step.
+
+A rate is in [0, 1], a time is timestamptz, an id is a ULID (sortable by creation) unless said otherwise.
+"""
+
+from app.db.tables.access import ApiKey, IdempotencyKey
+from app.db.tables.base import Base
+from app.db.tables.checkpoints import Checkpoint, Promotion
+from app.db.tables.data import DatasetVersion, Document, InboxPart
+from app.db.tables.evaluations import EvaluationJob
+from app.db.tables.judging import JudgeCall, JudgeRate, Verdict
+from app.db.tables.runs import Evaluation, Event, Feedback, Iteration, Journal, LedgerEntry, Reflection, Run, Trajectory
+from app.db.tables.webhooks import WebhookAttempt, WebhookDelivery, WebhookEndpoint
+
+__all__ = [
+    "ApiKey",
+    "Base",
+    "Checkpoint",
+    "DatasetVersion",
+    "Document",
+    "Evaluation",
+    "EvaluationJob",
+    "Event",
+    "Feedback",
+    "IdempotencyKey",
+    "InboxPart",
+    "Iteration",
+    "Journal",
+    "JudgeCall",
+    "JudgeRate",
+    "LedgerEntry",
+    "Promotion",
+    "Reflection",
+    "Run",
+    "Trajectory",
+    "Verdict",
+    "WebhookAttempt",
+    "WebhookDelivery",
+    "WebhookEndpoint",
+]

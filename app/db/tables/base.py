@@ -1,0 +1,42 @@
+"""What every table has in common: names of constraints, and types of columns."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    DateTime,
+    ForeignKey,
+    MetaData,
+    String,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from app.db.json_text import StorableText
+
+Json = Any
+
+
+class Base(DeclarativeBase):
+    """What Alembic compares the database with."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {  # noqa: RUF012 - read by SQLAlchemy from the class
+        datetime: DateTime(timezone=True),
+        dict[str, Json]: JSONB,
+        list[Json]: JSONB,
+        str: StorableText,
+    }
+
+
+def run_id() -> Mapped[str]:
+    """The run that a row belongs to, as (a part of) its primary key; rows go with their run."""
+    return mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)

@@ -1,0 +1,58 @@
+"""Models compared on the same scenarios."""
+
+from datetime import datetime
+
+from sqlalchemy import (
+    CheckConstraint,
+    Index,
+    String,
+    Text,
+    func,
+    text,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.db.tables.base import Base, Json
+from app.domain.evaluation_state import EvaluationStatus
+
+_EVALUATION_STATES = ", ".join(sorted(f"'{status}'" for status in EvaluationStatus))
+
+
+class EvaluationJob(Base):
+    """A comparison of models on the same scenarios, asked for by itself. Its rollouts are trajectories."""
+
+    __tablename__ = "evaluation_job"
+    __table_args__ = (
+        CheckConstraint(f"status IN ({_EVALUATION_STATES})", name="status"),
+        Index("ix_evaluation_job_project_id", "project", "id"),
+        Index("ix_evaluation_job_open", "created_at", postgresql_where=text("status IN ('queued', 'running')")),
+    )
+
+    id: Mapped[str] = mapped_column(String(26), primary_key=True)
+    project: Mapped[str]
+    status: Mapped[str] = mapped_column(Text, default=EvaluationStatus.QUEUED)
+    request: Mapped[dict[str, Json]]
+    """The accepted request with all defaults filled in; see app/domain/stored_evaluation.py."""
+    engine: Mapped[str | None]
+    """The engine that has the models; only workers that reach it can drive the evaluation."""
+    owner: Mapped[str | None]
+    """The worker that holds the lease."""
+    epoch: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Raised by each claim; every commit of a worker names the epoch it claimed with."""
+    lease_until: Mapped[datetime | None]
+    claims: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Claims since a rollout was last saved: an evaluation that kills its workers ends."""
+    cancel_requested: Mapped[bool] = mapped_column(default=False, server_default="false")
+    wait_reason: Mapped[str | None]
+    """What a running one waits for."""
+    done: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Rollouts that have been judged."""
+    total: Mapped[int]
+    judge: Mapped[dict[str, Json]] = mapped_column(default=dict, server_default="{}")
+    """What the judge's calls cost so far: requests, tokens, dollars."""
+    report: Mapped[dict[str, Json] | None]
+    """The figures, written when it completes."""
+    error: Mapped[str | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]

@@ -1,0 +1,309 @@
+"""Runs, what they did, and what was said about it."""
+
+from datetime import datetime
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    ForeignKey,
+    Identity,
+    Index,
+    String,
+    Text,
+    UniqueConstraint,
+    func,
+    text,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.db.tables.base import Base, Json, run_id
+from app.domain.run_state import LIVE, RunStatus
+from app.domain.stored_request import StoredRequest
+
+_LIVE = ", ".join(sorted(f"'{status}'" for status in LIVE))
+_KNOWN = ", ".join(sorted(f"'{status}'" for status in RunStatus))
+
+
+class Run(Base):
+    """One accepted learn-loop."""
+
+    __tablename__ = "run"
+    __table_args__ = (
+        CheckConstraint(f"status IN ({_KNOWN})", name="status"),
+        Index("ix_run_lease", "lease_until", postgresql_where=text("status = 'running'")),
+        # Two live runs must not train one model.
+        Index(
+            "uq_run_live_model",
+            "backend",
+            "model_project",
+            "model_name",
+            unique=True,
+            postgresql_where=text(f"status IN ({_LIVE})"),
+        ),
+        Index("ix_run_status_id", "status", "id"),
+        Index("ix_run_model_project_id", "model_project", "id"),
+    )
+
+    id: Mapped[str] = mapped_column(String(26), primary_key=True)
+    status: Mapped[str] = mapped_column(Text, default=RunStatus.QUEUED)
+    request: Mapped[dict[str, Json]]
+    """The accepted request with all defaults filled in; see `stored_request`."""
+    environment: Mapped[str]
+    judge: Mapped[str]
+    backend: Mapped[str]
+    model_project: Mapped[str]
+    model_name: Mapped[str]
+    base_model: Mapped[str]
+    owner: Mapped[str | None]
+    """The worker that holds the run's lease."""
+    epoch: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Raised by each claim; every commit of a worker names the epoch it claimed with."""
+    lease_until: Mapped[datetime | None]
+    """Until then, by the database's clock, nobody else may claim it."""
+    claims: Mapped[int] = mapped_column("attempts", default=0, server_default="0")
+    """Claims since progress was last saved: a run that kills its workers ends."""
+    engine: Mapped[str | None]
+    """The engine that has the run's model, once it was driven; only workers that reach it can go on."""
+    reproducible: Mapped[bool | None]
+    """Whether sampling and training repeat to the bit, as the backend reports; None until the run was driven."""
+    reproducible_reason: Mapped[str | None]
+    wait_reason: Mapped[str | None]
+    """Why a paused run is paused, or what a running one waits for."""
+    cancel_requested: Mapped[bool] = mapped_column(default=False)
+    pause_requested: Mapped[bool] = mapped_column(default=False, server_default="false")
+    no_signal: Mapped[str | None]
+    """Why the last iteration taught nothing (training/no_signal.py); None if it did."""
+    no_signal_iterations: Mapped[int] = mapped_column(default=0, server_default="0")
+    """How many iterations in a row taught nothing, up to the last one, since the run was last resumed or retried."""
+    warnings: Mapped[list[Json]] = mapped_column(default=list, server_default="[]")
+    """What was foreseen when the run was accepted."""
+    parent_run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="SET NULL"))
+    """The run that this one was forked from, at its step `parent_step`."""
+    parent_step: Mapped[int | None]
+    event_seq: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    """Of the run's newest event."""
+    iterations_total: Mapped[int]
+    next_iteration: Mapped[int] = mapped_column(default=0)
+    """The iteration whose result is saved next; 0 until the baseline is saved."""
+    phase: Mapped[str | None]
+    phase_iteration: Mapped[int | None]
+    phase_done: Mapped[int | None]
+    phase_total: Mapped[int | None]
+    step: Mapped[int | None]
+    best_step: Mapped[int | None]
+    best_success: Mapped[float | None]
+    rollouts: Mapped[int] = mapped_column(default=0)
+    prompt_tokens: Mapped[int] = mapped_column(BigInteger, default=0)
+    completion_tokens: Mapped[int] = mapped_column(BigInteger, default=0)
+    judge_prompt_tokens: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    judge_completion_tokens: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    judge_cost_usd: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    """Of the calls whose price is known."""
+    error: Mapped[str | None]
+    results_error: Mapped[str | None]
+    """Why the folder of results is not complete; the database is."""
+    summary: Mapped[dict[str, Json] | None]
+    """Before and after, written when the run completes."""
+    pruned: Mapped[dict[str, Json]] = mapped_column(default=dict, server_default="{}")
+    """When what was deleted because of its age (app/operations/prune.py)."""
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+
+    @property
+    def stored_request(self) -> StoredRequest:
+        """`request`, parsed on each call: queries for many runs do not pay for it."""
+        return StoredRequest.parse(self.request)
+
+
+class Iteration(Base):
+    """What one rollout-judge-train cycle did; iteration 0 is the baseline."""
+
+    __tablename__ = "iteration"
+
+    run_id: Mapped[str] = run_id()
+    iteration: Mapped[int] = mapped_column(primary_key=True)
+    step: Mapped[int]
+    best_step: Mapped[int]
+    reward_mean: Mapped[float | None]
+    reward_median: Mapped[float | None]
+    reward_min: Mapped[float | None]
+    reward_max: Mapped[float | None]
+    reward_count: Mapped[int]
+    success: Mapped[float | None]
+    malformed: Mapped[float | None]
+    failed_rollouts: Mapped[int]
+    skipped_groups: Mapped[dict[str, Json]]
+    no_signal: Mapped[str | None]
+    """Why none of its groups could be trained on (training/no_signal.py); None if one could."""
+    train_metrics: Mapped[dict[str, Json]]
+    timing: Mapped[dict[str, Json]]
+    finished_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class Evaluation(Base):
+    """Held-out figures of one checkpoint."""
+
+    __tablename__ = "evaluation"
+
+    run_id: Mapped[str] = run_id()
+    iteration: Mapped[int] = mapped_column(primary_key=True)
+    split: Mapped[str] = mapped_column(Text, primary_key=True)
+    mode: Mapped[str] = mapped_column(Text, primary_key=True)
+    step: Mapped[int] = mapped_column(primary_key=True)
+    scenarios: Mapped[int]
+    success: Mapped[float]
+    mean_reward: Mapped[float]
+    malformed: Mapped[float]
+    turns: Mapped[float]
+
+
+class Trajectory(Base):
+    """The record of one rollout: of a run's training or evaluation, or of a question that somebody asked."""
+
+    __tablename__ = "trajectory"
+    __table_args__ = (
+        Index("ix_trajectory_run_id_seq", "run_id", "seq"),
+        Index("ix_trajectory_run_id_iteration_seq", "run_id", "iteration", "seq"),
+        Index("ix_trajectory_run_id_scenario_id_seq", "run_id", "scenario_id", "seq"),
+        Index("ix_trajectory_run_id_split_seq", "run_id", "split", "seq"),
+        Index(
+            "uq_trajectory_evaluation_id_slot",
+            "evaluation_id",
+            "slot",
+            unique=True,
+            postgresql_where=text("evaluation_id IS NOT NULL"),
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(Text, primary_key=True)
+    seq: Mapped[int] = mapped_column(BigInteger, Identity(always=True))
+    """The order in which they were saved; lists go by it."""
+    run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
+    project: Mapped[str | None]
+    """Of a question to a model by name, and of an evaluation; a run's trajectories belong to the run's project."""
+    evaluation_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("evaluation_job.id", ondelete="CASCADE"))
+    slot: Mapped[str | None]
+    """In an evaluation: numbers of model, scenario and sample, such as `0/12/1`."""
+    kind: Mapped[str]
+    """train, evaluation, showcase or ask."""
+    iteration: Mapped[int | None]
+    split: Mapped[str]
+    mode: Mapped[str]
+    """sampled or greedy."""
+    model: Mapped[str]
+    step: Mapped[int | None]
+    scenario_id: Mapped[str]
+    scenario: Mapped[dict[str, Json]]
+    """The task and the reference."""
+    messages: Mapped[list[Json]]
+    """OpenAI's form, without token-level log-probabilities."""
+    tools: Mapped[list[Json]]
+    outcome: Mapped[dict[str, Json]]
+    score: Mapped[float | None]
+    score_explanation: Mapped[str | None]
+    score_parts: Mapped[dict[str, Json]]
+    reward: Mapped[float | None]
+    reward_parts: Mapped[dict[str, Json]]
+    advantage: Mapped[float | None]
+    success: Mapped[bool | None]
+    error: Mapped[str | None]
+    turns: Mapped[int]
+    prompt_tokens: Mapped[int]
+    completion_tokens: Mapped[int]
+    seconds: Mapped[float]
+    started_at: Mapped[datetime]
+
+
+class Reflection(Base):
+    """What a reflective environment had learned after an iteration, and its showcase."""
+
+    __tablename__ = "reflection"
+
+    run_id: Mapped[str] = run_id()
+    iteration: Mapped[int] = mapped_column(primary_key=True)
+    state: Mapped[dict[str, Json]]
+    trajectory_id: Mapped[str]
+    """The showcase's trajectory."""
+
+
+class Journal(Base):
+    """What the iteration under way has finished (see training/journal.py); emptied when the iteration is saved."""
+
+    __tablename__ = "journal"
+
+    run_id: Mapped[str] = run_id()
+    iteration: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(Text, primary_key=True)
+    epoch: Mapped[int]
+    value: Mapped[bytes]
+    """JSON text, compressed by zlib."""
+    checksum: Mapped[int | None] = mapped_column(BigInteger)
+    """CRC-32 of the key and the value; None: written by an earlier version."""
+    kept_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class Event(Base):
+    """What happened to a run: append-only, numbered from 1 without a gap."""
+
+    __tablename__ = "event"
+
+    run_id: Mapped[str] = run_id()
+    seq: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    type: Mapped[str]
+    version: Mapped[int] = mapped_column(default=1)
+    """Of the type's `data`."""
+    iteration: Mapped[int | None]
+    actor: Mapped[str]
+    """Who did it: `worker:...`, `key:PREFIX`, or `local` where no keys are needed."""
+    data: Mapped[dict[str, Json]]
+    occurred_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+
+
+class LedgerEntry(Base):
+    """What a phase of an iteration used. `wasted`: by work that was lost, or that taught nothing."""
+
+    __tablename__ = "ledger_entry"
+    __table_args__ = (Index("ix_ledger_entry_run_id_iteration", "run_id", "iteration"),)
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    run_id: Mapped[str] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
+    iteration: Mapped[int]
+    phase: Mapped[str]
+    seconds: Mapped[float]
+    prompt_tokens: Mapped[int] = mapped_column(BigInteger)
+    completion_tokens: Mapped[int] = mapped_column(BigInteger)
+    usd: Mapped[float | None]
+    wasted: Mapped[bool]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class Feedback(Base):
+    """What somebody did with an email, or thought of it. Rows never change: the order of arrival does not matter."""
+
+    __tablename__ = "feedback"
+    __table_args__ = (
+        UniqueConstraint("project", "event_id"),
+        Index("ix_feedback_trajectory_id", "trajectory_id"),
+        Index("ix_feedback_against_id", "against_id"),
+        Index("ix_feedback_run_id_id", "run_id", "id"),
+    )
+
+    id: Mapped[str] = mapped_column(String(26), primary_key=True)
+    project: Mapped[str]
+    """The trajectory's; empty for one of no project."""
+    event_id: Mapped[str]
+    """The sender's own id of the event: a second one with it in the project is the same event."""
+    trajectory_id: Mapped[str] = mapped_column(Text, ForeignKey("trajectory.id", ondelete="CASCADE"))
+    """Whose email it is about; of a preference, the one preferred."""
+    against_id: Mapped[str | None] = mapped_column(Text, ForeignKey("trajectory.id", ondelete="CASCADE"))
+    """Of a preference, the other one."""
+    run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
+    """The run of that trajectory; None for one that was asked of a model by name."""
+    type: Mapped[str]
+    confidence: Mapped[float]
+    """In (0, 1]; of preferences and thumbs."""
+    source: Mapped[str]
+    """api, or simulator for invented events."""
+    occurred_at: Mapped[datetime]
+    received_at: Mapped[datetime] = mapped_column(server_default=func.now())

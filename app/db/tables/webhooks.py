@@ -1,0 +1,116 @@
+"""Where events are sent, and every attempt at it."""
+
+from datetime import datetime
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    ForeignKey,
+    Identity,
+    Index,
+    String,
+    Text,
+    func,
+    text,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.db.tables.base import Base, Json
+from app.domain.delivery_state import DeliveryState
+
+_DELIVERY_STATES = ", ".join(sorted(f"'{state}'" for state in DeliveryState))
+_PENDING = f"state = '{DeliveryState.PENDING}'"
+
+
+class WebhookEndpoint(Base):
+    """Where events are sent: those of one run, of a project's runs, or (the one from FRONTEND_URL) of all runs."""
+
+    __tablename__ = "webhook_endpoint"
+    __table_args__ = (
+        Index("ix_webhook_endpoint_project", "project"),
+        Index("ix_webhook_endpoint_run_id", "run_id"),
+    )
+
+    id: Mapped[str] = mapped_column(String(26), primary_key=True)
+    project: Mapped[str | None]
+    """None: every project's."""
+    run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
+    """None: every run of the project."""
+    url: Mapped[str]
+    events: Mapped[list[Json]]
+    """Types that are sent; empty: all."""
+    secret: Mapped[bytes | None]
+    """Encrypted. None: deliveries are not signed."""
+    previous_secret: Mapped[bytes | None]
+    """Signs too until `previous_until`, so that a receiver can change over."""
+    previous_until: Mapped[datetime | None]
+    disabled_at: Mapped[datetime | None]
+    disabled_reason: Mapped[str | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class WebhookAttempt(Base):
+    """One try to send a delivery."""
+
+    __tablename__ = "webhook_attempt"
+
+    delivery_id: Mapped[str] = mapped_column(
+        String(26), ForeignKey("webhook_delivery.id", ondelete="CASCADE"), primary_key=True
+    )
+    number: Mapped[int] = mapped_column(primary_key=True)
+    started_at: Mapped[datetime]
+    seconds: Mapped[float | None]
+    status: Mapped[int | None]
+    """The receiver's HTTP status; None if there was no reply."""
+    error: Mapped[str | None]
+
+
+class WebhookDelivery(Base):
+    """One message to one receiver, written in the transaction of what it tells."""
+
+    __tablename__ = "webhook_delivery"
+    __table_args__ = (
+        CheckConstraint(f"state IN ({_DELIVERY_STATES})", name="state"),
+        Index(
+            "ix_webhook_delivery_next",
+            "project",
+            "receiver",
+            "next_attempt_at",
+            postgresql_where=text(f"{_PENDING} AND is_next"),
+        ),
+        Index("ix_webhook_delivery_pending", "project", "receiver", postgresql_where=text(_PENDING)),
+        Index("ix_webhook_delivery_run_id_state", "run_id", "state"),
+        Index(
+            "ix_webhook_delivery_turn",
+            "run_id",
+            "receiver",
+            "event_seq",
+            "seq",
+            postgresql_where=text(_PENDING),
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(String(26), primary_key=True)
+    seq: Mapped[int] = mapped_column(BigInteger, Identity(always=True))
+    run_id: Mapped[str] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
+    endpoint_id: Mapped[str | None] = mapped_column(
+        String(26), ForeignKey("webhook_endpoint.id", ondelete="SET NULL"), index=True
+    )
+    project: Mapped[str]
+    """The run's. Projects take turns, and so do receivers within a project."""
+    receiver: Mapped[str]
+    """The endpoint's id, also after it was deleted; the URL where there was none."""
+    is_next: Mapped[bool] = mapped_column(default=False, server_default="false")
+    """It is the first pending one of its run and receiver (app/webhooks/turns.py): only such are sent."""
+    event_seq: Mapped[int | None] = mapped_column(BigInteger)
+    event_type: Mapped[str | None]
+    iteration: Mapped[int | None]
+    url: Mapped[str]
+    body: Mapped[str]
+    """The exact JSON text that is sent, on every attempt."""
+    state: Mapped[str] = mapped_column(Text, default=DeliveryState.PENDING)
+    attempts: Mapped[int] = mapped_column(default=0)
+    next_attempt_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    last_error: Mapped[str | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    delivered_at: Mapped[datetime | None]
