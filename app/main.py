@@ -28,6 +28,7 @@ from app.api import (
     openai,
     results,
     runs,
+    session,
     start,
     training,
     trajectories,
@@ -35,9 +36,9 @@ from app.api import (
 )
 from app.api.heavy_reads import HeavyReads
 from app.api.run_documents import open_run_documents
+from app.auth.callers import open_callers
 from app.auth.failed_keys import FailedKeys
 from app.auth.guard import Guard
-from app.auth.key_cache import open_key_cache
 from app.auth.rate_limit import RateLimit
 from app.auth.tenancy import KnownRuns
 from app.backends import Connect
@@ -75,6 +76,7 @@ _PARTS = (
     catalogue,
     webhooks,
     keys,
+    session,
     models,
     openai,
     training,
@@ -107,7 +109,7 @@ def create_app(
         async with (
             open_service(settings, connect=connect, learn=learn, engine=engine) as app.state.service,
             open_run_documents(app.state.service.sessions, limits) as app.state.run_documents,
-            open_key_cache(app.state.service.sessions, settings.operator_key) as app.state.keys,
+            open_callers(app.state.service.sessions, settings) as app.state.callers,
             idempotency.purging(app.state.service.sessions),
             every(_PRUNE_EVERY_S, partial(prune, app.state.service.sessions, settings), "prune"),
             open_proxy() as app.state.proxy,

@@ -8,6 +8,7 @@ import ipaddress
 import os
 import re
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -73,6 +74,8 @@ class Settings(BaseSettings):
     """Burst size per API key."""
     failed_keys_per_minute: float = Field(60.0, ge=0, le=1_000_000)
     """Wrong API keys of one address, after 30 at once; 0: no limit."""
+    session_hours: float = Field(12.0, gt=0, le=720)
+    """How long a browser that signed in stays signed in."""
     max_connections: int = Field(2_000, ge=16, le=50_000)
     """Open connections to this process; fewer if it may not open as many files."""
     max_connections_per_client: int = Field(1_000, ge=0, le=50_000)
@@ -234,6 +237,11 @@ class Settings(BaseSettings):
         """What the OpenTelemetry collector is sent beside the spans."""
         headers = self.otel_exporter_otlp_traces_headers or self.otel_exporter_otlp_headers
         return parse_env_headers(headers.get_secret_value(), liberal=True) if headers else {}
+
+    @property
+    def session_lifetime(self) -> timedelta:
+        """How long a browser that signed in stays signed in."""
+        return timedelta(hours=self.session_hours)
 
     @property
     def keys_required(self) -> bool:

@@ -14,7 +14,7 @@ from app.api.dependencies import CurrentCaller, CurrentFeed, CurrentStore, Limit
 from app.api.presentation import page
 from app.api.routers import keyed_router
 from app.auth.caller import LOCAL, Caller
-from app.auth.guard import key_of
+from app.auth.credentials import credential_of
 from app.domain.event_types import EventType
 from app.domain.run_state import TERMINAL, RunStatus
 from app.errors import DATABASE_DOWN, NotFound, Unauthorized
@@ -83,7 +83,7 @@ async def list_events(
         return Response(status_code=204)  # tells an EventSource not to come back
     if caller is LOCAL:
         return _EventStream(_stream(feed, store, run_id, since), nullcontext())
-    held = _stream(feed, store, run_id, since, partial(request.app.state.keys.caller, key_of(request.scope)))
+    held = _stream(feed, store, run_id, since, partial(request.app.state.callers.caller, credential_of(request.scope)))
     return _EventStream(held, feed.places.taken(caller.actor))
 
 

@@ -1,4 +1,4 @@
-"""Requires an API key for all but the public paths, before anything else happens and before a body is read."""
+"""Requires an API key, or a browser's session, for all but the public paths, before anything else, such as a body."""
 
 import math
 from collections.abc import Collection
@@ -7,16 +7,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.auth import scopes
 from app.auth.caller import LOCAL, Caller
+from app.auth.callers import Callers
+from app.auth.credentials import Credential, credential_of, removed_cookies
 from app.auth.failed_keys import FailedKeys
-from app.auth.key_cache import KeyCache
-from app.auth.origin_check import refuse_foreign_pages
+from app.auth.origin_check import refuse_foreign_pages, refuse_other_origins
 from app.auth.rate_limit import RateLimit
 from app.errors import DATABASE_DOWN, Forbidden, ServiceError, TooManyRequests, Unauthorized, problem_of
 from app.security.client_address import client_of
 
 
 class Guard:
-    """ASGI middleware: 401 without a valid key, 403 if it lacks the scope, 429 above the rate limit.
+    """ASGI middleware: 401 without a valid key or session, 403 if it lacks the scope, 429 above the rate limit.
 
     Admitted requests have a Caller in their state. If keys are not required, it is the local caller.
     """
@@ -45,7 +46,10 @@ class Guard:
             try:
                 caller = await self._admitted(scope) if self._required else self._local(scope)
             except (ServiceError, *DATABASE_DOWN) as error:
-                await problem_of(error, scope["path"])(scope, receive, send)
+                response = problem_of(error, scope["path"])
+                for cookie in removed_cookies(scope) if isinstance(error, Unauthorized) else ():
+                    response.headers.append("set-cookie", cookie)
+                await response(scope, receive, send)
                 return
             scope.setdefault("state", {})["caller"] = caller
         await self._app(scope, receive, send)
@@ -55,35 +59,27 @@ class Guard:
         return LOCAL
 
     async def _admitted(self, scope: Scope) -> Caller:
-        cache: KeyCache = scope["app"].state.keys
-        caller = await self._caller(cache, key_of(scope), client_of((scope.get("client") or ("",))[0]))
+        credential = credential_of(scope)
+        if credential.is_session:
+            refuse_other_origins(scope)
+        callers: Callers = scope["app"].state.callers
+        caller = await self._caller(callers, credential, client_of((scope.get("client") or ("",))[0]))
         wait_s = 0.0 if self._limit is None else self._limit.take(caller.actor)
         if wait_s:
             raise TooManyRequests("Too many requests with this API key.", retry_after_s=math.ceil(wait_s))
         needed = scopes.needed(scope["method"], scopes.route_path(scope))
-        if needed not in caller.scopes:
+        if needed is not None and needed not in caller.scopes:
             raise Forbidden(f"This API key does not have the scope {needed}.")
         return caller
 
-    async def _caller(self, cache: KeyCache, key: str, client: str) -> Caller:
+    async def _caller(self, callers: Callers, credential: Credential, client: str) -> Caller:
         if self._failed_keys is None:
-            return await cache.caller(key)
+            return await callers.caller(credential)
         wait_s = self._failed_keys.wait_s(client)
-        if wait_s and not cache.has(key):
+        if wait_s and not callers.has(credential):
             raise TooManyRequests("Too many wrong API keys from this address.", retry_after_s=math.ceil(wait_s))
         try:
-            return await cache.caller(key)
+            return await callers.caller(credential)
         except Unauthorized:
             self._failed_keys.note(client)
             raise
-
-
-def key_of(scope: Scope) -> str:
-    """The key of a request, from the header only: URLs end up in logs and histories. Raises Unauthorized."""
-    given: list[bytes] = [value for name, value in scope["headers"] if name == b"authorization"]
-    if not given:
-        raise Unauthorized("An API key is required: Authorization: Bearer ll_...")
-    kind, _, key = given[0].decode("latin-1").partition(" ")
-    if len(given) > 1 or kind.lower() != "bearer":
-        raise Unauthorized("Send the API key in a single header: Authorization: Bearer ll_...")
-    return key.strip()

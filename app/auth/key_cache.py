@@ -39,12 +39,22 @@ class KeyCache:
 
     async def caller(self, key: str) -> Caller:
         """Who calls with that key. Raises Unauthorized; it does not tell whether the key ever existed."""
+        return self.caller_of(await self.find(key))
+
+    async def find(self, key: str) -> ApiKey | None:
+        """The row of that key; None for the key from the settings. Raises Unauthorized."""
         sha256 = hash_of(key)
         if self.operator_hash is not None and hmac.compare_digest(sha256, self.operator_hash):
-            return _OPERATOR
+            return None
         row = await self._row(sha256) if well_formed(key) else None
         if row is None or not hmac.compare_digest(row.sha256, sha256):
             raise Unauthorized("The API key is invalid, revoked or expired.")
+        return row
+
+    def caller_of(self, row: ApiKey | None) -> Caller:
+        """Who calls with the key that `find` found; notes that it was used."""
+        if row is None:
+            return _OPERATOR
         self._used.add(row.id)
         return caller_with(row)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import ColumnElement, and_, func, or_, select, update
 from ulid import ULID
 
 from app.auth.caller import ANY_PROJECT, Caller
@@ -96,8 +96,7 @@ class Keys:
 
     async def by_hash(self, sha256: str) -> ApiKey | None:
         """The key with that hash, unless it is revoked or, by the database's clock, expired."""
-        holds = or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.now())
-        query = select(ApiKey).where(ApiKey.sha256 == sha256, ApiKey.revoked_at.is_(None), holds)
+        query = select(ApiKey).where(ApiKey.sha256 == sha256, holds())
         async with self._sessions() as session:
             return (await session.execute(query)).scalar_one_or_none()
 
@@ -107,6 +106,11 @@ class Keys:
         note = update(ApiKey).where(ApiKey.id.in_(sorted(key_ids)), due).values(last_used_at=func.now())
         async with self._sessions.begin() as session:
             await session.execute(note)
+
+
+def holds() -> ColumnElement[bool]:
+    """SQL condition: the key is not revoked and, by the database's clock, not expired."""
+    return and_(ApiKey.revoked_at.is_(None), or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.now()))
 
 
 def caller_with(row: ApiKey) -> Caller:

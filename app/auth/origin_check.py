@@ -1,7 +1,12 @@
-"""Without API keys only programs on this machine may use the service.
+"""Which web pages may use the service in the name of their visitor.
 
-A web page can reach loopback through the browser of its visitor. The `Origin` header shows that such a request comes
-from another site; the `Host` header exposes a page whose name resolves to 127.0.0.1 (DNS rebinding).
+Without API keys only programs on this machine may use it, but a web page can reach loopback through the browser of its
+visitor. The `Origin` header shows that such a request comes from another site; the `Host` header exposes a page whose
+name resolves to 127.0.0.1 (DNS rebinding).
+
+A browser sends the cookie of a session by itself, so a request with it must come from a page of the service. Browsers
+say so in `Sec-Fetch-Site` or `Origin`, which no page can set. `SameSite=Strict` alone would admit pages of the same
+site, such as another port of the host or another host of the domain.
 """
 
 from collections.abc import Collection
@@ -9,6 +14,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import Scope
 
+from app.auth.scopes import READING
 from app.errors import Forbidden
 
 _NAMES = {"127.0.0.1", "localhost", "::1"}
@@ -16,11 +22,37 @@ _NAMES = {"127.0.0.1", "localhost", "::1"}
 
 def refuse_foreign_pages(scope: Scope, origins: Collection[str]) -> None:
     """Raises Forbidden for requests from web pages of other sites, except those of `origins` (CORS)."""
-    headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in (b"host", b"origin")}
-    host, origin = headers.get(b"host", ""), headers.get(b"origin")
+    headers = _headers(scope)
+    host, origin = headers.get("host", ""), headers.get("origin")
     if host and urlsplit(f"//{host}").hostname not in _NAMES:
         raise Forbidden(
             f"Host {host!r} is not allowed without API keys; use a loopback name, or set LEARNLOOP_REQUIRE_KEYS."
         )
     if origin is not None and urlsplit(origin).netloc != host and not {origin, "*"} & set(origins):
         raise Forbidden(f"Origin {origin!r} is not allowed; add it to LEARNLOOP_CORS_ORIGINS.")
+
+
+def refuse_other_origins(scope: Scope) -> None:
+    """Raises Forbidden for a request with the cookie of a session unless a page of this service makes it.
+
+    Reading is also allowed to a person who opens a link or types an address, and to a program, which sends none of the
+    headers. What changes something must say where it comes from.
+    """
+    headers = _headers(scope)
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    reads = scope["method"] in READING
+    if site is not None:
+        own = site == "same-origin" or (site == "none" and reads)
+    elif origin is not None:
+        own = urlsplit(origin).netloc == headers.get("host", "")
+    else:
+        own = reads
+    if not own:
+        raise Forbidden(
+            "With the cookie of a session only pages of this service can make requests; send an API key instead. "
+            "(A proxy must pass on the headers Host, Origin and Sec-Fetch-Site.)"
+        )
+
+
+def _headers(scope: Scope) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}

@@ -19,8 +19,10 @@ PUBLIC = frozenset({"/", "/health/live", "/health/ready", "/docs", "/docs/oauth2
 """Paths that need no key. All others do, including any added later."""
 DOCUMENTATION_FILES = "/static-offline-docs/"
 """What the documentation page loads."""
-_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _OPERATOR = "/keys"
+SESSION = "/session"
+"""Signing in, out, and asking who one is: any key may."""
 
 
 def route_path(scope: Mapping[str, Any]) -> str:
@@ -35,8 +37,10 @@ def is_public(path: str) -> bool:
     return path in PUBLIC or path.startswith(DOCUMENTATION_FILES)
 
 
-def needed(method: str, path: str) -> Scope:
-    """The scope that a request needs."""
+def needed(method: str, path: str) -> Scope | None:
+    """The scope that a request needs; None: any key will do."""
+    if path == SESSION:
+        return None
     if path == _OPERATOR or path.startswith(f"{_OPERATOR}/"):
         return Scope.OPERATOR
-    return Scope.READ if method in _READING else Scope.WRITE
+    return Scope.READ if method in READING else Scope.WRITE

@@ -36,7 +36,7 @@ _LEASE = timedelta(seconds=60)
 """A request that has not said for this long that it is handled died with its process."""
 _RENEW_EVERY_S = 15.0
 _PURGE_EVERY_S = 600.0
-_SECRET_REPLIES = ("/keys", "/webhooks")
+_SECRET_REPLIES = ("/keys", "/webhooks", "/session")
 """Below these paths a response can contain a secret, which must not be stored in the database."""
 _VISIBLE = re.compile(rb"[\x21-\x7e]{1,255}")
 

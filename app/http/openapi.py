@@ -30,6 +30,7 @@ _TAGS = {
     "models": "Models, their checkpoints, and the names that checkpoints are promoted to.",
     "webhooks": "Endpoints that receive events, and the deliveries to them.",
     "keys": "API keys. They need the scope `operator`.",
+    "session": "How a browser signs in: it exchanges an API key for a cookie.",
     "catalogue": "What learn-loops can use: backends, environments, judges.",
     "openai": "The models for any OpenAI client, with the base URL `/v1`. Requests, responses and errors are OpenAI's.",
     "health": "Probes, which need no API key.",

@@ -3,7 +3,7 @@
 A rate is in [0, 1], a time is timestamptz, an id is a ULID (sortable by creation) unless said otherwise.
 """
 
-from app.db.tables.access import ApiKey, IdempotencyKey
+from app.db.tables.access import ApiKey, BrowserSession, IdempotencyKey
 from app.db.tables.base import Base
 from app.db.tables.checkpoints import Checkpoint, Promotion
 from app.db.tables.data import DatasetVersion, Document, InboxPart
@@ -15,6 +15,7 @@ from app.db.tables.webhooks import WebhookAttempt, WebhookDelivery, WebhookEndpo
 __all__ = [
     "ApiKey",
     "Base",
+    "BrowserSession",
     "Checkpoint",
     "DatasetVersion",
     "Document",

@@ -30,6 +30,19 @@ class ApiKey(Base):
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
+class BrowserSession(Base):
+    """A browser that was signed in with a key. Its token is nowhere: only the hash."""
+
+    __tablename__ = "browser_session"
+
+    id: Mapped[str] = mapped_column(String(26), primary_key=True)
+    sha256: Mapped[str] = mapped_column(String(64), unique=True)
+    key_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("api_key.id", ondelete="CASCADE"), index=True)
+    """None: the key from the settings."""
+    expires_at: Mapped[datetime] = mapped_column(index=True)
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
 class IdempotencyKey(Base):
     """The reply to a request that created something, for its repetition. Kept 24 hours."""
 

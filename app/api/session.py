@@ -1,0 +1,80 @@
+"""Signing in a browser: an API key is exchanged for a cookie that scripts cannot read."""
+
+from datetime import datetime
+
+from fastapi import Request, Response
+from pydantic import Field
+
+from app.api.dependencies import CurrentCaller
+from app.api.routers import keyed_router
+from app.auth.caller import ANY_PROJECT, LOCAL, Caller
+from app.auth.callers import Callers
+from app.auth.credentials import credential_of, is_https, key_of, removed_cookies, session_cookie
+from app.auth.scopes import SESSION, Scope
+from app.schemas.base import ResponseModel
+
+router = keyed_router("session")
+
+
+class SessionOut(ResponseModel):
+    """Who makes the request."""
+
+    key_required: bool
+    """Whether the service requires API keys; if not, nobody has to sign in."""
+    actor: str
+    """The name in events: `key:` and the first characters of the key; `local` if no keys are required."""
+    project: str
+    """Project that the caller has access to; `*` for all."""
+    scopes: list[Scope] = Field(json_schema_extra={"uniqueItems": True})
+    """What the caller may do: `read`, `write`, `operator`."""
+    expires_at: datetime | None
+    """When the session ends; null if the request was made with a key, or none is required."""
+
+
+@router.post(SESSION)
+async def sign_in(request: Request, response: Response, caller: CurrentCaller) -> SessionOut:
+    """Sign a browser in.
+
+    The API key of the Authorization header is exchanged for a session, which the browser keeps in a cookie: HttpOnly,
+    SameSite=Strict, and over HTTPS also Secure. It ends after LEARNLOOP_SESSION_HOURS, with the key, or with
+    `DELETE /session`. If no keys are required, no cookie is set.
+    """
+    if caller is LOCAL:
+        return _shown(caller, None)
+    opened = await _callers(request).open_session(key_of(request.scope))
+    cookie = session_cookie(opened.token, opened.seconds, secure=is_https(request.scope))
+    response.headers.append("set-cookie", cookie)
+    return _shown(caller, opened.expires_at)
+
+
+@router.get(SESSION)
+async def get_session(request: Request, caller: CurrentCaller) -> SessionOut:
+    """Tell who makes the request, by cookie or by key. 401: a key is required, and the session has ended."""
+    if caller is LOCAL or not (credential := credential_of(request.scope)).is_session:
+        return _shown(caller, None)
+    return _shown(caller, (await _callers(request).session(credential.secret)).expires_at)
+
+
+@router.delete(SESSION, status_code=204)
+async def sign_out(request: Request, response: Response, caller: CurrentCaller) -> None:
+    """End the session of the cookie, and remove the cookie. Every replica refuses it within 5 seconds."""
+    if caller is LOCAL or not (credential := credential_of(request.scope)).is_session:
+        return
+    await _callers(request).end_session(credential.secret)
+    for cookie in removed_cookies(request.scope):
+        response.headers.append("set-cookie", cookie)
+
+
+def _callers(request: Request) -> Callers:
+    callers: Callers = request.app.state.callers
+    return callers
+
+
+def _shown(caller: Caller, expires_at: datetime | None) -> SessionOut:
+    return SessionOut(
+        key_required=caller is not LOCAL,
+        actor=caller.actor,
+        project=caller.project or ANY_PROJECT,
+        scopes=sorted(caller.scopes),
+        expires_at=expires_at,
+    )

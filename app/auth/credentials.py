@@ -1,0 +1,71 @@
+"""What a request proves its caller with: an API key in the header, or the session of a browser in a cookie.
+
+Neither is ever taken from the URL: URLs end up in logs and histories.
+"""
+
+from dataclasses import dataclass, field
+
+from starlette.types import Scope
+
+from app.errors import Unauthorized
+
+_PLAIN_COOKIE = "learnloop_session"
+_SECURE_COOKIE = "__Host-learnloop_session"
+"""Browsers take a cookie with that prefix over HTTPS only, and from this host only, not from others of its domain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """A secret and what it is."""
+
+    secret: str = field(repr=False)
+    is_session: bool = False
+    """The token of a browser's session; otherwise an API key."""
+
+
+def credential_of(scope: Scope) -> Credential:
+    """The credential of a request; a key goes before a cookie. Raises Unauthorized."""
+    given = _session_cookies(scope)
+    if not given or _authorizations(scope):
+        return Credential(key_of(scope))
+    return Credential(given.get(_SECURE_COOKIE) or given[_PLAIN_COOKIE], is_session=True)
+
+
+def key_of(scope: Scope) -> str:
+    """The API key of a request. Raises Unauthorized."""
+    given = _authorizations(scope)
+    if not given:
+        raise Unauthorized("An API key is required: Authorization: Bearer ll_...")
+    kind, _, key = given[0].decode("latin-1").partition(" ")
+    if len(given) > 1 or kind.lower() != "bearer":
+        raise Unauthorized("Send the API key in a single header: Authorization: Bearer ll_...")
+    return key.strip()
+
+
+def is_https(scope: Scope) -> bool:
+    """Whether the browser speaks HTTPS. The service itself does not, but the page's origin tells."""
+    origin = next((value for name, value in scope["headers"] if name == b"origin"), b"")
+    return scope.get("scheme") == "https" or origin.startswith(b"https://")
+
+
+def session_cookie(token: str, seconds: int, *, secure: bool) -> str:
+    """The value of Set-Cookie that keeps a session: no script can read it, and no other site's request brings it."""
+    name, only_https = (_SECURE_COOKIE, "; Secure") if secure else (_PLAIN_COOKIE, "")
+    return f"{name}={token}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{only_https}"
+
+
+def removed_cookies(scope: Scope) -> list[str]:
+    """Values of Set-Cookie that make the browser forget the cookies by which the request was made."""
+    given = () if _authorizations(scope) else _session_cookies(scope)
+    return [session_cookie("", 0, secure=name == _SECURE_COOKIE) for name in given]
+
+
+def _authorizations(scope: Scope) -> list[bytes]:
+    return [value for name, value in scope["headers"] if name == b"authorization"]
+
+
+def _session_cookies(scope: Scope) -> dict[str, str]:
+    """Tokens by the name of their cookie."""
+    headers = [value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie"]
+    pairs = [each.strip().partition("=") for header in headers for each in header.split(";")]
+    return {name: value for name, _, value in pairs if name in (_PLAIN_COOKIE, _SECURE_COOKIE)}
