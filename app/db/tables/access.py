@@ -1,12 +1,8 @@
-"""API keys, and answers kept for repeated requests."""
+"""API keys, browsers that signed in with one, and answers kept for repeated requests."""
 
 from datetime import datetime
 
-from sqlalchemy import (
-    String,
-    Text,
-    func,
-)
+from sqlalchemy import ForeignKey, String, Text, func
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.db.tables.base import Base, Json
