@@ -1,4 +1,3 @@
-# syntax=docker/dockerfile:1
 FROM python:3.11-slim-bookworm AS build
 # The CPU build of torch; for CUDA pass https://pypi.org/simple (the same version, 3 GB larger).
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
@@ -35,7 +34,5 @@ WORKDIR /data
 VOLUME /data
 USER 10001
 EXPOSE 8000
-HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
-    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/health/live', timeout=4)"]
 ENTRYPOINT ["tini", "--", "learnloop"]
 CMD ["serve"]

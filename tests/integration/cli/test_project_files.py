@@ -55,3 +55,7 @@ def test_the_compose_file_waits_for_postgres_and_keeps_the_data() -> None:
     assert {volume.split(":")[0] for service in (api, postgres) for volume in service["volumes"]} == set(
         compose["volumes"]
     )
+    # `up --wait` gives up where a check that the image or the file has is switched off.
+    assert "HEALTHCHECK" not in (ROOT / "Dockerfile").read_text()
+    for service in compose["services"].values():
+        assert "test" in service.get("healthcheck", {"test": None})
