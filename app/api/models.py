@@ -5,22 +5,21 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import httpx
 from fastapi import Depends, Path, Query
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import ConfigDict, Field, model_validator
 
-from app.api.dependencies import CurrentCaller, CurrentService, Limit
+from app.api.dependencies import CurrentCaller, CurrentService
 from app.api.engine import CurrentEngine, CurrentModels
 from app.api.evaluations import save_evaluation_reply
 from app.api.presentation import evaluation_brief
+from app.api.promotions import NAME_PART, SINGLE_PAGE, ProjectPart, PromotionOut, promotion_out
 from app.api.routers import keyed_router
 from app.backends import unusable_base_models
-from app.db.tables import Promotion
 from app.domain.names import PATH_PATTERN, REPO_PATTERN
-from app.errors import NotFound
 from app.evaluations.sequential import Rule
 from app.model_registry.checkpoints import Checkpoints
 from app.model_registry.listing import listed
@@ -28,7 +27,7 @@ from app.model_registry.promotions import Promotions
 from app.model_registry.pushes.targets import Target, hub_target, s3_target
 from app.operations.challenge import Challenge, challenge
 from app.operations.start_evaluation import EvaluationStarter
-from app.schemas.base import Json, Name, RequestPart, ResponseModel
+from app.schemas.base import Name, RequestPart, ResponseModel
 from app.schemas.evaluations import EvaluationBrief
 from app.schemas.run_request import EnvironmentChoice, JudgeChoice
 from training.model_name import ModelName
@@ -36,12 +35,8 @@ from training.model_name import ModelName
 router = keyed_router("models")
 
 Step = Annotated[int, Field(ge=0, lt=2**31)]
-_PART = r"^[A-Za-z0-9._-]{1,128}$"
-ProjectPart = Annotated[str, Path(pattern=_PART, description="Project of the model")]
-ModelPart = Annotated[str, Path(pattern=_PART, description="Name of the model within its project")]
-PromotedPart = Annotated[str, Path(pattern=_PART, description="Promoted name within its project")]
+ModelPart = Annotated[str, Path(pattern=NAME_PART, description="Name of the model within its project")]
 StepPart = Annotated[int, Path(ge=0, lt=2**31, description="Step of the checkpoint")]
-_SINGLE_PAGE = "Always null: the list has a single page."
 
 
 class ModelBrief(ResponseModel):
@@ -66,7 +61,7 @@ class ModelsOut(ResponseModel):
 
     items: list[ModelBrief]
     """Base models, then trained models."""
-    next_cursor: None = Field(default=None, description=_SINGLE_PAGE)
+    next_cursor: None = Field(default=None, description=SINGLE_PAGE)
 
 
 class ModelCheckpoint(ResponseModel):
@@ -185,33 +180,6 @@ class PushOut(ResponseModel):
     """Size of all files together, in bytes."""
 
 
-class PromotionOut(ResponseModel):
-    """A name and the checkpoint that it is promoted to."""
-
-    name: str
-    """The promoted name, as requests use it: `PROJECT/NAME`."""
-    model: str
-    """Name of the model that the checkpoint belongs to, as `PROJECT/NAME`."""
-    step: int
-    """Step of the checkpoint."""
-    backend: str
-    """Name of the backend that has it."""
-    actor: str
-    """Who promoted it: an API key, or `local` if no keys are required."""
-    evidence: dict[str, Json] | None
-    """What the trial found that it won, with the id of the evaluation; null if it was promoted without one."""
-    created_at: datetime
-    """When it was promoted."""
-
-
-class PromotionsOut(ResponseModel):
-    """The complete list. It has a single page."""
-
-    items: list[PromotionOut]
-    """The promotions."""
-    next_cursor: None = Field(default=None, description=_SINGLE_PAGE)
-
-
 async def _checkpoints(
     models: CurrentModels, caller: CurrentCaller, engine: CurrentEngine, project: ProjectPart, name: ModelPart
 ) -> Checkpoints:
@@ -271,7 +239,7 @@ async def promote_model(
     back, promote the older checkpoint again.
     """
     if request.if_better_than is None:
-        return _promotion(await checkpoints.promote(str(request.name), request.step, caller))
+        return promotion_out(await checkpoints.promote(str(request.name), request.step, caller))
     starter = EvaluationStarter(service, service.store, models, service.evaluations.wake)
     name = request.name or request.if_better_than
     asked = Challenge(
@@ -286,23 +254,6 @@ async def promote_model(
     )
     job = await challenge(starter, checkpoints, asked, caller, save_evaluation_reply)
     return JSONResponse(evaluation_brief(job).model_dump(mode="json"), status_code=202)
-
-
-@router.get("/promotions")
-async def list_promotions(service: CurrentService, caller: CurrentCaller) -> PromotionsOut:
-    """List the promoted names, each with its current checkpoint."""
-    return PromotionsOut(items=[_promotion(each) for each in await Promotions(service.sessions).all(caller.project)])
-
-
-@router.get("/promotions/{project}/{name}")
-async def get_promotion(
-    service: CurrentService, caller: CurrentCaller, project: ProjectPart, name: PromotedPart, limit: Limit = 50
-) -> PromotionsOut:
-    """List the checkpoints that a name was promoted to, newest first. The first one is current."""
-    found = await Promotions(service.sessions).history(project, name, limit=limit) if caller.sees(project) else []
-    if not found:
-        raise NotFound(f"No checkpoint is promoted to '{project}/{name}'.")
-    return PromotionsOut(items=[_promotion(each) for each in found])
 
 
 @router.get(
@@ -360,10 +311,3 @@ async def _closing(stack: AsyncExitStack, reply: httpx.Response) -> AsyncIterato
     async with stack:
         async for piece in reply.aiter_raw():
             yield piece
-
-
-def _promotion(row: Promotion) -> PromotionOut:
-    same: dict[str, Any] = {name: getattr(row, name) for name in ("step", "backend", "actor", "evidence", "created_at")}
-    return PromotionOut(
-        name=str(ModelName(row.project, row.name)), model=str(ModelName(row.project, row.model_name)), **same
-    )

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from app.cli import (
     ask,
     data,
+    deployments,
     engine,
     evaluations,
     feedback,
@@ -77,6 +78,7 @@ app.command()(ask.ask)
 app.command("eval")(evaluations.evaluate)
 app.add_typer(runs.app, name="runs")
 app.add_typer(data.app, name="data")
+app.add_typer(deployments.app, name="deployments")
 app.add_typer(evaluations.app, name="evaluations")
 app.add_typer(feedback.app, name="feedback")
 app.add_typer(inbox.app, name="inbox")

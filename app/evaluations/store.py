@@ -282,8 +282,9 @@ async def _end(
 
 async def _promoted(session: AsyncSession, id: str, trial: Trial, report: Mapping[str, Any]) -> dict[str, Any]:
     """Promote the challenger, unless the name was given to another checkpoint meanwhile; the report says so."""
-    newest = select(Promotion.id).where(Promotion.project == trial.project, Promotion.name == trial.name)
-    now = (await session.execute(newest.order_by(Promotion.id.desc()).limit(1))).scalar_one_or_none()
+    of_name = select(Promotion).where(Promotion.project == trial.project, Promotion.name == trial.name)
+    newest = (await session.execute(of_name.order_by(Promotion.id.desc()).limit(1))).scalar_one_or_none()
+    now = newest.id if newest is not None and newest.withdrawn_at is None else None
     if now != trial.incumbent:
         return {**report, "trial": {**report["trial"], "decision": "overtaken"}}
     difference = report["models"][1]["difference"]["success"]

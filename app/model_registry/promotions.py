@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Select, select
+from sqlalchemy import Select, func, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import aliased
 
@@ -13,7 +13,7 @@ from app.db.tables import Promotion
 
 @dataclass(frozen=True, slots=True)
 class Promotions:
-    """What is promoted. Rows are only added: the newest one of a name counts, the others are its history."""
+    """What is promoted. Rows are never deleted: the newest one of a name counts, the others are its history."""
 
     sessions: Sessions
 
@@ -25,22 +25,35 @@ class Promotions:
             await session.refresh(promotion)
         return promotion
 
+    async def withdraw(self, project: str, name: str, actor: str) -> Promotion | None:
+        """Let the name mean nothing from now on; returns what it meant, None if that is nothing already."""
+        async with self.sessions.begin() as session:
+            newest = (await session.execute(_of(project, name).limit(1).with_for_update())).scalar_one_or_none()
+            if newest is None or newest.withdrawn_at is not None:
+                return None
+            newest.withdrawn_at, newest.withdrawn_by = func.now(), actor
+            await session.flush()
+            await session.refresh(newest)
+            return newest
+
     async def current(self, project: str, name: str) -> Promotion | None:
         """What the name means now."""
         async with self.sessions() as session:
-            return (await session.execute(_of(project, name).limit(1))).scalar_one_or_none()
+            newest = (await session.execute(_of(project, name).limit(1))).scalar_one_or_none()
+        return None if newest is None or newest.withdrawn_at is not None else newest
 
     async def history(self, project: str, name: str, *, limit: int) -> Sequence[Promotion]:
-        """All that the name meant, the newest first."""
+        """All that the name meant, the newest first; nothing while it means nothing."""
         async with self.sessions() as session:
-            return (await session.execute(_of(project, name).limit(limit))).scalars().all()
+            found = (await session.execute(_of(project, name).limit(limit))).scalars().all()
+        return [] if found and found[0].withdrawn_at is not None else found
 
     async def all(self, project: str | None, *, model: str | None = None) -> Sequence[Promotion]:
         """What all names of a project (None: of every project) mean now; with `model`, those that mean it."""
         newest = aliased(
             Promotion, select(Promotion).ext(distinct_on(*_NAME)).order_by(*_NAME, Promotion.id.desc()).subquery()
         )
-        query = select(newest).order_by(newest.project, newest.name)
+        query = select(newest).where(newest.withdrawn_at.is_(None)).order_by(newest.project, newest.name)
         if project is not None:
             query = query.where(newest.project == project)
         if model is not None:

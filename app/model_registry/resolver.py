@@ -54,6 +54,8 @@ class ResolvedModel:
     """None: a base model, or the newest checkpoint."""
     run: Run | None = None
     """The newest run that trains it, or the one that was asked for; None: only the engine knows the model."""
+    promoted_as: str | None = None
+    """The promoted name by which it was asked for, as PROJECT/NAME."""
 
     @property
     def backend(self) -> str:
@@ -84,9 +86,11 @@ class ModelResolver:
             return _of_any_project(caller, name)
         if not caller.sees(model.project):
             raise UnknownModelName(name)
+        asked_as = None
         if model.step is None and (promoted := await Promotions(self.sessions).current(model.project, model.name)):
+            asked_as = str(model)
             model = ModelName(promoted.project, promoted.model_name, promoted.step)
-        return ResolvedModel(str(model), model.step, await self._newest_run(model))
+        return ResolvedModel(str(model), model.step, await self._newest_run(model), asked_as)
 
     async def model(self, caller: Caller, name: ModelName) -> ResolvedModel:
         """The model itself, whatever is promoted to its name."""

@@ -50,6 +50,8 @@ class _Agent:
     """What the run's environment had learned beside this checkpoint."""
     project: str | None = None
     """Whose the answer is, if it is not the run's."""
+    promoted_as: str | None = None
+    """The promoted name that was asked."""
 
 
 async def ask(service: Service, models: ModelResolver, request: AskRequest, caller: Caller) -> AskOut:
@@ -114,7 +116,14 @@ async def _by_name(models: ModelResolver, request: AskRequest, caller: Caller) -
     name = request.model if request.checkpoint is None else f"{request.model}@{request.checkpoint}"
     resolved = await models.resolve(caller, str(name))
     environment = _choice(request.environment or EnvironmentChoice())
-    return _Agent(await models.endpoint(resolved), resolved.step, None, environment, project=caller.project)
+    return _Agent(
+        await models.endpoint(resolved),
+        resolved.step,
+        None,
+        environment,
+        project=caller.project,
+        promoted_as=resolved.promoted_as,
+    )
 
 
 async def _answer(service: Service, agent: _Agent, request: AskRequest) -> AskOut:
@@ -207,6 +216,7 @@ async def _save(sessions: Sessions, agent: _Agent, attempt: Rollout) -> None:
     row: dict[str, Any] = rollout_row(attempt) | {
         "run_id": agent.run.id if agent.run else None,
         "project": agent.project,
+        "asked_as": agent.promoted_as,
         "kind": "ask",
         "mode": "greedy",
         "model": agent.endpoint.model,

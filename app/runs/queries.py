@@ -179,6 +179,18 @@ class RunQueries:
         async with self._sessions() as session:
             return (await session.execute(query.order_by(Trajectory.seq).limit(limit))).all()
 
+    async def asked_as(
+        self, promoted: str, *, project: str | None, before: int | None, limit: int
+    ) -> Sequence[Row[Any]]:
+        """Light rows of what a promoted name was asked, newest first; by callers of that project, or by all."""
+        query = select(*_LIGHT).where(Trajectory.asked_as == promoted)
+        if project is not None:
+            query = query.where(Trajectory.project == project)
+        if before is not None:
+            query = query.where(Trajectory.seq < before)
+        async with self._sessions() as session:
+            return (await session.execute(query.order_by(Trajectory.seq.desc()).limit(limit))).all()
+
     async def trajectory(self, trajectory_id: str) -> Trajectory:
         """Raises NotFound."""
         async with self._sessions() as session:

@@ -31,7 +31,8 @@ class Checkpoint(Base):
 
 
 class Promotion(Base):
-    """A checkpoint under a name that its users know. The newest row of a name counts; older ones are its history."""
+    """A checkpoint under a name that its users know. The newest row of a name counts, unless it was withdrawn; older
+    ones are its history."""
 
     __tablename__ = "promotion"
     __table_args__ = (Index("ix_promotion_project_name_id", "project", "name", "id"),)
@@ -48,3 +49,6 @@ class Promotion(Base):
     evidence: Mapped[dict[str, Json] | None]
     """Of a trial that it won: the evaluation, and what its pairs said; None: promoted without one."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    withdrawn_at: Mapped[datetime | None]
+    """When the name was taken away from it; None: it has the name, or another one took it over."""
+    withdrawn_by: Mapped[str | None]

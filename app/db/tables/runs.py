@@ -174,6 +174,7 @@ class Trajectory(Base):
             unique=True,
             postgresql_where=text("evaluation_id IS NOT NULL"),
         ),
+        Index("ix_trajectory_asked_as_seq", "asked_as", "seq", postgresql_where=text("asked_as IS NOT NULL")),
     )
 
     id: Mapped[str] = mapped_column(Text, primary_key=True)
@@ -182,6 +183,8 @@ class Trajectory(Base):
     run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
     project: Mapped[str | None]
     """Of a question to a model by name, and of an evaluation; a run's trajectories belong to the run's project."""
+    asked_as: Mapped[str | None]
+    """Of a question to a promoted name: that name, as PROJECT/NAME."""
     evaluation_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("evaluation_job.id", ondelete="CASCADE"))
     slot: Mapped[str | None]
     """In an evaluation: numbers of model, scenario and sample, such as `0/12/1`."""

@@ -96,6 +96,17 @@ async def test_a_name_that_was_given_away_meanwhile_stays(data_dir: Path, databa
         assert found["report"]["trial"]["decision"] == "overtaken"
         assert [each["step"] for each in await _promotions(client)] == [1, 0]
 
+        # One that was taken away meanwhile stays away.
+        held.clear()
+        begun.clear()
+        accepted = await client.post(PROMOTE, json={"step": 2, "if_better_than": "live"})
+        await begun.wait()
+        assert (await client.delete("/promotions/learnloop/live")).status_code == 200
+        held.set()
+        found = await ended(client, accepted.json()["evaluation_id"])
+        assert found["report"]["trial"]["decision"] == "overtaken"
+        assert (await client.get("/promotions/learnloop/live")).status_code == 404
+
 
 async def test_what_makes_no_trial_is_refused(data_dir: Path, database_url: str) -> None:
     async with scripted_chat(_engine) as chat, _service(data_dir, database_url, chat) as client:

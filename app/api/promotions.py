@@ -1,0 +1,169 @@
+"""Promoted names: what they mean, whether they answer, what was asked of them, and taking them away."""
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import Path
+from pydantic import Field
+
+from app.api.dependencies import CurrentCaller, CurrentService, Limit, NumberCursor
+from app.api.engine import CurrentModels, CurrentProxy
+from app.api.presentation import page
+from app.api.routers import keyed_router
+from app.auth.caller import Caller
+from app.db.tables import Promotion
+from app.errors import NotFound
+from app.model_registry.promotions import Promotions
+from app.operations.check_promotion import check
+from app.schemas.base import Json, Page, ResponseModel
+from app.schemas.trajectories import TrajectoryBrief
+from training.model_name import ModelName
+
+router = keyed_router("models")
+
+NAME_PART = r"^[A-Za-z0-9._-]{1,128}$"
+ProjectPart = Annotated[str, Path(pattern=NAME_PART, description="Project of the model")]
+PromotedPart = Annotated[str, Path(pattern=NAME_PART, description="Promoted name within its project")]
+SINGLE_PAGE = "Always null: the list has a single page."
+
+
+class PromotionOut(ResponseModel):
+    """A name and the checkpoint that it is promoted to."""
+
+    name: str
+    """The promoted name, as requests use it: `PROJECT/NAME`."""
+    model: str
+    """Name of the model that the checkpoint belongs to, as `PROJECT/NAME`."""
+    step: int
+    """Step of the checkpoint."""
+    backend: str
+    """Name of the backend that has it."""
+    actor: str
+    """Who promoted it: an API key, or `local` if no keys are required."""
+    evidence: dict[str, Json] | None
+    """What the trial found that it won, with the id of the evaluation; null if it was promoted without one."""
+    created_at: datetime
+    """When it was promoted."""
+    withdrawn_at: datetime | None
+    """When the name was taken away from it; null if it has the name, or another checkpoint took it over."""
+
+
+class PromotionsOut(ResponseModel):
+    """The complete list. It has a single page."""
+
+    items: list[PromotionOut]
+    """The promotions."""
+    next_cursor: None = Field(default=None, description=SINGLE_PAGE)
+
+
+class PromotionCheck(ResponseModel):
+    """Whether a promoted name answers."""
+
+    name: str
+    """The promoted name, as `PROJECT/NAME`."""
+    checkpoint: str
+    """What it means now, as its backend calls it."""
+    healthy: bool
+    """Whether that checkpoint answered."""
+    answered_by: str | None
+    """Model that the answer names; null if there was none."""
+    seconds: float
+    """How long the answer took, in seconds."""
+    reason: str | None
+    """Why it is not healthy; null if it is."""
+
+
+@router.get("/promotions")
+async def list_promotions(service: CurrentService, caller: CurrentCaller) -> PromotionsOut:
+    """List the promoted names, each with its current checkpoint."""
+    return PromotionsOut(items=[promotion_out(each) for each in await Promotions(service.sessions).all(caller.project)])
+
+
+@router.get("/promotions/{project}/{name}")
+async def get_promotion(
+    service: CurrentService, caller: CurrentCaller, project: ProjectPart, name: PromotedPart, limit: Limit = 50
+) -> PromotionsOut:
+    """List the checkpoints that a name was promoted to, newest first. The first one is current."""
+    found = await Promotions(service.sessions).history(project, name, limit=limit) if caller.sees(project) else []
+    if not found:
+        raise NotFound(_nothing(project, name))
+    return PromotionsOut(items=[promotion_out(each) for each in found])
+
+
+@router.post("/promotions/{project}/{name}/check")
+async def check_promotion(
+    service: CurrentService,
+    models: CurrentModels,
+    proxy: CurrentProxy,
+    caller: CurrentCaller,
+    project: ProjectPart,
+    name: PromotedPart,
+) -> PromotionCheck:
+    """Ask a promoted name for one token.
+
+    It is healthy if the checkpoint that the name means answers.
+    """
+    await _require(service, caller, project, name)
+    promoted = ModelName(project, name)
+    found = await check(models, proxy.http, caller, promoted)
+    return PromotionCheck(name=str(promoted), **asdict(found))
+
+
+@router.get("/promotions/{project}/{name}/requests")
+async def list_promotion_requests(
+    service: CurrentService,
+    caller: CurrentCaller,
+    project: ProjectPart,
+    name: PromotedPart,
+    cursor: NumberCursor = None,
+    limit: Limit = 50,
+) -> Page[TrajectoryBrief]:
+    """List what `POST /ask` was asked of a promoted name, newest first.
+
+    Each names the checkpoint that answered. Messages are left out: `GET /trajectories/{id}` has them. Requests to `/v1`
+    are not stored.
+    """
+    await _require(service, caller, project, name)
+    found = await service.queries.asked_as(
+        str(ModelName(project, name)),
+        project=caller.project,
+        before=None if cursor is None else int(cursor),
+        limit=limit + 1,
+    )
+    return page(
+        found, limit, lambda row: TrajectoryBrief.model_validate(row, from_attributes=True), lambda row: row.seq
+    )
+
+
+@router.delete("/promotions/{project}/{name}")
+async def withdraw_promotion(
+    service: CurrentService, caller: CurrentCaller, project: ProjectPart, name: PromotedPart
+) -> PromotionOut:
+    """Take a promoted name away, and return what it meant. Requests that use the name fail from then on.
+
+    The checkpoint stays. Promote one to the name again to have the name back, with its history.
+    """
+    promotions = Promotions(service.sessions)
+    withdrawn = await promotions.withdraw(project, name, caller.actor) if caller.sees(project) else None
+    if withdrawn is None:
+        raise NotFound(_nothing(project, name))
+    return promotion_out(withdrawn)
+
+
+def promotion_out(row: Promotion) -> PromotionOut:
+    """A promotion as responses show it."""
+    plain = ("step", "backend", "actor", "evidence", "created_at", "withdrawn_at")
+    same: dict[str, Any] = {name: getattr(row, name) for name in plain}
+    return PromotionOut(
+        name=str(ModelName(row.project, row.name)), model=str(ModelName(row.project, row.model_name)), **same
+    )
+
+
+async def _require(service: CurrentService, caller: Caller, project: str, name: str) -> None:
+    if not caller.sees(project) or await Promotions(service.sessions).current(project, name) is None:
+        raise NotFound(_nothing(project, name))
+
+
+def _nothing(project: str, name: str) -> str:
+    return f"No checkpoint is promoted to '{project}/{name}'."
