@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.engine_process import EngineProcess
+from tests.integration.app.api_file import Json, current_api
 from tests.integration.app.model_stage import ModelStage, keyed_engine, model_stage
+
+
+@pytest.fixture(scope="session")
+def api() -> Json:
+    return current_api()
 
 
 @pytest.fixture(scope="session")

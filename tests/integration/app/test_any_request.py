@@ -1,12 +1,12 @@
 """Whatever is sent to any operation of the OpenAPI file: no error of ours, and every reply is a documented one."""
 
+from copy import deepcopy
 from pathlib import Path
 
 from app.auth.scopes import is_public
 from app.http import openapi
-from app.main import create_app
 from benchmarks.api_fuzz import fuzz
-from tests.integration.app.served import settings_for
+from tests.integration.app.api_file import Json
 
 EXAMPLES = 5
 """Of each operation; `python -m benchmarks.api_fuzz` makes more of more kinds."""
@@ -19,9 +19,8 @@ async def test_no_request_makes_an_error_of_ours_or_an_undocumented_reply(data_d
     assert result.requests > 3 * result.operations
 
 
-def test_every_error_is_described_as_a_problem(data_dir: Path) -> None:
-    api = openapi.described(create_app(settings_for(data_dir, None)).openapi())
-    assert openapi.described(api) == api
+def test_every_error_is_described_as_a_problem(api: Json) -> None:
+    assert openapi.described(deepcopy(api)) == api
     assert "HTTPValidationError" not in str(api)
     for path, operations in api["paths"].items():
         for method, operation in operations.items():

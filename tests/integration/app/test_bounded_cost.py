@@ -6,9 +6,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.http import openapi
-from app.main import MAX_BODY_BYTES, create_app
+from app.main import MAX_BODY_BYTES
 from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.api_file import Json
 from tests.integration.app.served import served, settings_for
 
 BIG = ("/learn-loop", "/graphs", "/scenarios", "/inboxes")
@@ -35,12 +35,11 @@ async def client(data_dir: Path, database_url: str) -> AsyncIterator[httpx.Async
 
 
 @pytest.fixture
-def operations(data_dir: Path) -> list[tuple[str, str]]:
+def operations(api: Json) -> list[tuple[str, str]]:
     """Method and path of each operation that takes a body."""
-    paths = openapi.described(create_app(settings_for(data_dir, None)).openapi())["paths"]
     found = [
         (method.upper(), "/".join(_ID if part.startswith("{") else part for part in path.split("/")))
-        for path, methods in paths.items()
+        for path, methods in api["paths"].items()
         for method, operation in methods.items()
         if "requestBody" in operation
     ]

@@ -16,13 +16,11 @@ from sqlalchemy import insert, select
 
 from app.auth.scopes import Scope
 from app.db.tables import Checkpoint
-from app.main import create_app
 from environment.email_search.synthetic import address_of
 from tests.fakes.engine_process import EngineProcess
 from tests.integration.app.keyed import bearer
 from tests.integration.app.model_stage import CALLER, ModelStage, engine_http
 from tests.integration.app.peft_script import MAX_TOKENS
-from tests.integration.app.served import settings_for
 from tests.integration.cli.conftest import Learnloop
 from tests.integration.cli.conftest import learnloop as learnloop
 from tests.integration.engine.training_client import create_model, sampled_group, train
@@ -188,10 +186,9 @@ async def test_what_is_in_use_is_not_deleted(stage: ModelStage) -> None:
     assert (await client.delete(f"/models/{name}/checkpoints/1")).status_code == 200
 
 
-async def test_to_another_tenant_nothing_of_it_exists(stage: ModelStage, data_dir: Path, database_url: str) -> None:
+async def test_to_another_tenant_nothing_of_it_exists(stage: ModelStage, api: Json) -> None:
     await _promote(stage, 1, "live")
-    paths = create_app(settings_for(data_dir, database_url)).openapi()["paths"]
-    operations = [(method, path) for path, methods in paths.items() for method in methods if "{project}" in path]
+    operations = [(method, path) for path, methods in api["paths"].items() for method in methods if "{project}" in path]
     assert len(operations) >= 5
     headers = dict(await stage.service.headers("sales", Scope))
     for method, template in operations:

@@ -23,11 +23,6 @@ def app() -> FastAPI:
     return create_app(settings_for(Path("nowhere"), None))
 
 
-@pytest.fixture(scope="module")
-def api(app: FastAPI) -> Json:
-    return app.openapi()
-
-
 def test_it_says_what_everything_is(api: Json, app: FastAPI) -> None:
     assert flaws(api) == []
     assert unlisted(app.routes, api) == []

@@ -12,8 +12,8 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from app.main import create_app
 from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.api_file import Json
 from tests.integration.app.served import served, settings_for
 
 SECRET = "outside-canary-5120"
@@ -140,17 +140,16 @@ def _encoded(form: str) -> str:
     return quote(form, safe="").replace(".", "%2E")
 
 
-def _templates(place: Place) -> list[tuple[str, str]]:
-    paths = create_app(settings_for(place.data_dir, None)).openapi()["paths"]
-    own = {path: methods for path, methods in paths.items() if "{" in path and not path.startswith("/v1/")}
+def _templates(api: Json) -> list[tuple[str, str]]:
+    own = {path: methods for path, methods in api["paths"].items() if "{" in path and not path.startswith("/v1/")}
     return [(method.upper(), path) for path, methods in own.items() for method in methods]
 
 
-async def test_no_parameter_of_a_path_leads_outside(client: httpx.AsyncClient, place: Place) -> None:
+async def test_no_parameter_of_a_path_leads_outside(client: httpx.AsyncClient, place: Place, api: Json) -> None:
     """Every operation, in its last parameter; its others name what there is."""
     run = (await client.post("/learn-loop", json={"iterations": 1})).json()["run_id"]
     before, asked = place.fingerprint(), 0
-    for method, template in _templates(place):
+    for method, template in _templates(api):
         begin, _, end = template.rpartition("{")
         begin, end = begin.replace("{run_id}", run), end.partition("}")[2]
         # One operation of each kind of id in all forms, the others in a few.

@@ -8,23 +8,15 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from app.main import create_app
-from app.settings import load_settings
 from tests.fakes.engine_process import ROOT
+from tests.integration.app.api_file import Json, current_api
 
-Json = Any
 RELEASED = ROOT / "docs" / "openapi.json"
 SINCE: tuple[str, ...] = ()
 """Breaks that were decided on since the last release; each has its place in the notes of the next one."""
-
-
-def _now() -> Json:
-    return create_app(load_settings(_env_file=None, data_dir=Path("nowhere"))).openapi()
 
 
 def breaks(old: Json, new: Json) -> Iterator[str]:
@@ -103,8 +95,8 @@ class _Comparison:
             yield from self._schemas(was["items"], now.get("items", {}), f"{place}[]", sent)
 
 
-def test_no_client_of_the_last_release_misses_anything() -> None:
-    found = sorted(set(breaks(json.loads(RELEASED.read_text()), _now())) - set(SINCE))
+def test_no_client_of_the_last_release_misses_anything(api: Json) -> None:
+    found = sorted(set(breaks(json.loads(RELEASED.read_text()), api)) - set(SINCE))
     assert not found, f"list them in SINCE if they must be, or write {RELEASED.name} anew at a release: {__doc__}"
 
 
@@ -144,4 +136,4 @@ def test_a_break_is_seen(change: Callable[[Json], None]) -> None:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(_now(), indent=1, ensure_ascii=False) + "\n")
+    sys.stdout.write(json.dumps(current_api(), indent=1, ensure_ascii=False) + "\n")

@@ -9,10 +9,7 @@ import pytest
 
 from app.auth.scopes import Scope, is_public, needed
 from app.db.tables import Base
-from app.http import openapi
-from app.main import create_app
 from tests.integration.app.keyed import OPERATOR_KEY, Keyed, bearer, keyed
-from tests.integration.app.served import settings_for
 
 Json = Any
 INTERNAL = {
@@ -25,11 +22,6 @@ CODE = (
     *("environment/email_search", "email_search;id", "http://x.example/judge.py", "npx some-server", "python -c 1"),
 )
 """What would run, if names were more than names."""
-
-
-@pytest.fixture
-def api(data_dir: Path) -> Json:
-    return openapi.described(create_app(settings_for(data_dir, None)).openapi())
 
 
 @pytest.fixture

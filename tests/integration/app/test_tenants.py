@@ -15,11 +15,11 @@ from ulid import ULID
 
 from app.auth.scopes import Scope
 from app.db.tables import EvaluationJob, Promotion, Trajectory, WebhookDelivery, WebhookEndpoint
-from app.main import create_app
 from tests.fakes.sales_agent import GRAPH
+from tests.integration.app.api_file import Json
 from tests.integration.app.emails import email, make_run, make_trajectory
 from tests.integration.app.keyed import OPERATOR_KEY, Keyed, bearer, keyed
-from tests.integration.app.served import run_with, settings_for
+from tests.integration.app.served import run_with
 
 _HASHES = {"/graphs/{sha256}", "/scenarios/{sha256}"}
 """Paths whose id is the hash of a content."""
@@ -89,10 +89,9 @@ async def _stored(service: Keyed, key: str, path: str, body: Mapping[str, Any]) 
     return str(reply.json()["sha256"])
 
 
-def _operations(data_dir: Path, database_url: str) -> list[tuple[str, str]]:
+def _operations(api: Json) -> list[tuple[str, str]]:
     """Method and path template of every operation with a parameter in its path."""
-    paths = create_app(settings_for(data_dir, database_url)).openapi()["paths"]
-    found = [(method.upper(), path) for path, methods in paths.items() for method in methods if "{" in path]
+    found = [(method.upper(), path) for path, methods in api["paths"].items() for method in methods if "{" in path]
     found = [each for each in found if "{project}" not in each[1] and "/v1/" not in each[1]]  # see test_models.py
     assert len(found) > 30
     return found
@@ -109,10 +108,8 @@ def _begin(template: str, ids: Mapping[str, str]) -> str:
     return max((begin for begin in ids if template.startswith(begin)), key=len, default=template)
 
 
-async def test_every_operation_with_an_id_says_that_it_does_not_exist(
-    tenants: Tenants, data_dir: Path, database_url: str
-) -> None:
-    for method, template in _operations(data_dir, database_url):
+async def test_every_operation_with_an_id_says_that_it_does_not_exist(tenants: Tenants, api: Json) -> None:
+    for method, template in _operations(api):
         missing = secrets.token_hex(32) if template in _HASHES else str(ULID())
         theirs = _filled(template, tenants.ids)
         not_there = _filled(template, tenants.ids, missing)
@@ -127,10 +124,10 @@ async def test_every_operation_with_an_id_says_that_it_does_not_exist(
                 assert foreign.status_code == 404, (method, template, foreign.text)
 
 
-async def test_their_owner_reads_all_of_it(tenants: Tenants, data_dir: Path, database_url: str) -> None:
+async def test_their_owner_reads_all_of_it(tenants: Tenants, api: Json) -> None:
     """Otherwise the test above would prove nothing."""
     answered = set()
-    for method, template in _operations(data_dir, database_url):
+    for method, template in _operations(api):
         if method != "GET":
             continue
         reply = await tenants.service.client.get(_filled(template, tenants.ids), headers=dict(tenants.mail))
@@ -138,19 +135,18 @@ async def test_their_owner_reads_all_of_it(tenants: Tenants, data_dir: Path, dat
             answered |= {begin for begin in tenants.ids if template.startswith(begin)}
         else:
             assert "There is no run" not in reply.text
-    templates = [template for _, template in _operations(data_dir, database_url)]
+    templates = [template for _, template in _operations(api)]
     there = {_begin(template, tenants.ids) for template in templates}
     assert answered == there - {"/keys/{key_id}", "/models/{project}/{name}"}  # models need the engine
     revoke = f"/keys/{tenants.ids['/keys/{key_id}']}"
     assert (await tenants.service.client.delete(revoke, headers=dict(tenants.mail))).status_code == 200
 
 
-async def test_lists_have_ones_own_only(tenants: Tenants, data_dir: Path, database_url: str) -> None:
+async def test_lists_have_ones_own_only(tenants: Tenants, api: Json) -> None:
     """Every list without an id in its path: nothing of mail's is in sales' answers."""
-    paths = create_app(settings_for(data_dir, database_url)).openapi()["paths"]
     ids = set(tenants.ids.values()) - {"mail"}
     own = 0
-    for path, methods in paths.items():
+    for path, methods in api["paths"].items():
         if "get" not in methods or "{" in path:
             continue
         text = (await tenants.sales_asks("GET", path)).text

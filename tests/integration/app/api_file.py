@@ -1,0 +1,16 @@
+"""What the API says of itself today."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from app.main import create_app
+from app.settings import load_settings
+
+Json = Any
+
+
+@cache  # making it takes a second
+def current_api() -> Json:
+    """To be read only."""
+    return create_app(load_settings(_env_file=None, data_dir=Path("nowhere"))).openapi()
