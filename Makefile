@@ -42,11 +42,12 @@ serve: $(RUNTIME) ## the service on http://127.0.0.1:8000
 test: $(INSTALLED) ## all tests
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=10 $(ARGS)
 
-check: $(INSTALLED) ## lint, formatting, imports, types and the OpenAPI file
+check: $(INSTALLED) ## lint, formatting, imports, types, the OpenAPI file and the dashboard
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/python -m scripts.check_openapi
+	$(BIN)/python -m scripts.check_dashboard
 	$(BIN)/mypy
 
 bench: $(INSTALLED) ## speed beside transformers and TRL, the service under load, what an iteration spends on neither

@@ -20,7 +20,6 @@ from app.api import (
     evaluations,
     events,
     feedback,
-    front_page,
     health,
     keys,
     ledger,
@@ -43,6 +42,7 @@ from app.auth.guard import Guard
 from app.auth.rate_limit import RateLimit
 from app.auth.tenancy import KnownRuns
 from app.backends import Connect
+from app.dashboard import routes as dashboard
 from app.http import idempotency
 from app.http import openapi as api_file
 from app.http.body_limit import BodyLimit
@@ -83,7 +83,7 @@ _PARTS = (
     openai,
     training,
     health,
-    front_page,
+    dashboard,
 )
 _DRAIN_S = 10
 _PRUNE_EVERY_S = 600

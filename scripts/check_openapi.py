@@ -22,7 +22,9 @@ from app.settings import load_settings
 Json = Any
 LONGEST_SUMMARY = 80
 """Characters: summaries stand in the side bars of API references."""
-UNLISTED = frozenset({"/", "/docs", "/docs/oauth2-redirect", "/openapi.json", "/static-offline-docs"})
+UNLISTED = frozenset(
+    {"/", "/docs", "/docs/oauth2-redirect", "/openapi.json", "/static-offline-docs", "/assets/{version}/{name:path}"}
+)
 """Paths that are pages or files, not operations."""
 ARTS = "/v1/preview/"
 """Below it ART's protocol is spoken, which ART's own client defines."""

@@ -16,7 +16,7 @@ from app.runs.queue_position import QueuePosition
 from app.schemas.base import Page
 from app.schemas.evaluations import EvaluationBrief
 from app.schemas.results import LedgerTotals, NodeScores
-from app.schemas.runs import IterationOut, LearnLoopAccepted, Rewards, RunBrief, RunOut, RunWebhookCreated
+from app.schemas.runs import IterationOut, LearnLoopAccepted, Rewards, RunBrief, RunListed, RunOut, RunWebhookCreated
 from app.webhooks.endpoints import NewEndpoint
 
 Source = TypeVar("Source")
@@ -49,6 +49,11 @@ def run_brief(run: Run) -> RunBrief:
     return RunBrief.model_validate(_brief(run))
 
 
+def run_listed(run: Run, curve: list[float] | None) -> RunListed:
+    """A run in the list of runs; `curve` is None if nobody asked for it."""
+    return RunListed.model_validate(_brief(run) | {"judge_usd": run.judge_cost_usd, "curve": curve})
+
+
 def run_whole(figures: RunFigures, queue: QueuePosition | None) -> RunOut:
     """A run with its figures and its position in the queue."""
     run = figures.run
@@ -75,6 +80,7 @@ def run_whole(figures: RunFigures, queue: QueuePosition | None) -> RunOut:
                 "judge_prompt_tokens": run.judge_prompt_tokens,
                 "judge_completion_tokens": run.judge_completion_tokens,
             },
+            "last_event": run.event_seq,
             "results_path": results_path(run.id),
             "results_error": run.results_error,
         }

@@ -27,7 +27,7 @@ from app.operations.delete_run import remove
 from app.operations.fork_run import fork
 from app.schemas.base import Page
 from app.schemas.run_request import ForkRequest, ResumeRequest
-from app.schemas.runs import Accepted, CheckpointOut, IterationOut, LearnLoopAccepted, RunBrief, RunOut
+from app.schemas.runs import Accepted, CheckpointOut, IterationOut, LearnLoopAccepted, RunBrief, RunListed, RunOut
 from app.worker.runner import Runner
 
 router = keyed_router("runs")
@@ -38,12 +38,30 @@ async def list_runs(
     queries: CurrentQueries,
     caller: CurrentCaller,
     status: Annotated[RunStatus | None, Query(description="Only runs with this status. Default: all")] = None,
+    search: Annotated[
+        str | None,
+        Query(
+            min_length=1,
+            max_length=100,
+            pattern=r"^[^\x00]+$",
+            description="Only runs with this text in their id, model, environment or judge, in any case. Default: all",
+        ),
+    ] = None,
+    curve: Annotated[
+        int | None, Query(ge=2, le=100, description="Show a learning curve of at most this many points. Default: none")
+    ] = None,
     cursor: IdCursor = None,
     limit: Limit = 50,
-) -> Page[RunBrief]:
+) -> Page[RunListed]:
     """List runs, newest first."""
-    found = await queries.runs(status=status, before=cursor, limit=limit + 1, project=caller.project)
-    return presentation.page(found, limit, presentation.run_brief, lambda run: run.id)
+    found = await queries.runs(status=status, search=search, before=cursor, limit=limit + 1, project=caller.project)
+    curves = None if curve is None else await queries.curves([run.id for run in found[:limit]], curve)
+    return presentation.page(
+        found,
+        limit,
+        lambda run: presentation.run_listed(run, None if curves is None else curves.get(run.id, [])),
+        lambda run: run.id,
+    )
 
 
 @router.get("/runs/{run_id}", response_model=RunOut)

@@ -19,6 +19,8 @@ PUBLIC = frozenset({"/", "/health/live", "/health/ready", "/docs", "/docs/oauth2
 """Paths that need no key. All others do, including any added later."""
 DOCUMENTATION_FILES = "/static-offline-docs/"
 """What the documentation page loads."""
+DASHBOARD_FILES = "/assets/"
+"""What the dashboard loads."""
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _OPERATOR = "/keys"
 SESSION = "/session"
@@ -34,7 +36,7 @@ def route_path(scope: Mapping[str, Any]) -> str:
 
 def is_public(path: str) -> bool:
     """Whether the path needs no key."""
-    return path in PUBLIC or path.startswith(DOCUMENTATION_FILES)
+    return path in PUBLIC or path.startswith((DOCUMENTATION_FILES, DASHBOARD_FILES))
 
 
 def needed(method: str, path: str) -> Scope | None:

@@ -35,6 +35,15 @@ _BULKY = {"messages", "tools", "score_explanation", "score_parts", "reward_parts
 _LIGHT = [column for column in Trajectory.__table__.columns if column.name not in _BULKY]
 
 
+_NAMES = (
+    Run.id,
+    func.concat(Run.model_project, literal_column("'/'"), Run.model_name),
+    Run.environment,
+    Run.judge,
+)
+"""What a search for runs looks at."""
+
+
 class RunFigures(NamedTuple):
     """A run with the figures that belong to it; the lists hold dicts, as the API shows them."""
 
@@ -113,10 +122,18 @@ class RunQueries:
         return {run.id: _figures(run, *lists) for run, *lists in found}
 
     async def runs(
-        self, *, status: str | None, before: str | None, limit: int, project: str | None = None
+        self,
+        *,
+        status: str | None,
+        before: str | None,
+        limit: int,
+        project: str | None = None,
+        search: str | None = None,
     ) -> Sequence[Run]:
-        """The newest first, of one project or of all; `before` is a run's id."""
+        """The newest first, of one project or of all; `before` is a run's id, `search` a part of one of its names."""
         query = select(Run).order_by(Run.id.desc()).limit(limit)
+        if search is not None:
+            query = query.where(or_(*(column.icontains(search, autoescape=True) for column in _NAMES)))
         if project is not None:
             query = query.where(Run.model_project == project)
         if status is not None:
@@ -124,6 +141,19 @@ class RunQueries:
         if before is not None:
             query = query.where(Run.id < before)
         return await self._rows(query)
+
+    async def curves(self, run_ids: Sequence[str], points: int) -> dict[str, list[float]]:
+        """Mean rewards of runs in the order of iterations, at most `points` of each, evenly thinned out."""
+        every = func.greatest(1, (Run.next_iteration + points - 2) // points)
+        query = (
+            select(Iteration.run_id, func.array_agg(aggregate_order_by(Iteration.reward_mean, Iteration.iteration)))
+            .join(Run, Run.id == Iteration.run_id)
+            .where(Run.id == any_(bindparam("run_ids", type_=ARRAY(Text))))
+            .where(Iteration.iteration > 0, Iteration.reward_mean.is_not(None), (Iteration.iteration - 1) % every == 0)
+            .group_by(Iteration.run_id)
+        )
+        async with self._sessions() as session:
+            return dict((await session.execute(query, {"run_ids": run_ids})).tuples().all())
 
     async def iterations(self, run_id: str, *, after: int, limit: int) -> Sequence[ShownIteration]:
         """In order, from the one after `after`."""

@@ -202,6 +202,16 @@ class RunBrief(ResponseModel):
     """Paths of the run and of what belongs to it, by name."""
 
 
+class RunListed(RunBrief):
+    """A run in the list of runs."""
+
+    judge_usd: float
+    """Dollars for judge calls so far, as far as their price is known."""
+    curve: list[float] | None = None
+    """Mean rewards of its iterations, oldest first, evenly thinned out to at most as many as `curve` asked for. Null if
+    the request did not ask."""
+
+
 class Queue(ResponseModel):
     """Position of a queued run."""
 
@@ -255,6 +265,8 @@ class RunOut(RunBrief):
     """Number of webhook deliveries by state."""
     cost: RunCost = RunCost()
     """What the run has used so far."""
+    last_event: int = 0
+    """`seq` of its newest event: a stream after it brings what happens from now on."""
     results_path: str = ""
     """Path of the run's result documents."""
     results_error: str | None = None

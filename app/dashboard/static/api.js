@@ -1,0 +1,100 @@
+// Requests to the API, and nothing else: paths in, JSON or an ApiError out.
+
+import { signal } from "./vendor/signals.js";
+
+/** Whether the service refused a request because nobody is signed in. */
+export const needsKey = signal(false);
+
+/** A request that failed, with what the service said about it. */
+export class ApiError extends Error {
+  /**
+   * @param {number} status HTTP status; 0 if there was no reply
+   * @param {string} detail
+   * @param {{loc: (string | number)[], msg: string}[]} [errors] what is wrong with which field
+   */
+  constructor(status, detail, errors = []) {
+    super(detail);
+    this.status = status;
+    this.errors = errors;
+  }
+}
+
+/**
+ * @param {string} path below the root of the service
+ * @param {Record<string, string | number | boolean | null | undefined>} [query] null and undefined are left out
+ */
+export function url(path, query = {}) {
+  const given = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const search = new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
+  return new URL(path.replace(/^\//, "") + (search && `?${search}`), document.baseURI).href;
+}
+
+/** A path whose parts may hold any character. @param {TemplateStringsArray} strings @param {...unknown} parts */
+export function path(strings, ...parts) {
+  return String.raw({ raw: strings.raw }, ...parts.map((part) => encodeURIComponent(String(part))));
+}
+
+/**
+ * @param {string} method
+ * @param {string} target
+ * @param {{body?: unknown, raw?: BodyInit, headers?: Record<string, string>, signal?: AbortSignal}} [options]
+ *   `body` goes as JSON, `raw` as it is
+ * @returns {Promise<any>}
+ */
+export async function request(method, target, { body, raw, headers: more, signal: aborted } = {}) {
+  const headers = new Headers({ Accept: "application/json", ...more });
+  if (body !== undefined) headers.set("Content-Type", "application/json");
+  const init = { method, headers, signal: aborted, body: raw ?? (body === undefined ? undefined : JSON.stringify(body)) };
+  const response = await fetch(target, init).catch((/** @type {Error} */ error) => {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(0, "The service does not answer. Is it running, and are you connected?");
+  });
+  const reply = await response.text().then((text) => (text ? parsed(text) : null));
+  if (response.ok) return reply;
+  if (response.status === 401) needsKey.value = true;
+  throw new ApiError(response.status, reply?.detail ?? response.statusText, reply?.errors);
+}
+
+/** @param {string} text */
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return { detail: text.slice(0, 300) };
+  }
+}
+
+/**
+ * @param {string} where
+ * @param {Parameters<typeof url>[1]} [query]
+ * @param {AbortSignal} [aborted]
+ */
+export const get = (where, query, aborted) => request("GET", url(where, query), { signal: aborted });
+
+/** @param {string} where @param {unknown} [body] */
+export const post = (where, body) => request("POST", url(where), { body });
+
+/** @param {string} where @param {unknown} body */
+export const patch = (where, body) => request("PATCH", url(where), { body });
+
+/** @param {string} where */
+export const remove = (where) => request("DELETE", url(where));
+
+/**
+ * All items of a list, page by page, up to `most`; `each` is told of every page.
+ * @param {string} where
+ * @param {Record<string, any>} [query]
+ * @param {{most?: number, aborted?: AbortSignal, each?: (items: any[]) => void}} [options]
+ * @returns {Promise<any[]>}
+ */
+export async function all(where, query = {}, { most = Infinity, aborted, each } = {}) {
+  /** @type {any[]} */
+  const items = [];
+  for (let cursor = query.cursor; ; ) {
+    const page = await get(where, { limit: 200, ...query, cursor }, aborted);
+    items.push(...page.items);
+    each?.(items);
+    cursor = page.next_cursor;
+    if (!cursor || items.length >= most) return items;
+  }
+}

@@ -1,0 +1,203 @@
+// Made from the OpenAPI file by `python -m scripts.dashboard_types`; do not edit.
+
+/** @type {Record<string, any>} */
+export const FIELDS = {
+  "depth": {
+    "help": "Maximum number of turns per rollout, when `graph` is given. Default: that of `max_turns`.",
+    "type": "integer"
+  },
+  "environment.name": {
+    "help": "Name of the environment, one of `GET /environments`.",
+    "type": "string",
+    "standard": "email_search"
+  },
+  "model.name": {
+    "help": "Name of the model within its project. Default: ART_MODEL_NAME, or a new name made from the run id.",
+    "type": "string"
+  },
+  "model.project": {
+    "help": "Project that the model belongs to. Default: the project of the API key, else that of the service.",
+    "type": "string"
+  },
+  "model.base_model": {
+    "help": "Where training starts: a base model such as `learnloop/tiny`, or `PROJECT/NAME@STEP` for a checkpoint of the same project. Default: set by the service (ART_BASE_MODEL).",
+    "type": "string"
+  },
+  "backend": {
+    "help": "Where the model is trained; see `GET /backends`. Default: set by the service (LEARNLOOP_BACKEND).",
+    "type": "string"
+  },
+  "iterations": {
+    "help": "Number of training iterations, each of rollouts, judging and one training step.",
+    "type": "integer",
+    "standard": 14
+  },
+  "groups_per_iteration": {
+    "help": "Number of scenarios per iteration. The rollouts of one scenario are a group.",
+    "type": "integer",
+    "standard": 8
+  },
+  "rollouts_per_group": {
+    "help": "Number of rollouts per scenario. At least 2, because rewards are compared within a group.",
+    "type": "integer",
+    "standard": 8
+  },
+  "max_turns": {
+    "help": "Maximum number of turns per rollout; a turn is one reply of the agent. Default: set by the environment, which is 8 for both included ones.",
+    "type": "integer"
+  },
+  "max_completion_tokens": {
+    "help": "Maximum number of tokens per turn of the agent.",
+    "type": "integer",
+    "standard": 256
+  },
+  "learning_rate": {
+    "help": "Learning rate of the optimizer after the warm-up. The default suits `learnloop/tiny`; a model with billions of parameters needs about 0.00001.",
+    "type": "number",
+    "standard": 0.0007
+  },
+  "warmup_iterations": {
+    "help": "Number of iterations over which the learning rate rises linearly to its full value.",
+    "type": "integer",
+    "standard": 3
+  },
+  "temperature": {
+    "help": "Sampling temperature of the training rollouts.",
+    "type": "number",
+    "standard": 1.0
+  },
+  "seed": {
+    "help": "Seed of the scenario order and of sampling. With the embedded backend on a CPU, the same seed gives the same run.",
+    "type": "integer",
+    "standard": 0
+  },
+  "concurrency": {
+    "help": "Maximum number of simultaneous rollouts.",
+    "type": "integer",
+    "standard": 64
+  },
+  "rollout_timeout_s": {
+    "help": "Seconds after which a rollout counts as failed.",
+    "type": "number",
+    "standard": 300.0
+  },
+  "train_options.loss": {
+    "help": "`cispo`: clipped importance weights times log-probabilities; `ppo`: PPO's clipped objective. Default: `cispo`.",
+    "type": "string",
+    "choices": [
+      "cispo",
+      "ppo"
+    ]
+  },
+  "train_options.epsilon": {
+    "help": "The ratio of new to old probability is clipped below at 1 - epsilon. Default: 1.0 with `cispo`, 0.2 with `ppo`.",
+    "type": "number"
+  },
+  "train_options.epsilon_high": {
+    "help": "The ratio is clipped above at 1 + epsilon_high. Default: 4.0 with `cispo`, epsilon with `ppo`.",
+    "type": "number"
+  },
+  "train_options.importance_sampling_level": {
+    "help": "What has a ratio: each token, each sequence (the geometric mean of its tokens' ratios), or the arithmetic or geometric mean of both. Default: `token`.",
+    "type": "string",
+    "choices": [
+      "token",
+      "sequence",
+      "average",
+      "geometric_average"
+    ]
+  },
+  "train_options.max_negative_advantage_importance_sampling_weight": {
+    "help": "Upper bound of the ratio. Default: none.",
+    "type": "number"
+  },
+  "train_options.truncated_importance_sampling": {
+    "help": "Multiply the loss by the ratio, cut at this bound. Default: not done.",
+    "type": "number"
+  },
+  "train_options.kl_penalty_coef": {
+    "help": "Weight of a penalty on tokens that have left the base model more than the average token has. Default: 0.",
+    "type": "number"
+  },
+  "train_options.kimi_k2_tau": {
+    "help": "Subtract this times the log-ratio from each token's advantage. Default: not done.",
+    "type": "number"
+  },
+  "train_options.advantage_balance": {
+    "help": "-1 trains on negative advantages only, 1 on positive ones only. Default: 0, both.",
+    "type": "number"
+  },
+  "train_options.token_weighting": {
+    "help": "Whether all trajectories weigh the same, as in ART, or all tokens. Default: `token`, with which small models learn faster. Only `embedded` takes it.",
+    "type": "string",
+    "choices": [
+      "trajectory",
+      "token"
+    ]
+  },
+  "train_options.max_grad_norm": {
+    "help": "The gradient is scaled down to this norm if it is larger. Default: 1.0. Only `embedded` takes it.",
+    "type": "number"
+  },
+  "evaluation.every": {
+    "help": "Number of iterations between evaluations on the validation scenarios.",
+    "type": "integer",
+    "standard": 4
+  },
+  "evaluation.scenarios": {
+    "help": "Number of validation scenarios.",
+    "type": "integer",
+    "standard": 24
+  },
+  "evaluation.test_scenarios": {
+    "help": "Number of test scenarios, evaluated at the start and at the end of the run.",
+    "type": "integer",
+    "standard": 64
+  },
+  "evaluation.samples": {
+    "help": "Number of sampled rollouts per scenario.",
+    "type": "integer",
+    "standard": 2
+  },
+  "budget.max_usd": {
+    "help": "Limit in US dollars for judge calls, as far as their price is known. Null: no limit.",
+    "type": "number"
+  },
+  "budget.max_minutes": {
+    "help": "Limit in minutes that workers spend on the run, not counting time in the queue or paused. Null: no limit.",
+    "type": "number"
+  },
+  "budget.max_tokens": {
+    "help": "Limit for the prompt and completion tokens of the agent and the judges together. Null: no limit.",
+    "type": "integer"
+  },
+  "checkpoints.keep_best": {
+    "help": "Keep this many checkpoints with the highest success on the validation scenarios.",
+    "type": "integer",
+    "standard": 1
+  },
+  "checkpoints.keep_last": {
+    "help": "Keep this many of the newest checkpoints.",
+    "type": "integer",
+    "standard": 2
+  },
+  "checkpoints.keep_every": {
+    "help": "Also keep each checkpoint whose step is a multiple of this number. Null: no others.",
+    "type": "integer"
+  },
+  "on_no_signal.action": {
+    "help": "What to do then: `continue` only warns, `pause` pauses the run, `fail` ends it as failed.",
+    "type": "string",
+    "standard": "continue",
+    "choices": [
+      "continue",
+      "pause",
+      "fail"
+    ]
+  },
+  "on_no_signal.after": {
+    "help": "Number of such iterations in a row after which it is done.",
+    "type": "integer",
+    "standard": 3
+  }
+};

@@ -1,0 +1,526 @@
+// Made from the OpenAPI file by `python -m scripts.dashboard_types`; do not edit.
+
+export interface AskOut {
+  "question": string | null;
+  "answer": string | null;
+  "source_ids": (string)[];
+  "success": boolean;
+  "note": string | null;
+  "email": Email | null;
+  "trajectory_id": string;
+  "model": string;
+  "step": number | null;
+}
+
+export interface AttemptOut {
+  "number": number;
+  "started_at": string;
+  "seconds": number | null;
+  "status": number | null;
+  "error": string | null;
+}
+
+export interface BackendCatalogue {
+  "items": (BackendOut)[];
+  "next_cursor": null;
+}
+
+export interface BackendOut {
+  "name": string;
+  "available": boolean;
+  "reason": string | null;
+  "unusable_base_models": (UnusableBaseModel)[];
+}
+
+export interface BestCheckpoint {
+  "step": number;
+  "success": number | null;
+}
+
+export interface CheckpointOut {
+  "step": number;
+  "iteration": number;
+  "model": string | null;
+  "success": number | null;
+  "is_best": boolean;
+  "created_at": string;
+  "deleted_at": string | null;
+}
+
+export interface Degraded {
+  "part": "database" | "engine";
+  "since": string;
+  "reason": string;
+}
+
+export interface DeliveryBrief {
+  "id": string;
+  "endpoint_id": string | null;
+  "run_id": string;
+  "event_seq": number | null;
+  "event_type": string | null;
+  "iteration": number | null;
+  "url": string;
+  "state": DeliveryState;
+  "attempts": number;
+  "next_attempt_at": string;
+  "last_error": string | null;
+  "created_at": string;
+  "delivered_at": string | null;
+}
+
+export interface DeliveryOut {
+  "id": string;
+  "endpoint_id": string | null;
+  "run_id": string;
+  "event_seq": number | null;
+  "event_type": string | null;
+  "iteration": number | null;
+  "url": string;
+  "state": DeliveryState;
+  "attempts": number;
+  "next_attempt_at": string;
+  "last_error": string | null;
+  "created_at": string;
+  "delivered_at": string | null;
+  "body": string;
+  "tries": (AttemptOut)[];
+}
+
+export type DeliveryState = "pending" | "delivered" | "failed";
+
+export interface Email {
+  "subject": string;
+  "body": string;
+  "citations": (string)[];
+}
+
+export interface EndpointCreated {
+  "id": string;
+  "project": string | null;
+  "run_id": string | null;
+  "url": string;
+  "events": (string)[];
+  "signed": boolean;
+  "previous_secret_until": string | null;
+  "enabled": boolean;
+  "disabled_at": string | null;
+  "disabled_reason": string | null;
+  "created_at": string;
+  "secret": string;
+}
+
+export interface EndpointOut {
+  "id": string;
+  "project": string | null;
+  "run_id": string | null;
+  "url": string;
+  "events": (string)[];
+  "signed": boolean;
+  "previous_secret_until": string | null;
+  "enabled": boolean;
+  "disabled_at": string | null;
+  "disabled_reason": string | null;
+  "created_at": string;
+}
+
+export type EngineState = "starting" | "ready" | "failed" | "stopped" | "shared" | "unresponsive";
+
+export interface EvaluationBrief {
+  "evaluation_id": string;
+  "status": EvaluationStatus;
+  "done": number;
+  "total": number;
+  "models": (string)[];
+  "error": string | null;
+  "created_at": string;
+  "started_at": string | null;
+  "finished_at": string | null;
+}
+
+export type EvaluationStatus = "queued" | "running" | "completed" | "failed" | "cancelled";
+
+export interface EventOut {
+  "seq": number;
+  "type": string;
+  "version": number;
+  "run_id": string;
+  "iteration": number | null;
+  "actor": string;
+  "occurred_at": string;
+  "data": Record<string, any>;
+}
+
+export interface InboxOut {
+  "name": string;
+  "version": number;
+  "sha256": string;
+  "emails": number;
+  "origin": Record<string, any>;
+  "created_at": string;
+}
+
+export interface IterationFigures {
+  "iteration": number;
+  "step": number;
+  "rewards": Rewards;
+  "success": number | null;
+  "malformed": number | null;
+  "no_signal": "malformed" | "constant_reward" | "equal_rewards" | "judge_silent" | "rollouts_failed" | null;
+}
+
+export interface IterationOut {
+  "iteration": number;
+  "step": number;
+  "rewards": Rewards;
+  "success": number | null;
+  "malformed": number | null;
+  "no_signal": "malformed" | "constant_reward" | "equal_rewards" | "judge_silent" | "rollouts_failed" | null;
+  "best_step": number;
+  "failed_rollouts": number;
+  "skipped_groups": Record<string, number>;
+  "train_metrics": Record<string, number | null>;
+  "timing": Record<string, number>;
+  "finished_at": string;
+  "email": ShowcaseEmail | null;
+}
+
+export interface JudgeCallOut {
+  "id": number;
+  "iteration": number;
+  "judge": string;
+  "model": string;
+  "prompt_tokens": number;
+  "completion_tokens": number;
+  "cost_usd": number | null;
+  "requests": number;
+  "seconds": number;
+  "cached": boolean;
+  "error": string | null;
+}
+
+export interface KeyCreated {
+  "id": string;
+  "project": string;
+  "name": string;
+  "prefix": string;
+  "scopes": (Scope)[];
+  "created_at": string;
+  "expires_at": string | null;
+  "revoked_at": string | null;
+  "last_used_at": string | null;
+  "key": string;
+}
+
+export interface KeyOut {
+  "id": string;
+  "project": string;
+  "name": string;
+  "prefix": string;
+  "scopes": (Scope)[];
+  "created_at": string;
+  "expires_at": string | null;
+  "revoked_at": string | null;
+  "last_used_at": string | null;
+}
+
+export interface LearnLoopAccepted {
+  "run_id": string;
+  "status": RunStatus;
+  "results_path": string;
+  "links": Record<string, string>;
+  "webhooks": (RunWebhookCreated)[];
+  "warnings": (string)[];
+}
+
+export interface LedgerRow {
+  "id": number;
+  "iteration": number;
+  "phase": string;
+  "seconds": number;
+  "prompt_tokens": number;
+  "completion_tokens": number;
+  "usd": number | null;
+  "wasted": boolean;
+}
+
+export interface ModelBrief {
+  "model": string;
+  "backend": string;
+  "base_model": string | null;
+  "step": number | null;
+  "promoted_as": (string)[];
+  "unusable": string | null;
+}
+
+export interface ModelCheckpoint {
+  "step": number;
+  "created_at": string | null;
+  "metrics": Record<string, number>;
+  "run_id": string | null;
+  "iteration": number | null;
+  "success": number | null;
+  "is_best": boolean;
+  "promoted_as": (string)[];
+}
+
+export interface ModelOut {
+  "project": string;
+  "name": string;
+  "base_model": string;
+}
+
+export interface ModelWhole {
+  "model": string;
+  "backend": string;
+  "checkpoints": (ModelCheckpoint)[];
+}
+
+export interface NodeScores {
+  "run_id": string;
+  "iteration": number;
+  "node_scores": Record<string, number>;
+  "ranked": (string)[];
+}
+
+export interface Parent {
+  "run_id": string;
+  "step": number;
+}
+
+export interface Progress {
+  "iterations_done": number;
+  "iterations_total": number;
+  "iteration": number | null;
+  "phase": string | null;
+  "done": number | null;
+  "total": number | null;
+}
+
+export interface PromotionOut {
+  "name": string;
+  "model": string;
+  "step": number;
+  "backend": string;
+  "actor": string;
+  "evidence": Record<string, any> | null;
+  "created_at": string;
+}
+
+export interface Queue {
+  "position": number;
+  "reason": string;
+}
+
+export interface Readiness {
+  "status": "ready" | "degraded" | "not ready";
+  "database": "ok" | "unreachable";
+  "engine": EngineState;
+  "degraded": (Degraded)[];
+  "unusable_base_models": Record<string, string>;
+}
+
+export interface Rewards {
+  "mean": number | null;
+  "median": number | null;
+  "min": number | null;
+  "max": number | null;
+  "count": number;
+}
+
+export interface RunCost {
+  "seconds": number;
+  "prompt_tokens": number;
+  "completion_tokens": number;
+  "usd": number | null;
+  "wasted_tokens": number;
+  "wasted_usd": number | null;
+  "judge_usd": number;
+  "judge_prompt_tokens": number;
+  "judge_completion_tokens": number;
+}
+
+export interface RunListed {
+  "run_id": string;
+  "status": RunStatus;
+  "environment": string;
+  "judge": string;
+  "backend": string;
+  "model": ModelOut;
+  "progress": Progress;
+  "best_checkpoint": BestCheckpoint | null;
+  "rollouts": number;
+  "tokens": Tokens;
+  "error": string | null;
+  "created_at": string;
+  "started_at": string | null;
+  "finished_at": string | null;
+  "links": Record<string, string>;
+  "judge_usd": number;
+  "curve": (number)[] | null;
+}
+
+export interface RunOut {
+  "run_id": string;
+  "status": RunStatus;
+  "environment": string;
+  "judge": string;
+  "backend": string;
+  "model": ModelOut;
+  "progress": Progress;
+  "best_checkpoint": BestCheckpoint | null;
+  "rollouts": number;
+  "tokens": Tokens;
+  "error": string | null;
+  "created_at": string;
+  "started_at": string | null;
+  "finished_at": string | null;
+  "links": Record<string, string>;
+  "pruned": Record<string, string>;
+  "warnings": (string)[];
+  "queue": Queue | null;
+  "wait_reason": string | null;
+  "parent": Parent | null;
+  "attempts": number;
+  "reproducible": boolean | null;
+  "reproducible_reason": string | null;
+  "cancel_requested": boolean;
+  "request": Record<string, any>;
+  "iterations": (IterationFigures)[];
+  "evaluations": (app__schemas__runs__EvaluationOut)[];
+  "summary": Record<string, any> | null;
+  "webhooks": Record<string, number>;
+  "cost": RunCost;
+  "last_event": number;
+  "results_path": string;
+  "results_error": string | null;
+}
+
+export type RunStatus = "queued" | "running" | "paused" | "completed" | "failed" | "cancelled";
+
+export interface RunWebhookCreated {
+  "id": string;
+  "url": string;
+  "secret": string;
+}
+
+export interface ScenarioSetOut {
+  "name": string;
+  "version": number;
+  "sha256": string;
+  "count": number;
+  "environment": string;
+  "inbox_sha256": string | null;
+  "origin": Record<string, any>;
+  "created_at": string;
+  "links": Record<string, string>;
+}
+
+export type Scope = "read" | "write" | "operator";
+
+export interface SessionOut {
+  "key_required": boolean;
+  "actor": string;
+  "project": string;
+  "scopes": (Scope)[];
+  "expires_at": string | null;
+}
+
+export interface ShowcaseEmail {
+  "iteration": number;
+  "email_written": boolean;
+  "subject": string;
+  "body": string;
+  "citations": (string)[];
+  "trajectory_id": string;
+  "scenario": ShowcaseScenario;
+  "reward": number | null;
+  "success": boolean | null;
+}
+
+export interface ShowcaseScenario {
+  "id": string;
+  "task": Record<string, any>;
+}
+
+export interface TestResult {
+  "delivered": boolean;
+  "status": number | null;
+  "error": string | null;
+  "seconds": number;
+}
+
+export interface Tokens {
+  "prompt": number;
+  "completion": number;
+}
+
+export interface TrajectoryBrief {
+  "id": string;
+  "run_id": string | null;
+  "kind": "train" | "evaluation" | "showcase" | "ask";
+  "iteration": number | null;
+  "split": "train" | "validation" | "test";
+  "mode": "sampled" | "greedy";
+  "model": string;
+  "step": number | null;
+  "scenario_id": string;
+  "scenario": Record<string, any>;
+  "outcome": Record<string, any>;
+  "score": number | null;
+  "reward": number | null;
+  "advantage": number | null;
+  "success": boolean | null;
+  "error": string | null;
+  "turns": number;
+  "prompt_tokens": number;
+  "completion_tokens": number;
+  "seconds": number;
+  "started_at": string;
+}
+
+export interface TrajectoryOut {
+  "id": string;
+  "run_id": string | null;
+  "kind": "train" | "evaluation" | "showcase" | "ask";
+  "iteration": number | null;
+  "split": "train" | "validation" | "test";
+  "mode": "sampled" | "greedy";
+  "model": string;
+  "step": number | null;
+  "scenario_id": string;
+  "scenario": Record<string, any>;
+  "outcome": Record<string, any>;
+  "score": number | null;
+  "reward": number | null;
+  "advantage": number | null;
+  "success": boolean | null;
+  "error": string | null;
+  "turns": number;
+  "prompt_tokens": number;
+  "completion_tokens": number;
+  "seconds": number;
+  "started_at": string;
+  "messages": (any)[];
+  "tools": (any)[];
+  "score_explanation": string | null;
+  "score_parts": Record<string, number>;
+  "reward_parts": Record<string, number>;
+}
+
+export interface UnusableBaseModel {
+  "name": string;
+  "reason": string;
+}
+
+export interface app__schemas__runs__EvaluationOut {
+  "iteration": number;
+  "split": "train" | "validation" | "test";
+  "mode": "sampled" | "greedy";
+  "step": number;
+  "scenarios": number;
+  "success": number;
+  "mean_reward": number;
+  "malformed": number;
+  "turns": number;
+}

@@ -1,0 +1,57 @@
+// Every iteration of a run with all its figures.
+
+import { duration, moment, number, percent, whole } from "../format.js";
+import { html } from "../parts/html.js";
+import { Empty } from "../parts/states.js";
+import { LongTable } from "../parts/table.js";
+import { href } from "../router.js";
+
+/** @typedef {import("../run_data.js").Iteration} Iteration */
+
+const _NO_SIGNAL = /** @type {Record<string, string>} */ ({
+  malformed: "all malformed",
+  constant_reward: "one reward for all",
+  equal_rewards: "equal rewards",
+  judge_silent: "judge silent",
+  rollouts_failed: "rollouts failed",
+});
+
+/** @param {import("./run.js").PartProps} props */
+export function RunIterations({ data, run }) {
+  const rows = [...data.iterations.value].reverse();
+  if (rows.length === 0) return html`<${Empty} title="No iteration yet"><p>The baseline comes first: it measures the agent before any training.</p><//>`;
+  return html`<h2 class="unseen">Iterations</h2>
+    <${LongTable} caption="Iterations, newest first" rows=${rows} height=${640} columns=${columns(run.run_id)}
+      keyOf=${(/** @type {Iteration} */ each) => each.iteration} toneOf=${(/** @type {Iteration} */ each) => (each.no_signal ? "warn" : "")} />`;
+}
+
+/** @param {string} runId @returns {import("../parts/table.js").Column[]} */
+function columns(runId) {
+  const link = (/** @type {Iteration} */ each) => html`<a href=${href(["runs", runId, "trajectories"], { iteration: each.iteration })}>${each.iteration === 0 ? "0 (baseline)" : each.iteration}</a>`;
+  /** @param {string} title @param {(each: Iteration) => unknown} cell */
+  const figure = (title, cell) => ({ title, cell, isNumber: true, width: 76 + title.length * 3 });
+  return [
+    { title: "Iteration", cell: link, width: 116 },
+    figure("Mean reward", (each) => number(each.rewards.mean)),
+    figure("Median", (each) => number(each.rewards.median)),
+    figure("Min", (each) => number(each.rewards.min)),
+    figure("Max", (each) => number(each.rewards.max)),
+    figure("Success", (each) => percent(each.success)),
+    figure("Malformed", (each) => percent(each.malformed)),
+    figure("Loss", (each) => number(each.train_metrics?.loss, 4)),
+    figure("KL", (each) => number(each.train_metrics?.kl_policy_ref ?? each.train_metrics?.kl_div, 4)),
+    figure("Entropy", (each) => number(each.train_metrics?.entropy, 3)),
+    figure("Grad norm", (each) => number(each.train_metrics?.grad_norm, 3)),
+    figure("Failed", (each) => whole(each.failed_rollouts)),
+    { title: "Without signal", cell: skipped, width: 190 },
+    figure("Seconds", (each) => duration(each.timing?.total_s)),
+    { title: "Saved", cell: (each) => moment(each.finished_at), width: 190 },
+  ];
+}
+
+/** @param {Iteration} each */
+function skipped(each) {
+  if (each.no_signal) return `all: ${_NO_SIGNAL[each.no_signal] ?? each.no_signal}`;
+  const counts = Object.values(each.skipped_groups ?? {}).reduce((sum, count) => sum + count, 0);
+  return counts ? `${counts} of the groups` : "";
+}

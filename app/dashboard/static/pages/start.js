@@ -1,0 +1,211 @@
+// Starts a run from a form: what the agent does, who judges it, how it is trained. A fork takes its parent's settings.
+
+import { useState } from "../vendor/hooks.js";
+import { ApiError, all, get, path, post, request, url } from "../api.js";
+import { AsCode } from "../parts/as_code.js";
+import { Field } from "../parts/field.js";
+import { html } from "../parts/html.js";
+import { Loaded, useLoaded } from "../parts/states.js";
+import { label, Text } from "../parts/text.js";
+import { go } from "../router.js";
+import { fields, GROUPS, requestOf, valuesOf } from "../start_fields.js";
+
+/** @typedef {Awaited<ReturnType<typeof load>>} Choices */
+/** @typedef {{loc: (string | number)[], msg: string}} Fault */
+
+const _TASKS = /** @type {Record<string, string>} */ ({
+  email_search: "Answers questions by searching a mailbox, and names the emails that the answer rests on.",
+  sales_email: "Walks a knowledge graph from a prospect's job to a product that helps, and writes a short sales email.",
+});
+const _NOT_FORKED = new Set(["backend", "model.base_model"]);
+
+/** @param {{query: URLSearchParams}} props */
+export function Start({ query }) {
+  const parent = query.get("fork");
+  const state = useLoaded((aborted) => load(parent, aborted), [parent]);
+  return html`<h1>${parent ? "Fork a run" : "Start a run"}</h1>
+    <p class="muted">${parent
+      ? html`A new run that goes on from a checkpoint of <code>${label(parent)}</code>, with its settings except for what you change.`
+      : "Every setting has a default that works on this machine. The run starts in the background; its page shows it learn."}</p>
+    <${Loaded} state=${state} rows=${8}>${(/** @type {Choices} */ choices) => html`<${Form} choices=${choices} />`}<//>`;
+}
+
+/** Everything that can be chosen here. @param {string | null} fork @param {AbortSignal} aborted */
+async function load(fork, aborted) {
+  const [environments, judges, inboxes, sets, parent] = await Promise.all([
+    get("environments", {}, aborted),
+    get("judges", {}, aborted),
+    all("inboxes", {}, { aborted, most: 200 }),
+    all("scenarios", {}, { aborted, most: 200 }),
+    fork ? get(path`runs/${fork}`, {}, aborted) : null,
+  ]);
+  return {
+    environments: /** @type {string[]} */ (environments.items.map((/** @type {any} */ each) => each.name)),
+    judges: /** @type {string[]} */ (judges.items.map((/** @type {any} */ each) => each.name)),
+    inboxes: /** @type {import("../api_types").InboxOut[]} */ (inboxes),
+    sets: /** @type {import("../api_types").ScenarioSetOut[]} */ (sets),
+    parent: /** @type {import("../api_types").RunOut | null} */ (parent),
+  };
+}
+
+/** @typedef {{environment: string, inbox: string, scenarios: string, graph: string, judge: string, checkpoint: string}} Task */
+
+/** @param {{choices: Choices}} props */
+function Form({ choices }) {
+  const { parent } = choices;
+  const before = parent ? valuesOf(parent.request) : {};
+  delete before["model.name"];
+  const [values, setValues] = useState(before);
+  const [task, setTask] = useState(/** @type {Task} */ ({
+    environment: parent?.environment ?? "email_search", inbox: "", scenarios: "", graph: "", judge: "",
+    checkpoint: String(parent?.best_checkpoint?.step ?? ""),
+  }));
+  const [state, setState] = useState(/** @type {{isBusy?: boolean, error?: Error}} */ ({}));
+  const faults = state.error instanceof ApiError ? state.error.errors : [];
+  const body = bodyOf(task, values, choices);
+
+  /** @param {SubmitEvent} event */
+  async function submit(event) {
+    event.preventDefault();
+    setState({ isBusy: true });
+    try {
+      if (body instanceof Error) throw body;
+      const started = await post(parent ? path`runs/${parent.run_id}/fork` : "learn-loop", body);
+      go(["runs", started.run_id]);
+    } catch (error) {
+      setState({ error: /** @type {Error} */ (error) });
+      requestAnimationFrame(() => /** @type {HTMLElement | null} */ (document.querySelector("[aria-invalid=true]"))?.focus());
+    }
+  }
+  return html`<form class="start" onSubmit=${submit} novalidate>
+    <div class="start-fields">
+      ${!parent && html`<${TaskFields} task=${task} set=${setTask} choices=${choices} faults=${faults} />`}
+      ${parent && html`<section class="card"><h2>Where it starts</h2>
+        <div class="fields"><${Field} field=${{ name: "checkpoint", label: "Step of the checkpoint", type: "integer", help: "The best checkpoint, unless you choose another one." }}
+          value=${task.checkpoint} faults=${faults} set=${(/** @type {string} */ checkpoint) => setTask({ ...task, checkpoint })} /></div></section>`}
+      ${GROUPS.map((group) => html`<${Group} key=${group.title} group=${group} values=${values} faults=${faults}
+        hidden=${parent ? _NOT_FORKED : new Set()} set=${(/** @type {string} */ name, /** @type {string} */ value) => setValues({ ...values, [name]: value })} />`)}
+    </div>
+    <aside class="card start-side">
+      <h2>The request</h2>
+      ${body instanceof Error ? html`<p class="wrong">${body.message}</p>` : html`<${AsCode} body=${body} target=${parent ? path`runs/${parent.run_id}/fork` : "learn-loop"} />`}
+      ${state.error && html`<${Faults} error=${state.error} />`}
+      <button class="primary" disabled=${state.isBusy} aria-busy=${state.isBusy}>${parent ? "Fork the run" : "Start the run"}</button>
+    </aside>
+  </form>`;
+}
+
+/** What is wrong, as a list; each is shown at its field, too. @param {{error: Error}} props */
+function Faults({ error }) {
+  const errors = error instanceof ApiError ? error.errors : [];
+  return html`<div class="notice bad" role="alert">
+    <${Text} as="p" value=${errors.length > 0 ? "The service did not accept this:" : error.message} limit=${600} />
+    ${errors.length > 0 && html`<ul>${errors.map((each) => html`<li><code>${label(each.loc.slice(1).join("."), 120)}</code> <${Text} value=${each.msg} limit=${400} /></li>`)}</ul>`}
+  </div>`;
+}
+
+/** The body of the request, or what keeps it from being made. @param {Task} task @param {Record<string, string>} values @param {Choices} choices */
+function bodyOf(task, values, { parent }) {
+  const request = requestOf(values);
+  if (parent) {
+    for (const [name, value] of Object.entries(requestOf(valuesOf(parent.request))))
+      if (JSON.stringify(request[name]) === JSON.stringify(value)) delete request[name];
+    return task.checkpoint ? { checkpoint: Number(task.checkpoint), ...request } : request;
+  }
+  /** @type {Record<string, any>} */
+  const config = {};
+  if (task.environment === "email_search" && task.inbox) config.inbox = task.inbox;
+  if (task.scenarios) config.scenarios = task.scenarios;
+  if (task.environment === "sales_email" && task.graph.trim()) {
+    try {
+      config.graph = JSON.parse(task.graph);
+    } catch {
+      return new Error("The graph is not valid JSON.");
+    }
+  }
+  return {
+    environment: Object.keys(config).length > 0 ? { name: task.environment, config } : { name: task.environment },
+    ...(task.judge ? { judge: { name: task.judge } } : {}),
+    ...request,
+  };
+}
+
+/** @param {{task: Task, set: (task: Task) => void, choices: Choices, faults: Fault[]}} props */
+function TaskFields({ task, set, choices, faults }) {
+  const change = (/** @type {keyof Task} */ name) => (/** @type {string} */ value) => set({ ...task, [name]: value });
+  const isMail = task.environment === "email_search";
+  const inboxes = [...new Set(choices.inboxes.map((each) => each.name))];
+  const sets = choices.sets.filter((each) => each.environment === task.environment);
+  return html`<section class="card"><h2>Task and judge</h2>
+    <div class="fields">
+      <${Field} field=${{ name: "environment.name", label: "Environment", type: "string", help: _TASKS[task.environment] ?? "An environment of this installation.", choices: choices.environments }}
+        value=${task.environment} set=${change("environment")} faults=${faults} />
+      <${Field} field=${{ name: "judge", label: "Judge", type: "string", help: "Scores the rollouts. The environment's own judge fits its task.", choices: choices.judges, standard: "the environment's own" }}
+        value=${task.judge} set=${change("judge")} faults=${faults} />
+      ${isMail && html`<${Field} field=${{ name: "environment.config.inbox", label: "Inbox", type: "string", help: "The mailbox that the agent searches.", choices: inboxes, standard: "synthetic mailboxes" }}
+        value=${task.inbox} set=${change("inbox")} faults=${faults} />`}
+      ${sets.length > 0 && html`<${Field} field=${{ name: "environment.config.scenarios", label: "Scenarios", type: "string", help: "A named set of tasks.", choices: [...new Set(sets.map((each) => each.name))], standard: "made by the environment" }}
+        value=${task.scenarios} set=${change("scenarios")} faults=${faults} />`}
+    </div>
+    ${isMail && html`<${Upload} done=${(/** @type {string} */ name) => (choices.inboxes.unshift(/** @type {any} */ ({ name })), change("inbox")(name))} />`}
+    ${task.environment === "sales_email" && html`<${Graph} value=${task.graph} set=${change("graph")} faults=${faults} />`}
+  </section>`;
+}
+
+/** Upload mail as a new inbox. @param {{done: (name: string) => void}} props */
+export function Upload({ done }) {
+  const [state, setState] = useState(/** @type {{isBusy?: boolean, error?: Error, said?: string}} */ ({}));
+  /** @param {Event & {currentTarget: HTMLInputElement}} event */
+  async function chosen(event) {
+    const file = event.currentTarget.files?.[0];
+    if (!file) return;
+    const name = file.name.replace(/\.[^.]*$/, "").replace(/[^A-Za-z0-9_-]+/g, "-").replace(/^-+|-+$/g, "").toLowerCase() || "inbox";
+    setState({ isBusy: true });
+    try {
+      const stored = await request("POST", url("inboxes", { name }), { raw: file });
+      setState({ said: `Stored ${stored.emails} emails as ${stored.name}, version ${stored.version}.` });
+      done(stored.name);
+    } catch (error) {
+      setState({ error: /** @type {Error} */ (error) });
+    }
+  }
+  return html`<label class="field upload"><span>Upload an inbox</span>
+    <input type="file" accept=".mbox,.eml,.jsonl,.json,.txt" disabled=${state.isBusy} onChange=${chosen} />
+    <span class="help">An mbox file, an email, or JSON Lines. It stays on this service.</span>
+    ${state.isBusy && html`<span role="status">Uploading …</span>`}
+    ${state.said && html`<span role="status">${label(state.said, 200)}</span>`}
+    ${state.error && html`<span class="wrong" role="alert">${label(state.error.message, 400)}</span>`}
+  </label>`;
+}
+
+/** The knowledge graph of a sales agent: pasted, or from a file. @param {{value: string, set: (value: string) => void, faults: Fault[]}} props */
+function Graph({ value, set, faults }) {
+  const wrong = faults.filter((each) => each.loc.includes("graph") || each.loc.includes("config"));
+  /** @param {Event & {currentTarget: HTMLInputElement}} event */
+  const chosen = async (event) => set((await event.currentTarget.files?.[0]?.text()) ?? "");
+  return html`<div class="fields">
+    <label class="field wide"><span>Knowledge graph</span>
+      <textarea class="code" spellcheck=${false} value=${value} aria-invalid=${wrong.length > 0} placeholder='[{"id": "…", "content": "Customer Job: …", "edge": [{"target_id": "…"}]}]'
+        onInput=${(/** @type {any} */ event) => set(event.currentTarget.value)}></textarea>
+      <span class="help">Nodes as JSON. Empty: invented graphs, one for each prospect.</span>
+      ${wrong.map((each) => html`<span class="wrong">${label(each.msg, 300)}</span>`)}
+    </label>
+    <label class="field"><span>… or from a file</span><input type="file" accept=".json" onChange=${chosen} /></label>
+  </div>`;
+}
+
+/**
+ * @param {{group: typeof GROUPS[number], values: Record<string, string>, faults: Fault[],
+ *   hidden: Set<string>, set: (name: string, value: string) => void}} props
+ */
+function Group({ group, values, faults, hidden, set }) {
+  const names = Object.keys(group.fields).filter((name) => !hidden.has(name));
+  const isWrong = faults.some((fault) => names.includes(fault.loc.slice(1).join(".")));
+  return html`<details class="card" open=${group.isOpen || isWrong}>
+    <summary><h2>${group.title}</h2></summary>
+    <div class="fields">
+      ${names.map((name) => html`<${Field} key=${name} field=${fields[name]} value=${values[name] ?? ""} faults=${faults}
+        set=${(/** @type {string} */ value) => set(name, value)} />`)}
+    </div>
+  </details>`;
+}

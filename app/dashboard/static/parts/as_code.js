@@ -1,0 +1,47 @@
+// A request to start a run as a command and as Python, to be copied.
+
+import { useState } from "../vendor/hooks.js";
+import { url } from "../api.js";
+import { Copy } from "./action.js";
+import { html } from "./html.js";
+import { Text } from "./text.js";
+
+/** @param {{body: unknown, target?: string}} props `target` is the path that it is posted to */
+export function AsCode({ body, target = "learn-loop" }) {
+  const [form, setForm] = useState("curl");
+  const text = form === "curl" ? curl(body, url(target)) : python(body, url(target));
+  return html`<div class="as-code">
+    <div class="tab-buttons" role="group" aria-label="As">
+      ${["curl", "Python"].map(
+        (each) => html`<button class="quiet" aria-pressed=${form === each} onClick=${() => setForm(each)}>${each}</button>`,
+      )}
+      <${Copy} text=${text} />
+    </div>
+    <${Text} as="pre" class="code" value=${text} limit=${8000} />
+  </div>`;
+}
+
+/** @param {unknown} body @param {string} address */
+function curl(body, address) {
+  const quoted = JSON.stringify(body, null, 2).replaceAll("'", `'\\''`);
+  return `curl ${address} \\\n  -H "Content-Type: application/json" \\\n  -d '${quoted}'`;
+}
+
+/** @param {unknown} body @param {string} address */
+function python(body, address) {
+  const send = `reply = httpx.post("${address}", json=body)`;
+  return `import httpx\n\nbody = ${literal(body)}\n${send}\nprint(reply.raise_for_status().json()["run_id"])`;
+}
+
+/** A value of JSON as Python writes it. @param {unknown} value @param {string} [indent] @returns {string} */
+function literal(value, indent = "") {
+  if (value === null) return "None";
+  if (typeof value === "boolean") return value ? "True" : "False";
+  if (typeof value !== "object") return JSON.stringify(value);
+  const deeper = `${indent}    `;
+  const parts = Array.isArray(value)
+    ? value.map((each) => literal(each, deeper))
+    : Object.entries(value).map(([name, each]) => `${JSON.stringify(name)}: ${literal(each, deeper)}`);
+  const [open, close] = Array.isArray(value) ? "[]" : "{}";
+  return parts.length === 0 ? open + close : `${open}\n${deeper}${parts.join(`,\n${deeper}`)},\n${indent}${close}`;
+}

@@ -1,0 +1,40 @@
+// A field of a form: what it is for, its default, and what is wrong with it.
+
+import { html } from "./html.js";
+import { label, visible } from "./text.js";
+
+/**
+ * @param {{field: import("../start_fields.js").Field, value: string,
+ *   set: (value: string) => void, faults: {loc: (string | number)[], msg: string}[]}} props
+ */
+export function Field({ field, value, set, faults }) {
+  const { name, help, type, standard, choices } = field;
+  const wrong = faults.filter((fault) => {
+    const place = fault.loc.slice(1).join(".");
+    return place === name || place.startsWith(`${name}.`);
+  });
+  const id = `field-${name.replaceAll(".", "-")}`;
+  const given = {
+    id,
+    value,
+    "aria-invalid": wrong.length > 0,
+    "aria-describedby": `${id}-help`,
+    onInput: (/** @type {any} */ event) => set(event.currentTarget.value),
+  };
+  const fallback = standard === undefined || standard === null ? "not set" : visible(standard);
+  return html`<div class="field">
+    <label for=${id}>${field.label}</label>
+    ${choices
+      ? html`<select ...${given}>
+          ${!choices.includes(String(standard)) && value !== undefined && (standard !== undefined || value === "") && html`<option value="">${label(fallback, 60)}</option>`}
+          ${choices.map((each) => html`<option value=${each} selected=${each === value || (value === "" && each === standard)}>${label(each, 60)}</option>`)}
+        </select>`
+      : html`<input ...${given} type="text" inputmode=${type === "string" ? "text" : "decimal"} autocomplete="off"
+          placeholder=${type === "string" && standard === undefined ? "default" : fallback} />`}
+    <span class="help" id=${`${id}-help`}>${marked(help)}
+      ${wrong.map((fault) => html`<span class="wrong">${label(fault.msg, 300)}</span>`)}</span>
+  </div>`;
+}
+
+/** A description of the API, whose names stand between backticks. @param {string} text */
+const marked = (text) => text.split("`").map((part, index) => (index % 2 ? html`<code>${part}</code>` : part));

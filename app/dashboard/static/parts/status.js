@@ -1,0 +1,32 @@
+// The status of a run or an evaluation as a word with a mark, and how far it is.
+
+import { percent } from "../format.js";
+import { html } from "./html.js";
+
+const _TONES = /** @type {Record<string, string>} */ ({
+  queued: "idle",
+  running: "live",
+  paused: "warn",
+  completed: "good",
+  failed: "bad",
+  cancelled: "idle",
+  delivered: "good",
+  pending: "idle",
+});
+
+/** @param {{status: string}} props */
+export const Status = ({ status }) => html`<span class=${`status ${_TONES[status] ?? "idle"}`}>${status}</span>`;
+
+/** @param {{done: number | null, total: number | null, label: string}} props */
+export function Progress({ done, total, label }) {
+  const share = total ? Math.min(1, (done ?? 0) / total) : 0;
+  return html`<span
+    class="progress"
+    role="progressbar"
+    aria-label=${label}
+    aria-valuenow=${done ?? 0}
+    aria-valuemin="0"
+    aria-valuemax=${total ?? 0}
+    title=${`${label}: ${percent(share)}`}
+  ><span style=${{ width: `${share * 100}%` }}></span></span>`;
+}

@@ -1,0 +1,145 @@
+// One run as the page shows it: its figures, its iterations and its events, kept up to date by its stream.
+
+import { batch, signal } from "./vendor/signals.js";
+import { all, get, path } from "./api.js";
+import { follow } from "./live.js";
+
+/** @typedef {import("./api_types").RunOut} Run */
+/** @typedef {import("./api_types").IterationFigures & Partial<import("./api_types").IterationOut>} Iteration */
+/** @typedef {import("./api_types").EventOut} Event */
+
+export const ENDED = new Set(["completed", "failed", "cancelled"]);
+const _EVENTS = 100;
+/** Between two reads of the run's figures, which change with almost every event. */
+const _REFRESH_MS = 400;
+
+/** @param {string} runId */
+export function openRun(runId) {
+  const run = signal(/** @type {Run | undefined} */ (undefined));
+  const error = signal(/** @type {Error | undefined} */ (undefined));
+  const iterations = signal(/** @type {Iteration[]} */ ([]));
+  const events = signal(/** @type {Event[]} */ ([])); // the newest first
+  const connection = signal(/** @type {import("./live.js").Connection} */ ("connecting"));
+  const controller = new AbortController();
+  let refreshing = 0;
+  let isClosed = false;
+  /** @type {ReturnType<typeof follow> | undefined} */
+  let stream;
+
+  async function start() {
+    try {
+      const found = await read();
+      listen(found);
+      await Promise.all([readEvents(found), readIterations(-1)]);
+    } catch (problem) {
+      if (!isClosed && !run.value) error.value = /** @type {Error} */ (problem);
+    }
+  }
+
+  /** @returns {Promise<Run>} */
+  async function read() {
+    const found = await get(path`runs/${runId}`, {}, controller.signal);
+    batch(() => {
+      run.value = found;
+      error.value = undefined;
+      add(found.iterations);
+    });
+    return found;
+  }
+
+  /** @param {Run} found */
+  function listen(found) {
+    stream?.close();
+    if (isClosed) return;
+    if (ENDED.has(found.status)) {
+      connection.value = "ended";
+      return;
+    }
+    stream = follow(runId, found.last_event, { event: received, moved });
+    stream.connection.subscribe((state) => {
+      connection.value = state;
+    });
+  }
+
+  /** @param {Run} found */
+  async function readEvents(found) {
+    const after = Math.max(0, found.last_event - _EVENTS);
+    const page = await get(path`runs/${runId}/events`, { cursor: String(after), limit: _EVENTS }, controller.signal);
+    const known = new Set(events.value.map((event) => event.seq));
+    events.value = [...events.value, ...page.items.filter((/** @type {Event} */ each) => !known.has(each.seq)).reverse()];
+  }
+
+  /** All figures of the iterations after this one. @param {number} after */
+  async function readIterations(after) {
+    const query = after < 0 ? {} : { cursor: String(after) };
+    let shown = 0;
+    await all(path`runs/${runId}/iterations`, query, {
+      aborted: controller.signal,
+      each: (items) => {
+        add(items.slice(shown));
+        shown = items.length;
+      },
+    });
+  }
+
+  /** Replace or append iterations. @param {Iteration[]} more */
+  function add(more) {
+    const known = new Map(iterations.value.map((each) => [each.iteration, each]));
+    for (const each of more) known.set(each.iteration, { ...known.get(each.iteration), ...each });
+    iterations.value = [...known.values()].sort((one, other) => one.iteration - other.iteration);
+  }
+
+  /** @param {Event} event */
+  function received(event) {
+    batch(() => {
+      events.value = [event, ...events.value].slice(0, 5 * _EVENTS);
+      if (event.type === "iteration.completed") completed(event);
+    });
+    if (event.type !== "phase.completed") refresh();
+  }
+
+  /** Show what the event itself says; the other figures of the iteration follow. @param {Event} event */
+  function completed(event) {
+    const { iteration, step, rewards, success } = event.data;
+    add([{ iteration, step, rewards, success, malformed: null, no_signal: null }]);
+    readIterations(iteration - 1).catch(() => {});
+  }
+
+  /** @param {import("./live.js").Moved} moved */
+  function moved(moved) {
+    if (!run.value) return;
+    const { iteration, phase, done, total } = moved;
+    run.value = { ...run.value, progress: { ...run.value.progress, iteration, phase, done, total } };
+  }
+
+  function refresh() {
+    if (refreshing || isClosed) return;
+    refreshing = setTimeout(() => {
+      refreshing = 0;
+      read().catch(() => {});
+    }, _REFRESH_MS);
+  }
+
+  /** After a command that may wake an ended run. */
+  async function reopen() {
+    listen(await read());
+  }
+
+  start();
+  return {
+    run,
+    error,
+    iterations,
+    events,
+    connection,
+    reopen,
+    close() {
+      isClosed = true;
+      clearTimeout(refreshing);
+      controller.abort();
+      stream?.close();
+    },
+  };
+}
+
+/** @typedef {ReturnType<typeof openRun>} RunData */

@@ -1,0 +1,106 @@
+// The settings of a run as fields of a form: where each stands in the request, and what the API says about it.
+
+import { FIELDS } from "./api_fields.js";
+
+/**
+ * @typedef {object} Field
+ * @property {string} name its place in the request: `evaluation.every`
+ * @property {string} label
+ * @property {string} help what the API's documentation says
+ * @property {"integer" | "number" | "string"} type
+ * @property {unknown} [standard] the default
+ * @property {string[]} [choices]
+ */
+
+/** @type {{title: string, fields: Record<string, string>, isOpen?: boolean}[]} */
+export const GROUPS = [
+  {
+    title: "Learning",
+    isOpen: true,
+    fields: {
+      iterations: "Iterations",
+      groups_per_iteration: "Scenarios per iteration",
+      rollouts_per_group: "Rollouts per scenario",
+      learning_rate: "Learning rate",
+      temperature: "Temperature",
+      seed: "Seed",
+    },
+  },
+  {
+    title: "Model",
+    isOpen: true,
+    fields: { "model.name": "Name of the model", "model.base_model": "Base model", backend: "Backend" },
+  },
+  {
+    title: "Held-out evaluation",
+    fields: {
+      "evaluation.every": "Evaluate every … iterations",
+      "evaluation.scenarios": "Validation scenarios",
+      "evaluation.test_scenarios": "Test scenarios",
+      "evaluation.samples": "Rollouts per scenario",
+    },
+  },
+  {
+    title: "Budget and checkpoints",
+    fields: {
+      "budget.max_minutes": "Minutes at most",
+      "budget.max_tokens": "Tokens at most",
+      "budget.max_usd": "Dollars at most",
+      "checkpoints.keep_best": "Keep the best",
+      "checkpoints.keep_last": "Keep the newest",
+      "checkpoints.keep_every": "Keep every … steps",
+      "on_no_signal.action": "If iterations teach nothing",
+      "on_no_signal.after": "… after this many in a row",
+    },
+  },
+  {
+    title: "Limits of a rollout, and training details",
+    fields: {
+      max_turns: "Turns at most",
+      max_completion_tokens: "Tokens per turn at most",
+      rollout_timeout_s: "Seconds per rollout at most",
+      concurrency: "Rollouts at the same time",
+      warmup_iterations: "Warm-up iterations",
+      "train_options.kl_penalty_coef": "KL penalty",
+      "train_options.epsilon": "Clipping (epsilon)",
+    },
+  },
+];
+
+/** All fields of the form by name. @type {Record<string, Field>} */
+export const fields = Object.fromEntries(
+  GROUPS.flatMap((group) => Object.entries(group.fields)).map(([name, label]) => [name, { name, label, ...FIELDS[name] }]),
+);
+
+/**
+ * The request that the form makes: what was filled in, and nothing that is the default anyway.
+ * @param {Record<string, string>} values by the fields' names
+ */
+export function requestOf(values) {
+  /** @type {Record<string, any>} */
+  const request = {};
+  for (const [name, text] of Object.entries(values)) {
+    const field = fields[name];
+    if (!field || text.trim() === "") continue;
+    const value = field.type === "string" ? text.trim() : Number(text);
+    if (value !== field.standard) put(request, name.split("."), value);
+  }
+  return request;
+}
+
+/** @param {Record<string, any>} object @param {string[]} names @param {unknown} value */
+function put(object, [name, ...rest], value) {
+  if (rest.length === 0) object[name] = value;
+  else put((object[name] ??= {}), rest, value);
+}
+
+/** What was filled in, of a request. @param {Record<string, any>} request @returns {Record<string, string>} */
+export function valuesOf(request) {
+  /** @type {Record<string, string>} */
+  const values = {};
+  for (const name of GROUPS.flatMap((group) => Object.keys(group.fields))) {
+    const value = name.split(".").reduce((/** @type {any} */ object, part) => object?.[part], request);
+    if (value !== null && value !== undefined) values[name] = String(value);
+  }
+  return values;
+}

@@ -1,0 +1,76 @@
+"""Checks the types of the dashboard's JavaScript, which stand in its comments.
+
+    python -m scripts.check_dashboard
+
+The compiler is TypeScript's, a program of its own: it is fetched once from the npm registry, checked against its hash
+and kept in the virtual environment, so that nobody needs Node. Where it cannot be had, the types are not checked, and
+this says so.
+"""
+
+import base64
+import hashlib
+import io
+import platform
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import httpx
+
+from scripts.dashboard_types import FOLDER
+
+VERSION = "7.0.2"
+_SHA512 = {
+    "linux-x64": "EYdf2cNg7rgCWJnxCdJ+F3V39O8ihb37eHAu1LK8oAFizgTQbPOK7zHHXbPt8rX24COqODXeI3sIf0fCXG7H/A==",
+    "linux-arm64": "Qh4eU4/y3yDjnfjjyPYihMj5/ODIlmt+Bzu17OI+fiSRDW57QmU5SiN63exPRNJPKUzcc1INa1NXdrJ+MqHjUQ==",
+    "darwin-arm64": "gowzar9MwS/aRWp6f3a4KUqzRjAZjOsmGNCM6LcTgXum+dBfgsBVMN+AgvOCCbguXyick6LJhpBszxMebJ8syA==",
+}
+"""Of the compiler's package for each platform, as the registry states it."""
+_MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}
+_KEPT = Path(sys.prefix) / "share"
+
+
+class NotToBeHad(Exception):
+    """The compiler is not here and cannot be fetched."""
+
+
+def compiler() -> Path:
+    """The compiler, fetched if it is not here yet. Raises NotToBeHad."""
+    folder = _KEPT / f"typescript-{VERSION}"
+    if not (folder / "lib" / "tsc").exists():
+        _fetch(folder)
+    return folder / "lib" / "tsc"
+
+
+def _fetch(folder: Path) -> None:
+    name = f"{sys.platform}-{_MACHINES.get(platform.machine().lower(), platform.machine())}"
+    if name not in _SHA512:
+        raise NotToBeHad(f"there is none for {name}")
+    package = f"typescript-{name}"
+    try:
+        url = f"https://registry.npmjs.org/@typescript/{package}/-/{package}-{VERSION}.tgz"
+        tarball = httpx.get(url, timeout=120).raise_for_status().content
+    except httpx.HTTPError as error:
+        raise NotToBeHad(str(error)) from error
+    if base64.b64encode(hashlib.sha512(tarball).digest()).decode() != _SHA512[name]:
+        raise NotToBeHad(f"{url} is not the package that it was")
+    unpacked = folder.with_suffix(".new")
+    with tarfile.open(fileobj=io.BytesIO(tarball)) as archive:
+        archive.extractall(unpacked, filter="data")
+    (unpacked / "package").rename(folder)
+    unpacked.rmdir()
+    (folder / "lib" / "tsc").chmod(0o755)
+
+
+def main() -> None:
+    try:
+        command = [compiler(), "--project", FOLDER / "tsconfig.json"]
+    except NotToBeHad as error:
+        print(f"The dashboard's types were not checked: no TypeScript compiler ({error})")
+        return
+    sys.exit(subprocess.run(command).returncode)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""What the dashboard is made of: libraries as published, types as the API is, and nothing from elsewhere."""
+
+import hashlib
+import json
+import re
+
+from app.dashboard.files import dashboard
+from scripts import dashboard_types, vendor_dashboard
+
+STATIC = dashboard_types.FOLDER
+_IMPORTED = re.compile(r"""(?:\bfrom|\bimport)\s*\(?\s*["']([^"']+)["']""")
+_COMMENT = re.compile(r"/\*.*?\*/|(?m:^\s*//.*$)", re.DOTALL)
+
+
+def test_every_vendored_file_is_what_its_package_gave() -> None:
+    listed = json.loads((vendor_dashboard.FOLDER / "vendor.json").read_text())
+    wanted = {name: digest for package in listed for name, digest in package["sha256"].items()}
+    there = {each.name: each.read_bytes() for each in vendor_dashboard.FOLDER.iterdir() if each.name != "vendor.json"}
+    assert {name: hashlib.sha256(content).hexdigest() for name, content in there.items()} == wanted
+
+
+def test_every_library_is_listed_with_its_version_and_licence() -> None:
+    listed = json.loads((vendor_dashboard.FOLDER / "vendor.json").read_text())
+    stated = {(each["name"], each["version"], each["licence"]) for each in listed}
+    assert stated == {(each.name, each.version, each.licence) for each in vendor_dashboard.PACKAGES}
+    for package in vendor_dashboard.PACKAGES:
+        assert "copyright" in (vendor_dashboard.FOLDER / vendor_dashboard.licence_file(package)).read_text().lower()
+
+
+def test_modules_import_files_of_the_dashboard_only() -> None:
+    for file in STATIC.rglob("*.js"):
+        for imported in _IMPORTED.findall(_COMMENT.sub("", file.read_text(encoding="utf-8"))):
+            assert imported.startswith("."), f"{file.name} imports {imported}"
+            assert (file.parent / imported).resolve().is_relative_to(STATIC)
+            assert (file.parent / imported).is_file(), f"{file.name} imports {imported}"
+
+
+def test_the_page_and_the_styles_name_nothing_from_elsewhere() -> None:
+    for file in (*STATIC.rglob("*.css"), *STATIC.rglob("*.html")):
+        assert not re.findall(r"(?:https?:)?//[a-z]", file.read_text(encoding="utf-8")), file.name
+
+
+def test_what_it_knows_of_the_api_is_current() -> None:
+    for name, text in dashboard_types.files().items():
+        current = (STATIC / name).read_text(encoding="utf-8") == text
+        assert current, f"{name} is out of date: python -m scripts.dashboard_types"
+
+
+def test_the_page_preloads_every_module() -> None:
+    shown = dashboard()
+    preloaded = set(re.findall(r'rel="modulepreload" href="assets/\w+/([^"]+)"', shown.page))
+    assert preloaded == {name for name in shown.files if name.endswith(".js")} - {"theme.js"}
