@@ -65,7 +65,7 @@ def _fetch(folder: Path) -> None:
 
 def main() -> None:
     try:
-        command = [compiler(), "--project", FOLDER / "tsconfig.json"]
+        command = [str(compiler()), "--project", str(FOLDER / "tsconfig.json")]
     except NotToBeHad as error:
         print(f"The dashboard's types were not checked: no TypeScript compiler ({error})")
         return

@@ -23,7 +23,7 @@ Json = Any
 LONGEST_SUMMARY = 80
 """Characters: summaries stand in the side bars of API references."""
 UNLISTED = frozenset(
-    {"/", "/docs", "/docs/oauth2-redirect", "/openapi.json", "/static-offline-docs", "/assets/{version}/{name:path}"}
+    {"/", "/docs", "/docs/oauth2-redirect", "/openapi.json", "/static-offline-docs", "/assets/{version}/{name}"}
 )
 """Paths that are pages or files, not operations."""
 ARTS = "/v1/preview/"

@@ -134,7 +134,7 @@ _MODULES = {
 
 
 def files_of(package: Package, tarball: bytes) -> dict[str, bytes]:
-    """What a package's tarball gives, by file name: its files and its licence. Raises ValueError for another tarball."""
+    """What a package's tarball gives, by file name: its files and its licence. Raises ValueError."""
     if base64.b64encode(hashlib.sha512(tarball).digest()).decode() != package.sha512:
         raise ValueError(f"{package.url} is not the package that it was")
     with tarfile.open(fileobj=io.BytesIO(tarball)) as archive:

@@ -153,7 +153,8 @@ class RunQueries:
             .group_by(Iteration.run_id)
         )
         async with self._sessions() as session:
-            return dict((await session.execute(query, {"run_ids": run_ids})).tuples().all())
+            found = await session.execute(query, {"run_ids": run_ids})
+            return {run_id: [mean for mean in means if mean is not None] for run_id, means in found}
 
     async def iterations(self, run_id: str, *, after: int, limit: int) -> Sequence[ShownIteration]:
         """In order, from the one after `after`."""
