@@ -1,7 +1,7 @@
 """Names that were taken away, and which questions were asked of a promoted name.
 
-Revision: 0018
-Revises: 0017
+Revision: 0019
+Revises: 0018
 """
 
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from alembic import op
 
-revision: str = "0018"
-down_revision: str | Sequence[str] | None = "0017"
+revision: str = "0019"
+down_revision: str | Sequence[str] | None = "0018"
 branch_labels: str | Sequence[str] | None = None
 depends_on: str | Sequence[str] | None = None
 
