@@ -19,8 +19,9 @@ from environment.sales_email.environment import SalesEmail
 from judges.base import Candidate
 from judges.reference import ReferenceJudge
 from training.backends.base import Endpoint
+from training.chat import open_chat
 from training.engine.__main__ import TINY_NAME
-from training.rollouts import open_chat, rollout
+from training.rollouts import rollout
 from training.types import Rollout
 
 _CONCURRENCY = 64

@@ -12,8 +12,10 @@ from ulid import ULID
 from environment.base import Environment, Scenario
 from environment.plugins import PluginFault
 from judges.base import Judge, Judgement
+from training.agents.base import Agent
 from training.backends.base import BackendUnavailable, Endpoint
 from training.budget import BudgetReached, Estimates, IterationBudget, RunBudget, usage_of_calls, usage_of_entries
+from training.chat import Chat, open_chat
 from training.journal import (
     EntryName,
     IterationJournal,
@@ -24,7 +26,7 @@ from training.journal import (
     load_rollout,
 )
 from training.phases import Phase, Purpose
-from training.rollouts import Chat, failed, open_chat, rollout
+from training.rollouts import failed, rollout
 from training.scoring import assign_rewards, judge_group
 from training.types import FailureKind, Group, Progress, Rollout, RunConfig
 
@@ -70,6 +72,8 @@ class RunContext:
     estimates: Estimates
     now: Callable[[], float]
     """Dates the rollouts, in seconds since the epoch."""
+    agent: Agent | None = None
+    """One that owns its loop; None: the built-in loop."""
 
     async def collector(self, iteration: int) -> "RolloutCollector":
         """The collector of that iteration."""
@@ -141,6 +145,7 @@ class RolloutCollector:
                 max_completion_tokens=run.config.max_completion_tokens,
                 timeout_s=run.config.rollout_timeout_s,
                 reservation=reservation,
+                agent=run.agent,
                 now=run.now,
             )
             run.estimates.saw_rollout(finished)

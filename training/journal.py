@@ -19,6 +19,7 @@ from training.types import Failure, FailureKind, Rollout
 
 if TYPE_CHECKING:
     from art import Trajectory
+    from art.trajectories import History
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,16 +144,12 @@ class NoJournal:
 def dump_rollout(rollout: Rollout) -> str:
     """A finished rollout with all that training needs of it, token ids and log-probabilities included."""
     trajectory = rollout.trajectory
-    items = [
-        {"message": item} if isinstance(item, dict) else {"choice": item.model_dump(mode="json")}
-        for item in trajectory.messages_and_choices
-    ]
     return json.dumps(
         {
             "id": rollout.id,
             "scenario_id": rollout.scenario.id,
-            "items": items,
-            "tools": trajectory.tools,
+            **_dump_history(trajectory),
+            "additional_histories": list(map(_dump_history, trajectory.additional_histories)),
             "metrics": trajectory.metrics,
             "metadata": trajectory.metadata,
             "outcome": rollout.outcome,
@@ -162,6 +159,14 @@ def dump_rollout(rollout: Rollout) -> str:
             "seconds": rollout.seconds,
         }
     )
+
+
+def _dump_history(history: "Trajectory | History") -> dict[str, Json]:
+    items = [
+        {"message": item} if isinstance(item, dict) else {"choice": item.model_dump(mode="json")}
+        for item in history.messages_and_choices
+    ]
+    return {"items": items, "tools": history.tools}
 
 
 def load_rollout(scenario: Scenario, text: str) -> Rollout:
@@ -188,18 +193,25 @@ def _failure(value: Mapping[str, Json]) -> Failure | None:
 
 
 def _trajectory(value: Mapping[str, Json]) -> "Trajectory":
-    from openai.types.chat.chat_completion import Choice
-
-    art = import_art()
-    trajectory: Trajectory = art.Trajectory(
-        messages_and_choices=[
-            item["message"] if "message" in item else Choice.model_validate(item["choice"]) for item in value["items"]
-        ],
-        tools=value["tools"],
-    )
+    trajectory: Trajectory = import_art().Trajectory()
+    history_type = import_art("art.trajectories").History
+    _load_history(trajectory, value)
+    for history in value.get("additional_histories", ()):  # entries of earlier versions have none
+        trajectory.additional_histories.append(history_type(messages_and_choices=[]))
+        _load_history(trajectory.additional_histories[-1], history)
     trajectory.metrics |= value["metrics"]
     trajectory.metadata |= value["metadata"]
     return trajectory
+
+
+def _load_history(history: "Trajectory | History", value: Mapping[str, Json]) -> None:
+    from openai.types.chat.chat_completion import Choice
+
+    # Not by the constructor: ART's validation turns the tool calls of plain messages into iterators.
+    history.messages_and_choices = [
+        item["message"] if "message" in item else Choice.model_validate(item["choice"]) for item in value["items"]
+    ]
+    history.tools = value["tools"]
 
 
 def dump_judgements(judgements: list[Judgement]) -> str:

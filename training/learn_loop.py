@@ -14,6 +14,7 @@ from typing import Literal
 from environment.base import Environment, Reflective, Rewarded, Scenario
 from environment.trace import span
 from judges.base import Judge
+from training.agents.base import Agent
 from training.backends.art_import import import_art
 from training.backends.base import Endpoint, Policy
 from training.budget import Estimates, RunBudget, Unlimited
@@ -54,6 +55,7 @@ async def learn_loop(
     journal: Journal | None = None,
     resume: Resume | None = None,
     budget: RunBudget | None = None,
+    agent: Agent | None = None,
     now: Callable[[], float] = time.time,
 ) -> AsyncGenerator[IterationResult, None]:
     """Run the loop, yielding the baseline (iteration 0) and then each iteration as it is done.
@@ -63,13 +65,15 @@ async def learn_loop(
 
     The same config on a deterministic backend gives the same results. Raises what the backend raises when
     training fails. Rollouts and judges that fail are data, but where all do, RolloutsFailed or NothingScored is raised.
-    BudgetReached is raised where the next call does not fit `budget`; by default there is no limit. `now` dates the
-    rollouts, in seconds since the epoch.
+    BudgetReached is raised where the next call does not fit `budget`; by default there is no limit. `agent` is
+    one that owns its loop; by default the built-in loop makes the rollouts. `now` dates them, in seconds since the
+    epoch.
     """
     await asyncio.to_thread(import_art)
     journal, budget = journal or NoJournal(), budget or Unlimited()
     estimates = Estimates(config, environment, budget)
-    loop = _Loop(RunContext(config, environment, judge, journal, progress, budget, estimates, now), policy)
+    context = RunContext(config, environment, judge, journal, progress, budget, estimates, now, agent)
+    loop = _Loop(context, policy)
     if resume is None:
         with span("baseline", iteration=0):
             result = await loop.baseline()

@@ -24,9 +24,10 @@ class PromptedModelUnavailable(Exception):
 
 
 class PromptedChat:
-    """As `training.rollouts.Chat`. What the model does not take (a seed, say) is left out."""
+    """As `training.chat.Chat`. What the model does not take (a seed, say) is left out."""
 
     remembers = False
+    tells_token_ids = False
 
     def __init__(
         self, name: str, base_url: str | None, api_key: str | None, *, concurrency: int, sleep: Sleep = asyncio.sleep

@@ -58,6 +58,8 @@ class FailureKind(StrEnum):
     BACKEND_AWAY = "backend_away"
     """No connection to the model's server."""
     MODEL_NOT_FOUND = "model_not_found"
+    AGENT = "agent"
+    """The agent that owns its loop raised, or did nothing that could be judged."""
     OTHER = "other"
     """Anything else, or not recorded."""
 

@@ -30,7 +30,8 @@ from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from environment.trace import span, tracing
 from training.backends.base import Endpoint
-from training.rollouts import open_chat, rollout
+from training.chat import open_chat
+from training.rollouts import rollout
 from training.types import FailureKind, Rollout, RunConfig
 
 _TIMEOUT_S = 120.0

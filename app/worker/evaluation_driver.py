@@ -35,9 +35,10 @@ from judges.base import Judge, Judgement
 from training.backends import embedded
 from training.backends.art_import import import_art
 from training.backends.base import BackendUnavailable, Endpoint, ModelSpec
+from training.chat import Chat, open_chat
 from training.collector import seed_of
 from training.prompted import PromptedChat, cost_usd
-from training.rollouts import Chat, open_chat, rollout
+from training.rollouts import rollout
 from training.scoring import assign_rewards, judge_group
 from training.types import Failure, FailureKind, Rollout
 

@@ -28,6 +28,8 @@ class Endpoint:
     model: str
     remembers: bool = False
     """It keeps the sampled ids of a conversation between its turns, and loses them when it restarts."""
+    tells_token_ids: bool = False
+    """Asked for `return_token_ids` it says which token ids a prompt had, as vLLM does."""
 
 
 @dataclass(frozen=True, slots=True)

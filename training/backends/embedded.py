@@ -96,4 +96,4 @@ class EmbeddedPolicy(FencedPolicy):
     def endpoint(self, step: int | None = None) -> Endpoint:
         """Where the checkpoint is sampled; the newest without a step."""
         name = ModelName(self._model.project, self._model.name, step)
-        return Endpoint(self._server.base_url, self._server.api_key, str(name), remembers=True)
+        return Endpoint(self._server.base_url, self._server.api_key, str(name), remembers=True, tells_token_ids=True)

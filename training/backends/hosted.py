@@ -149,7 +149,8 @@ class HostedPolicy(ABC):
         options = as_sent(request.options, self._losses)
         body = {
             "model_id": self._model.id,
-            "trajectory_groups": [group.model_dump(mode="json") for group in request.groups],
+            # Without warnings: ART types the tool calls of plain messages as iterators, which lists are not.
+            "trajectory_groups": [group.model_dump(mode="json", warnings=False) for group in request.groups],
             "experimental_config": {"learning_rate": request.learning_rate, **defaults, **options},
             **more,
         }

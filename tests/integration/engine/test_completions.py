@@ -45,6 +45,29 @@ async def test_a_reply_with_its_sampled_tokens(client: openai.AsyncOpenAI) -> No
         assert raw.decode(errors="replace") == choice.message.content
 
 
+async def test_token_ids_are_told_to_whom_asks_for_them(client: openai.AsyncOpenAI) -> None:
+    """As vLLM tells them."""
+    body: Any = {"model": "tiny", "messages": MESSAGES, "max_tokens": 4, "seed": 1, "logprobs": True, "n": 2}
+    plain = await client.chat.completions.create(**body)
+    exact = await client.chat.completions.create(**body, extra_body={"return_token_ids": True})
+    assert "prompt_token_ids" not in (plain.model_extra or {})
+    told = exact.model_extra or {}
+    assert exact.usage is not None
+    assert len(told["prompt_token_ids"]) == exact.usage.prompt_tokens
+    assert [(choice.model_extra or {})["token_ids"] for choice in exact.choices] == [_ids(plain, 0), _ids(plain, 1)]
+    messages = cast(
+        list[ChatCompletionMessageParam], [*MESSAGES, exact.choices[0].message.model_dump(exclude_none=True)]
+    )
+    messages.append({"role": "user", "content": "And then?"})
+    longer = await client.chat.completions.create(
+        **{**body, "messages": messages}, extra_body={"return_token_ids": True}
+    )
+    before = [*told["prompt_token_ids"], *_ids(exact)]
+    assert (longer.model_extra or {})["prompt_token_ids"][: len(before)] == before
+    with pytest.raises(openai.BadRequestError, match="return_token_ids is not supported with stream"):
+        await client.chat.completions.create(**body, stream=True, extra_body={"return_token_ids": True})
+
+
 async def test_a_seed_decides_the_reply_whatever_else_is_sampled(client: openai.AsyncOpenAI) -> None:
     async def ask(seed: int) -> list[int]:
         return _ids(

@@ -14,7 +14,7 @@ from tests.fakes.scripted_chat import Reply, scripted_chat
 from training.backends.art_import import import_art
 from training.backends.base import BackendUnavailable, ModelSpec, StepConflict, TrainingFailed
 from training.backends.embedded import EmbeddedBackend, EmbeddedPolicy, connect
-from training.rollouts import open_chat
+from training.chat import open_chat
 
 _names = count()
 

@@ -14,6 +14,8 @@ from environment.email_search.environment import SyntheticEmailSearch
 from judges.reference import ReferenceJudge
 from tests.conditions import answered
 from tests.fakes.engine_process import EngineProcess
+from training.agents.base import Agent
+from training.agents.langgraph_react import LangGraphAgent
 from training.backends.base import ModelSpec
 from training.backends.embedded import EmbeddedBackend
 from training.collector import RolloutsFailed
@@ -31,13 +33,18 @@ CONFIG = RunConfig(
 
 
 def learn(
-    backend: EmbeddedBackend, config: RunConfig, name: str, base: str, progress: Callable[[Progress], None]
+    backend: EmbeddedBackend,
+    config: RunConfig,
+    name: str,
+    base: str,
+    progress: Callable[[Progress], None],
+    agent: Agent | None = None,
 ) -> AsyncIterator[IterationResult]:
     """The loop for a model of that name."""
 
     async def results() -> AsyncIterator[IterationResult]:
         policy = await backend.register(ModelSpec("learning", name, base))
-        loop = learn_loop(config, SyntheticEmailSearch(), ReferenceJudge(), policy, progress=progress)
+        loop = learn_loop(config, SyntheticEmailSearch(), ReferenceJudge(), policy, progress=progress, agent=agent)
         async with aclosing(loop):
             async for result in loop:
                 yield result
@@ -62,10 +69,10 @@ def weights(engine: EngineProcess, name: str, step: int) -> str:
 async def test_the_same_seed_gives_the_same_rewards_and_the_same_weights(
     engine: EngineProcess, backend: EmbeddedBackend
 ) -> None:
-    """However many rollouts run at once."""
+    """However many rollouts run at once, and whether the loop is the built-in one or a LangGraph graph."""
     one, other = [
-        [result async for result in learn(backend, config, name, "learnloop/tiny", lambda _: None)]
-        for name, config in (("one", CONFIG), ("other", replace(CONFIG, concurrency=3)))
+        [result async for result in learn(backend, config, name, "learnloop/tiny", lambda _: None, agent)]
+        for name, config, agent in (("one", CONFIG, None), ("other", replace(CONFIG, concurrency=3), LangGraphAgent()))
     ]
     assert [result.iteration for result in one] == [0, 1, 2]
     assert list(map(figures, one)) == list(map(figures, other))

@@ -1,5 +1,6 @@
 """The backend `local`: ART's real LocalBackend in its process, over a scripted service in place of Unsloth and vLLM."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -19,9 +20,9 @@ from tests.unit.training.backends.test_torn_checkpoints import OFFSETS
 from training.backends.art_import import import_art
 from training.backends.base import BackendUnavailable, JobForgotten, ModelSpec, StepConflict, TrainRequest
 from training.backends.local.backend import LocalBackend, LocalPolicy, connect, missing, model_config
-from training.backends.local.models import LocalModels, Refused
+from training.backends.local.models import LocalModels, Refused, _group
 from training.backends.local.torn_checkpoints import ADAPTER
-from training.rollouts import open_chat
+from training.chat import open_chat
 from training.types import Group
 
 _names = count()
@@ -90,6 +91,21 @@ async def test_a_policy_is_trained_sampled_and_found_again(backend: LocalBackend
     assert await policy.delete_checkpoints(keep=set()) == [1]
     await backend.delete(spec)
     assert await (await backend.register(spec)).step() == 0
+
+
+def test_a_group_reaches_art_as_it_was_sent() -> None:
+    """With the histories that forked, which hold replies as plain messages."""
+    forked, history = trajectory(1, 1.0), import_art("art.trajectories").History(messages_and_choices=[])
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    [_, reply] = trajectory(2, 0.0).messages_and_choices
+    history.messages_and_choices += [{"role": "assistant", "tool_calls": [call]}, reply]
+    forked.additional_histories.append(history)
+    group = import_art().TrajectoryGroup([forked, trajectory(2, 0.0)])
+    sent = group.model_dump(mode="json", warnings=False)
+    received = _group(json.loads(json.dumps(sent)))
+    assert received.model_dump(mode="json", warnings=False)["trajectories"] == sent["trajectories"]
+    kept = received.trajectories[0].additional_histories[0].messages_and_choices[1]
+    assert kept.logprobs.content[0].token == "token_id:2"
 
 
 async def test_another_step_than_expected_trains_nothing(

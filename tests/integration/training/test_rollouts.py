@@ -13,7 +13,8 @@ from environment.email_search.environment import SyntheticEmailSearch
 from environment.email_search.tools import EmailEpisode
 from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, Script, ScriptedChat, call, scripted_chat
-from training.rollouts import failed, messages_of, open_chat, rollout, total
+from training.chat import open_chat
+from training.rollouts import failed, messages_of, rollout, total
 from training.types import Rollout
 
 ENVIRONMENT = SyntheticEmailSearch()
@@ -188,7 +189,7 @@ async def test_a_reply_that_is_no_completion_is_a_failed_rollout(body: Any) -> N
 
 
 async def test_nobody_at_the_port_is_a_failed_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.rollouts._RETRIES", 0)
+    monkeypatch.setattr("training.chat._RETRIES", 0)
     async with scripted_chat(hang) as model:
         pass
     done = await roll(model)

@@ -155,3 +155,58 @@ def test_a_log_probability_is_a_negative_number(logprob: Any) -> None:
     dump["messages_and_choices"][1]["logprobs"]["content"][0]["logprob"] = logprob
     with pytest.raises(BadTrajectory, match="logprob"):
         read_groups([{"trajectories": [dump]}])
+
+
+def _exact(prompt: list[int], ids: list[int]) -> dict[str, Any]:
+    return {**_choice(ids), "prompt_token_ids": prompt}
+
+
+def _conversations(*items: list[Any]) -> list[Any]:
+    """A group of two trajectories with a reward each; the first has these conversations."""
+    first, *others = ({"messages_and_choices": each, "tools": None} for each in items)
+    two = [{**first, "additional_histories": others, "reward": 1.0}, *_dump(0.0)]
+    return read_groups([{"trajectories": two}])
+
+
+QUESTION = {"role": "user", "content": "a"}
+TOLD = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
+
+
+def test_choices_that_tell_their_prompts_are_trained_in_just_these(tokenizer: ChatTokenizer) -> None:
+    """Whatever the messages say: a fork has its context from the prompt, and shares the trajectory's advantage."""
+    groups = _conversations(
+        [QUESTION, _exact([7, 8], [40, 41]), QUESTION, _exact([7, 8, 40, 41, 9], [42])],
+        [QUESTION, TOLD, QUESTION, _exact([7, 8, 40, 41, 10], [43])],
+    )
+    trunk, fork, _ = sequences(groups, tokenizer, scale_rewards=True)
+    assert (trunk.ids, trunk.trained) == ((7, 8, 40, 41, 9, 42), (2, 3, 5))
+    assert (fork.ids, fork.trained) == ((7, 8, 40, 41, 10, 43), (5,))
+    assert trunk.logprobs == pytest.approx([-0.2, -0.205, -0.21])
+    assert fork.logprobs == pytest.approx([-0.215])
+    assert (trunk.advantage, trunk.weight) == (fork.advantage, fork.weight)
+    assert trunk.weight == pytest.approx(1 / 4)
+
+
+def test_choices_that_tell_no_prompts_are_rendered_as_before(tokenizer: ChatTokenizer) -> None:
+    [first, _] = sequences(_conversations([QUESTION, _choice([40])]), tokenizer, scale_rewards=True)
+    [mixed, _] = sequences(
+        _conversations([QUESTION, {**_choice([40]), "prompt_token_ids": None}]), tokenizer, scale_rewards=True
+    )
+    assert first == mixed
+    assert first.ids[-1] == 40
+
+
+@pytest.mark.parametrize(
+    ("items", "said"),
+    [
+        ([_exact([7], [40]), _exact([7, 41], [42])], "no single conversation: the prompt of call 1"),
+        ([_exact([], [40])], "prompt_token_ids must be a list of token ids"),
+        ([_exact(["7"], [40])], "prompt_token_ids must be a list of token ids"),  # type: ignore[list-item]
+        ([_exact([True], [40])], "prompt_token_ids must be a list of token ids"),
+        ([_exact([-1], [40])], "prompt_token_ids must be a list of token ids"),
+        ([_exact([10**6], [40])], "a prompt holds token id 1000000"),
+    ],
+)
+def test_prompts_that_cannot_have_been_are_refused(tokenizer: ChatTokenizer, items: list[Any], said: str) -> None:
+    with pytest.raises(BadTrajectory, match=said):
+        list(sequences(_conversations(items), tokenizer, scale_rewards=True))

@@ -159,12 +159,23 @@ class LocalModels:
 def _group(dumped: dict[str, Any]) -> Any:
     """ART's group again: its own validation leaves replies as plain messages, without their log-probabilities."""
     import art
-    from openai.types.chat.chat_completion import Choice
+    from art.trajectories import History
 
     trajectories = []
     for each in dumped["trajectories"]:
-        items = [
-            Choice.model_validate(item) if "finish_reason" in item else item for item in each["messages_and_choices"]
-        ]
-        trajectories.append(art.Trajectory(messages_and_choices=items, tools=each["tools"], reward=each["reward"]))
+        trajectory = art.Trajectory(reward=each["reward"])
+        _restore(trajectory, each)
+        for history in each.get("additional_histories") or ():
+            trajectory.additional_histories.append(History(messages_and_choices=[]))
+            _restore(trajectory.additional_histories[-1], history)
+        trajectories.append(trajectory)
     return art.TrajectoryGroup(trajectories)
+
+
+def _restore(history: Any, dumped: dict[str, Any]) -> None:
+    from openai.types.chat.chat_completion import Choice
+
+    history.messages_and_choices = [
+        Choice.model_validate(item) if "finish_reason" in item else item for item in dumped["messages_and_choices"]
+    ]
+    history.tools = dumped["tools"]

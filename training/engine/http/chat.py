@@ -96,7 +96,11 @@ class Chat:
             [asyncio.create_task(self._compute.sample(prepared.target, each)) for each in prepared.samples]
         )
         choices = [self._choice(prepared, index, sample) for index, sample in enumerate(samples)]
-        return {**prepared.header("chat.completion"), "choices": choices, "usage": usage(samples)}
+        exact: dict[str, Json] = {}
+        if request.return_token_ids:
+            exact["prompt_token_ids"] = prepared.prompt
+            choices = [{**made, "token_ids": sample.ids} for made, sample in zip(choices, samples, strict=True)]
+        return {**prepared.header("chat.completion"), "choices": choices, "usage": usage(samples), **exact}
 
     async def stream(self, request: ChatRequest) -> AsyncIterator[str]:
         """A chat completion as server-sent events.

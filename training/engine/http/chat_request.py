@@ -32,7 +32,6 @@ _UNSUPPORTED: Mapping[str, tuple[Json, ...]] = {
     "continue_final_message": (False,),
     "echo": (False,),
     "chat_template_kwargs": ({},),
-    "return_token_ids": (False,),
     "return_tokens_as_token_ids": (True,),
     "reasoning_effort": ("none",),
     "verbosity": ("medium",),
@@ -250,6 +249,8 @@ class ChatRequest(BaseModel):
     stream_options: StreamOptions | None = None
     parallel_tool_calls: bool | None = None
     """False: the reply ends with its first tool call."""
+    return_token_ids: bool | None = None
+    """As vLLM: the completion has `prompt_token_ids`, its choices `token_ids`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -267,6 +268,8 @@ class ChatRequest(BaseModel):
                 raise _fault("tool_choice", f"tool_choice names {named!r}, which is not among the tools")
         if self.tool_choice == "required" and not names:
             raise _fault("tool_choice", "tool_choice is required but there are no tools")
+        if self.return_token_ids and self.stream:
+            raise _fault("return_token_ids", "return_token_ids is not supported with stream")
         if self.top_logprobs and not self.logprobs:
             raise _fault("top_logprobs", "top_logprobs needs logprobs")
         return self

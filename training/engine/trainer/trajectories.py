@@ -2,7 +2,8 @@
 
 Advantages, weights and their normalisation are those of ART (openpipe-art 0.5.18, `preprocessing/tokenize.py` and
 `preprocessing/pack.py`). What is trained are the sampled ids with the log-probabilities that the sampler gave them;
-text is never tokenised again.
+text is never tokenised again. Where all choices of a conversation say which ids their prompt had
+(`prompt_token_ids`), these are the context, and nothing is rendered at all.
 """
 
 import json
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from training.advantages import advantages
+from training.call_sequences import NotOneSequence, SampledCall, TokenSequence, joined
 
 Json = Any
 Message = dict[str, Json]
@@ -51,6 +53,7 @@ class Conversation:
     """Messages in order; `exact` and `logprobs` hold the sampled ids and their log-probabilities by message index.
 
     `choices` are the indices of all that came as choices of a completion, also of those without log-probabilities.
+    `tokens` is what was sampled in its very context, where the choices say it.
     """
 
     messages: tuple[Message, ...]
@@ -58,6 +61,7 @@ class Conversation:
     exact: Mapping[int, tuple[int, ...]]
     logprobs: Mapping[int, tuple[float, ...]]
     choices: frozenset[int] = frozenset()
+    tokens: TokenSequence | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +133,9 @@ def sequences(groups: Sequence[Group], tokenizer: SequenceTokenizer, *, scale_re
             tokenised = [
                 _tokenised(conversation, tokenizer) for conversation in trajectory.conversations if conversation.exact
             ]
-            weight = 1 / (sum(len(trained) for _, trained, _ in tokenised) + 1e-6)
-            for ids, trained, logprobs in tokenised:
-                yield TrainSequence(ids, trained, logprobs, advantage, weight)
+            weight = 1 / (sum(len(each.trained) for each in tokenised) + 1e-6)
+            for each in tokenised:
+                yield TrainSequence(each.ids, each.trained, each.logprobs, advantage, weight)
 
 
 def _advantages(group: Group, *, scale_rewards: bool) -> list[float]:
@@ -180,16 +184,18 @@ def _balance(advantage: float, balance: float) -> float:
     return advantage
 
 
-def _tokenised(
-    conversation: Conversation, tokenizer: SequenceTokenizer
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
+def _tokenised(conversation: Conversation, tokenizer: SequenceTokenizer) -> TokenSequence:
     for index, ids in conversation.exact.items():
         if max(ids) >= tokenizer.vocab_size:
             raise BadTrajectory(f"message {index} holds token id {max(ids)}; the vocabulary has {tokenizer.vocab_size}")
+    if conversation.tokens is not None:
+        if (highest := max(conversation.tokens.ids)) >= tokenizer.vocab_size:
+            raise BadTrajectory(f"a prompt holds token id {highest}; the vocabulary has {tokenizer.vocab_size}")
+        return conversation.tokens
     whole, owner = tokenizer.training_sequence(conversation.messages, conversation.tools, conversation.exact)
     trained = tuple(position for position, message in enumerate(owner) if message is not None)
     logprobs = tuple(value for index in sorted(conversation.exact) for value in conversation.logprobs[index])
-    return tuple(whole), trained, logprobs
+    return TokenSequence(tuple(whole), trained, logprobs)
 
 
 def _trajectory(value: Json, where: str) -> Trajectory:
@@ -216,6 +222,7 @@ def _conversation(value: Json, where: str) -> Conversation:
     messages: list[Message] = []
     exact: dict[int, tuple[int, ...]] = {}
     logprobs: dict[int, tuple[float, ...]] = {}
+    prompts: dict[int, tuple[int, ...]] = {}
     choices: set[int] = set()
     for index, item in enumerate(items):
         at = f"{where}.messages_and_choices[{index}]"
@@ -228,7 +235,22 @@ def _conversation(value: Json, where: str) -> Conversation:
         choices.add(index)
         if sampled := _sampled_tokens(item, at):
             exact[index], logprobs[index] = zip(*sampled, strict=True)
-    return Conversation(tuple(messages), tools, exact, logprobs, frozenset(choices))
+        if (prompt := item.get("prompt_token_ids")) is not None:
+            prompts[index] = _prompt(prompt, at)
+    tokens = None
+    if choices and prompts.keys() == exact.keys() == choices:
+        calls = [SampledCall(prompts[index], exact[index], logprobs[index]) for index in sorted(choices)]
+        try:
+            tokens = joined(calls)
+        except NotOneSequence as error:
+            raise BadTrajectory(f"{where}.messages_and_choices are no single conversation: {error}") from error
+    return Conversation(tuple(messages), tools, exact, logprobs, frozenset(choices), tokens)
+
+
+def _prompt(value: Json, where: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or not value or not all(type(token) is int and token >= 0 for token in value):
+        raise BadTrajectory(f"{where}.prompt_token_ids must be a list of token ids, and not empty")
+    return tuple(value)
 
 
 def _message(value: Message, where: str) -> Message:

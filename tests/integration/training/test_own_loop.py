@@ -1,0 +1,338 @@
+"""Agents that own their loop, over HTTP against a scripted model: what they do to their history, and how they fail."""
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI, OpenAI
+
+from environment.email_search.environment import SyntheticEmailSearch
+from tests.conditions import until
+from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
+from tests.integration.training.test_rollouts import READ, RIGHT, SCENARIO, hang, in_turn
+from training.agents import own_loop
+from training.agents.base import AgentTask
+from training.agents.langgraph_react import LangGraphAgent
+from training.chat import open_chat
+from training.journal import dump_rollout, load_rollout
+from training.rollouts import messages_of, rollout
+from training.types import FailureKind, Rollout
+
+ENVIRONMENT = SyntheticEmailSearch()
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """An agent that does what a test says."""
+
+    work: Callable[[AgentTask], Awaitable[str]]
+    name: str = "scripted"
+
+    async def run(self, task: AgentTask) -> str:
+        return await self.work(task)
+
+
+async def roll(model: ScriptedChat, work: Callable[[AgentTask], Awaitable[str]], **options: Any) -> Rollout:
+    async with open_chat(model.endpoint()) as chat:
+        return await rollout(ENVIRONMENT, SCENARIO, chat, **{"id": "r1", "seed": 7, "agent": Scripted(work), **options})
+
+
+async def ask(task: AgentTask, messages: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
+    """The model's message, as an agent keeps it."""
+    access = task.model
+    client = AsyncOpenAI(
+        base_url=access.base_url, api_key=access.api_key, http_client=access.http_client, max_retries=0
+    )
+    body: Any = {"messages": list(messages), "tools": [tool.openai() for tool in task.tools], **more}
+    completion = await client.chat.completions.create(**{"model": access.model, **body})
+    message: dict[str, Any] = completion.choices[0].message.model_dump(exclude_none=True)
+    return message
+
+
+async def answer(task: AgentTask, message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Results of the message's tool calls."""
+    return [
+        {
+            "role": "tool",
+            "tool_call_id": each["id"],
+            "content": await task.call_tool(each["function"]["name"], each["function"]["arguments"], each["id"]),
+        }
+        for each in message.get("tool_calls", [])
+    ]
+
+
+async def react(task: AgentTask) -> str:
+    """The built-in loop, written by hand."""
+    messages: list[Any] = list(task.messages)
+    while True:
+        message = await ask(task, messages)
+        messages.append(message)
+        if not message.get("tool_calls"):
+            return str(message.get("content"))
+        messages += await answer(task, message)
+
+
+def shape(done: Rollout) -> list[list[str]]:
+    """The sequences: roles, where `*` is what is trained."""
+    histories: list[Any] = [done.trajectory, *done.trajectory.additional_histories]
+    return [
+        ["*" if not isinstance(item, dict) else item["role"] for item in history.messages_and_choices]
+        for history in histories
+    ]
+
+
+@pytest.mark.parametrize("agent", [Scripted(react), LangGraphAgent()], ids=lambda agent: agent.name)
+async def test_an_agent_asks_and_is_judged_as_the_built_in_loop(agent: Any) -> None:
+    several = Reply((*READ.calls, *call("read_email", email_id="nowhere").calls))
+    turns = [several, call("search_inbox", keywords=["nothing like it"]), RIGHT]
+    async with scripted_chat(in_turn([*turns, *turns])) as model:
+        own = await roll(model, react, agent=agent)
+        built_in = await roll(model, react, agent=None)
+    asked = [[_compared(request) for request in requests] for requests in (model.requests[:3], model.requests[3:])]
+    assert asked[0] == asked[1]
+    assert (own.error, own.outcome) == (None, built_in.outcome)
+    assert own.outcome["finish"] == "answered"
+    assert shape(own) == shape(built_in) == [["system", "user", "*", "tool", "tool", "*", "tool", "*"]]
+    counted = ("turns", "prompt_tokens", "completion_tokens")
+    assert [own.trajectory.metrics[name] for name in counted] == [3, 150, 30]
+    assert own.trajectory.tools == built_in.trajectory.tools
+
+
+def _compared(request: Mapping[str, Any]) -> Any:
+    """What the model is shown and how it is sampled, in one form: clients write empty contents and arguments anew."""
+    messages = [
+        {
+            **message,
+            "content": message.get("content") or "",
+            "tool_calls": [
+                (each["id"], each["function"]["name"], json.loads(each["function"]["arguments"]))
+                for each in message.get("tool_calls") or ()
+            ],
+        }
+        for message in request["messages"]
+    ]
+    return {**request, "messages": messages}
+
+
+@pytest.mark.parametrize("agent", [Scripted(react), LangGraphAgent()], ids=lambda agent: agent.name)
+@pytest.mark.parametrize(
+    ("replies", "requests", "finish", "said"),
+    [
+        (
+            [READ, Reply(content="It is on 14 March.")],
+            2,
+            "malformed",
+            "without a final tool call: 'It is on 14 March.'",
+        ),
+        ([call("delete_email", email_id="a"), RIGHT], 1, "malformed", "there is no tool 'delete_email'"),
+        ([call("read_email", email_id=3), RIGHT], 1, "malformed", "must be a string"),
+        ([Reply((("read_email", '{"email_id": '),)), RIGHT], 1, "malformed", "not JSON"),
+        ([READ] * 9, 3, "out_of_turns", "no final answer within 3 turns"),
+    ],
+)
+async def test_ends_that_the_environment_judges(
+    agent: Any, replies: list[Reply], requests: int, finish: str, said: str
+) -> None:
+    async with scripted_chat(in_turn(replies)) as model:
+        done = await roll(model, react, agent=agent, max_turns=3)
+    assert (done.error, done.outcome["finish"]) == (None, finish)
+    assert said in done.outcome["detail"]
+    assert len(model.requests) == requests
+
+
+async def test_a_rewritten_history_is_a_sequence_of_its_own() -> None:
+    async def summarise(task: AgentTask) -> str:
+        opening: list[Any] = list(task.messages)
+        first = await ask(task, opening)
+        found = await answer(task, first)
+        summary = await ask(task, [{"role": "user", "content": f"Summarise: {found[0]['content']}"}])
+        shorter = [*opening, {"role": "user", "content": f"So far: {summary['content']}"}]
+        last = await ask(task, shorter)
+        await answer(task, last)
+        return ""
+
+    async with scripted_chat(in_turn([READ, Reply(content="Kickoff mail read."), RIGHT])) as model:
+        done = await roll(model, summarise)
+    assert (done.error, done.outcome["finish"]) == (None, "answered")
+    assert shape(done) == [["system", "user", "*"], ["user", "*"], ["system", "user", "user", "*"]]
+    assert messages_of(done)[-1]["tool_calls"][0]["function"]["name"] == "read_email"
+
+
+async def test_parallel_calls_and_forks_train_nothing_twice() -> None:
+    async def fork(task: AgentTask) -> str:
+        opening: list[Any] = list(task.messages)
+        one, other = await asyncio.gather(ask(task, opening), ask(task, opening))
+        assert one == other  # the scripted model says the same
+        branches = [[*opening, one, *[{**each, "content": text} for each in await answer(task, one)]] for text in "ab"]
+        for branch in branches:
+            await ask(task, branch)
+        await answer(task, await ask(task, [*branches[0], {"role": "user", "content": "Answer now."}]))
+        return ""
+
+    async with scripted_chat(in_turn([READ, READ, Reply(content="x"), Reply(content="y"), RIGHT])) as model:
+        done = await roll(model, fork)
+    assert (done.error, done.outcome["finish"]) == (None, "answered")
+    trained = [roles.count("*") for roles in shape(done)]
+    assert sum(trained) == done.trajectory.metrics["turns"] == 5
+    assert shape(done)[:2] == [["system", "user", "*", "tool", "*"], ["system", "user", "*", "tool", "*"]]
+    assert shape(done)[2:] == [["system", "user", "assistant", "tool", "user", "*"]]
+
+
+async def test_the_journal_keeps_every_sequence() -> None:
+    async def side_question(task: AgentTask) -> str:
+        await ask(task, [{"role": "user", "content": "Hello?"}])
+        return await react(task)
+
+    async with scripted_chat(in_turn([Reply(content="Hello."), READ, RIGHT])) as model:
+        done = await roll(model, side_question)
+    again = load_rollout(SCENARIO, dump_rollout(done))
+    assert shape(again) == shape(done) == [["user", "*"], ["system", "user", "*", "tool", "*"]]
+    assert again.trajectory.model_dump(mode="json") == done.trajectory.model_dump(mode="json")
+
+
+async def crash(task: AgentTask) -> str:
+    await ask(task, task.messages)
+    raise RuntimeError("a bug of the graph")
+
+
+async def silence(task: AgentTask) -> str:
+    return "I know the answer without asking."
+
+
+async def helps_itself(task: AgentTask) -> str:
+    name, arguments = RIGHT.calls[0]
+    await task.call_tool(name, arguments, "call_0")
+    return ""
+
+
+async def another_model(task: AgentTask) -> str:
+    await ask(task, task.messages, model="gpt-4.1")
+    return ""
+
+
+async def streaming(task: AgentTask) -> str:
+    await ask(task, task.messages, stream=True)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [
+        (crash, "the agent scripted raised RuntimeError: a bug of the graph"),
+        (silence, "the agent scripted ended without an answer of its model"),
+        (helps_itself, "the agent scripted ended without an answer of its model"),
+        (another_model, "the model of this rollout is 'scripted@None', not 'gpt-4.1'"),
+        (streaming, "leave out `stream`"),
+    ],
+)
+async def test_an_agent_that_fails_has_no_outcome(work: Callable[[AgentTask], Awaitable[str]], said: str) -> None:
+    async with scripted_chat(in_turn([READ, RIGHT])) as model:
+        done = await roll(model, work)
+    assert done.failure is not None
+    assert done.failure.kind is FailureKind.AGENT
+    assert said in done.failure.message
+
+
+async def test_a_crash_after_the_final_answer_changes_nothing() -> None:
+    async def work(task: AgentTask) -> str:
+        await answer(task, await ask(task, task.messages))
+        raise RuntimeError("too late to matter")
+
+    async with scripted_chat(in_turn([RIGHT])) as model:
+        done = await roll(model, work)
+    assert (done.error, done.outcome["finish"]) == (None, "answered")
+
+
+async def sleeps(task: AgentTask) -> str:
+    await asyncio.Event().wait()
+    return ""
+
+
+async def blocks(task: AgentTask) -> str:
+    await asyncio.sleep(0)
+    time.sleep(2)  # noqa: ASYNC251
+    return ""
+
+
+async def will_not_end(task: AgentTask) -> str:
+    while True:
+        try:
+            await asyncio.sleep(2)
+            return ""
+        except asyncio.CancelledError:
+            continue
+
+
+@pytest.mark.parametrize("work", [sleeps, blocks, will_not_end])
+async def test_an_agent_that_hangs_is_left_behind(
+    work: Callable[[AgentTask], Awaitable[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that blocks its thread, and one that does not take a cancellation."""
+    monkeypatch.setattr(own_loop, "_GRACE_S", 0.01)
+    async with scripted_chat(hang) as model:
+        done = await roll(model, work, timeout_s=0.05)
+    assert done.failure is not None
+    assert (done.failure.kind, done.outcome["finish"]) == (FailureKind.TIMEOUT, "open")
+
+
+async def test_what_hangs_in_the_model_is_cancelled_with_the_rollout() -> None:
+    async with scripted_chat(hang) as model:
+        work = asyncio.create_task(roll(model, react))
+        await until(lambda: model.answering)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        await until(lambda: not model.answering)
+
+
+async def test_a_refused_request_is_the_agents_to_mend() -> None:
+    async def shorten(task: AgentTask) -> str:
+        try:
+            await ask(task, [*task.messages, {"role": "user", "content": "x" * 1000}])
+        except Exception:
+            return await react(task)
+        raise AssertionError
+
+    async with scripted_chat(in_turn([Reply(status=400), RIGHT])) as model:
+        done = await roll(model, shorten)
+    assert (done.error, done.outcome["finish"]) == (None, "answered")
+
+
+async def test_a_model_that_is_away_is_no_failure_of_the_agent() -> None:
+    """Whatever the agent makes of it."""
+
+    async def swallows(task: AgentTask) -> str:
+        try:
+            return await react(task)
+        except Exception:
+            return "I do not care."
+
+    async with scripted_chat(in_turn([READ, *[Reply(status=500)] * 9])) as model:
+        done = await roll(model, swallows)
+    assert done.failure is not None
+    assert done.failure.kind is FailureKind.OTHER
+    assert "as scripted" in done.failure.message
+
+
+async def test_a_client_that_blocks_reaches_the_model_too() -> None:
+    async def work(task: AgentTask) -> str:
+        client = OpenAI(
+            base_url=task.model.base_url, api_key=task.model.api_key, http_client=task.model.sync_http_client
+        )
+        messages: Any = list(task.messages)
+        said = client.chat.completions.create(
+            model=task.model.model, messages=messages, temperature=0, seed=1, max_tokens=5
+        )
+        await answer(task, said.choices[0].message.model_dump(exclude_none=True))
+        return ""
+
+    async with scripted_chat(in_turn([RIGHT])) as model:
+        done = await roll(model, work, temperature=0.7)
+    assert (done.error, done.outcome["finish"]) == (None, "answered")
+    [request] = model.requests
+    assert (request["temperature"], request["max_tokens"]) == (0.7, 5)  # the run decides how it is sampled
+    assert request["seed"] != 1

@@ -1,0 +1,84 @@
+"""How a rollout reaches its model: chat completions in OpenAI's form."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from environment.base import Json
+from training.backends.base import Endpoint
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+    from openai.types.chat import ChatCompletion
+    from openai.types.chat.chat_completion import Choice
+
+_RETRIES = 2
+"""Of one request, on connection errors, 429 and 5xx, with the client's back-off."""
+
+
+class Chat(Protocol):
+    """A model that answers chat completions in OpenAI's form."""
+
+    @property
+    def model(self) -> str:
+        """Its name in requests."""
+
+    @property
+    def remembers(self) -> bool:
+        """As Endpoint.remembers: a rollout restarts after the endpoint was away."""
+
+    @property
+    def tells_token_ids(self) -> bool:
+        """As Endpoint.tells_token_ids."""
+
+    async def complete(self, body: Mapping[str, Json]) -> "ChatCompletion":
+        """The response to a request, whose `model` is the name. Raises what the client raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointChat:
+    """An OpenAI client and the model that it asks."""
+
+    client: "AsyncOpenAI"
+    model: str
+    remembers: bool = False
+    tells_token_ids: bool = False
+
+    async def complete(self, body: Mapping[str, Json]) -> "ChatCompletion":
+        from openai.types.chat import ChatCompletion
+
+        # Not `chat.completions.create`: it goes through every field of every message to translate what is as it should
+        # be.
+        return await self.client.post("/chat/completions", cast_to=ChatCompletion, body={**body, "logprobs": True})
+
+
+@asynccontextmanager
+async def open_chat(endpoint: Endpoint, concurrency: int = 1) -> AsyncIterator[EndpointChat]:
+    """Connections to the endpoint for `concurrency` simultaneous requests, closed at the end."""
+    import httpx
+    from openai import AsyncOpenAI
+
+    from training.http_pools import SinglePools
+
+    http = httpx.AsyncClient(
+        limits=httpx.Limits(max_connections=concurrency),
+        timeout=None,
+        mounts={"http://": SinglePools(concurrency)},
+        verify=endpoint.base_url.startswith("https"),  # reading the certificates takes 20 ms
+    )
+    async with AsyncOpenAI(
+        base_url=endpoint.base_url,
+        api_key=endpoint.api_key,
+        http_client=http,
+        max_retries=0 if endpoint.remembers else _RETRIES,
+    ) as client:
+        yield EndpointChat(client, endpoint.model, endpoint.remembers, endpoint.tells_token_ids)
+
+
+def message_of(choice: "Choice") -> dict[str, Json]:
+    """The assistant message of a choice, as the next request repeats it."""
+    message: dict[str, Json] = {"role": "assistant", "content": choice.message.content}
+    if choice.message.tool_calls:
+        message["tool_calls"] = [call.model_dump(mode="json") for call in choice.message.tool_calls]
+    return message

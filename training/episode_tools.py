@@ -1,0 +1,32 @@
+"""How the tool calls of a rollout reach its episode."""
+
+import json
+
+from environment.base import Episode, Json, ToolError, ToolResult
+from environment.genai_spans import execute_tool
+
+
+async def call_tool(episode: Episode, name: str, arguments: str, call_id: str) -> ToolResult:
+    """Execute a call with the arguments as the model wrote them. Raises ToolError."""
+    with execute_tool(name, call_id=call_id, arguments=arguments) as traced:
+        result = await episode.call(name, _arguments(name, arguments))
+        traced.output = result.content
+    return result
+
+
+def _arguments(name: str, text: str) -> dict[str, Json]:
+    """Raises ToolError."""
+    try:
+        arguments = json.loads(text)
+        # Lone surrogates are JSON, but nothing that can be sent on or kept.
+        json.dumps(arguments, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise ToolError(f"the arguments of {name} are not JSON: {error}") from error
+    if not isinstance(arguments, dict):
+        raise ToolError(f"the arguments of {name} are not an object")
+    return arguments
+
+
+def out_of_turns(episode: Episode) -> str:
+    """What is said of an episode whose turns are used up."""
+    return f"no final answer within {episode.max_turns} turns"

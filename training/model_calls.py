@@ -1,0 +1,132 @@
+"""The requests of one rollout to its model, whoever makes them: seeded, budgeted, traced, counted and recorded."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+from environment.base import Json
+from environment.genai_spans import Reply
+from environment.genai_spans import chat as chat_span
+from training.budget import Reservation, Usage
+from training.chat import Chat, message_of
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletion
+
+Message = dict[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the replies of a rollout are sampled: that is the run's decision, not the agent's."""
+
+    temperature: float = 1.0
+    max_tokens: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredCall:
+    """A request and its answer."""
+
+    messages: tuple[Message, ...]
+    tools: Sequence[Json]
+    completion: "ChatCompletion"
+    used: Usage
+
+
+class ModelCalls:
+    """What a rollout asks of its model.
+
+    Calls can run at the same time. Their seeds come from the rollout's in the order in which they begin.
+    """
+
+    def __init__(
+        self,
+        chat: Chat,
+        sampling: Sampling,
+        seeds: Random,
+        reservation: Reservation,
+        metrics: "dict[str, float | int | bool]",
+    ) -> None:
+        """`metrics` are the trajectory's: turns, prompt_tokens, completion_tokens and sampling_s are counted there."""
+        self.begun = 0
+        self.model = chat.model
+        self.tells_token_ids = chat.tells_token_ids
+        self._chat = chat
+        self._sampling = sampling
+        self._seeds = seeds
+        self._reservation = reservation
+        self._metrics = metrics
+        self._answered: dict[int, AnsweredCall] = {}
+        self._running: dict[int, Callable[[], Usage]] = {}
+        self._admission = asyncio.Lock()
+
+    @property
+    def answered(self) -> list[AnsweredCall]:
+        """In the order in which they began."""
+        return [self._answered[number] for number in sorted(self._answered)]
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Json],
+        options: Mapping[str, Json] | None = None,
+        max_tokens: int | None = None,
+    ) -> "ChatCompletion":
+        """The model's answer; `options` are further parameters of OpenAI's API, `max_tokens` a limit below the run's.
+
+        Raises BudgetReached, and what the client raises.
+        """
+        number, self.begun = self.begun, self.begun + 1
+        seed = self._seeds.getrandbits(53)
+        asked, limit = tuple(messages), min(self._sampling.max_tokens, max_tokens or self._sampling.max_tokens)
+        parameters = {"temperature": self._sampling.temperature, "max_tokens": limit, "seed": seed}
+        most = partial(self._most, asked, tools, limit)
+        async with self._admission:  # what the running calls need must not be promised twice
+            await self._reservation.room_for(lambda: sum((each() for each in self._running.values()), most()))
+            self._running[number] = most
+        try:
+            with chat_span("openai", model=self.model, messages=asked, parameters=parameters) as traced:
+                completion, used = await self._sampled(asked, tools, {**(options or {}), **parameters})
+                choice = completion.choices[0]
+                traced.output = Reply(
+                    message_of(choice), choice.finish_reason, used.prompt_tokens, used.completion_tokens
+                )
+        finally:
+            del self._running[number]
+        self._reservation.spend(used)
+        self._answered[number] = AnsweredCall(asked, tools, completion, used)
+        return completion
+
+    async def _sampled(
+        self, messages: tuple[Message, ...], tools: Sequence[Json], parameters: Mapping[str, Json]
+    ) -> "tuple[ChatCompletion, Usage]":
+        """The answer, and what it took."""
+        clock = time.monotonic()
+        offered = {"tools": tools} if tools else {}
+        body = {"model": self.model, "messages": list(messages), **offered, **parameters}
+        completion = await self._chat.complete(body)
+        metrics = self._metrics
+        metrics["turns"] += 1
+        metrics["sampling_s"] += time.monotonic() - clock
+        used = Usage()
+        if completion.usage:
+            used = Usage(completion.usage.prompt_tokens, completion.usage.completion_tokens)
+        metrics["prompt_tokens"] += used.prompt_tokens
+        metrics["completion_tokens"] += used.completion_tokens
+        return completion, used
+
+    def _most(self, messages: tuple[Message, ...], tools: Sequence[Json], reply_tokens: int) -> Usage:
+        """What a request takes at most: what it repeats of an earlier one, and of the rest a token for every byte."""
+        known, fresh = 0, [*messages, {"tools": tools}]
+        for call in reversed(self.answered):
+            length = len(call.messages)
+            if len(messages) > length and messages[:length] == call.messages and tools == call.tools:
+                known, fresh = call.used.tokens, list(messages[length + 1 :])
+                break
+        return Usage(known + len(json.dumps(fresh, ensure_ascii=False).encode()), reply_tokens)
