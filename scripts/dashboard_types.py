@@ -41,6 +41,7 @@ USED = (
     "Readiness",
     "RunListed",
     "RunOut",
+    "SampledTokens",
     "ScenarioSetOut",
     "SessionOut",
     "TestResult",

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import time
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING
@@ -167,6 +168,22 @@ def messages_of(rollout: Rollout) -> list[dict[str, Json]]:
         item if isinstance(item, dict) else message_of(item)  # type: ignore[misc]
         for item in rollout.trajectory.messages_and_choices
     ]
+
+
+def sampled_tokens(rollout: Rollout) -> list[dict[str, Json]]:
+    """What the agent sampled, for each turn whose server told it: the place of its `message`, and the `texts` and
+    `logprobs` (natural, four digits) of its tokens. A character that several tokens make is the last one's."""
+    turns = []
+    for place, item in enumerate(rollout.trajectory.messages_and_choices):
+        logprobs = None if isinstance(item, dict) else item.logprobs
+        if logprobs is None or not logprobs.content:
+            continue
+        decode = getincrementaldecoder("utf-8")("replace").decode
+        texts = [token.token if token.bytes is None else decode(bytes(token.bytes)) for token in logprobs.content]
+        turns.append(
+            {"message": place, "texts": texts, "logprobs": [round(token.logprob, 4) for token in logprobs.content]}
+        )
+    return turns
 
 
 def total(rollouts: Iterable[Rollout], metric: str) -> float:

@@ -8,7 +8,7 @@ from app.api.dependencies import CurrentQueries, Limit, NumberCursor, RunId, Sce
 from app.api.presentation import page
 from app.api.routers import keyed_router
 from app.schemas.base import Page
-from app.schemas.trajectories import Kind, Mode, Split, TrajectoryBrief, TrajectoryOut
+from app.schemas.trajectories import Kind, Mode, SampledTokens, Split, TrajectoryBrief, TrajectoryOut
 
 router = keyed_router("trajectories")
 
@@ -53,3 +53,10 @@ async def get_trajectory(queries: CurrentQueries, trajectory_id: TrajectoryId) -
     """Get a trajectory. Shows messages, tool calls, score with explanation, parts of the reward and token counts."""
     row = await queries.trajectory(trajectory_id)
     return TrajectoryOut.model_validate(row, from_attributes=True)
+
+
+@router.get("/trajectories/{trajectory_id}/tokens")
+async def get_tokens(queries: CurrentQueries, trajectory_id: TrajectoryId) -> SampledTokens:
+    """Get the tokens that the agent sampled in a trajectory, each with its log-probability."""
+    turns = await queries.tokens(trajectory_id)
+    return SampledTokens.model_validate({"trajectory_id": trajectory_id, "turns": turns})

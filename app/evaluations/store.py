@@ -26,7 +26,7 @@ MAX_CLAIMS = 5
 _LIGHT = [
     column
     for column in Trajectory.__table__.columns
-    if column.name not in ("messages", "tools", "score_explanation", "score_parts", "reward_parts")
+    if column.name not in ("messages", "tokens", "tools", "score_explanation", "score_parts", "reward_parts")
 ]
 _UNOWNED: Mapping[str, Any] = {"owner": None, "lease_until": None, "wait_reason": None, "cancel_requested": False}
 

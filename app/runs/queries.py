@@ -31,7 +31,7 @@ SHOWN_ITERATIONS = 200
 
 _REWARDS = ("mean", "median", "min", "max", "count")
 _EVALUATION = ("iteration", "split", "mode", "step", "scenarios", "success", "mean_reward", "malformed", "turns")
-_BULKY = {"messages", "tools", "score_explanation", "score_parts", "reward_parts"}
+_BULKY = {"messages", "tokens", "tools", "score_explanation", "score_parts", "reward_parts"}
 _LIGHT = [column for column in Trajectory.__table__.columns if column.name not in _BULKY]
 
 
@@ -226,6 +226,15 @@ class RunQueries:
         """Raises NotFound."""
         async with self._sessions() as session:
             found = await session.get(Trajectory, trajectory_id)
+        if found is None:
+            raise NotFound(f"There is no trajectory {trajectory_id!r}.")
+        return found
+
+    async def tokens(self, trajectory_id: str) -> Sequence[Any]:
+        """What the agent sampled in a trajectory, turn by turn. Raises NotFound."""
+        query = select(Trajectory.tokens).where(Trajectory.id == trajectory_id)
+        async with self._sessions() as session:
+            found: Sequence[Any] | None = (await session.execute(query)).scalar_one_or_none()
         if found is None:
             raise NotFound(f"There is no trajectory {trajectory_id!r}.")
         return found

@@ -59,6 +59,27 @@ class TrajectoryBrief(ResponseModel):
     """When the rollout started."""
 
 
+class SampledTurn(ResponseModel):
+    """The tokens of one turn of the agent."""
+
+    message: int
+    """Place of the turn in `messages` of the trajectory, from 0."""
+    texts: list[str]
+    """The tokens as text, special ones included. Together they are what the model wrote, before tool calls were read
+    from it."""
+    logprobs: list[float]
+    """Their natural log-probabilities, as the model's server reported them when it sampled them."""
+
+
+class SampledTokens(ResponseModel):
+    """What the agent sampled in a trajectory."""
+
+    trajectory_id: str
+    """Id of the trajectory."""
+    turns: list[SampledTurn]
+    """The turns, in order. Empty if the model's server reported no log-probabilities."""
+
+
 class TrajectoryOut(TrajectoryBrief):
     """A trajectory with its messages, tools and the details of its score and reward."""
 

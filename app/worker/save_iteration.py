@@ -17,7 +17,7 @@ from app.runs.leases import Lease, LeaseLost
 from app.worker.iteration_event import iteration_data
 from judges.base import JudgeCall as JudgeCallResult
 from training.no_signal import no_signal_of
-from training.rollouts import messages_of
+from training.rollouts import messages_of, sampled_tokens
 from training.types import Evaluation as EvaluationResult
 from training.types import IterationResult, Rollout, ScoredRollout
 
@@ -240,6 +240,7 @@ def rollout_row(rollout: Rollout) -> Row:
         "scenario_id": scenario.id,
         "scenario": {"task": dict(scenario.task), "reference": dict(scenario.reference)},
         "messages": messages_of(rollout),
+        "tokens": sampled_tokens(rollout),
         "tools": list(trajectory.tools or []),
         "outcome": dict(rollout.outcome),
         "error": rollout.error,

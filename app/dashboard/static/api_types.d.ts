@@ -305,6 +305,7 @@ export interface PromotionOut {
   "actor": string;
   "evidence": Record<string, any> | null;
   "created_at": string;
+  "withdrawn_at": string | null;
 }
 
 export interface Queue {
@@ -402,6 +403,17 @@ export interface RunWebhookCreated {
   "id": string;
   "url": string;
   "secret": string;
+}
+
+export interface SampledTokens {
+  "trajectory_id": string;
+  "turns": (SampledTurn)[];
+}
+
+export interface SampledTurn {
+  "message": number;
+  "texts": (string)[];
+  "logprobs": (number)[];
 }
 
 export interface ScenarioSetOut {

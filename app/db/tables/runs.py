@@ -201,6 +201,8 @@ class Trajectory(Base):
     """The task and the reference."""
     messages: Mapped[list[Json]]
     """OpenAI's form, without token-level log-probabilities."""
+    tokens: Mapped[list[Json]] = mapped_column(default=list, server_default="[]", deferred=True)
+    """What the agent sampled, a turn each: `message` (its place in `messages`), `texts` and `logprobs` of tokens."""
     tools: Mapped[list[Json]]
     outcome: Mapped[dict[str, Json]]
     score: Mapped[float | None]

@@ -7,11 +7,13 @@ import { Status } from "../parts/status.js";
 import { label, Text } from "../parts/text.js";
 import { href } from "../router.js";
 import { openRun } from "../run_data.js";
+import { HeldOut } from "./held_out.js";
 import { RunActions } from "./run_actions.js";
 import { RunEvents } from "./run_events.js";
 import { RunIterations } from "./run_iterations.js";
 import { RunOverview } from "./run_overview.js";
 import { RunRequest } from "./run_request.js";
+import { RunTrajectories } from "./trajectories.js";
 
 /** @typedef {import("../run_data.js").RunData} RunData */
 /** @typedef {{data: RunData, run: import("../api_types").RunOut, query: URLSearchParams, inner?: string}} PartProps */
@@ -20,6 +22,8 @@ import { RunRequest } from "./run_request.js";
 const _PARTS = [
   { name: "", title: "Overview", part: RunOverview },
   { name: "iterations", title: "Iterations", part: RunIterations },
+  { name: "trajectories", title: "Trajectories", part: RunTrajectories },
+  { name: "held-out", title: "Before and after", part: HeldOut },
   { name: "events", title: "Events", part: RunEvents },
   { name: "request", title: "Settings", part: RunRequest },
 ];

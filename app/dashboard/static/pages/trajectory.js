@@ -1,0 +1,109 @@
+// One trajectory: what happened, what the judge made of it, and how it compares with the others of its group.
+
+import { useState } from "../vendor/hooks.js";
+import { all, get, path } from "../api.js";
+import { counted, duration, moment, number, whole } from "../format.js";
+import { Conversation } from "../parts/conversation.js";
+import { html } from "../parts/html.js";
+import { Rate } from "../parts/rate.js";
+import { Parts, Signed } from "../parts/reward.js";
+import { Loaded, useLoaded } from "../parts/states.js";
+import { JsonText, label, Text } from "../parts/text.js";
+import { TokensLegend } from "../parts/tokens.js";
+import { href } from "../router.js";
+import { taskOf } from "./trajectories.js";
+
+/** @typedef {import("../api_types").TrajectoryOut} Trajectory */
+/** @typedef {import("../api_types").TrajectoryBrief} Brief */
+/** @typedef {import("../api_types").SampledTurn} Turn */
+
+/** @param {{id: string, runId?: string}} props */
+export function TrajectoryPage({ id, runId }) {
+  const state = useLoaded((aborted) => load(id, aborted), [id]);
+  return html`<${Loaded} state=${state} rows=${8}>
+    ${(/** @type {Awaited<ReturnType<typeof load>>} */ found) => html`<${Whole} ...${found} runId=${runId} />`}
+  <//>`;
+}
+
+/** @param {string} id @param {AbortSignal} aborted */
+async function load(id, aborted) {
+  const [trajectory, sampled] = await Promise.all([
+    get(path`trajectories/${id}`, {}, aborted),
+    get(path`trajectories/${id}/tokens`, {}, aborted),
+  ]);
+  return { trajectory: /** @type {Trajectory} */ (trajectory), turns: /** @type {Turn[]} */ (sampled.turns) };
+}
+
+/** @param {{trajectory: Trajectory, turns: Turn[], runId?: string}} props */
+function Whole({ trajectory, turns, runId }) {
+  const [showsTokens, setShowsTokens] = useState(false);
+  const run = runId ?? trajectory.run_id;
+  return html`
+    <p class="crumbs">${run && html`<a href=${href(["runs", run])}>Run</a> / <a href=${backTo(run, trajectory)}>Trajectories</a> / `}<code>${label(trajectory.id)}</code></p>
+    <h1><${Text} value=${taskOf(trajectory)} limit=${300} /></h1>
+    ${run && html`<${Neighbours} runId=${run} trajectory=${trajectory} />`}
+    <div class="trajectory">
+      <section class="card" aria-label="Conversation">
+        <div class="title-row"><h2>What happened</h2>
+          ${turns.length > 0 && html`<button aria-pressed=${showsTokens} onClick=${() => setShowsTokens(!showsTokens)}>Colour tokens by likelihood</button>`}</div>
+        ${showsTokens && html`<${TokensLegend} />`}
+        <${Conversation} messages=${trajectory.messages} turns=${showsTokens ? turns : undefined} />
+        ${trajectory.error && html`<section class="notice bad"><h3>Why it failed</h3><${Text} as="p" value=${trajectory.error} limit=${1000} /></section>`}
+      </section>
+      <div class="trajectory-side"><${Verdict} trajectory=${trajectory} /><${Details} trajectory=${trajectory} /></div>
+    </div>`;
+}
+
+/** @param {string} run @param {Trajectory} trajectory */
+const backTo = (run, { kind, iteration }) => href(["runs", run, "trajectories"], { kind, iteration });
+
+/** The others of its group by their reward. @param {{runId: string, trajectory: Trajectory}} props */
+function Neighbours({ runId, trajectory }) {
+  const { iteration, kind, mode, scenario_id: scenario, split } = trajectory;
+  const query = { iteration, kind, mode, split, scenario_id: scenario };
+  const state = useLoaded((aborted) => all(path`runs/${runId}/trajectories`, query, { aborted, most: 400 }), [trajectory.id]);
+  const others = /** @type {Brief[]} */ (state.data ?? []).sort((one, other) => (other.reward ?? -Infinity) - (one.reward ?? -Infinity));
+  const place = others.findIndex((each) => each.id === trajectory.id);
+  const link = (/** @type {Brief | undefined} */ each, /** @type {string} */ text) =>
+    each ? html`<a class="button" href=${href(["runs", runId, "trajectories", each.id])}>${text}</a>` : html`<button disabled>${text}</button>`;
+  return html`<nav class="actions" aria-label="Other rollouts of this scenario">
+    ${link(others[place - 1], "← Better reward")}${link(place < 0 ? undefined : others[place + 1], "Worse reward →")}
+    <span class="muted">${place >= 0 && `${place + 1} of ${others.length} by reward`}</span>
+    ${kind === "train" && html`<a href=${href(["runs", runId, "group"], { iteration, scenario })}>The group side by side</a>`}
+    ${kind === "evaluation" && html`<a href=${href(["runs", runId, "held-out"], { scenario })}>Before and after training</a>`}
+  </nav>`;
+}
+
+/** @param {{trajectory: Trajectory}} props */
+function Verdict({ trajectory }) {
+  return html`<section class="card"><h2>Verdict</h2>
+    <dl class="pairs">
+      <div><dt>Success</dt><dd>${trajectory.success === null ? "not known" : trajectory.success ? html`<strong class="good">✓ yes</strong>` : "✗ no"}</dd></div>
+      <div><dt>Reward</dt><dd><strong>${number(trajectory.reward)}</strong></dd></div>
+      <div><dt>Advantage</dt><dd><${Signed} value=${trajectory.advantage} /></dd></div>
+      <div><dt>Score</dt><dd>${number(trajectory.score)}</dd></div>
+    </dl>
+    ${trajectory.score_explanation && html`<div><h3>Why the judge gave this score</h3><${Text} as="p" value=${trajectory.score_explanation} limit=${3000} /></div>`}
+    <${Parts} parts=${trajectory.score_parts} caption="What the score is made of" />
+    <${Parts} parts=${trajectory.reward_parts} caption="What the reward is made of" />
+    <${Rate} trajectoryId=${trajectory.id} />
+  </section>`;
+}
+
+/** @param {{trajectory: Trajectory}} props */
+function Details({ trajectory }) {
+  return html`<section class="card"><h2>Details</h2>
+    <dl class="pairs">
+      <div><dt>Model</dt><dd><${Text} value=${trajectory.model} limit=${200} />${trajectory.step !== null && ` @${trajectory.step}`}</dd></div>
+      <div><dt>Made for</dt><dd>${trajectory.kind}, ${trajectory.split}, ${trajectory.mode}</dd></div>
+      <div><dt>Iteration</dt><dd>${trajectory.iteration ?? "–"}</dd></div>
+      <div><dt>Length</dt><dd>${counted(trajectory.turns, "turn")}, ${whole(trajectory.completion_tokens)} tokens</dd></div>
+      <div><dt>Took</dt><dd>${duration(trajectory.seconds)}</dd></div>
+      <div><dt>Started</dt><dd>${moment(trajectory.started_at)}</dd></div>
+      <div><dt>Scenario</dt><dd><${Text} value=${trajectory.scenario_id} limit=${200} /></dd></div>
+    </dl>
+    <details><summary>What only the judge sees</summary><${JsonText} value=${trajectory.scenario.reference ?? {}} /></details>
+    <details><summary>What the environment observed</summary><${JsonText} value=${trajectory.outcome} /></details>
+    <details><summary>${counted(trajectory.tools.length, "tool")} offered</summary><${JsonText} value=${trajectory.tools} limit=${6000} /></details>
+  </section>`;
+}

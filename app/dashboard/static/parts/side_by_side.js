@@ -1,0 +1,85 @@
+// Rollouts of one scenario beside each other, turn by turn, with the turn where they first part.
+
+import { get, path } from "../api.js";
+import { number } from "../format.js";
+import { html } from "./html.js";
+import { Said } from "./conversation.js";
+import { Signed } from "./reward.js";
+import { Loaded, useLoaded } from "./states.js";
+import { label } from "./text.js";
+
+/** @typedef {import("../api_types").TrajectoryOut} Trajectory */
+/** @typedef {import("./conversation.js").Message} Message */
+/** @typedef {{id: string, title: string, href: string}} Side */
+
+/** What the agent did in each of its turns, with what came back. @param {Message[]} messages */
+function turnsOf(messages) {
+  /** @type {{said: Message, results: Message[]}[]} */
+  const turns = [];
+  for (const message of messages) {
+    if (message.role === "assistant") turns.push({ said: message, results: [] });
+    else if (message.role === "tool") turns.at(-1)?.results.push(message);
+  }
+  return turns;
+}
+
+/** @param {{said: Message} | undefined} turn */
+const actOf = (turn) =>
+  JSON.stringify([turn?.said.content ?? null, (turn?.said.tool_calls ?? []).map((call) => [call.function?.name, call.function?.arguments])]);
+
+/**
+ * The first turn in which one rollout did something else than another; -1 if it did the same.
+ * @param {ReturnType<typeof turnsOf>} one
+ * @param {ReturnType<typeof turnsOf>} other
+ */
+function firstDifference(one, other) {
+  const longest = Math.max(one.length, other.length);
+  for (let index = 0; index < longest; index++) if (actOf(one[index]) !== actOf(other[index])) return index;
+  return -1;
+}
+
+/** @param {{sides: Side[]}} props */
+export function SideBySide({ sides }) {
+  const state = useLoaded(
+    (aborted) => Promise.all(sides.map((side) => get(path`trajectories/${side.id}`, {}, aborted))),
+    [sides.map((side) => side.id).join()],
+  );
+  return html`<${Loaded} state=${state} rows=${6}>
+    ${(/** @type {Trajectory[]} */ found) => html`<${Columns} sides=${sides} found=${found} />`}
+  <//>`;
+}
+
+/** @param {{sides: Side[], found: Trajectory[]}} props */
+function Columns({ sides, found }) {
+  const all = found.map((each) => turnsOf(/** @type {Message[]} */ (each.messages)));
+  const differs = all.map((turns) => firstDifference(all[0], turns));
+  const longest = Math.max(0, ...all.map((turns) => turns.length));
+  return html`
+    <p class="muted">${differs.every((turn) => turn === -1) ? "All did the same." : "Marked: the first turn in which a rollout differs from the leftmost one."}</p>
+    <div class="scroll side-by-side" tabindex="0" role="region" aria-label="Rollouts side by side"><table>
+      <thead><tr><th scope="col">Turn</th>
+        ${sides.map((side, index) => html`<th scope="col"><a href=${side.href}>${label(side.title, 60)}</a><${Verdict} trajectory=${found[index]} /></th>`)}
+      </tr></thead>
+      <tbody>${Array.from({ length: longest }, (_, turn) => html`<tr>
+        <th scope="row">${turn + 1}</th>
+        ${all.map((turns, column) => html`<td class=${turn === differs[column] ? "parts-here" : ""}>
+          ${turn === differs[column] && html`<span class="mark-here">differs from here</span>`}
+          ${turns[turn] ? html`<${Turn} ...${turns[turn]} />` : html`<span class="muted">–</span>`}</td>`)}
+      </tr>`)}</tbody>
+    </table></div>`;
+}
+
+/** @param {{trajectory: Trajectory}} props */
+function Verdict({ trajectory }) {
+  return html`<span class="verdict">
+    <span class=${trajectory.success ? "good" : "muted"}>${trajectory.success === null ? "" : trajectory.success ? "✓ success" : "✗ no success"}</span>
+    <span>reward ${number(trajectory.reward)}</span>
+    ${trajectory.kind === "train" && html`<${Signed} value=${trajectory.advantage} name="advantage " />`}
+  </span>`;
+}
+
+/** @param {{said: Message, results: Message[]}} props */
+function Turn({ said, results }) {
+  return html`<${Said} message=${said} />
+    ${results.map((result) => html`<details class="result"><summary>Result</summary><${Said} message=${result} /></details>`)}`;
+}
