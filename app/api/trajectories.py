@@ -57,6 +57,6 @@ async def get_trajectory(queries: CurrentQueries, trajectory_id: TrajectoryId) -
 
 @router.get("/trajectories/{trajectory_id}/tokens")
 async def get_tokens(queries: CurrentQueries, trajectory_id: TrajectoryId) -> SampledTokens:
-    """Get the tokens that the agent sampled in a trajectory, each with its log-probability."""
+    """Get the tokens that the agent sampled in a trajectory. Each has its log-probability."""
     turns = await queries.tokens(trajectory_id)
     return SampledTokens.model_validate({"trajectory_id": trajectory_id, "turns": turns})
