@@ -103,7 +103,7 @@ class RolloutCollector:
         gate = asyncio.Semaphore(self._run.config.concurrency)
         counted = _Counted(self._run.progress, self.journal.iteration, purpose.rollout_phase, len(tasks))
         started = []
-        with _unwrapped():
+        with first_of_several():
             async with open_chat(endpoint, self._run.config.concurrency) as chat, asyncio.TaskGroup() as group:
                 for number, task in enumerate(tasks):
                     entry = EntryName("rollout", purpose, number)
@@ -224,12 +224,20 @@ class _Counted:
 
 
 @contextmanager
-def _unwrapped() -> Iterator[None]:
-    """These errors as themselves, where a task group raises them for several rollouts."""
+def first_of_several(*before: type[Exception]) -> Iterator[None]:
+    """Where task groups raise several errors, the one that says most: one of the kinds `before`, then of those that
+    rollouts raise for a reason, then the first."""
     try:
         yield
     except ExceptionGroup as group:
-        for kind in (PluginFault, BackendUnavailable, BudgetReached):
-            if found := group.subgroup(kind):
-                raise found.exceptions[0] from group
-        raise
+        found: ExceptionGroup[Exception] | None
+        for kind in (*before, PluginFault, BackendUnavailable, BudgetReached, Exception):
+            if (found := group.subgroup(kind)) is not None:
+                raise _first(found) from group
+
+
+def _first(group: ExceptionGroup[Exception]) -> Exception:
+    found: Exception = group
+    while isinstance(found, ExceptionGroup):
+        found = found.exceptions[0]
+    return found

@@ -17,7 +17,13 @@ from app.evaluations.store import EvaluationStore
 from app.http import idempotency
 from app.operations.start_evaluation import EvaluationStarter
 from app.schemas.base import Page
-from app.schemas.evaluations import EvaluationBrief, EvaluationOut, EvaluationRequest
+from app.schemas.evaluations import (
+    EvaluationBrief,
+    EvaluationEventOut,
+    EvaluationOut,
+    EvaluationRequest,
+    ResumeEvaluation,
+)
 from app.schemas.trajectories import TrajectoryBrief
 
 router = keyed_router("evaluations")
@@ -101,22 +107,42 @@ async def list_evaluation_trajectories(
     )
 
 
+@router.get("/evaluations/{evaluation_id}/events")
+async def list_evaluation_events(
+    store: CurrentStore, evaluation_id: EvaluationId, cursor: NumberCursor = None, limit: Limit = 50
+) -> Page[EvaluationEventOut]:
+    """List the events of an evaluation in order."""
+    await store.get(evaluation_id)
+    found = await store.events(evaluation_id, after=int(cursor or 0), limit=limit + 1)
+    return page(
+        found, limit, lambda row: EvaluationEventOut.model_validate(row, from_attributes=True), lambda row: row.seq
+    )
+
+
 @router.post("/evaluations/{evaluation_id}/cancel", status_code=202)
 async def cancel_evaluation(
-    service: CurrentService, store: CurrentStore, evaluation_id: EvaluationId
+    service: CurrentService, store: CurrentStore, caller: CurrentCaller, evaluation_id: EvaluationId
 ) -> EvaluationBrief:
     """Cancel an evaluation. Finished rollouts are kept; resume it to go on."""
-    await store.cancel(evaluation_id)
+    await store.cancel(evaluation_id, caller.actor)
     service.evaluations.wake()
     return evaluation_brief(await store.get(evaluation_id))
 
 
 @router.post("/evaluations/{evaluation_id}/resume", status_code=202)
 async def resume_evaluation(
-    service: CurrentService, store: CurrentStore, evaluation_id: EvaluationId
+    service: CurrentService,
+    store: CurrentStore,
+    caller: CurrentCaller,
+    evaluation_id: EvaluationId,
+    request: ResumeEvaluation | None = None,
 ) -> EvaluationBrief:
-    """Resume an evaluation that failed or was cancelled. No finished rollout is repeated."""
-    await store.resume(evaluation_id)
+    """Resume an evaluation that is paused, failed or was cancelled. No finished rollout is repeated.
+
+    If its budget is used up, give a higher one.
+    """
+    budget = request.budget.model_dump(exclude_unset=True) if request and request.budget else None
+    await store.resume(evaluation_id, caller.actor, budget)
     service.evaluations.wake()
     return evaluation_brief(await store.get(evaluation_id))
 
@@ -129,4 +155,5 @@ async def delete_evaluation(store: CurrentStore, evaluation_id: EvaluationId) ->
 
 def _whole(job: EvaluationJob) -> EvaluationOut:
     more = {"request": job.request, "wait_reason": job.wait_reason, "judge_cost": job.judge, "report": job.report}
+    more["pruned"] = job.pruned
     return EvaluationOut.model_validate(evaluation_figures(job) | more)

@@ -33,7 +33,7 @@ TRAJECTORY = Owned(
 )
 WEBHOOK = Owned("webhook", WebhookEndpoint.id, select(WebhookEndpoint.project))
 EVALUATION = Owned("evaluation", EvaluationJob.id, select(EvaluationJob.project))
-DELIVERY = Owned("delivery", WebhookDelivery.id, select(Run.model_project).join(WebhookDelivery))
+DELIVERY = Owned("delivery", WebhookDelivery.id, select(WebhookDelivery.project))
 OWNED: Mapping[str, Owned] = {
     "/runs/": RUN,
     "/trajectories/": TRAJECTORY,

@@ -22,7 +22,7 @@ app = typer.Typer(no_args_is_help=True, help="List, inspect and control evaluati
 
 Json = Any
 EvaluationId = Annotated[str, typer.Argument(metavar="EVALUATION_ID")]
-_ENDED = ("completed", "failed", "cancelled")
+_ENDED = ("completed", "failed", "cancelled", "paused")
 _POLL_S = 0.5
 
 
@@ -40,9 +40,14 @@ class Evaluations:
         """One evaluation with its figures."""
         return self._service.call("GET", f"/evaluations/{id}")
 
-    def move(self, id: str, verb: str) -> Json:
+    def move(self, id: str, verb: str, body: Json = None) -> Json:
         """Cancel or resume one."""
-        return self._service.call("POST", f"/evaluations/{id}/{verb}")
+        return self._service.call("POST", f"/evaluations/{id}/{verb}", json=body)
+
+    def events(self, id: str) -> list[Json]:
+        """What happened to one, in order."""
+        items: list[Json] = self._service.call("GET", f"/evaluations/{id}/events", params={"limit": 200})["items"]
+        return items
 
     def delete(self, id: str) -> Json:
         """Delete one that has ended."""
@@ -153,9 +158,34 @@ def cancel(evaluation_id: EvaluationId, url: Url = DEFAULT_URL, as_json: AsJson 
 
 
 @app.command()
-def resume(evaluation_id: EvaluationId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Resume an evaluation that failed or was cancelled."""
-    _move(evaluation_id, "resume", url, as_json)
+def resume(
+    evaluation_id: EvaluationId,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="A new limit, such as budget.max_usd=5; repeatable."),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Resume an evaluation that is paused, failed or was cancelled."""
+    try:
+        body = parse_settings(settings or ())
+    except BadRunFile as error:
+        raise typer.BadParameter(str(error)) from error
+    _move(evaluation_id, "resume", url, as_json, body or None)
+
+
+@app.command()
+def events(evaluation_id: EvaluationId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show what happened to an evaluation, in order."""
+    with Service(url) as service:
+        found = Evaluations(service).events(evaluation_id)
+    if as_json:
+        print_json(found)
+        return
+    for each in found:
+        line = f"{each['seq']:>4}  {each['occurred_at'][:19]}  {each['type']}  {each['actor']}"
+        results.print(plain(line), soft_wrap=True)
 
 
 @app.command()
@@ -166,9 +196,9 @@ def delete(evaluation_id: EvaluationId, url: Url = DEFAULT_URL, as_json: AsJson 
     print_json(deleted) if as_json else results.print(f"evaluation {evaluation_id} is deleted")
 
 
-def _move(id: str, verb: str, url: str, as_json: bool) -> None:
+def _move(id: str, verb: str, url: str, as_json: bool, body: Json = None) -> None:
     with Service(url) as service:
-        moved = Evaluations(service).move(id, verb)
+        moved = Evaluations(service).move(id, verb, body)
     print_json(moved) if as_json else results.print(f"evaluation {id} is {moved['status']}")
 
 
@@ -223,6 +253,8 @@ def _show(found: Json, as_json: bool) -> None:
     )
     if found["error"]:
         results.print(found["error"], style="red", soft_wrap=True)
+    if found["status"] == "paused":
+        results.print(plain(found["wait_reason"]), soft_wrap=True)
     if report := found["report"]:
         level = percent(report["method"]["level"])
         results.print(f"{report['scenarios']} scenarios, {level} intervals, differences from the first model")

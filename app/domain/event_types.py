@@ -1,4 +1,4 @@
-"""What can happen to a run."""
+"""What can happen to a run, and to an evaluation."""
 
 from enum import StrEnum
 
@@ -28,3 +28,14 @@ class EventType(StrEnum):
     """It is saved, and taught nothing."""
     BUDGET_REACHED = "budget.reached"
     CHECKPOINT_PUSHED = "checkpoint.pushed"
+
+    EVALUATION_CREATED = "evaluation.created"
+    EVALUATION_STARTED = "evaluation.started"
+    """A worker claimed it: its first one, or another."""
+    EVALUATION_RELEASED = "evaluation.released"
+    EVALUATION_PAUSED = "evaluation.paused"
+    EVALUATION_RESUMED = "evaluation.resumed"
+    EVALUATION_CANCEL_REQUESTED = "evaluation.cancel_requested"
+    EVALUATION_CANCELLED = "evaluation.cancelled"
+    EVALUATION_COMPLETED = "evaluation.completed"
+    EVALUATION_FAILED = "evaluation.failed"

@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from app.domain.stored_request import Choice
+from app.domain.stored_request import Budget, Choice
 from environment.base import Split
 
 Json = Any
@@ -69,6 +69,8 @@ class StoredEvaluation(BaseModel):
     concurrency: int
     trial: Trial | None = None
     """None: nothing is decided."""
+    budget: Budget | None = None
+    """None: no limits."""
 
     @classmethod
     def parse(cls, request: Mapping[str, Json]) -> Self:

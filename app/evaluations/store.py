@@ -14,13 +14,20 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.session import Sessions
-from app.db.tables import EvaluationJob, Promotion, Trajectory
+from app.db.tables import EvaluationEvent, EvaluationJob, Promotion, Trajectory
 from app.domain.evaluation_state import RESUMABLE, TERMINAL, EvaluationStatus
+from app.domain.event_types import EventType
 from app.domain.stored_evaluation import Slot, StoredEvaluation, Trial
-from app.errors import NotAllowed, NotFound
+from app.errors import Conflict, NotAllowed, NotFound
 from app.evaluations.sequential import Decision
+from app.events.log import append_to_evaluation
 from judges.base import JudgeCall
 
+_ENDINGS = {
+    EvaluationStatus.COMPLETED: EventType.EVALUATION_COMPLETED,
+    EvaluationStatus.FAILED: EventType.EVALUATION_FAILED,
+    EvaluationStatus.CANCELLED: EventType.EVALUATION_CANCELLED,
+}
 MAX_CLAIMS = 5
 """Claims without a single saved rollout, before the evaluation is given up."""
 _LIGHT = [
@@ -82,25 +89,46 @@ class EvaluationStore:
         async with self._sessions() as session:
             return (await session.execute(query.order_by(Trajectory.seq).limit(limit))).all()
 
-    async def cancel(self, id: str) -> EvaluationStatus:
+    async def events(self, id: str, *, after: int, limit: int) -> Sequence[EvaluationEvent]:
+        """Its events in order, from the one after `after`."""
+        mine = select(EvaluationEvent).where(EvaluationEvent.evaluation_id == id, EvaluationEvent.seq > after)
+        async with self._sessions() as session:
+            return (await session.execute(mine.order_by(EvaluationEvent.seq).limit(limit))).scalars().all()
+
+    async def cancel(self, id: str, actor: str) -> EvaluationStatus:
         """Cancel it, or ask its worker to. Raises NotFound, NotAllowed."""
         async with self._sessions.begin() as session:
             row = await _locked(session, id)
-            if row.status == EvaluationStatus.QUEUED:
+            if row.status in (EvaluationStatus.QUEUED, EvaluationStatus.PAUSED):
                 row.status, row.finished_at = EvaluationStatus.CANCELLED, func.now()
-            elif row.status == EvaluationStatus.RUNNING:
+                await append_to_evaluation(session, id, EventType.EVALUATION_CANCELLED, actor)
+            elif row.status == EvaluationStatus.RUNNING and not row.cancel_requested:
                 row.cancel_requested = True
-            elif row.status != EvaluationStatus.CANCELLED:
+                await append_to_evaluation(session, id, EventType.EVALUATION_CANCEL_REQUESTED, actor)
+            elif row.status in TERMINAL - {EvaluationStatus.CANCELLED}:
                 raise NotAllowed(f"Cannot cancel a {row.status} evaluation", _allowed(row.status))
             return EvaluationStatus(row.status)
 
-    async def resume(self, id: str) -> EvaluationStatus:
-        """Queue one again that failed or was cancelled; what was saved is kept. Raises NotFound, NotAllowed."""
+    async def resume(self, id: str, actor: str, budget: Mapping[str, Any] | None = None) -> EvaluationStatus:
+        """Queue one again that was paused or cancelled, or failed; what was saved is kept. `budget` replaces those
+        limits of its budget that it names.
+
+        Raises NotFound, NotAllowed, and Conflict where its budget would stop it again.
+        """
         async with self._sessions.begin() as session:
             row = await _locked(session, id)
             if row.status not in RESUMABLE:
                 raise NotAllowed(f"Cannot resume a {row.status} evaluation", _allowed(row.status))
+            data: dict[str, Any] = {"error": row.error} if row.error else {}
+            if (changed := _changed_budget(row, budget)) is not None:
+                row.request = {**row.request, "budget": changed}
+                data["budget"] = changed
             row.status, row.error, row.finished_at, row.claims = EvaluationStatus.QUEUED, None, None, 0
+            row.shortage, row.wait_reason = None, None
+            judged = and_(Trajectory.evaluation_id == id, Trajectory.score_explanation.is_not(None))
+            # Fewer, if what it had done was deleted because of its age.
+            row.done = (await session.execute(select(func.count()).where(judged))).scalar_one()
+            await append_to_evaluation(session, id, EventType.EVALUATION_RESUMED, actor, data)
             return EvaluationStatus.QUEUED
 
     async def delete(self, id: str) -> EvaluationJob:
@@ -141,25 +169,30 @@ class EvaluationStore:
                     row.lease_until, row.wait_reason = _until(ttl_s), None
                     row.started_at = func.coalesce(EvaluationJob.started_at, func.now())
                     await session.flush()
+                    started = {"worker": worker, "epoch": row.epoch}
+                    await append_to_evaluation(session, row.id, EventType.EVALUATION_STARTED, worker, started)
                     await session.refresh(row)
                     session.expunge(row)
                     return row, EvaluationLease(row.id, row.epoch, worker)
                 await _end(
                     session,
+                    row.id,
                     EvaluationJob.id == row.id,
                     EvaluationStatus.FAILED,
+                    worker,
                     error=f"given up: {MAX_CLAIMS} workers took it, one after another, and each ended before it saved "
                     "a rollout",
                 )
                 session.expire_all()
         return None
 
-    async def renew(self, lease: EvaluationLease, ttl_s: float, wait_reason: str | None) -> bool:
-        """Keep the lease for that long from now; whether its owner asked to cancel. Raises EvaluationLost."""
+    async def renew(self, lease: EvaluationLease, ttl_s: float, wait_reason: str | None, driven_s: float = 0.0) -> bool:
+        """Keep the lease for that long from now; whether its owner asked to cancel. `driven_s` is how long it was
+        driven since the last time. Raises EvaluationLost."""
         renewed = (
             update(EvaluationJob)
             .where(lease.held())
-            .values(lease_until=_until(ttl_s), wait_reason=wait_reason)
+            .values(lease_until=_until(ttl_s), wait_reason=wait_reason, driven_s=EvaluationJob.driven_s + driven_s)
             .returning(EvaluationJob.cancel_requested)
         )
         async with self._sessions.begin() as session:
@@ -172,16 +205,36 @@ class EvaluationStore:
         """Let any worker continue immediately. Does nothing if the lease is lost."""
         values = {**_UNOWNED, "cancel_requested": EvaluationJob.cancel_requested}
         async with self._sessions.begin() as session:
-            await session.execute(
+            released = await session.execute(
                 update(EvaluationJob)
                 .where(lease.held())
                 .values(status=EvaluationStatus.QUEUED, claims=func.greatest(EvaluationJob.claims - 1, 0), **values)
+                .returning(EvaluationJob.id)
             )
+            if released.first() is not None:
+                await append_to_evaluation(session, lease.evaluation_id, EventType.EVALUATION_RELEASED, lease.worker)
+
+    async def pause(self, lease: EvaluationLease, reason: str, shortage: Mapping[str, Any]) -> None:
+        """Pause one whose budget does not cover the next call, until it is resumed. Does nothing if the lease is
+        lost."""
+        values = {**_UNOWNED, "wait_reason": reason, "shortage": dict(shortage), "status": EvaluationStatus.PAUSED}
+        paused = update(EvaluationJob).where(lease.held()).values(**values).returning(EvaluationJob.id)
+        async with self._sessions.begin() as session:
+            if (await session.execute(paused)).first() is not None:
+                data = {"reason": reason, **shortage}
+                await append_to_evaluation(
+                    session, lease.evaluation_id, EventType.EVALUATION_PAUSED, lease.worker, data
+                )
+
+    async def keep_lost(self, lease: EvaluationLease, lost: Mapping[str, Any]) -> None:
+        """Save what the work used that was not saved. Does nothing if the lease is lost."""
+        async with self._sessions.begin() as session:
+            await session.execute(update(EvaluationJob).where(lease.held()).values(lost=dict(lost)))
 
     async def finish(self, lease: EvaluationLease, status: EvaluationStatus, *, error: str | None = None) -> None:
         """End one without a report. Does nothing if the lease is lost."""
         async with self._sessions.begin() as session:
-            await _end(session, lease.held(), status, error=error)
+            await _end(session, lease.evaluation_id, lease.held(), status, lease.worker, error=error)
 
     async def complete(self, lease: EvaluationLease, report: Mapping[str, Any]) -> None:
         """End it with its report, and promote the challenger of a trial that was won: both or neither. Does nothing if
@@ -194,7 +247,9 @@ class EvaluationStore:
             trial = StoredEvaluation.parse(row.request).trial
             if trial is not None and report["trial"]["decision"] == Decision.PROMOTE:
                 report = await _promoted(session, lease.evaluation_id, trial, report)
-            await _end(session, lease.held(), EvaluationStatus.COMPLETED, report=report)
+            await _end(
+                session, lease.evaluation_id, lease.held(), EvaluationStatus.COMPLETED, lease.worker, report=report
+            )
 
     async def expire(self, worker: str) -> None:
         """End the leases of a worker that is known to be dead."""
@@ -268,16 +323,51 @@ async def _require(session: AsyncSession, lease: EvaluationLease) -> EvaluationJ
 
 async def _end(
     session: AsyncSession,
+    id: str,
     which: ColumnElement[bool],
     status: EvaluationStatus,
+    actor: str,
     *,
     error: str | None = None,
     report: Mapping[str, Any] | None = None,
 ) -> None:
     ended = {"status": status, "error": error, "report": report, "finished_at": func.now(), **_UNOWNED}
-    await session.execute(
-        update(EvaluationJob).where(which).values(**ended).execution_options(synchronize_session=False)
+    made = await session.execute(
+        update(EvaluationJob)
+        .where(which)
+        .values(**ended)
+        .returning(EvaluationJob.id)
+        .execution_options(synchronize_session=False)
     )
+    if made.first() is None:
+        return
+    data: dict[str, Any] = {"error": error} if error else {}
+    if report is not None:
+        data = {"models": [_headline(each) for each in report["models"]], "trial": report.get("trial")}
+    await append_to_evaluation(session, id, _ENDINGS[status], actor, data)
+
+
+def _headline(model: Mapping[str, Any]) -> dict[str, Any]:
+    """What an event tells of a model's figures."""
+    plain = ("label", "kind", "model", "step", "success", "reward")
+    return {name: model[name] for name in plain} | {"difference": model["difference"]["success"]}
+
+
+def _changed_budget(row: EvaluationJob, given: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The budget of one that is resumed; None: it has none and gets none. Raises Conflict if it would stop again."""
+    stored = row.request.get("budget")
+    if stored is None and given is None:
+        return None
+    budget = {**(stored or {}), **(given or {})}
+    if row.shortage is not None:
+        limit, needs, before = row.shortage["limit"], row.shortage["needs"], row.shortage["max"]
+        most = budget.get(limit)
+        if most is not None and (most < needs or most <= before):
+            raise Conflict(
+                f"The evaluation has used up its budget. Resume it with a `budget` whose {limit} is at least "
+                f"{needs:.6g} and more than {before:.6g}."
+            )
+    return budget
 
 
 async def _promoted(session: AsyncSession, id: str, trial: Trial, report: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,21 +1,35 @@
-"""Deletes what is older than the settings keep: details of runs that have ended, never their figures.
+"""Deletes what is older than the settings keep: details of runs and evaluations that have ended, never their figures.
 
-A run counts from when it ended, everything else from when it was made, both by the database's clock. Each run is one
+They count from when they ended, everything else from when it was made, both by the database's clock. Each is one
 transaction, and so is each batch of other rows: several services may prune at the same time.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import timedelta
+from typing import Any
 
 import structlog
-from sqlalchemy import ColumnElement, DateTime, and_, cast, delete, exists, func, insert, or_, select
+from sqlalchemy import ColumnElement, DateTime, Select, and_, cast, delete, exists, func, insert, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
 from app.db.session import Sessions
-from app.db.tables import Base, Event, Feedback, JudgeCall, LedgerEntry, Run, Trajectory, Verdict, WebhookDelivery
+from app.db.tables import (
+    Base,
+    EvaluationEvent,
+    EvaluationJob,
+    Event,
+    Feedback,
+    JudgeCall,
+    LedgerEntry,
+    Run,
+    Trajectory,
+    Verdict,
+    WebhookDelivery,
+)
 from app.domain.delivery_state import DeliveryState
-from app.domain.run_state import TERMINAL
+from app.domain.evaluation_state import TERMINAL as EVALUATION_ENDED
+from app.domain.run_state import TERMINAL as RUN_ENDED
 from app.settings import Settings
 
 _BATCH = 1_000
@@ -25,52 +39,62 @@ _HAS_FEEDBACK = exists().where(or_(Feedback.trajectory_id == Trajectory.id, Feed
 log = structlog.get_logger(__name__)
 
 
+_Delete = Callable[[AsyncSession, Any], Awaitable[None]]
+
+
 async def prune(sessions: Sessions, settings: Settings) -> None:
     """Delete all that is too old by now."""
-    by_run: Mapping[str, tuple[int | None, Callable[[AsyncSession, Run], Awaitable[None]]]] = {
-        "trajectories": (settings.keep_trajectories_days, _trajectories),
-        "events": (settings.keep_events_days, _events),
-        "ledger": (settings.keep_ledger_days, _sum_up_ledger),
-    }
-    for kind, (days, delete_from) in by_run.items():
+    by_owner: Sequence[tuple[type[Run] | type[EvaluationJob], Collection[str], str, int | None, _Delete]] = (
+        (Run, RUN_ENDED, "trajectories", settings.keep_trajectories_days, _trajectories),
+        (Run, RUN_ENDED, "events", settings.keep_events_days, _events),
+        (Run, RUN_ENDED, "ledger", settings.keep_ledger_days, _sum_up_ledger),
+        (EvaluationJob, EVALUATION_ENDED, "trajectories", settings.keep_trajectories_days, _of_evaluation),
+        (EvaluationJob, EVALUATION_ENDED, "events", settings.keep_events_days, _evaluation_events),
+    )
+    for table, ended, kind, days, delete_from in by_owner:
         if days is not None:
-            await _of_ended_runs(sessions, kind, timedelta(days=days), delete_from)
+            await _of_ended(sessions, table, ended, kind, timedelta(days=days), delete_from)
     asked = and_(Trajectory.kind == "ask", ~_HAS_FEEDBACK)
     settled = WebhookDelivery.state != DeliveryState.PENDING
-    for days, table, key, made_at, which in (
+    for days, owned, key, made_at, which in (
         (settings.keep_trajectories_days, Trajectory, Trajectory.id, Trajectory.started_at, asked),
         (settings.keep_deliveries_days, WebhookDelivery, WebhookDelivery.id, WebhookDelivery.created_at, settled),
         (settings.keep_verdicts_days, Verdict, Verdict.key, Verdict.created_at, None),
     ):
         if days is not None:
             old = made_at < func.now() - timedelta(days=days)
-            await _in_batches(sessions, table, key, old if which is None else and_(old, which))
+            await _in_batches(sessions, owned, key, old if which is None else and_(old, which))
 
 
-async def _of_ended_runs(
-    sessions: Sessions, kind: str, age: timedelta, delete_from: Callable[[AsyncSession, Run], Awaitable[None]]
+async def _of_ended(
+    sessions: Sessions,
+    table: type[Run] | type[EvaluationJob],
+    ended: Collection[str],
+    kind: str,
+    age: timedelta,
+    delete_from: _Delete,
 ) -> None:
-    """Delete from every run that ended longer than `age` ago, and has not been deleted from since."""
-    pruned_at = cast(Run.pruned[kind].astext, DateTime(timezone=True))
-    due = (
-        select(Run)
+    """Delete from every run or evaluation that ended longer than `age` ago, and has not been deleted from since."""
+    pruned_at = cast(table.pruned[kind].astext, DateTime(timezone=True))
+    due: Select[Any] = (
+        select(table)
         .where(
-            Run.status.in_(TERMINAL),
-            Run.finished_at < func.now() - age,
-            or_(pruned_at.is_(None), pruned_at < Run.finished_at),
+            table.status.in_(ended),
+            table.finished_at < func.now() - age,
+            or_(pruned_at.is_(None), pruned_at < table.finished_at),
         )
         .limit(1)
         .with_for_update(skip_locked=True)
     )
     while True:
         async with sessions.begin() as session:
-            run = (await session.execute(due)).scalar_one_or_none()
-            if run is None:
+            found: Run | EvaluationJob | None = (await session.execute(due)).scalar_one_or_none()
+            if found is None:
                 return
-            await delete_from(session, run)
+            await delete_from(session, found)
             now = (await session.execute(select(func.now()))).scalar_one()
-            run.pruned = {**run.pruned, kind: now.isoformat()}
-            log.info("pruned a run", run_id=run.id, deleted=kind)
+            found.pruned = {**found.pruned, kind: now.isoformat()}
+            log.info("pruned", of=table.__tablename__, id=found.id, deleted=kind)
 
 
 async def _trajectories(session: AsyncSession, run: Run) -> None:
@@ -78,6 +102,15 @@ async def _trajectories(session: AsyncSession, run: Run) -> None:
     mine = Trajectory.run_id == run.id
     await session.execute(delete(Trajectory).where(mine, Trajectory.kind != "showcase", ~_HAS_FEEDBACK))
     await session.execute(delete(JudgeCall).where(JudgeCall.run_id == run.id))
+
+
+async def _of_evaluation(session: AsyncSession, evaluation: EvaluationJob) -> None:
+    """Its report, with all figures, stays."""
+    await session.execute(delete(Trajectory).where(Trajectory.evaluation_id == evaluation.id, ~_HAS_FEEDBACK))
+
+
+async def _evaluation_events(session: AsyncSession, evaluation: EvaluationJob) -> None:
+    await session.execute(delete(EvaluationEvent).where(EvaluationEvent.evaluation_id == evaluation.id))
 
 
 async def _events(session: AsyncSession, run: Run) -> None:

@@ -13,9 +13,11 @@ from app.backends import Connect
 from app.datasets.references import UnknownDataset, pin
 from app.db.tables import EvaluationJob, Run
 from app.domain.evaluation_state import EvaluationStatus
+from app.domain.event_types import EventType
 from app.domain.stored_evaluation import Contestant, StoredEvaluation, Trial
-from app.domain.stored_request import Choice
+from app.domain.stored_request import Budget, Choice
 from app.errors import InvalidRequest, Unavailable
+from app.events.log import append_to_evaluation
 from app.model_registry.resolver import ModelResolver, ResolvedModel
 from app.processes.engine import EngineUnavailable
 from app.resources import Resources
@@ -77,6 +79,13 @@ class EvaluationStarter:
         async with self.resources.sessions.begin() as session:
             session.add(job)
             await session.flush()
+            created = {
+                "models": [each.label for each in stored.models],
+                "environment": stored.environment.name,
+                "judge": stored.judge.name,
+                "rollouts": job.total,
+            }
+            await append_to_evaluation(session, id, EventType.EVALUATION_CREATED, caller.actor, created)
             await session.refresh(job)
             await save_reply(session, job)
         self.wake_worker()
@@ -175,6 +184,7 @@ class EvaluationStarter:
             max_completion_tokens=request.max_completion_tokens or config.max_completion_tokens,
             rollout_timeout_s=request.rollout_timeout_s,
             concurrency=request.concurrency,
+            budget=None if request.budget is None else Budget(**request.budget.model_dump()),
         )
 
     async def _pinned(self, choice: Choice, project: str) -> Choice:

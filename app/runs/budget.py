@@ -42,7 +42,7 @@ class BudgetExceeded:
         used = getattr(self.spent, unit)
         return (
             f"the budget of {self.max:.6g} {unit} is reached: {used:.6g} are used, and the next call may need "
-            f"{self.needs:.6g} in all; resume the run with a higher {self.limit}"
+            f"{self.needs:.6g} in all; resume with a higher {self.limit}"
         )
 
     def figures(self) -> dict[str, Any]:
@@ -93,9 +93,14 @@ class Meter:
         return self._now
 
     @property
+    def used(self) -> Usage:
+        """Tokens and their price so far."""
+        return sum((*self._now.values(), *self.lost.values()), self._before)
+
+    @property
     def spent(self) -> RunUsage:
         """All of the run so far."""
-        usage = sum((*self._now.values(), *self.lost.values()), self._before)
+        usage = self.used
         return RunUsage(usage.usd or 0.0, (self._seconds + self.unsettled_s()) / 60, usage.tokens)
 
     def unsettled_s(self) -> float:

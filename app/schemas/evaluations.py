@@ -38,6 +38,26 @@ class ModelToEvaluate(RequestPart):
         return self
 
 
+class EvaluationBudget(RequestPart):
+    """Limits of an evaluation; null means no limit."""
+
+    max_usd: float | None = Field(default=None, gt=0, le=1e9)
+    """Limit in US dollars for prompted models and judge calls, as far as their price is known. Null: no limit."""
+    max_minutes: float | None = Field(default=None, gt=0, le=1e9)
+    """Limit in minutes that workers spend on it, not counting time in the queue or paused. Null: no limit."""
+    max_tokens: int | None = Field(default=None, ge=1, le=10**15)
+    """Limit for the prompt and completion tokens of the models and the judge together. Null: no limit."""
+
+
+class ResumeEvaluation(RequestBody):
+    """How to resume an evaluation."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"budget": {"max_usd": 5}}]})
+
+    budget: EvaluationBudget | None = None
+    """New limits. Limits that are not given stay as they are; null removes a limit."""
+
+
 class EvaluationRequest(RequestBody):
     """Which models to compare, on which scenarios. The first model is the one that differences are from."""
 
@@ -78,6 +98,8 @@ class EvaluationRequest(RequestBody):
     """Seconds after which a rollout counts as failed."""
     concurrency: int = Field(default=16, ge=1, le=256)
     """Maximum number of simultaneous rollouts."""
+    budget: EvaluationBudget | None = None
+    """Limits of what the evaluation may use. It pauses before a call that could exceed one of them. Null: none."""
 
     @model_validator(mode="after")
     def _has_models(self) -> Self:
@@ -226,13 +248,34 @@ class EvaluationBrief(ResponseModel):
     """When it ended; null if it has not."""
 
 
+class EvaluationEventOut(ResponseModel):
+    """One event of an evaluation. What `data` contains depends on the type; see docs/events.md."""
+
+    seq: int
+    """Sequence number within the evaluation, from 1 without gaps."""
+    type: str
+    """What happened, such as `evaluation.completed`."""
+    version: int
+    """Version of the format of `data` for this type."""
+    evaluation_id: str
+    """Id of the evaluation."""
+    actor: str
+    """Who caused it: an API key, a worker, or the service."""
+    occurred_at: datetime
+    """When it happened, by the clock of the database."""
+    data: dict[str, Json]
+    """What happened in detail. Its members depend on the type, and new ones can be added."""
+
+
 class EvaluationOut(EvaluationBrief):
     """An evaluation with all details."""
 
     request: dict[str, Json]
     """The request with all defaults filled in."""
     wait_reason: str | None
-    """What it waits for; null if it does not."""
+    """What it waits for, or why it is paused; null if it does not wait."""
+    pruned: dict[str, datetime]
+    """Which of its details were deleted because of their age, and when: `trajectories`, `events`."""
     judge_cost: dict[str, float | None]
     """What the judge's calls took: `requests`, `prompt_tokens`, `completion_tokens`, `usd` (null if a price is
     unknown). Empty for a judge without a model."""

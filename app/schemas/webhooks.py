@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from app.domain.delivery_state import DeliveryState
 from app.schemas.base import Name, RequestBody, ResponseModel
@@ -128,9 +128,11 @@ class DeliveryBrief(ResponseModel):
     endpoint_id: str | None
     """Id of the endpoint. Null if the endpoint was deleted."""
     run_id: str
-    """Id of the run whose event it is."""
+    """Id of the run whose event it is; empty for an event of an evaluation."""
+    evaluation_id: str | None
+    """Id of the evaluation whose event it is; null for an event of a run."""
     event_seq: int | None
-    """Sequence number of the event within the run."""
+    """Sequence number of the event within the run or evaluation."""
     event_type: str | None
     """Type of the event."""
     iteration: int | None
@@ -150,6 +152,11 @@ class DeliveryBrief(ResponseModel):
     """When it was queued."""
     delivered_at: datetime | None
     """When the receiver accepted it; null before."""
+
+    @field_validator("run_id", mode="before")
+    @classmethod
+    def _of_no_run(cls, run_id: str | None) -> str:
+        return run_id or ""
 
 
 class AttemptOut(ResponseModel):

@@ -53,9 +53,9 @@ class Deliveries:
             row = await _delivery(session, id)
             if row.event_seq is not None:
                 await _require_enabled(session, row.endpoint_id)
-            await turns.hold(session, row.run_id)
+            await turns.hold(session, row.subject)
             await session.execute(update(WebhookDelivery).where(WebhookDelivery.id == id).values(_QUEUED_AGAIN))
-            await turns.assign(session, row.run_id, row.receiver)
+            await turns.assign(session, row.subject, row.receiver)
             return await _delivery(session, id)
 
     async def replay(self, endpoint_id: str, run_id: str, after_seq: int) -> tuple[int, int | None]:

@@ -140,7 +140,12 @@ class Dispatcher:
 def _log(claimed: ClaimedDelivery, result: SendResult, delay_s: float | None) -> None:
     if result.error is None:
         return
-    details = {"run_id": claimed.run_id, "delivery": claimed.id, "endpoint": claimed.receiver.id, "error": result.error}
+    details = {
+        "subject": claimed.subject,
+        "delivery": claimed.id,
+        "endpoint": claimed.receiver.id,
+        "error": result.error,
+    }
     if delay_s is None or result.status == 410:
         log.warning("webhook delivery failed permanently", **details)
     else:

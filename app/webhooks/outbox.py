@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, SQLColumnExpression, and_, exists, func, i
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
-from app.db.tables import Event, Run, WebhookDelivery, WebhookEndpoint
+from app.db.tables import EvaluationEvent, EvaluationJob, Event, Run, WebhookDelivery, WebhookEndpoint
 from app.domain.delivery_state import DeliveryState
 from app.webhooks import turns
 
@@ -21,16 +21,18 @@ _FULL = f"not queued: {MAX_PENDING:,} deliveries already wait for this endpoint;
 log = structlog.get_logger(__name__)
 
 
-async def enqueue(session: AsyncSession, event: Event) -> None:
+async def enqueue(session: AsyncSession, event: Event | EvaluationEvent) -> None:
     """Write a delivery for every endpoint that subscribes to the event; a dead letter where too many wait already."""
-    subscribed = (
-        select(WebhookEndpoint.id, WebhookEndpoint.url, Run.model_project)
-        .join(Run, Run.id == event.run_id)
-        .where(
-            WebhookEndpoint.disabled_at.is_(None),
-            covers_run(event.run_id, Run.model_project),
-            subscribes_to(event.type),
+    if isinstance(event, Event):
+        query = select(WebhookEndpoint.id, WebhookEndpoint.url, Run.model_project).join(Run, Run.id == event.run_id)
+        covered = covers_run(event.run_id, Run.model_project)
+    else:
+        query = select(WebhookEndpoint.id, WebhookEndpoint.url, EvaluationJob.project).join(
+            EvaluationJob, EvaluationJob.id == event.evaluation_id
         )
+        covered = covers_project(EvaluationJob.project)
+    subscribed = (
+        query.where(WebhookEndpoint.disabled_at.is_(None), covered, subscribes_to(event.type))
         # An endpoint that is deleted meanwhile would fail the event's transaction, which is the run's; one that is
         # disabled would leave a delivery behind.
         .with_for_update(read=True, of=WebhookEndpoint)
@@ -38,16 +40,17 @@ async def enqueue(session: AsyncSession, event: Event) -> None:
     found = (await session.execute(subscribed)).all()
     if not found:
         return
-    await turns.hold(session, event.run_id)
-    project = found[0].model_project
+    subject = subject_of(event)
+    await turns.hold(session, subject)
+    project = found[0][2]
     body = event_body(event)
-    crowded = await _crowded(session, event.run_id, project, [id for id, *_ in found])
+    crowded = await _crowded(session, subject, project, [id for id, *_ in found])
     rows = []
     for id, url, _ in found:
         waiting, full = crowded[id]
         row = delivery(event, id, url, body, project) | {"is_next": not waiting and not full}
         if full:
-            log.warning("webhook delivery not queued: too many wait", run_id=event.run_id, endpoint=id)
+            log.warning("webhook delivery not queued: too many wait", subject=subject, endpoint=id)
             row |= {"state": DeliveryState.FAILED, "last_error": _FULL}
         else:
             row |= {"state": DeliveryState.PENDING, "last_error": None}
@@ -56,11 +59,12 @@ async def enqueue(session: AsyncSession, event: Event) -> None:
 
 
 async def _crowded(
-    session: AsyncSession, run_id: str, project: str, endpoint_ids: Sequence[str]
+    session: AsyncSession, subject: str, project: str, endpoint_ids: Sequence[str]
 ) -> dict[str, tuple[bool, bool]]:
-    """By endpoint: whether deliveries of the run wait for it, and whether as many of the project as may do."""
+    """By endpoint: whether deliveries of the run or evaluation wait for it, and whether as many of the project as may
+    do."""
     pending = (WebhookDelivery.receiver == WebhookEndpoint.id, WebhookDelivery.state == DeliveryState.PENDING)
-    waiting = exists().where(*pending, WebhookDelivery.run_id == run_id)
+    waiting = exists().where(*pending, turns.of_subject(subject))
     last = (
         select(WebhookDelivery.id).where(*pending, WebhookDelivery.project == project).offset(MAX_PENDING - 1).limit(1)
     )
@@ -70,8 +74,18 @@ async def _crowded(
 
 def covers_run(run_id: str, project: SQLColumnExpression[str]) -> ColumnElement[bool]:
     """Whether an endpoint is for that run, or for all runs of its project."""
+    return or_(WebhookEndpoint.run_id == run_id, covers_project(project))
+
+
+def covers_project(project: SQLColumnExpression[str]) -> ColumnElement[bool]:
+    """Whether an endpoint is for everything that happens in the project."""
     of_project = or_(WebhookEndpoint.project.is_(None), WebhookEndpoint.project == project)
-    return or_(WebhookEndpoint.run_id == run_id, and_(WebhookEndpoint.run_id.is_(None), of_project))
+    return and_(WebhookEndpoint.run_id.is_(None), of_project)
+
+
+def subject_of(event: Event | EvaluationEvent) -> str:
+    """The id of the run or evaluation that it happened to."""
+    return event.run_id if isinstance(event, Event) else event.evaluation_id
 
 
 def subscribes_to(type: str | SQLColumnExpression[str]) -> ColumnElement[bool]:
@@ -79,30 +93,31 @@ def subscribes_to(type: str | SQLColumnExpression[str]) -> ColumnElement[bool]:
     return or_(func.jsonb_array_length(WebhookEndpoint.events) == 0, func.jsonb_exists(WebhookEndpoint.events, type))
 
 
-def delivery(event: Event, endpoint_id: str, url: str, body: str, project: str) -> dict[str, Any]:
+def delivery(event: Event | EvaluationEvent, endpoint_id: str, url: str, body: str, project: str) -> dict[str, Any]:
     """The row of an event's delivery to an endpoint."""
     return {
         "id": str(ULID()),
-        "run_id": event.run_id,
+        "run_id": event.run_id if isinstance(event, Event) else None,
+        "evaluation_id": None if isinstance(event, Event) else event.evaluation_id,
         "endpoint_id": endpoint_id,
         "project": project,
         "receiver": endpoint_id,
         "event_seq": event.seq,
         "event_type": event.type,
-        "iteration": event.iteration,
+        "iteration": event.iteration if isinstance(event, Event) else None,
         "url": url,
         "body": body,
     }
 
 
-def event_body(event: Event) -> str:
+def event_body(event: Event | EvaluationEvent) -> str:
     """The JSON text of an event, the same on each call. The event's data is merged into the envelope."""
     envelope = {
         "type": event.type,
         "timestamp": rfc3339(event.occurred_at),
-        "run_id": event.run_id,
+        **({"run_id": event.run_id} if isinstance(event, Event) else {"evaluation_id": event.evaluation_id}),
         "seq": event.seq,
-        "iteration": event.iteration,
+        **({"iteration": event.iteration} if isinstance(event, Event) else {}),
         "version": event.version,
     }
     return body_text(envelope | event.data | envelope)

@@ -33,7 +33,7 @@ class ClaimedDelivery:
     """A delivery that this dispatcher may send until its visibility timeout."""
 
     id: str
-    run_id: str
+    subject: str
     body: str
     attempts: int
     """Since it was last queued, including this one."""
@@ -52,7 +52,7 @@ async def claim(
     visibility_timeout_s: float,
     last_attempt: int,
 ) -> list[ClaimedDelivery]:
-    """Claim at most `slots` due deliveries, only the first pending one of each run and receiver.
+    """Claim at most `slots` due deliveries, only the first pending one of each run or evaluation and receiver.
 
     Projects take turns: none gets more than half of what the others leave of all slots, so that there is always one for
     another. Each delivery gets a row for its attempt and is hidden from other dispatchers for `visibility_timeout_s`;
@@ -147,9 +147,9 @@ async def _give_up(sessions: Sessions, row: WebhookDelivery, reason: str) -> Non
         WebhookDelivery.attempts == row.attempts,
     )
     async with sessions.begin() as session:
-        await turns.hold(session, row.run_id)
+        await turns.hold(session, row.subject)
         await session.execute(settle.values(state=DeliveryState.FAILED, last_error=reason))
-        await turns.advance(session, row.run_id, row.receiver)
+        await turns.advance(session, row.subject, row.receiver)
 
 
 async def _endpoints(session: AsyncSession, rows: Any) -> dict[str, WebhookEndpoint]:
@@ -188,7 +188,7 @@ async def _begin(session: AsyncSession, rows: list[WebhookDelivery]) -> dict[str
 def _claimed(row: WebhookDelivery, endpoint: WebhookEndpoint | None, number: int, at: datetime) -> ClaimedDelivery:
     receiver = Receiver(None, row.url) if endpoint is None else Receiver.of(endpoint, at)
     group = Group(row.project, row.receiver)
-    return ClaimedDelivery(row.id, row.run_id, row.body, row.attempts, number, DatabaseTime(at), receiver, group)
+    return ClaimedDelivery(row.id, row.subject, row.body, row.attempts, number, DatabaseTime(at), receiver, group)
 
 
 async def record_attempt(
@@ -205,7 +205,7 @@ async def record_attempt(
     async with sessions.begin() as session:
         if result.status == 410 and claimed.receiver.id is not None:
             await disable(session, claimed.receiver.id, "the receiver answered 410: it wants no more")
-        await turns.hold(session, claimed.run_id)
+        await turns.hold(session, claimed.subject)
         if result.error is None:
             settle = settle.values(
                 state=DeliveryState.DELIVERED, delivered_at=func.now(), last_error=None, url=claimed.receiver.url
@@ -221,7 +221,7 @@ async def record_attempt(
             .where(WebhookAttempt.delivery_id == claimed.id, WebhookAttempt.number == claimed.number)
             .values(seconds=result.seconds, status=result.status, error=result.error)
         )
-        await turns.advance(session, claimed.run_id, claimed.group.receiver)
+        await turns.advance(session, claimed.subject, claimed.group.receiver)
 
 
 async def disable(session: AsyncSession, endpoint_id: str, reason: str) -> None:

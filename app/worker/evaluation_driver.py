@@ -8,7 +8,7 @@ so that a judge that compares can.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
 import structlog
@@ -21,13 +21,16 @@ from app.db.clock import database_time
 from app.db.session import Sessions
 from app.db.tables import EvaluationJob
 from app.domain.stored_evaluation import Contestant, Slot, StoredEvaluation
+from app.errors import DATABASE_DOWN
 from app.evaluations.report import differences, report_of
 from app.evaluations.sequential import Decision, Evidence, Rule, evidence
-from app.evaluations.store import EvaluationLease, EvaluationStore
+from app.evaluations.store import EvaluationLease, EvaluationLost, EvaluationStore
 from app.processes.engine import Engine, EngineUnavailable
+from app.runs.budget import Meter
 from app.runs.configuration import make_environment, make_judge
 from app.runs.documents import resolve_references
 from app.settings import Settings
+from app.worker.evaluation_budget import EvaluationBudget, Price, meter_of, prices_of, saved_usage
 from app.worker.judge_services import judge_services
 from app.worker.save_iteration import rollout_row, verdict_row
 from environment.base import Environment, Json, Scenario
@@ -35,8 +38,9 @@ from judges.base import Judge, Judgement
 from training.backends import embedded
 from training.backends.art_import import import_art
 from training.backends.base import BackendUnavailable, Endpoint, ModelSpec
+from training.budget import Usage
 from training.chat import Chat, open_chat
-from training.collector import seed_of
+from training.collector import first_of_several, seed_of
 from training.prompted import PromptedChat, cost_usd
 from training.rollouts import rollout
 from training.scoring import assign_rewards, judge_group
@@ -65,18 +69,49 @@ class EvaluationDriver:
     engine: Engine
 
     async def drive(self, job: EvaluationJob, lease: EvaluationLease, waiting: Waiting) -> dict[str, Json]:
-        """Drive it to its end on a thread of its own; returns the report. Raises EvaluationLost, and what ends it."""
-        main_loop = asyncio.get_running_loop()
-        return await run_in_thread(lambda: self._retrying(job, lease, waiting, main_loop), name=f"evaluation-{job.id}")
+        """Drive it to its end on a thread of its own; returns the report.
 
-    async def _retrying(
-        self, job: EvaluationJob, lease: EvaluationLease, waiting: Waiting, main_loop: asyncio.AbstractEventLoop
-    ) -> dict[str, Json]:
+        Raises EvaluationLost, BudgetReached, and what ends it.
+        """
+        main_loop = asyncio.get_running_loop()
+        request = StoredEvaluation.parse(job.request)
+        store = EvaluationStore(self.sessions)
+        prices = await prices_of(request)
+        rows = await retry_while_database_is_down(lambda: store.rows(job.id))
+        meter = meter_of(job, request, {Slot.parse(row.slot): row for row in rows}, prices)
+        work = _Driven(job, request, lease, main_loop, meter, prices, _Progress(waiting))
+        try:
+            return await run_in_thread(lambda: self._retrying(work), name=f"evaluation-{job.id}")
+        except EvaluationLost:
+            raise
+        except BaseException:
+            await self._settle(work)
+            raise
+
+    async def _settle(self, work: "_Driven") -> None:
+        """Save what was used for nothing: it counts for the budget. Nothing else is lost where that cannot be done."""
+        if not work.meter.limited:
+            return
+        store, job = EvaluationStore(self.sessions), work.job
+        try:
+            rows = {Slot.parse(row.slot): row for row in await store.rows(job.id)}
+            saved = saved_usage(await store.get(job.id), rows, work.prices)
+            spent = work.meter.used
+            lost = Usage(
+                max(0, spent.prompt_tokens - saved.prompt_tokens),
+                max(0, spent.completion_tokens - saved.completion_tokens),
+                max(0.0, (spent.usd or 0.0) - (saved.usd or 0.0)),
+            )
+            await store.keep_lost(work.lease, asdict(lost))
+        except DATABASE_DOWN as error:
+            log.warning("usage of an evaluation not saved", evaluation_id=job.id, error=str(error).splitlines()[0])
+
+    async def _retrying(self, work: "_Driven") -> dict[str, Json]:
         await asyncio.to_thread(import_art)
-        progress = _Progress(waiting)
+        job, progress, waiting = work.job, work.progress, work.progress.waiting
         while True:
             try:
-                return await self._evaluate(job, lease, main_loop, progress)
+                return await self._evaluate(work)
             except (EngineUnavailable, BackendUnavailable) as error:
                 if (pause_s := progress.next_pause_s()) is None:
                     raise
@@ -84,10 +119,8 @@ class EvaluationDriver:
                 waiting.reason = str(error)
                 await asyncio.sleep(pause_s)
 
-    async def _evaluate(
-        self, job: EvaluationJob, lease: EvaluationLease, main_loop: asyncio.AbstractEventLoop, progress: "_Progress"
-    ) -> dict[str, Json]:
-        request = StoredEvaluation.parse(job.request)
+    async def _evaluate(self, driven: "_Driven") -> dict[str, Json]:
+        job, request, main_loop = driven.job, driven.request, driven.main_loop
         resolving = resolve_references(self.sessions, self.settings.data_dir, request.environment, job.project)
         whole = await run_on_loop(main_loop, resolving)
         clock = await run_on_loop(main_loop, database_time(self.sessions))
@@ -100,10 +133,11 @@ class EvaluationDriver:
                 environment,
                 make_judge(request.judge, services),
                 [await stack.enter_async_context(self._chat(each, request, main_loop)) for each in request.models],
-                _Saved(EvaluationStore(self.sessions), lease, main_loop),
+                _Saved(EvaluationStore(self.sessions), driven.lease, main_loop),
+                EvaluationBudget(driven.meter, request, environment, driven.prices),
                 asyncio.Semaphore(request.concurrency),
                 lambda: clock.now().timestamp(),
-                progress,
+                driven.progress,
             )
             trial = await work.all_scenarios()
             return await _report(work) | ({"trial": trial} if trial else {})
@@ -148,6 +182,19 @@ class _Progress:
 
 
 @dataclass(frozen=True)
+class _Driven:
+    """What belongs to the driving of one evaluation."""
+
+    job: EvaluationJob
+    request: StoredEvaluation
+    lease: EvaluationLease
+    main_loop: asyncio.AbstractEventLoop
+    meter: Meter
+    prices: Sequence[Price]
+    progress: _Progress
+
+
+@dataclass(frozen=True)
 class _Saved:
     """The rows of the evaluation, used on its own event loop and written on the service's."""
 
@@ -183,6 +230,7 @@ class _Work:
     judge: Judge
     chats: Sequence[Chat]
     saved: _Saved
+    budget: EvaluationBudget
     gate: asyncio.Semaphore
     now: Callable[[], float]
     progress: _Progress
@@ -210,13 +258,11 @@ class _Work:
         """The scenarios from number `start` to before `end`. Nothing is left running at the end."""
         request = self.request
         scenarios = self.environment.scenarios(request.split, end - start, request.seed, start)
-        try:
+        with first_of_several(EvaluationLost):
             async with asyncio.TaskGroup() as group:
                 for number, scenario in enumerate(scenarios, start):
                     group.create_task(self._scenario(number, scenario, saved))
                     await asyncio.sleep(0)  # the first rollouts begin while the others are still being made
-        except ExceptionGroup as several:
-            raise several.exceptions[0] from several
 
     async def _scenario(self, number: int, scenario: Scenario, saved: Mapping[Slot, Any]) -> None:
         slots = [
@@ -234,7 +280,9 @@ class _Work:
             _again(scenario, kept[slot], again[kept[slot].id]) if slot in kept else making[slot].result()
             for slot in slots
         ]
-        judgement = await judge_group(self.judge, scenario, rollouts)
+        async with self.budget.judging() as judged:
+            judgement = await judge_group(self.judge, scenario, rollouts)
+            judged(judgement)
         scored = assign_rewards(self.environment, scenario, rollouts, judgement).rollouts
         await self.saved.keep_verdicts([{"id": each.rollout.id} | verdict_row(each) for each in scored], judgement)
 
@@ -242,7 +290,7 @@ class _Work:
         """A new rollout, saved. Raises BackendUnavailable where the endpoint was away so long that the rollout gave up:
         that says nothing about the model."""
         request, chat = self.request, self.chats[slot.model]
-        async with self.gate:
+        async with self.gate, self.budget.rollout(slot.model, scenario) as reservation:
             made = await rollout(
                 self.environment,
                 scenario,
@@ -254,8 +302,10 @@ class _Work:
                 temperature=request.temperature,
                 max_completion_tokens=request.max_completion_tokens,
                 timeout_s=request.rollout_timeout_s,
+                reservation=reservation,
                 now=self.now,
             )
+            self.budget.saw(made)
         if chat.remembers and made.failure is not None and made.failure.kind is FailureKind.BACKEND_AWAY:
             raise BackendUnavailable(made.error)
         contestant = request.models[slot.model]

@@ -11,6 +11,7 @@ from app.domain.evaluation_state import EvaluationStatus
 from app.errors import DATABASE_DOWN
 from app.evaluations.store import EvaluationLease, EvaluationLost, EvaluationStore
 from app.processes.engine import EngineUnavailable
+from app.runs.budget import RunBudgetReached
 from app.worker.evaluation_driver import EvaluationDriver, Waiting
 from environment.plugins import PluginFault
 from training.backends.base import BackendRefused, BackendUnavailable
@@ -97,8 +98,9 @@ class EvaluationRunner:
             )
             woken.cancel()
             try:
-                cancelled = await self._store.renew(lease, self._ttl_s, waiting.reason)
-                renewed = loop.time()
+                now = loop.time()
+                cancelled = await self._store.renew(lease, self._ttl_s, waiting.reason, now - renewed)
+                renewed = now
             except EvaluationLost:
                 await _stop(work)
                 return None
@@ -121,6 +123,10 @@ class EvaluationRunner:
             report = work.result()
             await retry_while_database_is_down(lambda: self._store.complete(lease, report))
             log.info("evaluation ended", evaluation_id=lease.evaluation_id, status=EvaluationStatus.COMPLETED)
+        elif isinstance(error, RunBudgetReached):
+            exceeded = error.exceeded
+            await retry_while_database_is_down(lambda: self._store.pause(lease, str(exceeded), exceeded.figures()))
+            log.info("evaluation paused: its budget is reached", evaluation_id=lease.evaluation_id)
         elif isinstance(error, _EXPECTED):
             await self._finish(lease, EvaluationStatus.FAILED, str(error))
         else:

@@ -7,7 +7,7 @@ from app.db.tables.access import ApiKey, BrowserSession, IdempotencyKey
 from app.db.tables.base import Base
 from app.db.tables.checkpoints import Checkpoint, Promotion
 from app.db.tables.data import DatasetVersion, Document, InboxPart
-from app.db.tables.evaluations import EvaluationJob
+from app.db.tables.evaluations import EvaluationEvent, EvaluationJob
 from app.db.tables.judging import JudgeCall, JudgeRate, Verdict
 from app.db.tables.runs import Evaluation, Event, Feedback, Iteration, Journal, LedgerEntry, Reflection, Run, Trajectory
 from app.db.tables.webhooks import WebhookAttempt, WebhookDelivery, WebhookEndpoint
@@ -20,6 +20,7 @@ __all__ = [
     "DatasetVersion",
     "Document",
     "Evaluation",
+    "EvaluationEvent",
     "EvaluationJob",
     "Event",
     "Feedback",

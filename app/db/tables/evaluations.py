@@ -3,7 +3,9 @@
 from datetime import datetime
 
 from sqlalchemy import (
+    BigInteger,
     CheckConstraint,
+    ForeignKey,
     Index,
     String,
     Text,
@@ -50,9 +52,37 @@ class EvaluationJob(Base):
     total: Mapped[int]
     judge: Mapped[dict[str, Json]] = mapped_column(default=dict, server_default="{}")
     """What the judge's calls cost so far: requests, tokens, dollars."""
+    driven_s: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    """How long workers have driven it."""
+    lost: Mapped[dict[str, Json]] = mapped_column(default=dict, server_default="{}")
+    """What its unsaved work used: `prompt_tokens`, `completion_tokens`, `usd`."""
+    shortage: Mapped[dict[str, Json] | None]
+    """The limit of the budget that paused it."""
     report: Mapped[dict[str, Json] | None]
     """The figures, written when it completes."""
     error: Mapped[str | None]
+    event_seq: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    """The number of its last event."""
+    pruned: Mapped[dict[str, Json]] = mapped_column(default=dict, server_default="{}")
+    """Which of its details were deleted because of their age, and when."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
+
+
+class EvaluationEvent(Base):
+    """What happened to an evaluation: append-only, numbered from 1 without a gap."""
+
+    __tablename__ = "evaluation_event"
+
+    evaluation_id: Mapped[str] = mapped_column(
+        String(26), ForeignKey("evaluation_job.id", ondelete="CASCADE"), primary_key=True
+    )
+    seq: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    type: Mapped[str]
+    version: Mapped[int] = mapped_column(default=1)
+    """Of the type's `data`."""
+    actor: Mapped[str]
+    """As that of an event of a run."""
+    data: Mapped[dict[str, Json]]
+    occurred_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())

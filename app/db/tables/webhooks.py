@@ -71,6 +71,8 @@ class WebhookDelivery(Base):
     __tablename__ = "webhook_delivery"
     __table_args__ = (
         CheckConstraint(f"state IN ({_DELIVERY_STATES})", name="state"),
+        CheckConstraint("num_nonnulls(run_id, evaluation_id) = 1", name="subject"),
+        Index("ix_webhook_delivery_evaluation_id", "evaluation_id", postgresql_where=text("evaluation_id IS NOT NULL")),
         Index(
             "ix_webhook_delivery_next",
             "project",
@@ -92,16 +94,18 @@ class WebhookDelivery(Base):
 
     id: Mapped[str] = mapped_column(String(26), primary_key=True)
     seq: Mapped[int] = mapped_column(BigInteger, Identity(always=True))
-    run_id: Mapped[str] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
+    run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
+    evaluation_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("evaluation_job.id", ondelete="CASCADE"))
+    """Of an event of an evaluation; then there is no run."""
     endpoint_id: Mapped[str | None] = mapped_column(
         String(26), ForeignKey("webhook_endpoint.id", ondelete="SET NULL"), index=True
     )
     project: Mapped[str]
-    """The run's. Projects take turns, and so do receivers within a project."""
+    """That of the run or evaluation. Projects take turns, and so do receivers within a project."""
     receiver: Mapped[str]
     """The endpoint's id, also after it was deleted; the URL where there was none."""
     is_next: Mapped[bool] = mapped_column(default=False, server_default="false")
-    """It is the first pending one of its run and receiver (app/webhooks/turns.py): only such are sent."""
+    """It is the first pending one of its run or evaluation and receiver (app/webhooks/turns.py): only such are sent."""
     event_seq: Mapped[int | None] = mapped_column(BigInteger)
     event_type: Mapped[str | None]
     iteration: Mapped[int | None]
@@ -114,3 +118,8 @@ class WebhookDelivery(Base):
     last_error: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     delivered_at: Mapped[datetime | None]
+
+    @property
+    def subject(self) -> str:
+        """The id of the run or evaluation whose event it is."""
+        return str(self.run_id or self.evaluation_id)

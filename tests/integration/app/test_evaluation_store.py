@@ -50,7 +50,7 @@ async def test_who_comes_too_late_changes_nothing(store: EvaluationStore) -> Non
     found = await store.get(id)
     assert (found.status, found.error, found.wait_reason, found.epoch) == ("running", None, "a backend", 2)
     assert await store.claim("w3", 60.0, "here") is None
-    await store.cancel(id)
+    await store.cancel(id, "local")
     assert await store.renew(new, 60.0, None) is True
     await store.release(new)  # the worker stops before it heard of it
     claimed = await store.claim("w4", 60.0, "here")
@@ -74,7 +74,7 @@ async def test_one_that_kills_its_workers_is_given_up_and_the_next_one_taken(sto
     assert claimed[0].id == other
     found = await store.get(poison)
     assert (found.status, "given up" in (found.error or "")) == ("failed", True)
-    assert await store.resume(poison) == "queued"
+    assert await store.resume(poison, "local") == "queued"
 
 
 async def test_what_judging_cost_is_added_up(store: EvaluationStore) -> None:

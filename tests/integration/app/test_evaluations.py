@@ -15,11 +15,13 @@ from sqlalchemy import text
 from typer.testing import CliRunner
 
 from app.cli.main import app
-from app.db.session import make_engine, parse_url
+from app.db.session import make_engine, make_sessions, parse_url
+from app.operations.prune import prune
 from environment.email_search import synthetic
 from tests.conditions import answered, until
 from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
+from tests.fakes.webhook_receiver import receiver
 from tests.integration.app.keyed import keyed
 from tests.integration.app.served import run_with, served, settings_for
 
@@ -68,7 +70,7 @@ async def ended(client: httpx.AsyncClient, id: str) -> Json:
     async def ask() -> Json:
         return (await client.get(f"/evaluations/{id}")).raise_for_status().json()
 
-    return await answered(ask, lambda found: found["status"] in ("completed", "failed", "cancelled"))
+    return await answered(ask, lambda found: found["status"] in ("completed", "failed", "cancelled", "paused"))
 
 
 def _prompted(chat: ScriptedChat, name: str) -> Json:
@@ -296,3 +298,99 @@ async def test_the_command_compares_and_writes_the_report(data_dir: Path, databa
         assert "is deleted" in (await command("evaluations", "delete", id)).stdout
         refused = await command("evaluations", "cancel", id)
         assert (refused.exit_code, "There is no evaluation" in refused.stderr) == (1, True)
+
+
+async def test_a_budget_pauses_it_and_a_higher_one_goes_on(data_dir: Path, database_url: str) -> None:
+    async with scripted_chat(_clever) as chat, _service(data_dir, database_url, chat) as client:
+        request = {"models": [{"model": TINY}], "max_turns": 1, "max_completion_tokens": 16, "concurrency": 1, **SMALL}
+        id = await _start(client, budget={"max_tokens": 1}, **request)
+        paused = await ended(client, id)
+        assert (paused["status"], paused["done"], chat.requests) == ("paused", 0, [])
+        assert "the budget of 1 tokens is reached: 0 are used" in paused["wait_reason"]
+        path = f"/evaluations/{id}"
+        for body in (None, {"budget": {"max_tokens": 2}}):
+            refused = await client.post(f"{path}/resume", json=body)
+            assert (refused.status_code, "max_tokens is at least" in refused.json()["detail"]) == (409, True)
+        needs = (await client.get(f"{path}/events")).json()["items"][-1]["data"]["needs"]
+
+        await client.post(f"{path}/resume", json={"budget": {"max_tokens": int(needs) + 100}})
+        some = await ended(client, id)
+        assert (some["status"], 0 < len(chat.requests) < 8) == ("paused", True)
+        used = sum(
+            each["prompt_tokens"] + each["completion_tokens"]
+            for each in (await client.get(f"{path}/trajectories")).json()["items"]
+        )
+        assert f": {used} are used" in some["wait_reason"]
+
+        await client.post(f"{path}/resume", json={"budget": {"max_tokens": None}})
+        assert (await ended(client, id))["status"] == "completed"
+        assert len(chat.requests) == 8  # nothing was repeated
+
+
+async def test_what_prompted_models_cost_counts(
+    data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def price(name: str, prompt_tokens: int, completion_tokens: int) -> float | None:
+        return 1e-3 * (prompt_tokens + completion_tokens) if "clever" in name else None
+
+    monkeypatch.setattr("app.worker.evaluation_budget.cost_usd", price)
+    async with scripted_chat(_clever) as chat, _service(data_dir, database_url, chat) as client:
+        id = await _start(client, models=[_prompted(chat, "clever")], budget={"max_usd": 0.01}, **SMALL)
+        paused = await ended(client, id)
+        assert (paused["status"], "the budget of 0.01 usd is reached" in paused["wait_reason"]) == ("paused", True)
+        cancelled = await client.post(f"/evaluations/{id}/cancel")
+        assert cancelled.json()["status"] == "cancelled"
+
+
+async def test_what_happens_to_it_is_logged_and_sent(data_dir: Path, database_url: str) -> None:
+    async with (
+        receiver() as frontend,
+        scripted_chat(_clever) as chat,
+        _service(data_dir, database_url, chat, allowed_private_hosts="127.0.0.0/8") as client,
+    ):
+        endpoint = (await client.post("/webhooks", json={"url": frontend.url})).json()
+        id = await _start(client, models=[{"model": TINY, "label": "base"}], **SMALL)
+        await ended(client, id)
+        events = (await client.get(f"/evaluations/{id}/events")).json()["items"]
+        assert [(each["seq"], each["type"]) for each in events] == [
+            (1, "evaluation.created"),
+            (2, "evaluation.started"),
+            (3, "evaluation.completed"),
+        ]
+        assert (events[0]["actor"], events[1]["data"]["epoch"]) == ("local", 1)
+        [model] = events[2]["data"]["models"]
+        assert (model["label"], model["success"]["mean"]) == ("base", 0.0)
+
+        await until(lambda: len(frontend.received) == 3)
+        sent = list(frontend.bodies())
+        assert [(each["evaluation_id"], each["seq"], each["type"]) for each in sent] == [
+            (id, each["seq"], each["type"]) for each in events
+        ]
+        assert not any("run_id" in each for each in sent)
+        listed = (await client.get(f"/webhooks/{endpoint['id']}/deliveries")).json()["items"]
+        assert {(each["run_id"], each["evaluation_id"]) for each in listed} == {("", id)}
+        again = await client.post(f"/webhooks/deliveries/{listed[0]['id']}/redeliver")
+        assert again.status_code == 202, again.text
+        await until(lambda: len(frontend.received) == 4)
+        assert (await client.delete(f"/evaluations/{id}")).status_code == 200
+
+
+async def test_details_of_old_ones_are_deleted_but_not_their_figures(data_dir: Path, database_url: str) -> None:
+    async with scripted_chat(_clever) as chat, _service(data_dir, database_url, chat) as client:
+        id = await _start(client, models=[{"model": TINY}], **SMALL)
+        before = await ended(client, id)
+        engine = make_engine(parse_url(database_url))
+        kept = settings_for(data_dir, database_url, keep_trajectories_days=7, keep_events_days=7)
+        try:
+            await prune(make_sessions(engine), kept)
+            assert len((await client.get(f"/evaluations/{id}/trajectories")).json()["items"]) == 8
+            async with engine.begin() as connection:
+                await connection.execute(text("UPDATE evaluation_job SET finished_at = now() - interval '8 days'"))
+            await prune(make_sessions(engine), kept)
+        finally:
+            await engine.dispose()
+        for part in ("trajectories", "events"):
+            assert (await client.get(f"/evaluations/{id}/{part}")).json()["items"] == []
+        after = (await client.get(f"/evaluations/{id}")).json()
+        assert after.pop("pruned").keys() == {"trajectories", "events"}
+        assert after | {"pruned": {}, "finished_at": None} == before | {"finished_at": None}

@@ -1,0 +1,114 @@
+"""The budget of an evaluation: as that of a run, and it counts the price of prompted models, too."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from app.db.tables import EvaluationJob
+from app.domain.stored_evaluation import Contestant, Slot, StoredEvaluation
+from app.domain.stored_request import Budget
+from app.runs.budget import Meter, PriorUsage
+from environment.base import Environment, Scenario
+from judges.base import Judgement
+from training.budget import Estimates, Reservation, Usage, usage_of_calls
+from training.phases import Phase
+from training.prompted import cost_usd
+from training.types import Rollout, RunConfig
+
+_MILLION = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a model's tokens cost, in US dollars each; None: unknown, or nothing."""
+
+    prompt: float | None = None
+    completion: float | None = None
+
+    def of(self, used: Usage) -> Usage:
+        """The same with its price."""
+        if self.prompt is None or self.completion is None:
+            return used
+        usd = self.prompt * used.prompt_tokens + self.completion * used.completion_tokens
+        return Usage(used.prompt_tokens, used.completion_tokens, usd)
+
+
+async def prices_of(request: StoredEvaluation) -> tuple[Price, ...]:
+    """Of each model, where money is limited."""
+    if request.budget is None or request.budget.max_usd is None:
+        return tuple(Price() for _ in request.models)
+    return tuple([await _price(each) for each in request.models])
+
+
+async def _price(model: Contestant) -> Price:
+    if model.kind != "prompted":
+        return Price()
+    prompt = await cost_usd(model.model, _MILLION, 0)
+    completion = await cost_usd(model.model, 0, _MILLION)
+    if prompt is None or completion is None:
+        return Price()
+    return Price(prompt / _MILLION, completion / _MILLION)
+
+
+def saved_usage(job: EvaluationJob, rows: Mapping[Slot, Any], prices: Sequence[Price]) -> Usage:
+    """What the saved rollouts and verdicts used."""
+    judge = Usage(job.judge.get("prompt_tokens", 0), job.judge.get("completion_tokens", 0), job.judge.get("usd"))
+    models = (prices[slot.model].of(Usage(row.prompt_tokens, row.completion_tokens)) for slot, row in rows.items())
+    return sum(models, judge)
+
+
+def meter_of(job: EvaluationJob, request: StoredEvaluation, rows: Mapping[Slot, Any], prices: Sequence[Price]) -> Meter:
+    """The meter that goes on where the worker before left off."""
+    means = [row.prompt_tokens / row.turns for row in rows.values() if row.turns]
+    used = saved_usage(job, rows, prices) + Usage(**job.lost)
+    prior = PriorUsage(used, job.driven_s, prompt_per_turn=max(means, default=None))
+    return Meter(request.budget or Budget(), prior)
+
+
+class EvaluationBudget:
+    """What the calls of an evaluation are charged to. All come from its own event loop."""
+
+    def __init__(
+        self, meter: Meter, request: StoredEvaluation, environment: Environment, prices: Sequence[Price]
+    ) -> None:
+        config = RunConfig(max_turns=request.max_turns, max_completion_tokens=request.max_completion_tokens)
+        self._meter = meter
+        self._estimates = Estimates(config, environment, meter)
+        self._prices = prices
+
+    @asynccontextmanager
+    async def rollout(self, model: int, scenario: Scenario) -> AsyncIterator[Reservation]:
+        """Around a rollout of that model. Raises BudgetReached."""
+        price = self._prices[model]
+        async with self._meter.reserve(Phase.EVALUATE, lambda: price.of(self._estimates.rollout(scenario))) as reserved:
+            yield _Priced(reserved, price)
+
+    def saw(self, rollout: Rollout) -> None:
+        """Take in a finished rollout."""
+        self._estimates.saw_rollout(rollout)
+
+    @asynccontextmanager
+    async def judging(self) -> AsyncIterator[Callable[[Judgement], None]]:
+        """Around the verdicts on a scenario's rollouts; call what it yields with them. Raises BudgetReached."""
+        async with self._meter.reserve(Phase.EVALUATE, lambda: self._estimates.judging) as reserved:
+
+            def judged(judgement: Judgement) -> None:
+                self._estimates.saw_judgement(judgement)
+                reserved.spend(usage_of_calls(judgement.calls))
+
+            yield judged
+
+
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    """A reservation whose usage has a price."""
+
+    reservation: Reservation
+    price: Price
+
+    async def room_for(self, most: Callable[[], Usage]) -> None:
+        await self.reservation.room_for(lambda: self.price.of(most()))
+
+    def spend(self, used: Usage) -> None:
+        self.reservation.spend(self.price.of(used))
