@@ -23,6 +23,7 @@ from app.api import (
     health,
     keys,
     ledger,
+    metrics,
     models,
     openai,
     promotions,
@@ -48,13 +49,16 @@ from app.http import openapi as api_file
 from app.http.body_limit import BodyLimit
 from app.http.connections import Connections, most_connections
 from app.http.idempotency import Idempotency
+from app.http.measured_requests import MeasuredRequests
 from app.http.openai_errors import OpenAIErrors
 from app.http.protocol import BoundedHttp
 from app.http.response_headers import ResponseHeaders
+from app.metrics.page import MetricsPage
 from app.model_registry.proxy import open_proxy
 from app.model_registry.trainable import KnownJobs
 from app.operations.prune import prune
 from app.processes.engine import Engine
+from app.resources import Resources
 from app.runs.leases import Limits
 from app.service import open_service
 from app.settings import Settings
@@ -83,6 +87,7 @@ _PARTS = (
     openai,
     training,
     health,
+    metrics,
     dashboard,
 )
 _DRAIN_S = 10
@@ -118,6 +123,7 @@ def create_app(
         ):
             app.state.heavy_reads = HeavyReads(app.state.service.database.url)
             app.state.judging = HeavyReads(app.state.service.database.url)
+            app.state.metrics = MetricsPage(app.state.service)
             yield
 
     # FastAPI's own documentation page loads its scripts from the network.
@@ -139,6 +145,27 @@ def create_app(
     return app
 
 
+@asynccontextmanager
+async def open_worker_app(resources: Resources) -> AsyncIterator[FastAPI]:
+    """What a worker answers, as the service does: its health, and its metrics for who has a key."""
+    settings = resources.settings
+    app = FastAPI(title="Learnloop worker", openapi_url=None, redirect_slashes=False)
+    app.state.service = resources
+    app.state.metrics = MetricsPage(resources)
+    limit = RateLimit(settings.rate_per_s, settings.rate_burst) if settings.rate_per_s else None
+    app.add_middleware(Guard, required=settings.keys_required, limit=limit, failed_keys=_failed_keys(settings))
+    app.add_middleware(ResponseHeaders)
+    errors.install(app)
+    for part in (health, metrics):
+        app.router.routes.extend(part.router.routes)
+    async with open_callers(resources.sessions, settings) as app.state.callers:
+        yield app
+
+
+def _failed_keys(settings: Settings) -> FailedKeys | None:
+    return FailedKeys(settings.failed_keys_per_minute) if settings.failed_keys_per_minute else None
+
+
 def _add_middleware(app: FastAPI, settings: Settings) -> None:
     """What a request passes, the last one added first: nobody without a key has a body read."""
     limit = RateLimit(settings.rate_per_s, settings.rate_burst) if settings.rate_per_s else None
@@ -147,13 +174,13 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
     big |= dict.fromkeys(training.JOB_PATHS, settings.max_training_bytes)
     app.add_middleware(Idempotency)
     app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES, big=big, forwarded=training.PREFIX, raw=("/inboxes",))
-    failed = FailedKeys(settings.failed_keys_per_minute) if settings.failed_keys_per_minute else None
-    keys_required, origins = settings.keys_required, settings.cors_origins
+    keys_required, origins, failed = settings.keys_required, settings.cors_origins, _failed_keys(settings)
     app.add_middleware(Guard, required=keys_required, limit=limit, failed_keys=failed, origins=origins)
     app.add_middleware(OpenAIErrors)
     if settings.cors_origins:
         _allow_browsers(app, settings.cors_origins)
     app.add_middleware(ResponseHeaders)
+    app.add_middleware(MeasuredRequests)
 
 
 def _allow_browsers(app: FastAPI, origins: Sequence[str]) -> None:
@@ -169,7 +196,7 @@ def _allow_browsers(app: FastAPI, origins: Sequence[str]) -> None:
 
 
 def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    """How `serve` serves; the lifespan is opened by itself, so that its errors reach the caller."""
+    """How the processes serve; the lifespan is opened by itself, so that its errors reach the caller."""
     connections = Connections(most_connections(settings.max_connections), settings.max_connections_per_client)
     protocol: Any = partial(BoundedHttp, connections=connections)
     return uvicorn.Config(

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from socket import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import structlog
@@ -24,6 +24,9 @@ from app.logs import configure_logs
 from app.processes.engine import Engine, held_engine
 from app.processes.listening import taken_port
 from app.settings import Settings
+
+if TYPE_CHECKING:
+    import uvicorn
 
 _SWITCH_INTERVAL_S = 0.001
 """How long a run's thread may hold Python while a request waits; Python's default is 5 ms, several times a request."""
@@ -42,8 +45,15 @@ def serve(settings: Settings) -> None:
 
 
 def work(settings: Settings) -> None:
-    """Drive runs until SIGINT or SIGTERM; then hand them over and return. What `open_worker` raises is raised here."""
-    _run(settings, _work)
+    """Drive runs until SIGINT or SIGTERM; then hand them over and return. What `open_worker` raises is raised here.
+
+    Also raises CannotListen, if it has a port for its metrics.
+    """
+    if settings.metrics_port is None:
+        _run(settings, partial(_work, None))
+    else:
+        with taken_port(settings.host, settings.metrics_port) as sockets:
+            _run(settings, partial(_work, sockets))
 
 
 def _run(settings: Settings, body: Callable[[Settings, Engine, "_StopLimit"], Coroutine[Any, Any, None]]) -> None:
@@ -94,31 +104,47 @@ def _kill_everything(timeout_s: float) -> None:
 
 async def _serve(sockets: Sequence[socket], settings: Settings, engine: Engine, limit: _StopLimit) -> None:
     main = await asyncio.to_thread(import_module, "app.main")
-    import uvicorn
-
     app = main.create_app(settings, engine=engine)
     async with app.router.lifespan_context(app):
-        # uvicorn handles the signals itself and raises them once more when it has stopped; closing must go on then.
-        _on_stop_signals(limit.begin)
-        server = uvicorn.Server(main.server_config(app, settings))
-        begin_to_stop = server.shutdown
 
-        async def shutdown(sockets: list[socket] | None = None) -> None:
-            limit.begin()
+        def leave() -> None:
             app.state.service.leave()
             app.state.service.feed.end()  # a stream has no end of its own, and would use up the time to stop
-            await begin_to_stop(sockets)
 
-        server.shutdown = shutdown  # type: ignore[method-assign]
-        await server.serve(list(sockets))
+        await _answer(main.server_config(app, settings), sockets, limit, leave)
 
 
-async def _work(settings: Settings, engine: Engine, limit: _StopLimit) -> None:
-    stop = asyncio.Event()
+async def _answer(
+    config: "uvicorn.Config", sockets: Sequence[socket], limit: _StopLimit, *leave: Callable[[], object]
+) -> None:
+    """Answer requests until a signal to stop comes; call `leave` then, and finish those under way."""
+    import uvicorn
+
+    # uvicorn handles the signals itself and raises them once more when it has stopped; closing must go on then.
+    _on_stop_signals(limit.begin)
+    server = uvicorn.Server(config)
+    begin_to_stop = server.shutdown
+
+    async def shutdown(sockets: list[socket] | None = None) -> None:
+        for each in (limit.begin, *leave):
+            each()
+        await begin_to_stop(sockets)
+
+    server.shutdown = shutdown  # type: ignore[method-assign]
+    await server.serve(list(sockets))
+
+
+async def _work(sockets: Sequence[socket] | None, settings: Settings, engine: Engine, limit: _StopLimit) -> None:
     service = await asyncio.to_thread(import_module, "app.service")
-    async with service.open_worker(settings, engine=engine):
-        _on_stop_signals(limit.begin, stop.set)
-        await stop.wait()
+    async with service.open_worker(settings, engine=engine) as resources:
+        if sockets is None:
+            stop = asyncio.Event()
+            _on_stop_signals(limit.begin, stop.set)
+            await stop.wait()
+        else:
+            main = await asyncio.to_thread(import_module, "app.main")
+            async with main.open_worker_app(resources) as app:
+                await _answer(main.server_config(app, settings), sockets, limit)
 
 
 def _on_stop_signals(*acts: Callable[[], object]) -> None:

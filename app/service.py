@@ -98,7 +98,7 @@ async def open_worker(
     connect: Connect | None = None,
     learn: LearnLoop = learn_loop,
     engine: Engine | None = None,
-) -> AsyncIterator[None]:
+) -> AsyncIterator[Resources]:
     """A worker that drives runs while this is open, and hands them over at the end. Arguments as for `open_service`.
 
     Raises DataDirectoryError, DatabaseUrlError or SchemaError.
@@ -107,7 +107,7 @@ async def open_worker(
         raise DatabaseUrlError("a worker needs DATABASE_URL, the Postgres of the service whose runs it drives")
     async with open_resources(settings, connect, engine) as resources, _driving(resources, learn):
         log.info("worker is up", data_dir=str(settings.data_dir), max_concurrent_runs=settings.max_concurrent_runs)
-        yield
+        yield resources
 
 
 @asynccontextmanager

@@ -74,6 +74,8 @@ class Settings(BaseSettings):
     """Burst size per API key."""
     failed_keys_per_minute: float = Field(60.0, ge=0, le=1_000_000)
     """Wrong API keys of one address, after 30 at once; 0: no limit."""
+    metrics_port: int | None = Field(None, ge=0, le=65535)
+    """Where `learnloop worker` answers GET /metrics and /health; None: it listens nowhere."""
     session_hours: float = Field(12.0, gt=0, le=720)
     """How long a browser that signed in stays signed in."""
     max_connections: int = Field(2_000, ge=16, le=50_000)

@@ -22,6 +22,7 @@ from app.runs.documents import UnknownDocument, resolve_references
 from app.schemas.ask import AskOut, AskRequest, InvokeOut, InvokeParameters
 from app.schemas.run_request import EnvironmentChoice
 from app.service import Service
+from app.worker.measures import count_rollouts
 from app.worker.save_iteration import rollout_row
 from environment.base import Environment, Json, Reflective, Scenario
 from environment.email_search.environment import NAME as EMAIL_SEARCH
@@ -151,6 +152,7 @@ async def _answer(service: Service, agent: _Agent, request: AskRequest) -> AskOu
     finally:
         made.close()
     await _save(service.sessions, agent, attempt)
+    count_rollouts("ask", [attempt])
     if attempt.failure is not None:
         if attempt.failure.kind is FailureKind.MODEL_NOT_FOUND:
             raise NotFound(f"{_missing(agent, attempt.error)} (trajectory {attempt.id})")

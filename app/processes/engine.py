@@ -15,10 +15,10 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -86,6 +86,10 @@ class Engine(Protocol):
     def trouble(self) -> Trouble | None:
         """None: it answers, or has not been started."""
 
+    @property
+    def health(self) -> Mapping[str, Any]:
+        """What it answered last when we looked whether it does; empty: nothing yet."""
+
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
@@ -125,7 +129,8 @@ class SharedEngine:
 
     def __init__(self, address: EngineAddress) -> None:
         self._address = address
-        self._pulse = _pulse_of(address.url)
+        self.health: Mapping[str, Any] = {}
+        self._pulse = _pulse_of(address.url, self._note)
         self._watch: asyncio.Task[None] | None = None
         self._fell_silent = asyncio.Event()
 
@@ -153,6 +158,9 @@ class SharedEngine:
     async def unresponsive(self) -> None:
         await self._fell_silent.wait()
 
+    def _note(self, health: Mapping[str, Any]) -> None:
+        self.health = health
+
     async def _keep_watch(self) -> None:
         async for trouble in self._pulse.beats():
             if trouble is None:
@@ -162,8 +170,8 @@ class SharedEngine:
                 self._fell_silent.set()
 
 
-def _pulse_of(url: str) -> Pulse:
-    """Of the engine that listens there."""
+def _pulse_of(url: str, note: Callable[[Mapping[str, Any]], None]) -> Pulse:
+    """Of the engine that listens there. `note` is called with what it answers."""
 
     async def ask() -> None:
         import httpx  # late: the engine's process is started before anything slow is imported
@@ -171,9 +179,11 @@ def _pulse_of(url: str) -> Pulse:
         # A new connection each time: one that is kept open says little.
         async with httpx.AsyncClient(trust_env=False, verify=url.startswith("https"), timeout=None) as http:
             try:
-                await http.get(f"{url}/health")
+                reply = await http.get(f"{url}/health")
             except httpx.TransportError as error:
                 raise ConnectionError(f"no answer: {type(error).__name__}") from error
+        with contextlib.suppress(ValueError):  # it answers, whatever that may be
+            note(dict(reply.json()))
 
     return Pulse(ask)
 
@@ -191,6 +201,7 @@ class EngineProcess:
         self._key = secrets.token_urlsafe(32)
         self._command = (*(command or (sys.executable, "-m", "training.engine")), *self._options(settings))
         self._port = 0
+        self.health: Mapping[str, Any] = {}
         self._state = EngineState.STOPPED
         self._down: tuple[float, str] | None = None
         """Since when, by the monotonic clock, and why it does not do its work."""
@@ -291,6 +302,9 @@ class EngineProcess:
         self._note_down("it fails to start; its log says why")
         await self._enter(EngineState.FAILED)
 
+    def _note(self, health: Mapping[str, Any]) -> None:
+        self.health = health
+
     def _note_down(self, reason: str) -> None:
         """Why it does not do its work now; since when stays."""
         self._down = (time.monotonic() if self._down is None else self._down[0], reason)
@@ -299,6 +313,7 @@ class EngineProcess:
         """Start it, announce when it listens, wait for its end; its exit status. A cancelled wait stops it."""
         self._ready_file.unlink(missing_ok=True)
         self._last_lines.clear()
+        self.health = {}
         env = {**os.environ, KEY_VARIABLE: self._key}
         argv = (*self._command, "--port", str(self._port))
         log.info("engine starts")
@@ -326,7 +341,7 @@ class EngineProcess:
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
         """Look whether it answers, and end it if it has not for too long: then it is started again."""
-        async for trouble in _pulse_of(f"http://127.0.0.1:{self._port}").beats():
+        async for trouble in _pulse_of(f"http://127.0.0.1:{self._port}", self._note).beats():
             if trouble is None:
                 if self._state is EngineState.UNRESPONSIVE:
                     log.info("engine answers again")

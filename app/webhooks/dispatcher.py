@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
+from app import instruments
 from app.db.session import Sessions
 from app.errors import DATABASE_DOWN
 from app.webhooks.queue import ClaimedDelivery, Group, claim, record_attempt
@@ -125,6 +126,7 @@ class Dispatcher:
         result = await self._sender.send(claimed.receiver, claimed.id, claimed.clock, claimed.body)
         delay_s = retry_delay_s(claimed.attempts, result.retry_after_s, self._random, self._retry_delays_s)
         _log(claimed, result, delay_s)
+        _count(result, delay_s)
         project = claimed.group.project
         recording_of_project = self._recording_of.setdefault(project, asyncio.Semaphore(_RECORDING_OF_PROJECT))
         async with asyncio.timeout(self._visibility_timeout_s):  # after it any dispatcher may claim the delivery
@@ -135,6 +137,13 @@ class Dispatcher:
                 except DATABASE_DOWN:
                     log.warning("webhook attempt could not be saved, retrying", delivery=claimed.id)
                 await asyncio.sleep(_POLL_S)
+
+
+def _count(result: SendResult, delay_s: float | None) -> None:
+    is_last = delay_s is None or result.status == 410
+    outcome = "delivered" if result.error is None else "failed" if is_last else "retried"
+    instruments.WEBHOOK_ATTEMPTS.labels(outcome).inc()
+    instruments.WEBHOOK_SECONDS.observe(result.seconds)
 
 
 def _log(claimed: ClaimedDelivery, result: SendResult, delay_s: float | None) -> None:

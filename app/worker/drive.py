@@ -31,6 +31,7 @@ from app.runs.resume_point import begin_with, inherited_state, resume_of
 from app.tracing.tracer import Tracing
 from app.worker.checkpoint_retention import prune
 from app.worker.journal_store import Cost, StoredJournal
+from app.worker.measures import count_iteration
 from app.worker.save_iteration import iteration_rows, save_iteration
 from environment.base import Environment, Json
 from judges.base import Judge, JudgeServices
@@ -232,6 +233,7 @@ class Driver:
         await retry_while_database_is_down(lambda: save_iteration(self.sessions, work.lease, rows))
         work.clock = await retry_while_database_is_down(lambda: database_time(self.sessions))
         meter.settled(seconds, whole=True)
+        count_iteration(result)
         cost, work.journal.cost = work.journal.cost, Cost()
         log.info(
             "iteration saved",

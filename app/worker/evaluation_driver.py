@@ -32,6 +32,7 @@ from app.runs.documents import resolve_references
 from app.settings import Settings
 from app.worker.evaluation_budget import EvaluationBudget, Price, meter_of, prices_of, saved_usage
 from app.worker.judge_services import judge_services
+from app.worker.measures import count_judge_calls, count_rollouts
 from app.worker.save_iteration import rollout_row, verdict_row
 from environment.base import Environment, Json, Scenario
 from judges.base import Judge, Judgement
@@ -285,6 +286,7 @@ class _Work:
             judged(judgement)
         scored = assign_rewards(self.environment, scenario, rollouts, judgement).rollouts
         await self.saved.keep_verdicts([{"id": each.rollout.id} | verdict_row(each) for each in scored], judgement)
+        count_judge_calls(judgement.calls)
 
     async def _rollout(self, slot: Slot, scenario: Scenario) -> Rollout:
         """A new rollout, saved. Raises BackendUnavailable where the endpoint was away so long that the rollout gave up:
@@ -321,6 +323,7 @@ class _Work:
             "reward_parts": {},
         }
         await self.saved.keep_rollout(row)
+        count_rollouts("evaluation", [made])
         self.progress.made()
         return made
 

@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 from sqlalchemy import URL
 
+from app import instruments
 from app.aio.retry import retry_while_database_is_down
 from app.db.session import Sessions
 from app.db.tables import Run
@@ -116,6 +117,7 @@ class Runner:
 
     def start(self) -> None:
         """Start to claim runs."""
+        instruments.RUN_SLOTS.set(self._max_concurrent)
         self._heartbeat.start()
         self._claimer = asyncio.create_task(self._claim_forever(), name="run-claimer")
 
@@ -173,6 +175,8 @@ class Runner:
         work = self._driver.drive(run, lease, active.note, active.wait, lambda: active.stop_soon(_End.LOST))
         active.work = asyncio.create_task(work, name=f"run-{run.id}")
         self._active[run.id] = active
+        instruments.RUNS_CLAIMED.inc()
+        instruments.RUNS_DRIVEN.inc()
         active.supervisor = asyncio.create_task(self._supervise(active), name=f"run-{run.id}-supervisor")
         log.info("run claimed", run_id=run.id, epoch=lease.epoch, claims=run.claims)
 
@@ -189,15 +193,16 @@ class Runner:
             await self._settle(active, active.work)
         finally:
             del self._active[active.run.id]
+            instruments.RUNS_DRIVEN.dec()
             self.wake()
 
     async def _settle(self, active: _Active, work: asyncio.Task[None]) -> None:
         lease = active.lease
         match active.end if not work.done() or work.cancelled() else None:
             case _End.LOST:
-                log.warning("run lost to another worker", run_id=lease.run_id, epoch=lease.epoch)
+                _note_loss(lease)
             case _End.STOPPED:
-                await retry_while_database_is_down(lambda: self._leases.release(lease))
+                await self._release(lease)
             case _End.CANCELLED:
                 await self._finish(lease, RunStatus.CANCELLED)
             case _End.PAUSED:
@@ -212,9 +217,9 @@ class Runner:
     async def _settle_result(self, lease: Lease, work: asyncio.Task[None]) -> None:
         error = work.exception()
         if isinstance(error, LeaseLost):
-            log.warning("run lost to another worker", run_id=lease.run_id, epoch=lease.epoch)
+            _note_loss(lease)
         elif isinstance(error, DATABASE_DOWN):
-            await retry_while_database_is_down(lambda: self._leases.release(lease))
+            await self._release(lease)
         elif isinstance(error, RunBudgetReached):
             exceeded = error.exceeded
             await self._suspend(lease, str(exceeded), exceeded.figures())
@@ -230,8 +235,13 @@ class Runner:
         else:
             await self._finish(lease, RunStatus.COMPLETED)
 
+    async def _release(self, lease: Lease) -> None:
+        await retry_while_database_is_down(lambda: self._leases.release(lease))
+        instruments.RUNS_ENDED.labels("released").inc()
+
     async def _suspend(self, lease: Lease, reason: str, shortage: Mapping[str, Any] | None = None) -> None:
         await retry_while_database_is_down(lambda: self._store.suspend(lease, reason, shortage))
+        instruments.RUNS_ENDED.labels(RunStatus.PAUSED).inc()
 
     async def _finish(self, lease: Lease, status: RunStatus, error: str | None = None) -> None:
         """Save how a run ended, even if the database is down for up to an hour. After that its lease lapses, and the
@@ -244,6 +254,7 @@ class Runner:
             await self._store.finish(lease, status, error=error, summary=summary)
 
         await retry_while_database_is_down(finish)
+        instruments.RUNS_ENDED.labels(status).inc()
         log.info("run ended", run_id=lease.run_id, status=status, error=error)
 
     async def _report(self, active: _Active) -> None:
@@ -270,6 +281,11 @@ class Runner:
         elif pending.pause:
             active.stop(_End.PAUSED)
         return True
+
+
+def _note_loss(lease: Lease) -> None:
+    instruments.LEASES_LOST.inc()
+    log.warning("run lost to another worker", run_id=lease.run_id, epoch=lease.epoch)
 
 
 def _log_failure(task: asyncio.Task[bool]) -> None:

@@ -15,6 +15,7 @@ import torch
 
 from training.engine.engine import Engine, Training, TrainResult
 from training.engine.registry.model_record import Target
+from training.engine.sampling.figures import SamplingFigures
 from training.engine.sampling.requests import Done, OnToken, Sample, SampleRequest
 from training.engine.trainer.grpo_step import Progress
 
@@ -60,6 +61,8 @@ class Compute:
         """
         self.busy_seconds = BusySeconds()
         """Changed by the compute thread, may be read from any."""
+        self.train_steps = 0
+        """Training jobs that were done, counted likewise."""
         self._engine = engine
         self._threads = threads
         self._train_threads = train_threads or threads
@@ -70,6 +73,11 @@ class Compute:
         self._stopping = False
         self._sampled = False
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
+
+    @property
+    def sampling(self) -> SamplingFigures:
+        """How busy sampling is; may be read from any thread."""
+        return self._engine.sampler.figures
 
     def start(self) -> None:
         """Start the thread."""
@@ -216,6 +224,7 @@ class Compute:
             task.on_progress(next(training))
         except StopIteration as end:
             self._running = None
+            self.train_steps += 1
             task.on_end(end.value)
         except Exception as error:
             self._running = None

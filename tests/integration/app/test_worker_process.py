@@ -2,9 +2,11 @@
 
 import asyncio
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from tests.conditions import answered
 from tests.fakes.engine_process import ROOT, EngineProcess
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
+from tests.integration.app.test_metrics import figure
 from tests.integration.app.test_serving import _environment
 
 SMALL = {
@@ -59,6 +62,20 @@ async def _until(client: httpx.AsyncClient, run_id: str, wanted: Callable[[Any],
     return await answered(ask, wanted, timeout_s=120)
 
 
+async def _check_metrics(port: int, engine: str) -> None:
+    """What the worker counted itself, what the database knows, and what the engine says."""
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as worker:
+        assert (await worker.get("/health/live")).status_code == 200
+        assert (await worker.get("/runs")).status_code == 404
+        steps = partial(figure, worker, "learnloop_engine_decode_steps_total", engine=engine)
+        await answered(steps, lambda count: count > 0)  # told with the next look at the engine's health
+        assert await figure(worker, "learnloop_engine_up", engine=engine) == 1
+        assert await figure(worker, "learnloop_iteration_duration_seconds_count") >= 1
+        assert await figure(worker, "learnloop_rollouts_total", kind="evaluation", outcome="ok") >= 1
+        assert await figure(worker, "learnloop_worker_run_slots") == 2
+        assert await figure(worker, "learnloop_runs", status="running") == 1
+
+
 async def test_workers_drive_a_run_one_after_the_other(
     data_dir: Path, database_url: str, engine: EngineProcess
 ) -> None:
@@ -73,8 +90,11 @@ async def test_workers_drive_a_run_one_after_the_other(
             "position": 0,
             "reason": "It is next and starts when a worker takes it; no run is in progress.",
         }
-        async with _worker(data_dir / "first", **environment) as first:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        async with _worker(data_dir / "first", LEARNLOOP_METRICS_PORT=str(port), **environment) as first:
             await _until(client, run_id, lambda run: run["progress"]["iterations_done"] >= 1)
+            await _check_metrics(port, engine=f"{url}/")  # as leases name it
             first.send_signal(signal.SIGTERM)
             assert await asyncio.wait_for(first.wait(), 10) == 0
         assert (await client.get(f"/runs/{run_id}")).json()["status"] == "queued"

@@ -8,8 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -61,14 +63,18 @@ async def test_an_engine_that_trains_is_not_taken_for_a_frozen_one(
             model = await create_model(http, "agent")
             group = await sampled_group(http, "agent")
             training = asyncio.create_task(train(http, model["id"], [group] * 80))
-            answers = 0
-            async for trouble in _pulse_of(engine.base_url.removesuffix("/v1")).beats():
+            answers, heard = 0, list[Mapping[str, Any]]()
+            async for trouble in _pulse_of(engine.base_url.removesuffix("/v1"), heard.append).beats():
                 assert trouble is None
                 answers += 1
                 if training.done():
                     break
             assert (await training)["step"] == 1
             assert answers > 1
+        assert len(heard) == answers
+        figures = heard[-1]["figures"]
+        assert figures["sampled_tokens"] >= figures["decode_steps"] > 0
+        assert figures["cache_capacity_tokens"] > 0
 
 
 _DOORS = [

@@ -126,6 +126,7 @@ async def test_it_counts_the_seconds_that_it_works(engine: Engine, compute: Comp
     await compute.call(lambda _: None)
     assert busy.training > 0.0
     assert busy.sampling == sampling
+    assert compute.train_steps == 1
 
 
 async def test_deleting_a_model_ends_its_trainings(engine: Engine, compute: Compute, group: Group) -> None:

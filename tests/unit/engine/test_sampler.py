@@ -191,6 +191,26 @@ def test_equal_prompts_are_computed_once(weights: Weights) -> None:
     assert len({tuple(sample.ids) for sample in found}) > 1
 
 
+def test_the_figures_count_what_was_computed_and_what_was_reused(weights: Weights) -> None:
+    sampler = sampler_of(weights)
+    first, second = (SampleRequest(tuple(prompt_of(50)), KEY, 8, seed=seed, temperature=0.0) for seed in (1, 2))
+    done: list[Sample | Exception] = []
+    for each in (first, second):
+        sampler.submit(each, None, done.append)
+    assert (sampler.figures.requests_waiting, sampler.figures.batch_size) == (2, 0)
+    sampler.step()
+    sampler.step()
+    assert (sampler.figures.requests_waiting, sampler.figures.batch_size) == (0, 2)
+    while sampler.busy:
+        sampler.step()
+    figures = sampler.figures
+    assert len(done) == 2
+    assert (figures.prefilled_tokens, figures.reused_tokens, figures.sampled_tokens) == (49, 49, 16)
+    assert figures.decode_steps >= 8
+    assert 98 <= figures.cache_tokens <= figures.cache_capacity_tokens
+    assert figures.cache_bytes > 0
+
+
 def test_long_prompts_are_prefilled_in_pieces_beside_others(weights: Weights) -> None:
     requests = [request(prompt_of(length, length), 12, seed=length) for length in (5, 480, 300, 1, 499)]
     for each, sample in zip(requests, samples(sampler_of(weights), requests), strict=True):

@@ -75,7 +75,9 @@ def create_app(
     async def health(_: Request) -> Response:
         found = engine.reproducibility
         checked = asdict(found) if found else {"reproducible": None, "reason": "No model has been loaded yet."}
-        return JSONResponse({"status": "ok", "busy_seconds": asdict(compute.busy_seconds), **checked})
+        figures = {**asdict(compute.sampling), "train_steps": compute.train_steps}
+        busy = asdict(compute.busy_seconds)
+        return JSONResponse({"status": "ok", "busy_seconds": busy, "figures": figures, **checked})
 
     async def models(_: Request) -> Response:
         return JSONResponse({"object": "list", "data": _models(registry)})

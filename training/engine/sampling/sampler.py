@@ -6,8 +6,10 @@ It has no threads of its own: whoever owns torch calls `step` while it is `busy`
 import itertools
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
 from training.engine.sampling.batch import Request
+from training.engine.sampling.figures import Counts, SamplingFigures
 from training.engine.sampling.requests import (
     ContextTooLong,
     Done,
@@ -50,6 +52,7 @@ class Sampler:
             raise ValueError(f"slots must be at least 1, not {slots}")
         self._slots = slots
         self._cache_bytes = cache_bytes
+        self._counts = Counts()
         self._schedulers: dict[str, Scheduler] = {}
         self._numbers = itertools.count(1)
 
@@ -58,13 +61,26 @@ class Sampler:
         """Whether `step` has anything to do."""
         return any(scheduler.busy for scheduler in self._schedulers.values())
 
+    @property
+    def figures(self) -> SamplingFigures:
+        """Of all weights together; may be read from any thread."""
+        schedulers = list(self._schedulers.values())
+        return SamplingFigures(
+            batch_size=sum(each.batch_size for each in schedulers),
+            requests_waiting=sum(each.requests_waiting for each in schedulers),
+            cache_tokens=sum(each.cache_tokens for each in schedulers),
+            cache_capacity_tokens=sum(each.cache_capacity_tokens for each in schedulers),
+            cache_bytes=sum(each.cache_bytes for each in schedulers),
+            **asdict(self._counts),
+        )
+
     def set_weights(self, key: str, weights: Weights, decode: Callable[[Sequence[int]], str] | None = None) -> None:
         """Sample requests for `key` from `weights`, which replace what the key stood for.
 
         `decode` turns token ids into text; requests with stop strings need it.
         """
         self.drop_weights(key)
-        self._schedulers[key] = Scheduler(weights, self._slots, self._cache_bytes, decode)
+        self._schedulers[key] = Scheduler(weights, self._slots, self._cache_bytes, decode, self._counts)
 
     def drop_weights(self, key: str) -> None:
         """Forget the key; its unfinished requests end with UnknownWeights."""

@@ -11,6 +11,7 @@ import torch
 from training.engine.memory import free_bytes, is_out_of_memory
 from training.engine.sampling.batch import BatchState, Request
 from training.engine.sampling.cache_slots import CacheSlots, common_prefix
+from training.engine.sampling.figures import Counts
 from training.engine.sampling.requests import GrammarFailed, NonFiniteLogits, OutOfMemory, Sample, SampleRequest
 from training.engine.sampling.sample_tokens import Allowed, sample_tokens, uniforms
 from training.engine.weights.attention import KEY_MULTIPLE, MIN_ROWS, round_up
@@ -39,14 +40,20 @@ class Scheduler:
     """Driven by `step`. A conversation keeps its row when its reply is done, until the row is needed."""
 
     def __init__(
-        self, weights: Weights, slots: int, cache_bytes: int | None, decode: Callable[[Sequence[int]], str] | None
+        self,
+        weights: Weights,
+        slots: int,
+        cache_bytes: int | None,
+        decode: Callable[[Sequence[int]], str] | None,
+        counts: Counts,
     ) -> None:
         """`cache_bytes` bounds the cache (None: CACHE_BYTES, or on a GPU half of the memory that is free when it is
-        made)."""
+        made); `counts` is counted on."""
         self.weights = weights
         self._slots = slots
         self._cache_bytes = cache_bytes
         self._decode_text = decode
+        self._counts = counts
         self._waiting: deque[Request] = deque()
         self._filling: list[Request] = []
         self._active: dict[int, Request] = {}
@@ -67,6 +74,26 @@ class Scheduler:
         """What the cache may come to take; memory that was never written is not counted by the system."""
         cache = self._cache
         return cache.rows * cache.length * cache.shape.bytes_per_token if cache else 0
+
+    @property
+    def batch_size(self) -> int:
+        """Conversations that are decoded together now."""
+        return len(self._active)
+
+    @property
+    def requests_waiting(self) -> int:
+        """Requests that are not decoded yet."""
+        return len(self._waiting) + len(self._filling)
+
+    @property
+    def cache_tokens(self) -> int:
+        """Tokens whose keys and values the cache holds."""
+        return int(self._rows.lengths.sum())
+
+    @property
+    def cache_capacity_tokens(self) -> int:
+        """Tokens that the cache has room for."""
+        return self._rows.tokens.size
 
     @property
     def can_decode(self) -> bool:
@@ -192,6 +219,7 @@ class Scheduler:
         request.row = target
         if request.cached_tokens is None:
             request.cached_tokens = match.tokens
+            self._counts.reused_tokens += match.tokens
         return True
 
     def _stash(self, row: int, spare: int) -> None:
@@ -220,6 +248,7 @@ class Scheduler:
             stop = piece.start + len(piece.ids)
             self._rows.tokens[piece.row, piece.start : stop] = piece.ids
             self._rows.lengths[piece.row] = stop
+            self._counts.prefilled_tokens += len(piece.ids)
         for request in list(self._filling):
             known = request.known()
             if self._rows.lengths[request.row] == len(known) - 1:
@@ -260,6 +289,8 @@ class Scheduler:
         state.ids[active, state.produced[active]] = ids
         state.logprobs[active, state.produced[active]] = values
         state.produced[active] += 1
+        self._counts.decode_steps += 1
+        self._counts.sampled_tokens += len(active)
         stopped = (state.stops[active] == ids[:, None]).any(axis=1)
         over = stopped | (state.produced[active] >= state.limits[active]) | ~np.isfinite(values) | state.watched[active]
         for index in np.flatnonzero(over):

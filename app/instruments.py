@@ -1,0 +1,115 @@
+"""What this process counts and measures for Prometheus. Each process counts its own work, so figures may be summed.
+
+What the database knows, such as how many runs wait, is read from there instead (app/metrics/database.py). No label has
+a value that a caller chooses: the number of series is bounded.
+"""
+
+from typing import Final
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+)
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the number of series
+REGISTRY: Final = CollectorRegistry()
+ProcessCollector(registry=REGISTRY)
+PlatformCollector(registry=REGISTRY)
+
+_HTTP_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60)
+_WORK_S = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 14_400)
+"""From the tiny model on a laptop to billions of parameters."""
+
+HTTP_REQUESTS = Counter(
+    "learnloop_http_requests_total",
+    "HTTP requests that were answered, by route template.",
+    ("method", "route", "status"),
+    registry=REGISTRY,
+)
+HTTP_SECONDS = Histogram(
+    "learnloop_http_request_duration_seconds",
+    "Time to the end of the response; of an event stream, to its beginning.",
+    ("method", "route"),
+    buckets=_HTTP_S,
+    registry=REGISTRY,
+)
+EVENT_STREAMS = Gauge("learnloop_event_streams", "Open streams of server-sent events.", registry=REGISTRY)
+
+RUN_SLOTS = Gauge("learnloop_worker_run_slots", "Runs that this process may drive at the same time.", registry=REGISTRY)
+RUNS_DRIVEN = Gauge("learnloop_worker_runs", "Runs that this process drives now.", registry=REGISTRY)
+RUNS_CLAIMED = Counter("learnloop_runs_claimed_total", "Claims of runs by this process.", registry=REGISTRY)
+RUNS_ENDED = Counter(
+    "learnloop_runs_ended_total",
+    "Ends of this process's work on runs: with a status of the run, or released for another worker.",
+    ("status",),
+    registry=REGISTRY,
+)
+LEASES_LOST = Counter(
+    "learnloop_leases_lost_total", "Runs that this process drove until another worker took them.", registry=REGISTRY
+)
+ITERATION_SECONDS = Histogram(
+    "learnloop_iteration_duration_seconds",
+    "Duration of saved iterations, the baseline included.",
+    buckets=_WORK_S,
+    registry=REGISTRY,
+)
+PHASE_SECONDS = Histogram(
+    "learnloop_phase_duration_seconds",
+    "Duration of the phases of saved iterations.",
+    ("phase",),
+    buckets=_WORK_S,
+    registry=REGISTRY,
+)
+GROUPS = Counter(
+    "learnloop_groups_total",
+    "Groups of training rollouts: trained on, or skipped (no_signal: equal rewards; unscored: no verdict).",
+    ("result",),
+    registry=REGISTRY,
+)
+ROLLOUTS = Counter(
+    "learnloop_rollouts_total",
+    "Rollouts of saved iterations, evaluations and questions.",
+    ("kind", "outcome"),
+    registry=REGISTRY,
+)
+TOKENS = Counter(
+    "learnloop_tokens_total", "Tokens of these rollouts: prompt or completion.", ("kind",), registry=REGISTRY
+)
+JUDGE_CALLS = Counter(
+    "learnloop_judge_calls_total",
+    "Verdicts asked of judge models: ok, cached or failed.",
+    ("outcome",),
+    registry=REGISTRY,
+)
+JUDGE_REQUESTS = Counter(
+    "learnloop_judge_requests_total", "Requests to judge models, repairs and retries included.", registry=REGISTRY
+)
+JUDGE_TOKENS = Counter(
+    "learnloop_judge_tokens_total", "Tokens of judge models: prompt or completion.", ("kind",), registry=REGISTRY
+)
+JUDGE_COST = Counter(
+    "learnloop_judge_cost_dollars_total", "Price of judge models' calls, where it is known.", registry=REGISTRY
+)
+JUDGE_SECONDS = Histogram(
+    "learnloop_judge_call_duration_seconds",
+    "Time until a judge model's verdict, without those from the cache.",
+    buckets=_WORK_S,
+    registry=REGISTRY,
+)
+WEBHOOK_ATTEMPTS = Counter(
+    "learnloop_webhook_attempts_total",
+    "Attempts to send a delivery: delivered, retried later, or failed for good.",
+    ("outcome",),
+    registry=REGISTRY,
+)
+WEBHOOK_SECONDS = Histogram(
+    "learnloop_webhook_attempt_duration_seconds",
+    "Time until the receiver's answer.",
+    buckets=_HTTP_S,
+    registry=REGISTRY,
+)

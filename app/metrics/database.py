@@ -1,0 +1,100 @@
+"""What the database knows, for Prometheus: the same in whichever process it is read, so it is never summed.
+
+Each statement reads an index that holds only what is open, or one entry for each run.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from sqlalchemy import and_, func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db.session import Sessions
+from app.db.tables import EvaluationJob, Event, Run, WebhookDelivery
+from app.domain.delivery_state import DeliveryState
+from app.domain.evaluation_state import EvaluationStatus
+from app.domain.run_state import RunStatus
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseFigures:
+    """Counts and ages in seconds, by the database's clock."""
+
+    runs: dict[str, int]
+    """By status; all statuses are there."""
+    waiting: int
+    """Running ones that wait, such as for their backend."""
+    orphaned: int
+    """Running ones whose worker has not renewed its lease in time."""
+    queue_age_s: float
+    """Since when the longest waiting of the queued runs waits; 0.0 if there is none."""
+    evaluations: dict[str, int]
+    deliveries_pending: int
+    webhook_lag_s: float
+    """Age of the oldest delivery that is not settled; 0.0 if there is none."""
+
+    def metrics(self) -> Iterator[Metric]:
+        """As Prometheus takes them."""
+        yield _by("status", "learnloop_runs", "Runs by status.", self.runs)
+        yield _one("learnloop_runs_waiting", "Running runs that wait, such as for their backend.", self.waiting)
+        yield _one(
+            "learnloop_runs_orphaned",
+            "Running runs whose worker has let its lease lapse; nobody drives them.",
+            self.orphaned,
+        )
+        yield _one(
+            "learnloop_queue_age_seconds", "How long the longest waiting queued run has waited.", self.queue_age_s
+        )
+        yield _by("status", "learnloop_evaluations", "Evaluations by status.", self.evaluations)
+        yield _one(
+            "learnloop_webhook_deliveries_pending", "Deliveries that are not settled yet.", self.deliveries_pending
+        )
+        yield _one(
+            "learnloop_webhook_lag_seconds", "Age of the oldest delivery that is not settled.", self.webhook_lag_s
+        )
+
+
+async def read(sessions: Sessions) -> DatabaseFigures:
+    """Read them in one transaction, and one connection."""
+    async with sessions() as session:
+        runs = await _counts(session, Run, RunStatus)
+        waiting, orphaned = (await session.execute(_RUNNING)).one()
+        age = (await session.execute(_QUEUE_AGE)).scalar_one()
+        evaluations = await _counts(session, EvaluationJob, EvaluationStatus)
+        pending, lag = (await session.execute(_DELIVERIES)).one()
+    return DatabaseFigures(runs, waiting, orphaned, float(age or 0), evaluations, pending, float(lag or 0))
+
+
+async def _counts(
+    session: AsyncSession, table: type[Run | EvaluationJob], statuses: type[RunStatus | EvaluationStatus]
+) -> dict[str, int]:
+    found = await session.execute(select(table.status, func.count()).group_by(table.status))
+    return {str(status): 0 for status in statuses} | {status: count for status, count in found.all()}  # noqa: C416 - rows are no tuples to mypy
+
+
+_RUNNING = select(
+    func.count().filter(Run.wait_reason.is_not(None)),
+    func.count().filter(func.coalesce(Run.lease_until, func.now()) <= func.now()),
+).where(Run.status == RunStatus.RUNNING)
+_QUEUE_AGE = (
+    # Its last event put a run into the queue, where it may be for the second time.
+    select(func.extract("epoch", func.max(func.clock_timestamp() - func.coalesce(Event.occurred_at, Run.created_at))))
+    .select_from(Run)
+    .outerjoin(Event, and_(Event.run_id == Run.id, Event.seq == Run.event_seq))
+    .where(Run.status == RunStatus.QUEUED)
+)
+_DELIVERIES = select(
+    func.count(), func.extract("epoch", func.max(func.clock_timestamp() - WebhookDelivery.created_at))
+).where(WebhookDelivery.state == DeliveryState.PENDING)
+
+
+def _one(name: str, help: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, help, value=value)
+
+
+def _by(label: str, name: str, help: str, values: dict[str, int]) -> Metric:
+    family = GaugeMetricFamily(name, help, labels=[label])
+    for which, value in values.items():
+        family.add_metric([which], value)
+    return family

@@ -1,0 +1,85 @@
+"""All metrics of this process as Prometheus scrapes them."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import cast
+
+import structlog
+from prometheus_client import Counter, exposition
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.registry import Collector
+from sqlalchemy.pool import QueuePool
+
+from app.errors import DATABASE_DOWN
+from app.instruments import REGISTRY
+from app.metrics import database, engine
+from app.metrics.database import DatabaseFigures
+from app.processes.engine import EngineState
+from app.resources import Resources
+
+_TIMEOUT_S = 2.0
+"""For the database's figures, so that a scrape without them is still in time: Prometheus waits for 10 s."""
+_UNREAD = Counter(
+    "learnloop_scrapes_without_database_total",
+    "Scrapes that lack the database's figures, because it did not answer in time.",
+    registry=REGISTRY,
+)
+
+log = structlog.get_logger(__name__)
+
+
+class MetricsPage:
+    """Of one service or worker. At most one connection of the pool is used, however many scrape."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+        self._turn = asyncio.Lock()
+
+    async def render(self, accept: str) -> tuple[bytes, str]:
+        """The page, as OpenMetrics if the `Accept` header names it, and its content type."""
+        everything = _Everything([*self._of_process(), *await self._of_database()])
+        if "application/openmetrics-text" in accept:
+            content: bytes = openmetrics.generate_latest(everything)  # type: ignore[no-untyped-call]
+            return content, openmetrics.CONTENT_TYPE_LATEST
+        return exposition.generate_latest(everything), exposition.CONTENT_TYPE_PLAIN_0_0_4
+
+    async def _of_database(self) -> list[Metric]:
+        try:
+            async with asyncio.timeout(_TIMEOUT_S), self._turn:
+                figures: DatabaseFigures = await database.read(self._resources.sessions)
+        except (TimeoutError, *DATABASE_DOWN) as error:
+            _UNREAD.inc()
+            log.warning(
+                "a scrape lacks the figures of the database", error=next(iter(str(error).splitlines()), "timeout")
+            )
+            return []
+        return list(figures.metrics())
+
+    def _of_process(self) -> Iterator[Metric]:
+        resources = self._resources
+        yield _one("learnloop_database_up", "Whether the database answers.", resources.database_pulse.trouble is None)
+        pool = cast(QueuePool, resources.database.pool)
+        yield _one(
+            "learnloop_database_pool_size", "Connections that this process may open to the database.", pool.size()
+        )
+        yield _one("learnloop_database_pool_in_use", "Connections of the pool that are in use.", pool.checkedout())
+        state = resources.engine.state
+        if state is not EngineState.STOPPED:
+            is_up = state in (EngineState.READY, EngineState.SHARED)
+            yield from engine.metrics(resources.engine_name, is_up, resources.engine.health)
+
+
+class _Everything(Collector):
+    """What this process counted, and what was read for this scrape."""
+
+    def __init__(self, read: list[Metric]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        yield from REGISTRY.collect()
+        yield from self._read
+
+
+def _one(name: str, help: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, help, value=value)

@@ -1,0 +1,47 @@
+"""What a worker tells Prometheus of the work that it saved."""
+
+from collections.abc import Iterable
+
+from app import instruments
+from judges.base import JudgeCall
+from training.phases import Phase
+from training.types import IterationResult, Rollout
+
+
+def count_iteration(result: IterationResult) -> None:
+    """Count an iteration that was saved."""
+    instruments.ITERATION_SECONDS.observe(result.timing.total_s)
+    for phase in Phase:
+        if seconds := getattr(result.timing, f"{phase}_s"):
+            instruments.PHASE_SECONDS.labels(phase).observe(seconds)
+    for group in result.groups:
+        instruments.GROUPS.labels(group.skipped or "trained").inc()
+        count_rollouts("train", (scored.rollout for scored in group.rollouts))
+        count_judge_calls(group.judge_calls)
+    for evaluation in result.evaluations:
+        count_rollouts("evaluation", (scored.rollout for scored in evaluation.rollouts))
+        count_judge_calls(evaluation.judge_calls)
+    if result.reflection is not None:
+        count_rollouts("showcase", [result.reflection.showcase.rollout])
+        count_judge_calls(result.reflection.judge_calls)
+
+
+def count_rollouts(kind: str, rollouts: Iterable[Rollout]) -> None:
+    """Count rollouts of that kind of trajectory, and their tokens."""
+    for rollout in rollouts:
+        instruments.ROLLOUTS.labels(kind, "failed" if rollout.failure is not None else "ok").inc()
+        for part in ("prompt", "completion"):
+            instruments.TOKENS.labels(part).inc(rollout.trajectory.metrics.get(f"{part}_tokens", 0))
+
+
+def count_judge_calls(calls: Iterable[JudgeCall]) -> None:
+    """Count what judge models were asked."""
+    for call in calls:
+        outcome = "failed" if call.error is not None else "cached" if call.cached else "ok"
+        instruments.JUDGE_CALLS.labels(outcome).inc()
+        instruments.JUDGE_REQUESTS.inc(call.requests)
+        instruments.JUDGE_TOKENS.labels("prompt").inc(call.prompt_tokens)
+        instruments.JUDGE_TOKENS.labels("completion").inc(call.completion_tokens)
+        instruments.JUDGE_COST.inc(call.cost_usd or 0.0)
+        if not call.cached:
+            instruments.JUDGE_SECONDS.observe(call.seconds)
