@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -29,13 +30,16 @@ LUNCH = Email(
 UNDATED = Email("nope", "<3@a.example>", "cy@c.example", (), None, "Notes", "Nothing about money.")
 
 
-@pytest.fixture(params=["file", "memory"])
+@pytest.fixture(params=["file", "older file", "memory"])
 def inbox(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Inbox]:
     emails = [BUDGET, LUNCH, UNDATED]
     if request.param == "memory":
         opened = Inbox.in_memory(emails)
     else:
         assert write_inbox(tmp_path / "new" / "inbox.sqlite", emails) == 3
+        if request.param == "older file":
+            with closing(sqlite3.connect(tmp_path / "new" / "inbox.sqlite")) as connection:
+                connection.execute("DROP INDEX address_folded")
         opened = Inbox(tmp_path / "new" / "inbox.sqlite")
     yield opened
     opened.close()
