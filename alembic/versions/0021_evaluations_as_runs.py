@@ -1,7 +1,7 @@
 """Evaluations have a budget, events that are delivered, and details that are deleted by age.
 
-Revision: 0020
-Revises: 0019
+Revision: 0021
+Revises: 0020
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-revision: str = "0020"
-down_revision: str | Sequence[str] | None = "0019"
+revision: str = "0021"
+down_revision: str | Sequence[str] | None = "0020"
 branch_labels: str | Sequence[str] | None = None
 depends_on: str | Sequence[str] | None = None
 
