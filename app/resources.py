@@ -1,7 +1,6 @@
 """What the API and a worker both use: opened in order, closed in reverse."""
 
 import asyncio
-import gc
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -26,6 +25,7 @@ from app.processes.state_file import DamagedFile, read_line, write_line
 from app.results.folders import remove_leftovers
 from app.settings import Settings
 from app.tracing.tracer import Tracing, open_tracing
+from training.garbage import kept_for_good
 
 _DATABASE_START_S = 30.0
 
@@ -158,12 +158,8 @@ async def _migrate(database: AsyncEngine) -> None:
 
 
 def _warm_up() -> None:
-    """Import ART in the background: it takes seconds, and the first run needs it.
-
-    Whatever exists then is kept for good: collecting garbage in it would delay requests by 0.2 s.
-    """
+    """Import ART in the background: it takes seconds, and the first run needs it."""
     from training.backends.art_import import import_art
 
-    import_art()
-    gc.collect()
-    gc.freeze()
+    with kept_for_good():
+        import_art()

@@ -24,6 +24,7 @@ from app.logs import configure_logs
 from app.processes.engine import Engine, held_engine
 from app.processes.listening import taken_port
 from app.settings import Settings
+from training.garbage import kept_for_good
 
 if TYPE_CHECKING:
     import uvicorn
@@ -104,6 +105,8 @@ def _kill_everything(timeout_s: float) -> None:
 
 async def _serve(sockets: Sequence[socket], settings: Settings, engine: Engine, limit: _StopLimit) -> None:
     main = await asyncio.to_thread(import_module, "app.main")
+    main = await asyncio.to_thread(_import, "app.main")
+
     app = main.create_app(settings, engine=engine)
     async with app.router.lifespan_context(app):
 
@@ -145,6 +148,19 @@ async def _work(sockets: Sequence[socket] | None, settings: Settings, engine: En
             main = await asyncio.to_thread(import_module, "app.main")
             async with main.open_worker_app(resources) as app:
                 await _answer(main.server_config(app, settings), sockets, limit)
+
+
+async def _work(settings: Settings, engine: Engine, limit: _StopLimit) -> None:
+    stop = asyncio.Event()
+    service = await asyncio.to_thread(_import, "app.service")
+    async with service.open_worker(settings, engine=engine):
+        _on_stop_signals(limit.begin, stop.set)
+        await stop.wait()
+
+
+def _import(module: str) -> Any:
+    with kept_for_good():
+        return import_module(module)
 
 
 def _on_stop_signals(*acts: Callable[[], object]) -> None:

@@ -16,6 +16,7 @@ import structlog
 
 from training.engine.cpu_mode import set_cpu_mode
 from training.engine.flags import parser
+from training.garbage import kept_for_good
 
 TINY_BASE = Path(__file__).parent / "tiny_base" / "model"
 TINY_NAME = "learnloop/tiny"
@@ -51,16 +52,17 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
         # The cache and the training's activations are given back to each other, in pieces of all sizes.
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     # Imported late, so that bad flags are told at once: torch and transformers take seconds.
-    import uvicorn
+    with kept_for_good():
+        import uvicorn
 
-    from training.engine.model_classes import import_model_classes
+        from training.engine.model_classes import import_model_classes
 
-    import_model_classes()
+        import_model_classes()
 
-    from training.engine.engine import Engine
-    from training.engine.http.server import create_app
-    from training.engine.registry.registry import Registry
-    from training.engine.sampling.sampler import Sampler
+        from training.engine.engine import Engine
+        from training.engine.http.server import create_app
+        from training.engine.registry.registry import Registry
+        from training.engine.sampling.sampler import Sampler
 
     bases = {TINY_NAME: TINY_BASE} if (TINY_BASE / "config.json").is_file() else {}
     registry = Registry(options.data_dir, bases | dict(options.base_model), options.allow_base_dir)
