@@ -104,9 +104,7 @@ def _kill_everything(timeout_s: float) -> None:
 
 
 async def _serve(sockets: Sequence[socket], settings: Settings, engine: Engine, limit: _StopLimit) -> None:
-    main = await asyncio.to_thread(import_module, "app.main")
     main = await asyncio.to_thread(_import, "app.main")
-
     app = main.create_app(settings, engine=engine)
     async with app.router.lifespan_context(app):
 
@@ -138,24 +136,16 @@ async def _answer(
 
 
 async def _work(sockets: Sequence[socket] | None, settings: Settings, engine: Engine, limit: _StopLimit) -> None:
-    service = await asyncio.to_thread(import_module, "app.service")
+    service = await asyncio.to_thread(_import, "app.service")
     async with service.open_worker(settings, engine=engine) as resources:
         if sockets is None:
             stop = asyncio.Event()
             _on_stop_signals(limit.begin, stop.set)
             await stop.wait()
         else:
-            main = await asyncio.to_thread(import_module, "app.main")
+            main = await asyncio.to_thread(_import, "app.main")
             async with main.open_worker_app(resources) as app:
                 await _answer(main.server_config(app, settings), sockets, limit)
-
-
-async def _work(settings: Settings, engine: Engine, limit: _StopLimit) -> None:
-    stop = asyncio.Event()
-    service = await asyncio.to_thread(_import, "app.service")
-    async with service.open_worker(settings, engine=engine):
-        _on_stop_signals(limit.begin, stop.set)
-        await stop.wait()
 
 
 def _import(module: str) -> Any:

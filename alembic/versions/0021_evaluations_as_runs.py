@@ -73,9 +73,7 @@ def downgrade() -> None:
     op.execute("DELETE FROM webhook_delivery WHERE evaluation_id IS NOT NULL")
     op.drop_index("ix_webhook_delivery_evaluation_id", table_name="webhook_delivery")
     op.drop_constraint(op.f("ck_webhook_delivery_subject"), "webhook_delivery", type_="check")
-    op.drop_constraint(
-        op.f("fk_webhook_delivery_evaluation_id_evaluation_job"), "webhook_delivery", type_="foreignkey"
-    )
+    op.drop_constraint(op.f("fk_webhook_delivery_evaluation_id_evaluation_job"), "webhook_delivery", type_="foreignkey")
     op.drop_column("webhook_delivery", "evaluation_id")
     op.alter_column("webhook_delivery", "run_id", nullable=False)
     op.drop_table("evaluation_event")
