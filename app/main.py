@@ -53,6 +53,7 @@ from app.http.measured_requests import MeasuredRequests
 from app.http.openai_errors import OpenAIErrors
 from app.http.protocol import BoundedHttp
 from app.http.response_headers import ResponseHeaders
+from app.http.traced_requests import TracedRequests
 from app.metrics.page import MetricsPage
 from app.model_registry.proxy import open_proxy
 from app.model_registry.trainable import KnownJobs
@@ -181,6 +182,8 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
         _allow_browsers(app, settings.cors_origins)
     app.add_middleware(ResponseHeaders)
     app.add_middleware(MeasuredRequests)
+    if settings.traced:
+        app.add_middleware(TracedRequests)
 
 
 def _allow_browsers(app: FastAPI, origins: Sequence[str]) -> None:

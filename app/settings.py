@@ -183,6 +183,8 @@ class Settings(BaseSettings):
     wandb_base_url: HttpUrl = Field(HttpUrl("https://api.wandb.ai"), validation_alias=_from("WANDB_BASE_URL"))
     wf_trace_server_url: HttpUrl | None = Field(None, validation_alias=_from("WF_TRACE_SERVER_URL"))
     """Weave's trace server; None: the one that belongs to WANDB_BASE_URL."""
+    otel_sdk_disabled: bool = Field(False, validation_alias=_from("OTEL_SDK_DISABLED"))
+    """No traces, wherever they would go."""
     otel_exporter_otlp_endpoint: HttpUrl | None = Field(None, validation_alias=_from("OTEL_EXPORTER_OTLP_ENDPOINT"))
     """An OpenTelemetry collector; traces go to v1/traces of it."""
     otel_exporter_otlp_traces_endpoint: HttpUrl | None = Field(
@@ -231,6 +233,8 @@ class Settings(BaseSettings):
     @property
     def traced(self) -> bool:
         """Whether traces go anywhere."""
+        if self.otel_sdk_disabled:
+            return False
         collector = self.otel_exporter_otlp_traces_endpoint or self.otel_exporter_otlp_endpoint
         return collector is not None or (self.weave_project is not None and self.wandb_api_key is not None)
 

@@ -147,9 +147,9 @@ class _Loop:
         start = (iteration - 1) * config.groups_per_iteration
         scenarios = self._environment.scenarios("train", config.groups_per_iteration, config.seed, start)
         tasks = rollout_tasks(config.seed, scenarios, config.rollouts_per_group, "train", iteration)
-        with _timed(seconds, "rollout_s"):
+        with _timed(seconds, "rollout_s"), span("rollouts", phase=Phase.ROLLOUT, count=len(tasks)):
             rollouts = await collector.rollouts(Purpose.TRAIN, tasks, self._endpoint(), config.temperature)
-        with _timed(seconds, "judge_s"):
+        with _timed(seconds, "judge_s"), span("verdicts", phase=Phase.JUDGE, groups=len(scenarios)):
             return await collector.scored(Purpose.TRAIN, scenarios, rollouts)
 
     async def _train_on(self, journal: IterationJournal, groups: Sequence[Group]) -> dict[str, float]:
@@ -170,7 +170,7 @@ class _Loop:
         environment = self._environment
         if not isinstance(environment, Reflective):
             return None
-        with span("reflect", step=self._step):
+        with span("reflect", phase=Phase.REFLECT, step=self._step):
             environment.reflect(rewarded(groups))
             scenario = environment.showcase(self._config.seed)
             tasks = [RolloutTask(scenario, seed_of(self._config.seed, "showcase"))]
@@ -211,7 +211,7 @@ class _Loop:
         tasks = rollout_tasks(self._config.seed, scenarios, samples, split)
         temperature = self._config.temperature if mode == "sampled" else 0.0
         purpose = Purpose(f"{split}.{mode}")
-        with span("evaluate", split=split, mode=mode, step=step):
+        with span("evaluate", phase=Phase.EVALUATE, split=split, mode=mode, step=step):
             rollouts = await collector.rollouts(purpose, tasks, self._policy.endpoint(step), temperature)
             groups = await collector.scored(purpose, scenarios, rollouts)
         scored = [rollout for group in groups for rollout in group.rollouts]

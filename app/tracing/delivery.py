@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import structlog
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.trace import Status
+from opentelemetry.trace import SpanKind, Status
 from opentelemetry.util.types import AttributeValue
 
 from app.tracing.destinations import Destination, NotTaken
@@ -185,8 +185,7 @@ class _Sender(SpanExporter):
             if name in attributes:
                 attributes[other] = attributes[name]
         return ReadableSpan(
-            # A tool's name is whatever the model wrote.
-            name=re.sub(r"[^\w. -]+", "-", text(span.name))[:_MAX_NAME],
+            name=_fit_name(span, text(span.name)),
             context=span.context,
             parent=span.parent,
             resource=span.resource,
@@ -211,6 +210,11 @@ class _Sender(SpanExporter):
             except (ValueError, RecursionError):
                 pass
         return self._redactor.clean_text(value)
+
+
+def _fit_name(span: ReadableSpan, name: str) -> str:
+    """The route of a request as it is; a tool's name is whatever the model wrote."""
+    return name[:_MAX_NAME] if span.kind is SpanKind.SERVER else re.sub(r"[^\w. -]+", "-", name)[:_MAX_NAME]
 
 
 def _batches(spans: Iterable[ReadableSpan]) -> Iterator[list[ReadableSpan]]:

@@ -73,6 +73,8 @@ class Destination:
     """Called once before the first span, and again after it raised; may block."""
     also: Mapping[str, str] | None = None
     """Attributes that the server wants under another name as well."""
+    takes_requests: bool = True
+    """Whether the spans of HTTP requests are of use there."""
 
 
 def destinations(settings: Settings) -> list[Destination]:
@@ -111,4 +113,4 @@ def _weave(settings: Settings) -> Destination | None:
     def connect() -> None:
         session.own_headers = {"project_id": open_project(project, key, base)}
 
-    return Destination("W&B Weave", exporter, session, connect, _FOR_WEAVE)
+    return Destination("W&B Weave", exporter, session, connect, _FOR_WEAVE, takes_requests=False)

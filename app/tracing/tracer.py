@@ -31,6 +31,8 @@ class Tracing:
     """Spans of whatever is traced. By default nobody watches, and nothing is recorded."""
 
     tracer: Tracer | None = None
+    request_tracer: Tracer | None = None
+    """For HTTP requests: their spans go to a collector only, as many of them as OTEL_TRACES_SAMPLER says."""
 
     @contextmanager
     def run(self, run_id: str, worker: str, inputs: Mapping[str, Json]) -> Iterator[None]:
@@ -44,12 +46,20 @@ class Tracing:
 class RecordedTracing(Tracing):
     """Spans that go to one destination or several."""
 
-    def __init__(self, provider: "TracerProvider", deliveries: "Sequence[Delivery]") -> None:
+    def __init__(
+        self, provider: "TracerProvider", deliveries: "Sequence[Delivery]", requests: "Sequence[Delivery]" = ()
+    ) -> None:
+        """`requests` are those of the deliveries that take the spans of HTTP requests, too."""
         self._provider = provider
         self._deliveries = deliveries
         for delivery in deliveries:
             provider.add_span_processor(delivery)
         self.tracer: Tracer = provider.get_tracer(_SCOPE)
+        if requests:
+            sampled = make_provider(sample_all=False)
+            for delivery in requests:
+                sampled.add_span_processor(delivery)
+            self.request_tracer = sampled.get_tracer(_SCOPE)
 
     @contextmanager
     def run(self, run_id: str, worker: str, inputs: Mapping[str, Json]) -> Iterator[None]:
@@ -107,18 +117,23 @@ def open_tracing(settings: Settings) -> Tracing:
     from app.tracing.destinations import destinations
 
     redactor = Redactor(secrets_of(settings))
-    return RecordedTracing(make_provider(), [Delivery(each, redactor) for each in destinations(settings)])
+    found = [(each, Delivery(each, redactor)) for each in destinations(settings)]
+    requests = [delivery for destination, delivery in found if destination.takes_requests]
+    return RecordedTracing(make_provider(), [delivery for _, delivery in found], requests)
 
 
-def make_provider() -> "TracerProvider":
-    """Records every span, with attributes of a bounded size."""
-    from opentelemetry.sdk.resources import Resource
+def make_provider(*, sample_all: bool = True) -> "TracerProvider":
+    """Records spans, with attributes of a bounded size: every one, or those that OTEL_TRACES_SAMPLER chooses."""
+    from opentelemetry.sdk.resources import SERVICE_NAME, Resource
     from opentelemetry.sdk.trace import SpanLimits, TracerProvider
     from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
+    resource = Resource.create()  # with OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES
+    if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
+        resource = resource.merge(Resource({SERVICE_NAME: "learnloop"}))
     return TracerProvider(
-        sampler=ALWAYS_ON,
-        resource=Resource.create({"service.name": "learnloop"}),
+        sampler=ALWAYS_ON if sample_all else None,
+        resource=resource,
         shutdown_on_exit=False,
         # More than what redaction leaves of a text that was cut, since the last that is left may be half of a secret.
         span_limits=SpanLimits(max_span_attribute_length=2 * MAX_PAYLOAD),

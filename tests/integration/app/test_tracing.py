@@ -20,7 +20,7 @@ from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_chat import call as tool_call
 from tests.fakes.scripted_judge import KEY as JUDGE_KEY
 from tests.fakes.scripted_judge import scripted_judge
-from tests.fakes.scripted_learning import ScriptedBackend
+from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.fakes.trace_server import COLLECTOR, SentSpan, TraceServer, trace_server
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.training.test_learn_loop import address_of
@@ -29,6 +29,8 @@ from training.learn_loop import learn_loop
 KEY = "c0ffee" * 6 + "beef"
 OPENAI = "plain-canary-4711"
 COLLECTOR_KEY = "collector-canary-4712"
+OPERATOR = "operator-canary-4713-" + "x" * 20
+SENT = "sent-canary-4714"
 RUN = {
     "iterations": 2,
     "groups_per_iteration": 2,
@@ -93,16 +95,17 @@ async def test_a_run_is_one_tree(data_dir: Path, database_url: str) -> None:
     spans = weave.spans()
     root, asked = sorted((span for span in spans.values() if span.parent_id is None), key=lambda span: span.started_ns)
     top, base, once = ("learn_loop",), ("learn_loop", "baseline"), ("learn_loop", "iteration")
+    made, judged = (*once, "rollouts"), (*once, "verdicts")
     counted = Counter(path(span, spans) for span in spans.values())
     trained = counted.pop((*once, "train"))
     assert 1 <= trained <= 2
     # Validation at the start and after each of two iterations, test at the start and the end; each in two modes, for
     # two scenarios.
     assert counted == (
-        Counter({top: 1, (*top, "drive"): 1, base: 1, once: 2, (*once, "judge"): 4})
+        Counter({top: 1, (*top, "drive"): 1, base: 1, once: 2, made: 2, judged: 2, (*judged, "judge"): 4})
         + Counter({(*base, "evaluate"): 4, (*base, "evaluate", "judge"): 8})
         + Counter({(*once, "evaluate"): 6, (*once, "evaluate", "judge"): 12})
-        + a_rollout(once, 12)
+        + a_rollout(made, 12)
         + a_rollout((*base, "evaluate"), 8)
         + a_rollout((*once, "evaluate"), 12)
         + Counter({("ask",): 1})
@@ -199,7 +202,9 @@ async def test_a_collector_gets_the_same_spans_and_nobody_the_others_key(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"x-collector-key=Bearer%20{COLLECTOR_KEY}")
     with trace_server(key=KEY) as weave, trace_server() as collector:
         await learn(traced(weave, data_dir, database_url, otel_exporter_otlp_endpoint=collector.url))
-    assert weave.spans().keys() == collector.spans(COLLECTOR).keys()
+    requests = {span.id for span in collector.spans(COLLECTOR).values() if "http.route" in span.attributes}
+    assert requests
+    assert weave.spans().keys() == collector.spans(COLLECTOR).keys() - requests  # they are no calls of models
     assert not any(
         name.startswith("wandb.") for span in collector.spans(COLLECTOR).values() for name in span.attributes
     )
@@ -208,6 +213,52 @@ async def test_a_collector_gets_the_same_spans_and_nobody_the_others_key(
         assert "authorization" not in headers
     assert not any("x-collector-key" in headers for _, headers, _ in weave.requests)
     assert COLLECTOR_KEY not in collector.received + weave.received
+
+
+async def test_a_request_is_a_span_without_what_was_sent(
+    data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "learnloop-of-the-team")
+    caller = f"00-{'ab' * 16}-{'cd' * 8}-01"
+    with trace_server() as collector:
+        more = {"otel_exporter_otlp_endpoint": collector.url, "require_keys": "always", "operator_key": OPERATOR}
+        async with served(settings_for(data_dir, database_url, **more), ScriptedLoop()) as client:
+            key = {"authorization": f"Bearer {OPERATOR}"}
+            accepted = await client.post("/learn-loop", headers=key | {"traceparent": caller}, json={"iterations": 1})
+            run_id = accepted.json()["run_id"]
+            shown = await client.get(f"/runs/{run_id}", headers=key)
+            await client.get(f"/runs/{SENT}", params={"x": SENT}, headers=key | {"cookie": SENT, "x-any": SENT})
+            await client.get("/runs", headers={"authorization": f"Bearer {SENT}"})
+            await client.request("PROPFIND", f"/{SENT}")
+            for path in ("/health/live", "/health/ready", "/metrics"):
+                await client.get(path, headers=key)
+            await client.post("/session", headers=key)
+    spans = [span for span in collector.spans(COLLECTOR).values() if "http.request.method" in span.attributes]
+    named = {span.name: span for span in spans}
+    assert named.keys() == {"POST /learn-loop", "GET /runs/{run_id}", "GET", "_OTHER", "POST /session"}
+    start = named["POST /learn-loop"]
+    assert (start.trace_id, start.parent_id) == ("ab" * 16, "cd" * 8)
+    assert start.attributes["http.response.status_code"] == 202
+    assert start.attributes["http.route"] == "/learn-loop"
+    assert named["GET"].attributes["http.response.status_code"] == 401
+    about = {span.attributes.get("learnloop.run_id") for span in spans if span.name == "GET /runs/{run_id}"}
+    assert about == {run_id, None}  # None: there was no such run
+    assert shown.headers["x-request-id"] in {span.attributes["learnloop.request_id"] for span in spans}
+    for secret in (OPERATOR, SENT, "ls_"):
+        assert secret not in collector.received
+    assert "learnloop-of-the-team" in collector.received
+
+
+async def test_the_sampler_of_the_environment_counts_for_requests_and_not_for_runs(
+    data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+    with trace_server() as collector:
+        settings = settings_for(data_dir, database_url, otel_exporter_otlp_endpoint=collector.url)
+        async with served(settings, ScriptedLoop()) as client:
+            accepted = await client.post("/learn-loop", json={"iterations": 1})
+            await run_with(client, accepted.json()["run_id"], "completed")
+    assert {span.name for span in collector.spans(COLLECTOR).values()} == {"learn_loop", "drive"}
 
 
 async def test_no_secret_is_sent(data_dir: Path, database_url: str) -> None:
@@ -268,8 +319,15 @@ async def test_a_run_does_not_mind_trouble_with_weave(
 
 
 async def test_without_a_destination_nothing_is_traced(data_dir: Path) -> None:
-    for settings in ({}, {"wandb_api_key": KEY}, {"weave_project": "team/mail"}):
-        assert open_tracing(settings_for(data_dir, None, **settings)).tracer is None
+    collector = "http://localhost:4318"
+    for settings in (
+        {},
+        {"wandb_api_key": KEY},
+        {"weave_project": "team/mail"},
+        {"otel_exporter_otlp_endpoint": collector, "otel_sdk_disabled": True},
+    ):
+        off = open_tracing(settings_for(data_dir, None, **settings))
+        assert (off.tracer, off.request_tracer) == (None, None)
 
 
 def test_untraced_neither_weave_nor_opentelemetrys_sdk_is_imported() -> None:

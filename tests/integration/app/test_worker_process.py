@@ -4,7 +4,8 @@ import asyncio
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -12,13 +13,16 @@ from typing import Any
 
 import httpx
 import pytest
+from ulid import ULID
 
 from tests.conditions import answered
 from tests.fakes.engine_process import ROOT, EngineProcess
 from tests.fakes.scripted_learning import ScriptedLoop
+from tests.fakes.trace_server import COLLECTOR, SentSpan, TraceServer, trace_server
 from tests.integration.app.served import served, settings_for
 from tests.integration.app.test_metrics import figure
 from tests.integration.app.test_serving import _environment
+from tests.integration.app.test_tracing import path
 
 SMALL = {
     "groups_per_iteration": 2,
@@ -76,13 +80,43 @@ async def _check_metrics(port: int, engine: str) -> None:
         assert await figure(worker, "learnloop_runs", status="running") == 1
 
 
+@asynccontextmanager
+async def _collector() -> AsyncIterator[TraceServer]:
+    with trace_server() as collector:
+        yield collector
+
+
+def _check_traces(spans: Mapping[str, SentSpan], run_id: str) -> None:
+    """Run, iteration, phase, rollout, turn and verdict: one tree, whoever of the workers sent which part."""
+    assert {span.trace_id for span in spans.values()} == {ULID.from_str(run_id).hex}
+    paths = Counter(path(span, spans) for span in spans.values() if _is_whole(span, spans))
+    iteration, baseline = ("learn_loop", "iteration"), ("learn_loop", "baseline")
+    assert paths[("learn_loop",)] == paths[baseline] == 1
+    assert paths[("learn_loop", "drive")] == 2
+    assert paths[iteration] >= 4
+    rollouts = (*iteration, "rollouts", "invoke_agent email_search")
+    assert paths[rollouts[:-1]] >= 4
+    assert paths[rollouts] >= 4 * 4
+    assert paths[(*rollouts, "chat")] >= paths[rollouts]
+    assert paths[(*iteration, "verdicts", "judge")] >= 4
+    assert paths[(*baseline, "evaluate", "judge")] >= 1
+    phases = {span.attributes.get("learnloop.phase") for span in spans.values()}
+    assert phases >= {"rollout", "judge", "evaluate"}
+
+
+def _is_whole(span: SentSpan, spans: Mapping[str, SentSpan]) -> bool:
+    """Whether all that it is below was sent: what a worker stopped in the middle of may lack a parent."""
+    return span.parent_id is None or (span.parent_id in spans and _is_whole(spans[span.parent_id], spans))
+
+
 async def test_workers_drive_a_run_one_after_the_other(
     data_dir: Path, database_url: str, engine: EngineProcess
 ) -> None:
     url = engine.base_url.removesuffix("/v1")
     settings = settings_for(data_dir, database_url, max_concurrent_runs=0, engine_url=url)
     environment = {"DATABASE_URL": database_url, "LEARNLOOP_ENGINE_URL": url}
-    async with served(settings, ScriptedLoop()) as client:
+    async with _collector() as collector, served(settings, ScriptedLoop()) as client:
+        environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = collector.url
         assert (await client.get("/health/ready")).json()["engine"] == "shared"
         run_id = (await client.post("/learn-loop", json={"iterations": 4, **SMALL})).json()["run_id"]
         queue = (await client.get(f"/runs/{run_id}")).json()["queue"]
@@ -98,8 +132,10 @@ async def test_workers_drive_a_run_one_after_the_other(
             first.send_signal(signal.SIGTERM)
             assert await asyncio.wait_for(first.wait(), 10) == 0
         assert (await client.get(f"/runs/{run_id}")).json()["status"] == "queued"
-        async with _worker(data_dir / "second", **environment):
+        async with _worker(data_dir / "second", **environment) as second:
             run = await _until(client, run_id, lambda run: run["status"] in ("completed", "failed"))
+            second.send_signal(signal.SIGTERM)  # it sends the last spans
+            assert await asyncio.wait_for(second.wait(), 10) == 0
         events = (await client.get(f"/runs/{run_id}/events", params={"limit": 200})).json()["items"]
     assert (run["status"], run["error"]) == ("completed", None)
     assert [point["iteration"] for point in run["iterations"]] == list(range(5))
@@ -107,6 +143,7 @@ async def test_workers_drive_a_run_one_after_the_other(
     assert [each["epoch"] for each in started] == [1, 2]
     assert started[0]["worker"] != started[1]["worker"]
     assert [event["type"] for event in events].count("run.released") == 1
+    _check_traces(collector.spans(COLLECTOR), run_id)
 
 
 async def test_a_worker_without_a_database_says_so(data_dir: Path) -> None:

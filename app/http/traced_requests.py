@@ -1,0 +1,67 @@
+"""A span for each request: its route, its status, how long it took, and which run or trajectory it was about.
+
+Nothing else of what the caller sent: headers, queries and bodies may hold keys.
+"""
+
+from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.auth.scopes import route_path
+
+_UNTRACED = ("/health/", "/metrics", "/static")
+"""What machines ask for again and again, and files."""
+_TRACE_CONTEXT = (b"traceparent", b"tracestate")
+_METHODS = {"GET", "HEAD", "OPTIONS", "POST", "PATCH", "PUT", "DELETE"}
+_IDS = ("run_id", "trajectory_id", "evaluation_id")
+"""Parameters of paths that spans have as attributes, if there is such an object: otherwise they could be anything."""
+
+
+class TracedRequests:
+    """ASGI middleware, the outermost one. A caller that traces itself (W3C Trace Context) has the span in its tree."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        tracer: Tracer | None = None
+        if scope["type"] == "http" and not route_path(scope).startswith(_UNTRACED):
+            tracer = scope["app"].state.service.tracing.request_tracer
+        if tracer is None:
+            await self._app(scope, receive, send)
+            return
+        carrier = {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in _TRACE_CONTEXT}
+        method = scope["method"] if scope["method"] in _METHODS else "_OTHER"
+        caller = TraceContextTextMapPropagator().extract(carrier)
+        span = tracer.start_span(method, caller, SpanKind.SERVER, {"http.request.method": method})
+        status = 0
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                _note_answer(span, message)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        except BaseException as error:
+            span.set_attribute("error.type", type(error).__name__)
+            span.set_status(StatusCode.ERROR)
+            raise
+        finally:
+            if (route := getattr(scope.get("route"), "path", None)) is not None:
+                span.update_name(f"{method} {route}")
+                span.set_attribute("http.route", route)
+            if 200 <= status < 300:
+                found = scope.get("path_params", {})
+                span.set_attributes({f"learnloop.{name}": found[name] for name in _IDS if name in found})
+            span.end()
+
+
+def _note_answer(span: Span, start: Message) -> None:
+    headers = dict(start["headers"])
+    span.set_attribute("http.response.status_code", start["status"])
+    span.set_attribute("learnloop.request_id", headers.get(b"x-request-id", b"").decode("latin-1"))
+    if start["status"] >= 500:
+        span.set_status(StatusCode.ERROR)
