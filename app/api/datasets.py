@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from fastapi import Query, Request
+from fastapi import Path, Query, Request
 
 from app.api.dependencies import CurrentCaller, CurrentSessions, CurrentSettings, IdCursor, Limit
+from app.api.documents import Hash
 from app.api.presentation import page
 from app.api.routers import keyed_router
 from app.auth.caller import Caller
-from app.datasets import inbox_parts, rows, upload
+from app.datasets import inbox_parts, removal, rows, upload
 from app.datasets.rows import Kind, NewVersion
 from app.datasets.store import DatasetStore
 from app.datasets.upload import BadUpload, Uploaded
@@ -19,7 +20,7 @@ from app.db.tables import DatasetVersion
 from app.domain.names import DATASET_PATTERN
 from app.errors import InvalidRequest
 from app.schemas.base import Page
-from app.schemas.datasets import InboxOut, InboxStored, ScenarioSetOut
+from app.schemas.datasets import InboxesDeleted, InboxOut, InboxStored, ScenariosDeleted, ScenarioSetOut
 from app.settings import Settings
 
 router = keyed_router("documents")
@@ -100,6 +101,36 @@ async def list_inboxes(
     """List the versions of inboxes that were uploaded or prepared, newest first."""
     found = await _listed(sessions, settings, caller, "inbox", name, cursor, limit)
     return page(found, limit, _inbox, lambda row: row.id)
+
+
+@router.delete("/inboxes/{name}")
+async def delete_inbox(
+    sessions: CurrentSessions,
+    settings: CurrentSettings,
+    caller: CurrentCaller,
+    name: Annotated[str, Path(pattern=DATASET_PATTERN, description="Name of the inbox")],
+    version: Annotated[
+        int | None, Query(ge=1, lt=2**31, description="Only this version. Default: all versions of the name")
+    ] = None,
+) -> InboxesDeleted:
+    """Delete an uploaded inbox of the caller's project, and return what was deleted.
+
+    One that a run or evaluation still needs, or that stored scenarios are about, cannot be deleted: `used_by` of the
+    error names them. Runs that have completed keep their figures, but cannot be forked or asked about it any more.
+    """
+    store = DatasetStore(settings.data_dir)
+    found = await removal.delete_inbox(sessions, store, caller.namespace, name, version)
+    return InboxesDeleted(deleted=[_inbox(each) for each in found])
+
+
+@router.delete("/scenarios/{sha256}")
+async def delete_scenarios(sessions: CurrentSessions, caller: CurrentCaller, sha256: Hash) -> ScenariosDeleted:
+    """Delete stored scenarios of the caller's project, and all their names.
+
+    Returns the names. Scenarios that a run or evaluation still needs cannot be deleted: `used_by` of the error names them.
+    """
+    found = await removal.delete_scenarios(sessions, caller.namespace, sha256)
+    return ScenariosDeleted(sha256=sha256, names=[f"{each.name}@{each.version}" for each in found])
 
 
 @router.get("/scenarios")

@@ -70,3 +70,19 @@ class ScenarioSetOut(ResponseModel):
     """When it was stored or first seen by the service."""
     links: dict[str, str]
     """Path of the scenarios, as `self`."""
+
+
+class InboxesDeleted(ResponseModel):
+    """What was deleted of an inbox."""
+
+    deleted: list[InboxOut]
+    """The versions, newest first."""
+
+
+class ScenariosDeleted(ResponseModel):
+    """Scenarios that were deleted."""
+
+    sha256: str
+    """Their hash."""
+    names: list[str]
+    """Names that they had, as `NAME@VERSION`, newest first."""

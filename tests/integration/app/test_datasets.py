@@ -17,7 +17,7 @@ from app.datasets.store import DatasetStore
 from app.db.session import make_engine, make_sessions, parse_url
 from app.db.tables import DatasetVersion, InboxPart, Run
 from tests.fakes.scripted_learning import ScriptedLoop
-from tests.integration.app.keyed import keyed
+from tests.integration.app.keyed import bearer, keyed
 from tests.integration.app.served import run_with, served, settings_for
 
 COUNT = 30
@@ -254,3 +254,60 @@ async def test_a_lost_file_without_parts_is_told(client: httpx.AsyncClient, data
     response = await started(client, inbox="mail")
     assert response.status_code == 422
     assert "is not in this data directory" in response.text
+
+
+async def test_mail_that_nothing_needs_can_be_deleted(
+    client: httpx.AsyncClient, data_dir: Path, database_url: str
+) -> None:
+    first = await stored(client)
+    second = await stored(client, body=mbox(first=COUNT))
+    await stored(client, name="copy")
+    scenarios = await asked(client, inbox="mail@1")
+    accepted = await started(client, inbox="mail@1", scenarios="mail")
+    run_id = accepted.json()["run_id"]
+    await run_with(client, run_id, "completed")
+    engine = make_engine(parse_url(database_url))
+    sessions = make_sessions(engine)
+
+    async def set_status(status: str) -> None:
+        async with sessions.begin() as session:
+            await session.execute(text("UPDATE run SET status = :status"), {"status": status})
+
+    async def parts() -> set[str]:
+        async with sessions() as session:
+            return set((await session.execute(select(InboxPart.sha256).distinct())).scalars())
+
+    try:
+        await client.delete("/inboxes/copy")
+        assert await parts() == {first["sha256"], second["sha256"]}  # `mail` has it, too
+        await set_status("paused")
+        path = f"/scenarios/{scenarios['sha256']}"
+        for in_use, of in ((path, {"runs": [run_id]}), ("/inboxes/mail", {"runs": [run_id], "scenarios": ["mail"]})):
+            refused = await client.delete(in_use)
+            assert refused.status_code == 409
+            assert {kind: ids for kind, ids in refused.json()["used_by"].items() if ids} == of
+            assert run_id in refused.json()["detail"]
+        await set_status("completed")
+        refused = await client.delete("/inboxes/mail", params={"version": 1})
+        assert (refused.status_code, refused.json()["used_by"]["scenarios"]) == (409, ["mail"])
+        assert (await client.delete("/inboxes/mail", params={"version": 2})).json()["deleted"][0]["version"] == 2
+        assert (await client.delete(path)).json() == {"sha256": scenarios["sha256"], "names": ["mail@1"]}
+        deleted = (await client.delete("/inboxes/mail")).json()["deleted"]
+        assert [(each["version"], each["sha256"]) for each in deleted] == [(1, first["sha256"])]
+        assert await parts() == set()
+        assert not DatasetStore(data_dir).inbox_path(first["sha256"]).exists()
+        for gone in ("/inboxes/mail", path):
+            assert (await client.delete(gone)).status_code == 404
+        assert (await client.get("/inboxes")).json()["items"] == (await client.get("/scenarios")).json()["items"] == []
+        assert (await started(client, inbox="mail")).status_code == 422
+        assert (await stored(client))["version"] == 1
+    finally:
+        await engine.dispose()
+
+
+async def test_what_is_deleted_is_the_projects_own(data_dir: Path, database_url: str) -> None:
+    async with keyed(data_dir, database_url) as service:
+        ours, theirs = [bearer((await service.new(project)).key) for project in ("mail", "sales")]
+        await stored(service.client, headers=ours)
+        assert (await service.client.delete("/inboxes/mail", headers=theirs)).status_code == 404
+        assert (await service.client.delete("/inboxes/mail", headers=ours)).status_code == 200

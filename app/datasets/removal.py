@@ -1,0 +1,121 @@
+"""Deletes uploaded inboxes and sets of scenarios that nothing needs any more: their versions, and what no other has."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, delete, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.auth.caller import ANY_PROJECT
+from app.datasets.rows import Kind
+from app.datasets.store import DatasetStore
+from app.db.session import Sessions
+from app.db.tables import DatasetVersion, Document, EvaluationJob, InboxPart, Run
+from app.errors import Conflict, NotFound
+
+_OPEN = ("queued", "running", "paused", "failed")
+"""Runs and evaluations in these states go on with their data, or can."""
+_SHOWN = 5
+
+
+class InUse(Conflict):
+    """Something still needs it; `used_by` has the ids of runs and evaluations, and the names of sets of scenarios."""
+
+    title = "In use"
+
+    def __init__(self, what: str, used_by: Mapping[str, Sequence[str]]) -> None:
+        listed = "; ".join(
+            f"{kind} {', '.join(ids[:_SHOWN])}{', ...' if len(ids) > _SHOWN else ''}"
+            for kind, ids in used_by.items()
+            if ids
+        )
+        super().__init__(f"{what} is used by {listed}.")
+        self.used_by = used_by
+
+    def members(self) -> Mapping[str, Any]:
+        return {"used_by": {kind: list(ids) for kind, ids in self.used_by.items()}}
+
+
+async def delete_inbox(
+    sessions: Sessions, store: DatasetStore, project: str, name: str, version: int | None
+) -> list[DatasetVersion]:
+    """Delete that version of an uploaded inbox, or all; returns what was deleted, newest first.
+
+    Raises NotFound; InUse; Conflict for what was prepared in the data directory.
+    """
+    row = DatasetVersion
+    async with sessions.begin() as session:
+        found = await _versions(session, project, "inbox", row.name == name, version)
+        if not found:
+            raise NotFound(f"There is no inbox {_label(name, version)!r}.")
+        if any(each.origin.get("source") == "prepared" for each in found):
+            raise Conflict(f"Inbox {name} was prepared in the data directory of the service, and is not deleted here.")
+        hashes = {each.sha256 for each in found}
+        others = select(row.sha256).where(
+            row.kind == "inbox", row.sha256.in_(hashes), row.id.not_in([each.id for each in found])
+        )
+        last = hashes - set((await session.execute(others)).scalars())
+        used = await _users(session, "inbox", last)
+        about = (
+            select(row.name).where(row.kind == "scenarios", row.inbox_sha256.in_(last)).distinct().order_by(row.name)
+        )
+        used["scenarios"] = list((await session.execute(about)).scalars())
+        if any(used.values()):
+            raise InUse(f"Inbox {_label(name, version)}", used)
+        await session.execute(delete(row).where(row.id.in_([each.id for each in found])))
+        await session.execute(delete(InboxPart).where(InboxPart.sha256.in_(last)))
+        for each in found:
+            session.expunge(each)
+    for hash in last:
+        await asyncio.to_thread(store.inbox_path(hash).unlink, missing_ok=True)
+    return found
+
+
+async def delete_scenarios(sessions: Sessions, project: str, hash: str) -> list[DatasetVersion]:
+    """Delete the project's stored scenarios with that hash, and their names; returns those, newest first.
+
+    Raises NotFound or InUse.
+    """
+    row = DatasetVersion
+    async with sessions.begin() as session:
+        mine = (Document.project == project, Document.sha256 == hash, Document.kind == "scenarios")
+        if (await session.execute(select(Document.sha256).where(*mine))).first() is None:
+            raise NotFound(f"There are no scenarios {hash!r}.")
+        found = await _versions(session, project, "scenarios", row.sha256 == hash, None)
+        used = await _users(session, "scenarios", {hash}, project)
+        if any(used.values()):
+            raise InUse(f"The set of scenarios {hash}", used)
+        await session.execute(delete(row).where(row.id.in_([each.id for each in found])))
+        await session.execute(delete(Document).where(*mine))
+        for each in found:
+            session.expunge(each)
+    return found
+
+
+async def _versions(
+    session: AsyncSession, project: str, kind: Kind, which: ColumnElement[bool], version: int | None
+) -> list[DatasetVersion]:
+    row = DatasetVersion
+    query = select(row).where(row.project == project, row.kind == kind, which).with_for_update()
+    if version is not None:
+        query = query.where(row.version == version)
+    return list((await session.execute(query.order_by(row.id.desc()))).scalars())
+
+
+async def _users(
+    session: AsyncSession, kind: Kind, hashes: set[str], project: str = ANY_PROJECT
+) -> dict[str, list[str]]:
+    """Runs and evaluations that still need that content; of one project, or with `*` of all."""
+    found: dict[str, list[str]] = {}
+    for name, table, owner in (("runs", Run, Run.model_project), ("evaluations", EvaluationJob, EvaluationJob.project)):
+        referred = table.request["environment"]["config"][kind]["sha256"].astext
+        query = select(table.id).where(table.status.in_(_OPEN), referred.in_(hashes))
+        if project != ANY_PROJECT:
+            query = query.where(owner == project)
+        found[name] = list((await session.execute(query.order_by(table.id))).scalars())
+    return found
+
+
+def _label(name: str, version: int | None) -> str:
+    return name if version is None else f"{name}@{version}"
