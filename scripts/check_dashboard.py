@@ -18,8 +18,6 @@ from pathlib import Path
 
 import httpx
 
-from scripts.dashboard_types import FOLDER
-
 VERSION = "7.0.2"
 _SHA512 = {
     "linux-x64": "EYdf2cNg7rgCWJnxCdJ+F3V39O8ihb37eHAu1LK8oAFizgTQbPOK7zHHXbPt8rX24COqODXeI3sIf0fCXG7H/A==",
@@ -28,6 +26,7 @@ _SHA512 = {
 }
 """Of the compiler's package for each platform, as the registry states it."""
 _MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}
+_PROJECT = Path(__file__).resolve().parent.parent / "app" / "dashboard" / "static" / "tsconfig.json"
 _KEPT = Path(sys.prefix) / "share"
 
 
@@ -65,7 +64,7 @@ def _fetch(folder: Path) -> None:
 
 def main() -> None:
     try:
-        command = [str(compiler()), "--project", str(FOLDER / "tsconfig.json")]
+        command = [str(compiler()), "--project", str(_PROJECT)]
     except NotToBeHad as error:
         print(f"The dashboard's types were not checked: no TypeScript compiler ({error})")
         return

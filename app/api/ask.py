@@ -1,21 +1,67 @@
 """Asking a trained agent."""
 
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+from fastapi import Request
+from fastapi.responses import StreamingResponse
+
 from app.api.dependencies import CurrentCaller, CurrentService
 from app.api.engine import CurrentModels
 from app.api.routers import keyed_router
+from app.errors import ServiceError
 from app.operations import ask as asking
+from app.operations.ask import Tell
 from app.schemas.ask import AskOut, AskRequest, InvokeOut, InvokeRequest
 
 router = keyed_router("ask")
+_STREAM = "text/event-stream"
+_Said = asyncio.Queue[tuple[str, str] | Exception]
+"""What a stream says: events with their data, then the answer or what went wrong."""
 
 
-@router.post("/ask")
-async def ask(service: CurrentService, models: CurrentModels, caller: CurrentCaller, request: AskRequest) -> AskOut:
+@router.post("/ask", response_model=AskOut, responses={200: {"content": {_STREAM: {}}}})
+async def ask(
+    service: CurrentService, models: CurrentModels, caller: CurrentCaller, asked: AskRequest, request: Request
+) -> AskOut | StreamingResponse:
     """Give a trained agent one task, and wait for the result. A task is a question, or a prospect to write to.
 
-    The agent is the best checkpoint of a run, one of its other checkpoints, or any model by name.
+    The agent is the best checkpoint of a run, one of its other checkpoints, or any model by name. With
+    `Accept: text/event-stream` the messages of the conversation are streamed as they come, as events `message`; the
+    last event is `answer`, or `error` with a problem.
     """
-    return await asking.ask(service, models, request, caller)
+    if _STREAM not in request.headers.get("accept", ""):
+        return await asking.ask(service, models, asked, caller)
+    said: _Said = asyncio.Queue()
+
+    async def answer(tell: Tell) -> None:
+        try:
+            said.put_nowait(("answer", (await asking.ask(service, models, asked, caller, tell)).model_dump_json()))
+        except Exception as error:
+            said.put_nowait(error)
+
+    answering = asyncio.create_task(answer(lambda message: said.put_nowait(("message", json.dumps(message)))))
+    first = await said.get()
+    if isinstance(first, Exception):
+        raise first
+    return StreamingResponse(_stream(first, said, answering), media_type=_STREAM)
+
+
+async def _stream(first: tuple[str, str], said: _Said, answering: asyncio.Task[None]) -> AsyncIterator[str]:
+    """Ends with the answer; whoever hangs up ends the rollout."""
+    try:
+        item: tuple[str, str] | Exception = first
+        while not isinstance(item, Exception):
+            yield f"event: {item[0]}\ndata: {item[1]}\n\n"
+            if item[0] == "answer":
+                return
+            item = await said.get()
+        if not isinstance(item, ServiceError):
+            raise item
+        yield f"event: error\ndata: {json.dumps({'status': item.status, 'detail': str(item)})}\n\n"
+    finally:
+        answering.cancel()
 
 
 @router.post("/invoke")

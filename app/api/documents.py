@@ -1,6 +1,7 @@
 """Graphs and sets of scenarios: stored once, then passed to learn-loops by hash."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path as FilePath
 from typing import Annotated, Any
@@ -9,7 +10,7 @@ from fastapi import Path
 from fastapi.responses import StreamingResponse
 
 import environment.registry
-from app.api.dependencies import CurrentCaller, CurrentSessions, CurrentSettings, CurrentStore, RunId
+from app.api.dependencies import CurrentCaller, CurrentQueries, CurrentSessions, CurrentSettings, CurrentStore, RunId
 from app.api.large_bodies import BigBodyRoute, GraphBody, ScenariosBody
 from app.api.routers import keyed_router
 from app.auth.caller import Caller
@@ -17,17 +18,21 @@ from app.datasets import rows
 from app.datasets.references import UnknownDataset, pin
 from app.datasets.rows import NewVersion
 from app.db.session import Sessions
+from app.db.tables import Run
 from app.domain.stored_request import Choice
 from app.errors import InvalidRequest, NotFound
 from app.runs import documents
 from app.runs.documents import Kind, NewDocument, UnknownDocument
-from app.schemas.documents import GraphRequest, GraphStored, ScenariosRequest, ScenariosStored
+from app.runs.queries import RunQueries
+from app.schemas.documents import GraphListed, GraphRequest, GraphsOut, GraphStored, ScenariosRequest, ScenariosStored
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
-from environment.sales_email.graph import parse_graph
+from environment.sales_email.graph import dump_graph, parse_graph
+from environment.sales_email.synthetic import world_of
 
 router = keyed_router("documents", route_class=BigBodyRoute)
 _PART_CHARACTERS = 262_144
+_LISTED = 200
 Hash = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the canonical JSON")]
 
 
@@ -40,6 +45,18 @@ async def store_graph(sessions: CurrentSessions, caller: CurrentCaller, request:
     new = await asyncio.to_thread(_checked_graph, caller, request)
     await _save(sessions, new)
     return GraphStored(**new.reference, links={"self": f"/graphs/{new.reference['sha256']}"})
+
+
+@router.get("/graphs")
+async def list_graphs(sessions: CurrentSessions, caller: CurrentCaller) -> GraphsOut:
+    """List stored graphs, newest first: at most 200. Those that learn-loops brought are among them."""
+    found = await documents.listed(sessions, caller.project, "graph", _LISTED)
+    return GraphsOut(
+        items=[
+            GraphListed(sha256=sha256, bytes=size, created_at=created_at, links={"self": f"/graphs/{sha256}"})
+            for sha256, size, created_at in found
+        ]
+    )
 
 
 @router.get("/graphs/{sha256}")
@@ -92,13 +109,28 @@ async def get_scenarios(sessions: CurrentSessions, caller: CurrentCaller, sha256
 
 
 @router.get("/runs/{run_id}/graph")
-async def get_run_graph(store: CurrentStore, sessions: CurrentSessions, run_id: RunId) -> StreamingResponse:
-    """Get the graph that a run was started with."""
+async def get_run_graph(
+    store: CurrentStore, queries: CurrentQueries, sessions: CurrentSessions, run_id: RunId
+) -> StreamingResponse:
+    """Get the graph of a run.
+
+    It is the one that the run was started with, or else the invented one whose nodes have its node scores.
+    """
     run = await store.get(run_id)
     sha256 = documents.reference(run.stored_request.environment, "graph")
     if sha256 is None:
-        raise NotFound(f"Run {run_id} was started without a graph.")
+        nodes = await _invented(queries, run)
+        return StreamingResponse(_parts("graph", json.dumps(nodes)), media_type="application/json")
     return await _stored(sessions, run.model_project, "graph", sha256)
+
+
+async def _invented(queries: RunQueries, run: Run) -> list[Any]:
+    """The nodes of the invented graph that the run scores. Raises NotFound."""
+    if run.environment == "sales_email":
+        key = (await queries.reflection(run.id, None)).state.get("graph")
+        if key is not None:
+            return dump_graph(world_of(key).graph)
+    raise NotFound(f"Run {run.id} was started without a graph.")
 
 
 def _checked_graph(caller: Caller, request: GraphRequest) -> NewDocument:

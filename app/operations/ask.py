@@ -1,9 +1,10 @@
 """Answers a question: one rollout of the agent on the user's own task, kept as a trajectory."""
 
 import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import insert, select
 from ulid import ULID
@@ -31,10 +32,15 @@ from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from environment.trace import span, tracing
 from training.backends.base import Endpoint
-from training.chat import open_chat
+from training.chat import Chat, message_of, open_chat
 from training.rollouts import rollout
 from training.types import FailureKind, Rollout, RunConfig
 
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletion
+
+Tell = Callable[[Mapping[str, Json]], None]
+"""Called with every message of the conversation as soon as it is there."""
 _TIMEOUT_S = 120.0
 _MAX_COMPLETION_TOKENS = RunConfig().max_completion_tokens
 
@@ -56,7 +62,39 @@ class _Agent:
     """The promoted name that was asked."""
 
 
-async def ask(service: Service, models: ModelResolver, request: AskRequest, caller: Caller) -> AskOut:
+@dataclass(slots=True)
+class _Overheard:
+    """A chat that tells what is said in it."""
+
+    chat: Chat
+    tell: Tell
+    told: int = 0
+    """Messages that were told."""
+
+    @property
+    def model(self) -> str:
+        return self.chat.model
+
+    @property
+    def remembers(self) -> bool:
+        return self.chat.remembers
+
+    @property
+    def tells_token_ids(self) -> bool:
+        return self.chat.tells_token_ids
+
+    async def complete(self, body: Mapping[str, Json]) -> "ChatCompletion":
+        for message in body["messages"][self.told :]:
+            self.tell(message)
+        completion = await self.chat.complete(body)
+        self.tell(message_of(completion.choices[0]))
+        self.told = len(body["messages"]) + 1
+        return completion
+
+
+async def ask(
+    service: Service, models: ModelResolver, request: AskRequest, caller: Caller, tell: Tell | None = None
+) -> AskOut:
     """Raises InvalidRequest, NotFound, Conflict, Unavailable or BadGateway."""
     if request.run_id is not None:
         agent = await _of_run(service, models, request.run_id, request, caller)
@@ -67,7 +105,7 @@ async def ask(service: Service, models: ModelResolver, request: AskRequest, call
         tracing(service.tracing.tracer),
         span("ask", run_id=run_id, model=agent.endpoint.model, step=agent.step) as traced,
     ):
-        answer = await _answer(service, agent, request)
+        answer = await _answer(service, agent, request, tell)
         traced.output = answer.model_dump(mode="json")
     return answer
 
@@ -128,7 +166,7 @@ async def _by_name(models: ModelResolver, request: AskRequest, caller: Caller) -
     )
 
 
-async def _answer(service: Service, agent: _Agent, request: AskRequest) -> AskOut:
+async def _answer(service: Service, agent: _Agent, request: AskRequest, tell: Tell | None) -> AskOut:
     made = await _environment(service.sessions, service.settings.data_dir, agent)
     try:
         if agent.state is not None and isinstance(made, Reflective):
@@ -139,7 +177,7 @@ async def _answer(service: Service, agent: _Agent, request: AskRequest) -> AskOu
             attempt = await rollout(
                 made,
                 scenario,
-                chat,
+                chat if tell is None else _Overheard(chat, tell),
                 id=str(ULID()),
                 seed=0,
                 max_turns=agent.run.stored_request.config.max_turns if agent.run else None,

@@ -9,11 +9,12 @@ import asyncio
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
-from sqlalchemy import Text, cast, literal, select
+from sqlalchemy import Text, cast, func, literal, select
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -88,6 +89,19 @@ async def stored_text(sessions: Sessions, project: str | None, kind: Kind, hash:
     if text is None:
         raise UnknownDocument(kind, hash)
     return text
+
+
+async def listed(
+    sessions: Sessions, project: str | None, kind: Kind, limit: int
+) -> Sequence[tuple[str, int, datetime]]:
+    """Hash, stored bytes and time of the documents that the project, or with None any, may use; newest first."""
+    size = func.pg_column_size(Document.content)
+    query = select(Document.sha256, func.max(size), func.max(Document.created_at)).where(Document.kind == kind)
+    if project is not None:
+        query = query.where(Document.project.in_((project, ANY_PROJECT)))
+    newest = query.group_by(Document.sha256).order_by(func.max(Document.created_at).desc()).limit(limit)
+    async with sessions() as session:
+        return [(sha256, stored, created_at) for sha256, stored, created_at in await session.execute(newest)]
 
 
 async def resolve_references(sessions: Sessions, data_dir: Path, environment: Choice, project: str | None) -> Choice:

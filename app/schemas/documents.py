@@ -1,5 +1,6 @@
 """Bodies of the requests and responses about stored graphs and scenarios."""
 
+from datetime import datetime
 from typing import Annotated
 
 from pydantic import ConfigDict, Field, WithJsonSchema
@@ -37,6 +38,27 @@ class GraphRequest(RequestBody):
     graph: list[Json]
     """The nodes: each an object with `id`, `content` and `edge`, a list of `{"target_id", "relationship"}`. There must
     be a Customer Job from which a Product Feature can be reached."""
+
+
+class GraphListed(ResponseModel):
+    """A stored graph."""
+
+    sha256: str
+    """Hash of the graph, for `{"graph": {"sha256": ...}}` in a learn-loop."""
+    bytes: int
+    """Size as stored, which is compressed."""
+    created_at: datetime
+    """When it was stored."""
+    links: dict[str, str]
+    """Path of the graph."""
+
+
+class GraphsOut(ResponseModel):
+    """Stored graphs. The list has a single page."""
+
+    items: list[GraphListed]
+    """The graphs, newest first."""
+    next_cursor: None = Field(default=None, description="Always null: the list has a single page.")
 
 
 class ScenariosRequest(RequestBody):

@@ -183,6 +183,22 @@ def parse_graph(value: Json) -> Graph:
     return build_graph(nodes, edges)
 
 
+def dump_graph(graph: Graph) -> list[Json]:
+    """The graph in the form that `parse_graph` takes."""
+    return [
+        {
+            "id": node.id,
+            "kind": node.kind,
+            "content": node.content,
+            "edge": [
+                {"target_id": edge.target, "relationship": edge.relationship, "rationale": edge.rationale}
+                for edge in graph.outgoing[node.id]
+            ],
+        }
+        for node in graph.nodes.values()
+    ]
+
+
 def _parse_node(item: Any, position: int) -> Node:
     if not isinstance(item, dict):
         raise GraphError(f"node number {position} is not an object")

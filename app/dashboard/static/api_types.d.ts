@@ -57,6 +57,7 @@ export interface DeliveryBrief {
   "id": string;
   "endpoint_id": string | null;
   "run_id": string;
+  "evaluation_id": string | null;
   "event_seq": number | null;
   "event_type": string | null;
   "iteration": number | null;
@@ -73,6 +74,7 @@ export interface DeliveryOut {
   "id": string;
   "endpoint_id": string | null;
   "run_id": string;
+  "evaluation_id": string | null;
   "event_seq": number | null;
   "event_type": string | null;
   "iteration": number | null;
@@ -88,6 +90,13 @@ export interface DeliveryOut {
 }
 
 export type DeliveryState = "pending" | "delivered" | "failed";
+
+export interface Differences {
+  "success": IntervalOut | null;
+  "reward": IntervalOut | null;
+  "sources": IntervalOut | null;
+  "turns": IntervalOut | null;
+}
 
 export interface Email {
   "subject": string;
@@ -126,6 +135,26 @@ export interface EndpointOut {
 
 export type EngineState = "starting" | "ready" | "failed" | "stopped" | "shared" | "unresponsive";
 
+export interface EvaluatedModel {
+  "label": string;
+  "kind": "trained" | "prompted";
+  "model": string;
+  "step": number | null;
+  "success": IntervalOut | null;
+  "reward": IntervalOut | null;
+  "sources": IntervalOut | null;
+  "turns": IntervalOut | null;
+  "difference": Differences;
+  "rollouts": number;
+  "unscored": number;
+  "prompt_tokens": number | null;
+  "completion_tokens": number | null;
+  "seconds_p50": number | null;
+  "seconds_p95": number | null;
+  "errors": Record<string, number>;
+  "cost_usd": number | null;
+}
+
 export interface EvaluationBrief {
   "evaluation_id": string;
   "status": EvaluationStatus;
@@ -138,7 +167,7 @@ export interface EvaluationBrief {
   "finished_at": string | null;
 }
 
-export type EvaluationStatus = "queued" | "running" | "completed" | "failed" | "cancelled";
+export type EvaluationStatus = "queued" | "running" | "completed" | "paused" | "failed" | "cancelled";
 
 export interface EventOut {
   "seq": number;
@@ -151,6 +180,13 @@ export interface EventOut {
   "data": Record<string, any>;
 }
 
+export interface GraphListed {
+  "sha256": string;
+  "bytes": number;
+  "created_at": string;
+  "links": Record<string, string>;
+}
+
 export interface InboxOut {
   "name": string;
   "version": number;
@@ -158,6 +194,12 @@ export interface InboxOut {
   "emails": number;
   "origin": Record<string, any>;
   "created_at": string;
+}
+
+export interface IntervalOut {
+  "mean": number;
+  "low": number;
+  "high": number;
 }
 
 export interface IterationFigures {
@@ -244,6 +286,12 @@ export interface LedgerRow {
   "wasted": boolean;
 }
 
+export interface MethodOut {
+  "name": string;
+  "draws": number;
+  "level": number;
+}
+
 export interface ModelBrief {
   "model": string;
   "backend": string;
@@ -319,6 +367,15 @@ export interface Readiness {
   "engine": EngineState;
   "degraded": (Degraded)[];
   "unusable_base_models": Record<string, string>;
+}
+
+export interface ReportOut {
+  "scenarios": number;
+  "samples": number;
+  "compared": Record<string, number>;
+  "method": MethodOut;
+  "models": (EvaluatedModel)[];
+  "trial": TrialOut | null;
 }
 
 export interface Rewards {
@@ -520,9 +577,36 @@ export interface TrajectoryOut {
   "reward_parts": Record<string, number>;
 }
 
+export interface TrialOut {
+  "decision": "promote" | "refuse" | "undecided" | "overtaken";
+  "pairs": number;
+  "log_wealth_better": number;
+  "log_wealth_not_by_margin": number;
+  "alpha": number;
+  "margin": number;
+  "look_every": number;
+}
+
 export interface UnusableBaseModel {
   "name": string;
   "reason": string;
+}
+
+export interface app__schemas__evaluations__EvaluationOut {
+  "evaluation_id": string;
+  "status": EvaluationStatus;
+  "done": number;
+  "total": number;
+  "models": (string)[];
+  "error": string | null;
+  "created_at": string;
+  "started_at": string | null;
+  "finished_at": string | null;
+  "request": Record<string, any>;
+  "wait_reason": string | null;
+  "pruned": Record<string, string>;
+  "judge_cost": Record<string, number | null>;
+  "report": ReportOut | null;
 }
 
 export interface app__schemas__runs__EvaluationOut {

@@ -10,6 +10,7 @@ import { FIELDS } from "./api_fields.js";
  * @property {"integer" | "number" | "string"} type
  * @property {unknown} [standard] the default
  * @property {string[]} [choices]
+ * @property {string} [placeholder] what an empty field means, where there is no default
  */
 
 /** @type {{title: string, fields: Record<string, string>, isOpen?: boolean}[]} */
@@ -69,7 +70,7 @@ export const GROUPS = [
 
 /** All fields of the form by name. @type {Record<string, Field>} */
 export const fields = Object.fromEntries(
-  GROUPS.flatMap((group) => Object.entries(group.fields)).map(([name, label]) => [name, { name, label, ...FIELDS[name] }]),
+  GROUPS.flatMap((group) => Object.entries(group.fields)).map(([name, label]) => [name, { name, label, placeholder: "default", ...FIELDS[name] }]),
 );
 
 /**

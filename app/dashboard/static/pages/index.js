@@ -3,11 +3,18 @@
 import { html } from "../parts/html.js";
 import { Empty } from "../parts/states.js";
 import { href } from "../router.js";
+import { Ask } from "./ask.js";
+import { Compare } from "./compare.js";
+import { Data, DocumentPage } from "./data.js";
+import { EvaluationPage, Evaluations } from "./evaluations.js";
 import { GroupPage } from "./group.js";
+import { Keys } from "./keys.js";
+import { ModelPage, Models } from "./models.js";
 import { RunPage } from "./run.js";
 import { Runs } from "./runs.js";
 import { Start } from "./start.js";
 import { TrajectoryPage } from "./trajectory.js";
+import { WebhookPage, Webhooks } from "./webhooks.js";
 
 /** @typedef {{title: string, page: () => any, key: string}} Shown */
 
@@ -20,16 +27,38 @@ export function pageOf({ names, query }) {
     case "start":
       return shown("Start a run", () => html`<${Start} query=${query} />`, "start");
     case "runs":
-      if (!id) return shown("Runs", () => html`<${Runs} query=${query} />`, "");
-      if (part === "trajectories" && inner)
-        return shown(`Trajectory ${inner}`, () => html`<${TrajectoryPage} id=${inner} runId=${id} />`, `trajectories/${inner}`);
-      if (part === "group") return shown("Group", () => html`<${GroupPage} runId=${id} query=${query} />`, `group/${id}`);
-      return shown(`Run ${id}`, () => html`<${RunPage} id=${id} part=${part} inner=${inner} query=${query} />`, `runs/${id}`);
+      return id ? runPage(id, part, inner, query) : shown("Runs", () => html`<${Runs} query=${query} />`, "");
     case "trajectories":
       return shown(`Trajectory ${id}`, () => html`<${TrajectoryPage} id=${id} />`, `trajectories/${id}`);
+    case "compare":
+      return shown("Compare runs", () => html`<${Compare} query=${query} />`, "compare");
+    case "ask":
+      return shown("Ask", () => html`<${Ask} query=${query} />`, "ask");
+    case "models":
+      if (id && part) return shown(`${id}/${part}`, () => html`<${ModelPage} project=${id} name=${part} />`, `models/${id}/${part}`);
+      return shown("Models", () => html`<${Models} />`, "models");
+    case "evaluations":
+      if (id) return shown(`Evaluation ${id}`, () => html`<${EvaluationPage} id=${id} />`, `evaluations/${id}`);
+      return shown("Evaluations", () => html`<${Evaluations} />`, "evaluations");
+    case "webhooks":
+      if (id) return shown("Webhook", () => html`<${WebhookPage} id=${id} query=${query} />`, `webhooks/${id}`);
+      return shown("Webhooks", () => html`<${Webhooks} />`, "webhooks");
+    case "keys":
+      return shown("Keys", () => html`<${Keys} />`, "keys");
+    case "data":
+      if (part) return shown("Data", () => html`<${DocumentPage} kind=${id} sha256=${part} />`, `data/${part}`);
+      return shown("Data", () => html`<${Data} />`, "data");
     default:
       return shown("Not found", () => html`<${NotFound} />`, "lost");
   }
+}
+
+/** @param {string} id @param {string} part @param {string | undefined} inner @param {URLSearchParams} query */
+function runPage(id, part, inner, query) {
+  if (part === "trajectories" && inner)
+    return shown(`Trajectory ${inner}`, () => html`<${TrajectoryPage} id=${inner} runId=${id} />`, `trajectories/${inner}`);
+  if (part === "group") return shown("Group", () => html`<${GroupPage} runId=${id} query=${query} />`, `group/${id}`);
+  return shown(`Run ${id}`, () => html`<${RunPage} id=${id} part=${part} query=${query} />`, `runs/${id}`);
 }
 
 /** @param {string} title @param {() => any} page @param {string} key @returns {Shown} */

@@ -13,10 +13,11 @@ import { RunEvents } from "./run_events.js";
 import { RunIterations } from "./run_iterations.js";
 import { RunOverview } from "./run_overview.js";
 import { RunRequest } from "./run_request.js";
+import { Sales } from "./sales.js";
 import { RunTrajectories } from "./trajectories.js";
 
 /** @typedef {import("../run_data.js").RunData} RunData */
-/** @typedef {{data: RunData, run: import("../api_types").RunOut, query: URLSearchParams, inner?: string}} PartProps */
+/** @typedef {{data: RunData, run: import("../api_types").RunOut, query: URLSearchParams}} PartProps */
 
 /** @type {{name: string, title: string, part: (props: PartProps) => any, when?: (run: any) => boolean}[]} */
 const _PARTS = [
@@ -24,6 +25,7 @@ const _PARTS = [
   { name: "iterations", title: "Iterations", part: RunIterations },
   { name: "trajectories", title: "Trajectories", part: RunTrajectories },
   { name: "held-out", title: "Before and after", part: HeldOut },
+  { name: "emails", title: "Emails and graph", part: Sales, when: (run) => run.environment === "sales_email" },
   { name: "events", title: "Events", part: RunEvents },
   { name: "request", title: "Settings", part: RunRequest },
 ];
@@ -33,8 +35,8 @@ const _CONNECTIONS = /** @type {Record<string, string>} */ ({
   lost: "connection lost, trying again …",
 });
 
-/** @param {{id: string, part: string, inner?: string, query: URLSearchParams}} props */
-export function RunPage({ id, part, inner, query }) {
+/** @param {{id: string, part: string, query: URLSearchParams}} props */
+export function RunPage({ id, part, query }) {
   const data = useMemo(() => openRun(id), [id]);
   useEffect(() => () => data.close(), [data]);
   const run = data.run.value;
@@ -50,7 +52,7 @@ export function RunPage({ id, part, inner, query }) {
         >${each.title}</a>`,
       )}
     </nav>
-    <${shown.part} data=${data} run=${run} query=${query} inner=${inner} />`;
+    <${shown.part} data=${data} run=${run} query=${query} />`;
 }
 
 /** @param {{data: RunData, run: import("../api_types").RunOut}} props */

@@ -30,7 +30,7 @@ export function Field({ field, value, set, faults }) {
           ${choices.map((each) => html`<option value=${each} selected=${each === value || (value === "" && each === standard)}>${label(each, 60)}</option>`)}
         </select>`
       : html`<input ...${given} type="text" inputmode=${type === "string" ? "text" : "decimal"} autocomplete="off"
-          placeholder=${type === "string" && standard === undefined ? "default" : fallback} />`}
+          placeholder=${standard === undefined ? (field.placeholder ?? "") : fallback} />`}
     <span class="help" id=${`${id}-help`}>${marked(help)}
       ${wrong.map((fault) => html`<span class="wrong">${label(fault.msg, 300)}</span>`)}</span>
   </div>`;

@@ -1,0 +1,119 @@
+// One task for two agents side by side: the base and the trained one, as they work on it.
+
+import { useEffect, useRef, useState } from "../vendor/hooks.js";
+import { all, get } from "../api.js";
+import { ask } from "../ask_stream.js";
+import { Conversation } from "../parts/conversation.js";
+import { html } from "../parts/html.js";
+import { Rate } from "../parts/rate.js";
+import { Empty, Loaded, useLoaded } from "../parts/states.js";
+import { label, Text } from "../parts/text.js";
+import { href } from "../router.js";
+
+/** @typedef {import("../parts/conversation.js").Message} Message */
+/** @typedef {import("../api_types").RunListed} Run */
+/** @typedef {{messages: Message[], answer?: import("../api_types").AskOut, error?: Error}} Attempt */
+
+const _FIELDS = /** @type {Record<string, [string, string][]>} */ ({
+  email_search: [["question", "Question"], ["inbox_address", "Inbox address"]],
+  sales_email: [["prospect", "Prospect"], ["company", "Company"], ["role", "Role"], ["goal", "Goal"], ["graph", "Synthetic graph"]],
+});
+const _OPTIONAL = new Set(["inbox_address", "role", "goal", "graph"]);
+
+/** @param {{query: URLSearchParams}} props */
+export function Ask({ query }) {
+  const state = useLoaded((aborted) => all("runs", { limit: 100 }, { aborted, most: 100 }), []);
+  return html`<h1>Ask</h1>
+    <p class="muted">The same task for the model before training and for the trained agent. Every answer is kept as a trajectory.</p>
+    <${Loaded} state=${state}>${(/** @type {Run[]} */ runs) => {
+      const trained = runs.filter((run) => run.best_checkpoint);
+      if (trained.length === 0) return html`<${Empty} title="Nobody to ask yet"><p>A run can be asked after its baseline. <a href=${href(["start"])}>Start one</a>.</p><//>`;
+      return html`<${Form} runs=${trained} first=${query.get("run") ?? trained[0].run_id} />`;
+    }}<//>`;
+}
+
+/** @param {{runs: Run[], first: string}} props */
+function Form({ runs, first }) {
+  const [chosen, setChosen] = useState(first);
+  const run = runs.find((each) => each.run_id === chosen) ?? runs[0];
+  const fields = _FIELDS[run.environment] ?? [["input", "Task as JSON"]];
+  const [values, setValues] = useState(/** @type {Record<string, string>} */ ({}));
+  const examples = useLoaded((aborted) => exampleOf(run, aborted), [run.run_id]);
+  const [before, after] = [useAttempt(), useAttempt()];
+  useEffect(() => {
+    if (examples.data) setValues(examples.data);
+  }, [examples.data]);
+
+  /** @param {SubmitEvent} event */
+  function submit(event) {
+    event.preventDefault();
+    const given = Object.fromEntries(fields.map(([name]) => [name, values[name]?.trim()]).filter(([, value]) => value));
+    if (given.input) given.input = JSON.parse(given.input);
+    before.start({ run_id: run.run_id, checkpoint: 0, ...given });
+    after.start({ run_id: run.run_id, ...given });
+  }
+  return html`
+    <form class="card" onSubmit=${submit}>
+      <div class="fields">
+        <label class="field"><span>Run</span><select value=${run.run_id} onChange=${(/** @type {any} */ event) => setChosen(event.target.value)}>
+          ${runs.map((each) => html`<option value=${each.run_id} selected=${each === run}>${label(`${each.model.project}/${each.model.name}`)} (${label(each.environment)}, step ${each.best_checkpoint?.step})</option>`)}
+        </select></label>
+        ${fields.map(([name, title]) => html`<label class=${`field ${name === "question" || name === "input" ? "wide" : ""}`} key=${name}><span>${title}</span>
+          <input name=${name} required=${!_OPTIONAL.has(name)} value=${values[name] ?? ""} autocomplete="off" onInput=${(/** @type {any} */ event) => setValues({ ...values, [name]: event.target.value })} /></label>`)}
+      </div>
+      <button class="primary" disabled=${before.isBusy || after.isBusy}>Ask both</button>
+    </form>
+    ${(before.attempt || after.attempt) && html`<div class="columns">
+      <${Answered} title="Before training" attempt=${before.attempt} isBusy=${before.isBusy} />
+      <${Answered} title=${`Trained (step ${run.best_checkpoint?.step})`} attempt=${after.attempt} isBusy=${after.isBusy} />
+    </div>`}`;
+}
+
+/** A task that neither has trained on. @param {Run} run @param {AbortSignal} aborted @returns {Promise<Record<string, string>>} */
+async function exampleOf(run, aborted) {
+  const page = await get(`runs/${encodeURIComponent(run.run_id)}/trajectories`, { kind: "evaluation", limit: 1 }, aborted);
+  const task = page.items[0]?.scenario.task ?? {};
+  return Object.fromEntries(Object.entries(task).filter(([, value]) => typeof value === "string").map(([name, value]) => [name, String(value)]));
+}
+
+function useAttempt() {
+  const [attempt, setAttempt] = useState(/** @type {Attempt | undefined} */ (undefined));
+  const [isBusy, setBusy] = useState(false);
+  const controller = useRef(new AbortController());
+  useEffect(() => () => controller.current.abort(), []);
+  /** @param {Record<string, unknown>} task */
+  async function start(task) {
+    controller.current.abort();
+    controller.current = new AbortController();
+    setAttempt({ messages: [] });
+    setBusy(true);
+    const said = (/** @type {Message} */ message) => setAttempt((made) => ({ ...made, messages: [...(made?.messages ?? []), message] }));
+    try {
+      const answer = await ask(task, said, controller.current.signal);
+      setAttempt((made) => ({ messages: made?.messages ?? [], answer }));
+    } catch (error) {
+      setAttempt((made) => ({ messages: made?.messages ?? [], error: /** @type {Error} */ (error) }));
+    } finally {
+      setBusy(false);
+    }
+  }
+  return { attempt, isBusy, start };
+}
+
+/** @param {{title: string, attempt?: Attempt, isBusy: boolean}} props */
+function Answered({ title, attempt, isBusy }) {
+  const { messages = [], answer, error } = attempt ?? {};
+  return html`<section class="card" aria-label=${title} aria-busy=${isBusy}>
+    <h2>${title} <span class="muted" role="status">${isBusy ? "working …" : answer ? (answer.success ? "✓ done" : "✗ no success") : ""}</span></h2>
+    <${Conversation} messages=${messages} />
+    ${answer && html`<div class="answer">
+      ${answer.answer !== null && html`<p><strong><${Text} value=${answer.answer} limit=${2000} /></strong></p>`}
+      ${answer.email && html`<p class="subject"><${Text} value=${answer.email.subject} limit=${300} /></p><${Text} as="p" value=${answer.email.body} />`}
+      ${answer.source_ids.length > 0 && html`<p class="muted">Rests on ${answer.source_ids.map((id) => html`<mark>${label(id)}</mark> `)}</p>`}
+      ${answer.note && html`<p class="muted"><${Text} value=${answer.note} limit=${500} /></p>`}
+      <p><a href=${href(["trajectories", answer.trajectory_id])}>Its trajectory</a></p>
+      <${Rate} key=${answer.trajectory_id} trajectoryId=${answer.trajectory_id} />
+    </div>`}
+    ${error && html`<p class="wrong" role="alert"><${Text} value=${error.message} limit=${500} /></p>`}
+  </section>`;
+}

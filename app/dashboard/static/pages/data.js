@@ -1,0 +1,67 @@
+// Data that runs use: inboxes, sets of scenarios, and knowledge graphs.
+
+import { all, get, path } from "../api.js";
+import { compact, moment, whole } from "../format.js";
+import { html } from "../parts/html.js";
+import { Empty, Loaded, useLoaded } from "../parts/states.js";
+import { Table } from "../parts/table.js";
+import { JsonText, label } from "../parts/text.js";
+import { href } from "../router.js";
+import { Upload } from "./start.js";
+
+/** @typedef {import("../api_types").InboxOut} Inbox */
+/** @typedef {import("../api_types").ScenarioSetOut} ScenarioSet */
+/** @typedef {import("../api_types").GraphListed} Graph */
+
+const inboxColumns = [
+  { title: "Inbox", cell: (/** @type {Inbox} */ each) => html`<strong>${label(each.name)}</strong> <span class="muted">version ${each.version}</span>` },
+  { title: "Emails", isNumber: true, cell: (/** @type {Inbox} */ each) => whole(each.emails) },
+  { title: "From", cell: (/** @type {Inbox} */ each) => origin(each.origin) },
+  { title: "Stored", cell: (/** @type {Inbox} */ each) => moment(each.created_at) },
+];
+const setColumns = [
+  { title: "Set", cell: (/** @type {ScenarioSet} */ each) => html`<a href=${href(["data", "scenarios", each.sha256])}><strong>${label(each.name)}</strong></a> <span class="muted">version ${each.version}</span>` },
+  { title: "Scenarios", isNumber: true, cell: (/** @type {ScenarioSet} */ each) => whole(each.count) },
+  { title: "For", cell: (/** @type {ScenarioSet} */ each) => label(each.environment) },
+  { title: "From", cell: (/** @type {ScenarioSet} */ each) => origin(each.origin) },
+  { title: "Stored", cell: (/** @type {ScenarioSet} */ each) => moment(each.created_at) },
+];
+const graphColumns = [
+  { title: "Graph", cell: (/** @type {Graph} */ each) => html`<a href=${href(["data", "graphs", each.sha256])}><code>${each.sha256.slice(0, 16)}</code></a>` },
+  { title: "Bytes", isNumber: true, cell: (/** @type {Graph} */ each) => compact(each.bytes) },
+  { title: "Stored", cell: (/** @type {Graph} */ each) => moment(each.created_at) },
+];
+
+/** @param {Record<string, any>} from */
+function origin(from) {
+  return html`<details><summary>${label(from.source ?? "unknown", 40)}</summary><${JsonText} value=${from} limit=${3000} /></details>`;
+}
+
+export function Data() {
+  const inboxes = useLoaded((aborted) => all("inboxes", {}, { aborted, most: 1000 }), []);
+  const sets = useLoaded((aborted) => all("scenarios", {}, { aborted, most: 1000 }), []);
+  const graphs = useLoaded((aborted) => get("graphs", {}, aborted), []);
+  return html`<h1>Data</h1>
+    <section class="card"><h2>Inboxes</h2><${Upload} done=${inboxes.reload} />
+      <${Loaded} state=${inboxes}>${(/** @type {Inbox[]} */ found) => listed("Inboxes", found, inboxColumns, (each) => `${each.name}@${each.version}`, "No inbox yet: runs search synthetic ones.")}<//></section>
+    <section class="card"><h2>Sets of scenarios</h2>
+      <${Loaded} state=${sets}>${(/** @type {ScenarioSet[]} */ found) => listed("Sets of scenarios", found, setColumns, (each) => `${each.name}@${each.version}`, "No named set yet: environments make scenarios of their own.")}<//></section>
+    <section class="card"><h2>Knowledge graphs</h2>
+      <${Loaded} state=${graphs}>${(/** @type {{items: Graph[]}} */ { items }) => listed("Knowledge graphs", items, graphColumns, (each) => each.sha256, "No graph yet: the sales agent uses invented ones.")}<//></section>`;
+}
+
+/** @param {string} caption @param {any[]} rows @param {import("../parts/table.js").Column[]} columns @param {(row: any) => string} keyOf @param {string} none */
+function listed(caption, rows, columns, keyOf, none) {
+  return rows.length === 0 ? html`<p class="muted">${none}</p>` : html`<${Table} caption=${caption} rows=${rows} keyOf=${keyOf} columns=${columns} />`;
+}
+
+/** A stored document as it is. @param {{kind: string, sha256: string}} props */
+export function DocumentPage({ kind, sha256 }) {
+  const state = useLoaded((aborted) => get(path`${kind}/${sha256}`, {}, aborted), [kind, sha256]);
+  const title = kind === "graphs" ? "Knowledge graph" : "Scenarios";
+  return html`<p class="crumbs"><a href=${href(["data"])}>Data</a></p><h1>${title}</h1><p class="muted"><code>${label(sha256)}</code></p>
+    <${Loaded} state=${state}>${(/** @type {any} */ found) => {
+      const items = found.graph ?? found.scenarios ?? [];
+      return items.length === 0 ? html`<${Empty} title="It is empty" />` : html`<section class="card"><h2>${whole(items.length)} ${kind === "graphs" ? "nodes" : "scenarios"}</h2><${JsonText} value=${items} limit=${20_000} /></section>`;
+    }}<//>`;
+}

@@ -1,0 +1,124 @@
+// Evaluations: models on the same held-out scenarios, with intervals.
+
+import { useEffect, useState } from "../vendor/hooks.js";
+import { all, get, path, post, remove, url } from "../api.js";
+import { ago, compact, duration, number, percent } from "../format.js";
+import { Action } from "../parts/action.js";
+import { html } from "../parts/html.js";
+import { Empty, Loaded, useLoaded } from "../parts/states.js";
+import { Progress, Status } from "../parts/status.js";
+import { Table } from "../parts/table.js";
+import { JsonText, label, Text } from "../parts/text.js";
+import { go, href } from "../router.js";
+
+/** @typedef {import("../api_types").EvaluationBrief} Brief */
+/** @typedef {import("../api_types").app__schemas__evaluations__EvaluationOut} Evaluation */
+/** @typedef {import("../api_types").EvaluatedModel} Model */
+/** @typedef {import("../api_types").IntervalOut} Interval */
+
+const _OPEN = new Set(["queued", "running"]);
+const _EVERY_MS = 2000;
+
+export function Evaluations() {
+  const state = useLoaded((aborted) => all("evaluations", {}, { aborted, most: 400 }), []);
+  const columns = [
+    { title: "Models", cell: (/** @type {Brief} */ each) => html`<a href=${href(["evaluations", each.evaluation_id])}>${label(each.models.join(" against "), 160)}</a>` },
+    { title: "Status", cell: (/** @type {Brief} */ each) => html`<${Status} status=${each.status} />` },
+    { title: "Rollouts", isNumber: true, cell: (/** @type {Brief} */ each) => `${each.done} of ${each.total}` },
+    { title: "Asked for", cell: (/** @type {Brief} */ each) => ago(each.created_at) },
+  ];
+  return html`<h1>Evaluations</h1><${New} />
+    <${Loaded} state=${state}>${(/** @type {Brief[]} */ found) =>
+      found.length === 0
+        ? html`<${Empty} title="No evaluation yet"><p>An evaluation lets models attempt the same held-out scenarios, and says how sure the difference is.</p><//>`
+        : html`<section class="card"><h2>All evaluations</h2><${Table} caption="Evaluations, newest first" rows=${found} keyOf=${(/** @type {Brief} */ each) => each.evaluation_id} columns=${columns} /></section>`}<//>`;
+}
+
+function New() {
+  const runs = useLoaded((aborted) => all("runs", { limit: 100 }, { aborted, most: 100 }), []);
+  const [run, setRun] = useState("");
+  const [scenarios, setScenarios] = useState("32");
+  const trained = /** @type {import("../api_types").RunListed[]} */ (runs.data ?? []).filter((each) => each.best_checkpoint);
+  const chosen = run || trained[0]?.run_id;
+  const start = async () => go(["evaluations", (await post("evaluations", { run_id: chosen, scenarios: Number(scenarios) })).evaluation_id]);
+  if (trained.length === 0) return null;
+  return html`<details class="card"><summary><h2>Evaluate a run</h2></summary>
+    <p class="muted">Its base model against its best checkpoint, on test scenarios that neither has seen.</p>
+    <div class="filters">
+      <label class="field"><span>Run</span><select value=${chosen} onChange=${(/** @type {any} */ event) => setRun(event.target.value)}>
+        ${trained.map((each) => html`<option value=${each.run_id}>${label(`${each.model.project}/${each.model.name}`)}</option>`)}</select></label>
+      <label class="field"><span>Scenarios</span><input inputmode="numeric" value=${scenarios} onInput=${(/** @type {any} */ event) => setScenarios(event.target.value)} /></label>
+      <${Action} label="Evaluate" kind="primary" act=${start} />
+    </div></details>`;
+}
+
+/** @param {{id: string}} props */
+export function EvaluationPage({ id }) {
+  const state = useLoaded((aborted) => get(path`evaluations/${id}`, {}, aborted), [id]);
+  const evaluation = /** @type {Evaluation | undefined} */ (state.data);
+  useEffect(() => {
+    if (!evaluation || !_OPEN.has(evaluation.status)) return undefined;
+    const timer = setTimeout(state.reload, _EVERY_MS);
+    return () => clearTimeout(timer);
+  }, [evaluation]);
+  return html`<p class="crumbs"><a href=${href(["evaluations"])}>Evaluations</a> / <code>${label(id)}</code></p>
+    <${Loaded} state=${state}>${(/** @type {Evaluation} */ found) => html`<${Whole} evaluation=${found} reload=${state.reload} />`}<//>`;
+}
+
+/** @param {{evaluation: Evaluation, reload: () => void}} props */
+function Whole({ evaluation, reload }) {
+  const { evaluation_id: id, status, report } = evaluation;
+  /** @param {string} verb */
+  const command = (verb) => async () => (await post(`${path`evaluations/${id}`}/${verb}`), reload());
+  return html`<div class="title-row"><h1>${label(evaluation.models.join(" against "), 200)} <${Status} status=${status} /></h1>
+      <div class="actions">
+        ${_OPEN.has(status) && html`<${Action} label="Cancel" act=${command("cancel")} />`}
+        ${["failed", "cancelled"].includes(status) && html`<${Action} label="Resume" kind="primary" act=${command("resume")} />`}
+        ${report && html`<a class="button" href=${url(path`evaluations/${id}/report`)} download>Report</a>`}
+        ${!_OPEN.has(status) && html`<${Action} label="Delete" kind="danger" confirm="Delete this evaluation with its trajectories?" act=${async () => (await remove(path`evaluations/${id}`), go(["evaluations"]))} />`}
+      </div></div>
+    ${_OPEN.has(status) && html`<${Progress} done=${evaluation.done} total=${evaluation.total} label="Rollouts" /><p class="muted" role="status">${evaluation.done} of ${evaluation.total} rollouts</p>`}
+    ${evaluation.wait_reason && html`<section class="notice warn"><${Text} as="p" value=${evaluation.wait_reason} limit=${400} /></section>`}
+    ${evaluation.error && html`<section class="notice bad" role="alert"><${Text} as="p" value=${evaluation.error} limit=${800} /></section>`}
+    ${report && html`<${Report} report=${report} />`}
+    <details class="card"><summary><h2>Settings</h2></summary><${JsonText} value=${evaluation.request} /></details>`;
+}
+
+/** @param {{report: NonNullable<Evaluation["report"]>}} props */
+function Report({ report }) {
+  const columns = [
+    { title: "Model", cell: (/** @type {Model} */ each) => html`<strong>${label(each.label)}</strong><br /><span class="muted">${label(each.model)}${each.step !== null ? ` @${each.step}` : ""}</span>` },
+    { title: "Success", cell: (/** @type {Model} */ each) => html`<${Share} interval=${each.success} />` },
+    { title: "Against the first", cell: (/** @type {Model} */ each) => difference(each.difference.success) },
+    { title: "Reward", cell: (/** @type {Model} */ each) => ranged(each.reward, number) },
+    { title: "Turns", cell: (/** @type {Model} */ each) => ranged(each.turns, (value) => number(value, 1)) },
+    { title: "Tokens", isNumber: true, cell: (/** @type {Model} */ each) => compact(each.completion_tokens) },
+    { title: "Seconds", isNumber: true, cell: (/** @type {Model} */ each) => duration(each.seconds_p50) },
+    { title: "Why not", cell: (/** @type {Model} */ each) => Object.entries(each.errors).map(([kind, count]) => `${label(kind, 30)} ${count}`).join(", ") },
+  ];
+  return html`<section class="card"><h2>Figures <span class="muted">${report.scenarios} scenarios, means with ${percent(report.method.level)} intervals (${label(report.method.name, 60)})</span></h2>
+    ${report.trial && html`<p><strong>The trial: ${report.trial.decision}</strong> after ${report.trial.pairs} scenarios.</p>`}
+    <${Table} caption="Figures of each model" rows=${report.models} keyOf=${(/** @type {Model} */ each) => each.label} columns=${columns} /></section>`;
+}
+
+/** A share with its interval as a bar. @param {{interval: Interval | null}} props */
+function Share({ interval }) {
+  if (!interval) return html`<span class="muted">–</span>`;
+  const at = (/** @type {number} */ share) => `${Math.max(0, Math.min(1, share)) * 100}%`;
+  return html`<span class="share"><span class="track" aria-hidden="true">
+      <span class="range" style=${{ left: at(interval.low), right: at(1 - interval.high) }}></span><span class="mean" style=${{ left: at(interval.mean) }}></span></span>
+    <span>${percent(interval.mean)} <span class="muted">${percent(interval.low)} to ${percent(interval.high)}</span></span></span>`;
+}
+
+/** @param {Interval | null} interval */
+function difference(interval) {
+  if (!interval) return html`<span class="muted">–</span>`;
+  const sure = interval.low > 0 ? "good" : interval.high < 0 ? "bad-ink" : "muted";
+  const sign = (/** @type {number} */ value) => `${value > 0 ? "+" : ""}${Math.round(value * 100)}`;
+  return html`<span class=${sure}>${sign(interval.mean)} points <span class="muted">${sign(interval.low)} to ${sign(interval.high)}</span></span>`;
+}
+
+/** @param {Interval | null} interval @param {(value: number) => string} format */
+function ranged(interval, format) {
+  return interval ? html`${format(interval.mean)} <span class="muted">${format(interval.low)} to ${format(interval.high)}</span>` : html`<span class="muted">–</span>`;
+}

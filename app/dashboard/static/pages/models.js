@@ -1,0 +1,123 @@
+// Models: their checkpoints with what was measured of each, and the names that checkpoints are promoted to.
+
+import { useState } from "../vendor/hooks.js";
+import { get, path, post, remove, url } from "../api.js";
+import { moment, percent } from "../format.js";
+import { Action } from "../parts/action.js";
+import { html } from "../parts/html.js";
+import { Empty, Loaded, useLoaded } from "../parts/states.js";
+import { Table } from "../parts/table.js";
+import { JsonText, label, Text } from "../parts/text.js";
+import { href } from "../router.js";
+
+/** @typedef {import("../api_types").ModelBrief} Model */
+/** @typedef {import("../api_types").ModelCheckpoint} Checkpoint */
+/** @typedef {import("../api_types").PromotionOut} Promotion */
+
+export function Models() {
+  const models = useLoaded((aborted) => get("models", {}, aborted), []);
+  const promotions = useLoaded((aborted) => get("promotions", {}, aborted), []);
+  return html`<h1>Models</h1>
+    <${Loaded} state=${models}>${(/** @type {{items: Model[]}} */ { items }) => html`<section class="card"><h2>All models</h2>
+      <${Table} caption="Models" rows=${items} keyOf=${(/** @type {Model} */ each) => each.model + each.backend} columns=${modelColumns} /></section>`}<//>
+    <${Loaded} state=${promotions}>${(/** @type {{items: Promotion[]}} */ { items }) => html`<${Promoted} items=${items} reload=${promotions.reload} />`}<//>`;
+}
+
+/** @param {Model} model */
+function modelLink({ model, base_model: base }) {
+  const [project, name] = model.split("/", 2);
+  return base ? html`<a href=${href(["models", project, name])}>${label(model, 120)}</a>` : label(model, 120);
+}
+
+const modelColumns = [
+  { title: "Model", cell: modelLink },
+  { title: "Trained from", cell: (/** @type {Model} */ each) => (each.base_model ? label(each.base_model, 120) : html`<span class="muted">a base model</span>`) },
+  { title: "Newest step", isNumber: true, cell: (/** @type {Model} */ each) => each.step ?? "–" },
+  { title: "Promoted as", cell: (/** @type {Model} */ each) => each.promoted_as.map((name) => label(name)).join(", ") },
+  { title: "Backend", cell: (/** @type {Model} */ each) => label(each.backend) },
+  { title: "", cell: (/** @type {Model} */ each) => each.unusable && html`<span class="wrong">${label(each.unusable, 160)}</span>` },
+];
+
+/** @param {{items: Promotion[], reload: () => void}} props */
+function Promoted({ items, reload }) {
+  const [said, setSaid] = useState("");
+  /** @param {Promotion} promotion */
+  async function check({ name }) {
+    const [project, last] = name.split("/", 2);
+    const found = await post(path`promotions/${project}/${last}/check`);
+    setSaid(found.healthy ? `${name} answers, in ${found.seconds.toFixed(2)} s.` : `${name} does not answer: ${found.reason}`);
+  }
+  /** @param {Promotion} promotion */
+  async function withdraw({ name }) {
+    const [project, last] = name.split("/", 2);
+    await remove(path`promotions/${project}/${last}`);
+    reload();
+  }
+  const columns = [
+    { title: "Name", cell: (/** @type {Promotion} */ each) => html`<strong>${label(each.name)}</strong>` },
+    { title: "Means", cell: (/** @type {Promotion} */ each) => `${label(each.model)} @${each.step}` },
+    { title: "Evidence", cell: (/** @type {Promotion} */ each) => (each.evidence ? html`<details><summary>won a trial</summary><${JsonText} value=${each.evidence} /></details>` : html`<span class="muted">none given</span>`) },
+    { title: "Since", cell: (/** @type {Promotion} */ each) => html`${moment(each.created_at)} <span class="muted">by ${label(each.actor)}</span>` },
+    { title: "", cell: (/** @type {Promotion} */ each) => html`<${Action} label="Check" act=${() => check(each)} /> <${Action} label="Withdraw" kind="danger" confirm="Take this name away? Requests that use it fail from then on." act=${() => withdraw(each)} />` },
+  ];
+  return html`<section class="card"><h2>Promoted names</h2>
+    <p class="muted">A stable name for clients of <code>/v1</code>; it can be moved to another checkpoint at any time.</p>
+    ${items.length === 0 ? html`<p>None yet. Promote a checkpoint on the page of its model.</p>` : html`<${Table} caption="Promoted names" rows=${items} keyOf=${(/** @type {Promotion} */ each) => each.name} columns=${columns} />`}
+    <p role="status"><${Text} value=${said} limit=${300} /></p>
+  </section>`;
+}
+
+/** @param {{project: string, name: string}} props */
+export function ModelPage({ project, name }) {
+  const state = useLoaded((aborted) => get(path`models/${project}/${name}`, {}, aborted), [project, name]);
+  return html`<p class="crumbs"><a href=${href(["models"])}>Models</a></p>
+    <h1>${label(`${project}/${name}`, 200)}</h1>
+    <${Loaded} state=${state}>${(/** @type {{checkpoints: Checkpoint[]}} */ { checkpoints }) =>
+      checkpoints.length === 0
+        ? html`<${Empty} title="It has no checkpoint" />`
+        : html`<${Checkpoints} project=${project} name=${name} checkpoints=${checkpoints} reload=${state.reload} />`}<//>`;
+}
+
+/** @param {{project: string, name: string, checkpoints: Checkpoint[], reload: () => void}} props */
+function Checkpoints({ project, name, checkpoints, reload }) {
+  const [promoting, setPromoting] = useState(/** @type {number | undefined} */ (undefined));
+  const columns = [
+    { title: "Step", cell: (/** @type {Checkpoint} */ each) => html`<strong>${each.step}</strong>${each.is_best && html` <span class="status good">best</span>`}` },
+    { title: "Held-out success", isNumber: true, cell: (/** @type {Checkpoint} */ each) => percent(each.success) },
+    { title: "Made by", cell: (/** @type {Checkpoint} */ each) => each.run_id && html`<a href=${href(["runs", each.run_id])}>a run, iteration ${each.iteration}</a>` },
+    { title: "Promoted as", cell: (/** @type {Checkpoint} */ each) => each.promoted_as.map((promoted) => label(promoted)).join(", ") },
+    { title: "Made", cell: (/** @type {Checkpoint} */ each) => moment(each.created_at) },
+    { title: "", cell: (/** @type {Checkpoint} */ each) => html`<span class="actions">
+        <button onClick=${() => setPromoting(each.step)}>Promote</button>
+        <a class="button" href=${url(path`models/${project}/${name}/export`, { step: each.step })} download>Export</a>
+        <${Action} label="Delete" kind="danger" confirm="Delete this checkpoint for good?" disabled=${each.promoted_as.length > 0}
+          act=${async () => (await remove(path`models/${project}/${name}/checkpoints/${each.step}`), reload())} />
+      </span>` },
+  ];
+  return html`
+    ${promoting !== undefined && html`<${Promote} project=${project} name=${name} checkpoint=${checkpoints.find((each) => each.step === promoting)} done=${() => (setPromoting(undefined), reload())} />`}
+    <section class="card"><h2>Checkpoints</h2>
+      <${Table} caption="Checkpoints" rows=${[...checkpoints].reverse()} keyOf=${(/** @type {Checkpoint} */ each) => each.step} columns=${columns} /></section>`;
+}
+
+/** @param {{project: string, name: string, checkpoint: Checkpoint, done: () => void}} props */
+function Promote({ project, name, checkpoint, done }) {
+  const [as, setAs] = useState("live");
+  const [trial, setTrial] = useState("");
+  const [said, setSaid] = useState("");
+  async function promote() {
+    const made = await post(path`models/${project}/${name}/promote`, { step: checkpoint.step, as, ...(trial ? { if_better_than: trial } : {}) });
+    if (made.evaluation_id) setSaid(made.evaluation_id);
+    else done();
+  }
+  return html`<section class="card narrow" aria-label="Promote"><h2>Promote step ${checkpoint.step}</h2>
+    <p>Its evidence: ${percent(checkpoint.success)} success on held-out scenarios${checkpoint.is_best ? ", the best of its run" : ""}.
+      ${checkpoint.run_id && html` <a href=${href(["runs", checkpoint.run_id, "held-out"])}>Read them, before and after</a>`}</p>
+    <label class="field"><span>Name</span><input value=${as} onInput=${(/** @type {any} */ event) => setAs(event.target.value)} />
+      <span class="help">Clients use it as <code>${label(project)}/${label(as)}</code>.</span></label>
+    <label class="field"><span>Only if better than</span><input value=${trial} placeholder="no trial" onInput=${(/** @type {any} */ event) => setTrial(event.target.value)} />
+      <span class="help">A promoted name. Both attempt the same held-out scenarios until a sequential test decides.</span></label>
+    <div class="actions"><${Action} label=${trial ? "Start the trial" : "Promote it"} kind="primary" disabled=${!as.trim()} act=${promote} /><button onClick=${done}>Close</button></div>
+    ${said && html`<p role="status">The trial is running: <a href=${href(["evaluations", said])}>see it</a>.</p>`}
+  </section>`;
+}

@@ -1,0 +1,100 @@
+// The sales agent: its sample email after each iteration, beside the knowledge graph with the scores of its nodes.
+
+import { useEffect, useMemo, useRef, useState } from "../vendor/hooks.js";
+import { get, path } from "../api.js";
+import { number } from "../format.js";
+import { KnowledgeGraph } from "../parts/graph.js";
+import { html } from "../parts/html.js";
+import { Rate } from "../parts/rate.js";
+import { Empty, Loaded, useLoaded } from "../parts/states.js";
+import { label, Text } from "../parts/text.js";
+import { href, refine } from "../router.js";
+
+/** @typedef {import("../parts/graph.js").GraphNode} GraphNode */
+/** @typedef {import("../api_types").ShowcaseEmail} Email */
+
+/** @param {import("./run.js").PartProps} props */
+export function Sales({ data, run, query }) {
+  const emails = data.iterations.value.flatMap((each) => (each.email ? [each.email] : []));
+  const graph = useLoaded((aborted) => readGraph(run.run_id, aborted), [run.run_id, emails.length > 0]);
+  if (emails.length === 0) return html`<${Empty} title="No sample email yet"><p>After the baseline and after every iteration, the agent writes one for the same prospect.</p><//>`;
+  const last = emails.at(-1)?.iteration ?? 0;
+  const iteration = Math.min(last, Number(query.get("iteration") ?? last));
+  const email = emails.findLast((each) => each.iteration <= iteration) ?? emails[0];
+  return html`
+    <section class="card"><label class="field"><span>After iteration ${iteration} of ${last}${iteration === 0 ? " (before training)" : ""}</span>
+      <input type="range" min="0" max=${last} value=${iteration} aria-valuetext=${`iteration ${iteration}`}
+        onInput=${(/** @type {any} */ event) => refine({ iteration: event.target.value })} /></label></section>
+    <div class="columns">
+      <${Written} run=${run} email=${email} />
+      <${Loaded} state=${graph} rows=${8}>${(/** @type {GraphNode[]} */ nodes) =>
+        html`<${Scored} runId=${run.run_id} nodes=${nodes} iteration=${iteration} email=${email} />`}<//>
+    </div>`;
+}
+
+/** @param {string} runId @param {AbortSignal} aborted @returns {Promise<GraphNode[]>} */
+async function readGraph(runId, aborted) {
+  const { graph } = await get(path`runs/${runId}/graph`, {}, aborted);
+  return graph.map((/** @type {any} */ node) => ({
+    id: node.id,
+    kind: node.kind,
+    content: node.content,
+    edges: (node.edge ?? node.edges ?? []).map((/** @type {any} */ edge) => ({ target: edge.target_id ?? edge.target, label: edge.relationship ?? edge.label ?? "" })),
+  }));
+}
+
+/** @param {{run: import("../api_types").RunOut, email: Email}} props */
+function Written({ run, email }) {
+  const task = /** @type {Record<string, any>} */ (email.scenario.task);
+  return html`<section class="card email">
+    <h2>The email <span class="muted">to ${label(task.prospect, 80)}, ${label(task.role ?? "", 60)} at ${label(task.company, 80)}</span></h2>
+    ${email.email_written
+      ? html`<p class="subject"><${Text} value=${email.subject} limit=${300} /></p><${Text} as="p" value=${email.body} limit=${4000} />`
+      : html`<p class="muted">The agent wrote no email.</p>`}
+    <p>${email.success === null ? "" : email.success ? html`<strong class="good">✓ grounded</strong>` : html`<span class="bad-ink">✗ not grounded</span>`}
+      ${" "}<span class="muted">reward ${number(email.reward)}</span></p>
+    <h3>What it rests on</h3>
+    <ul class="citations">${email.citations.map((id) => html`<li key=${id}><mark><${Text} value=${id} limit=${120} /></mark></li>`)}</ul>
+    <p><a href=${href(["runs", run.run_id, "trajectories", email.trajectory_id])}>How the agent came to it</a></p>
+    <${Rate} key=${email.trajectory_id} trajectoryId=${email.trajectory_id} />
+  </section>`;
+}
+
+/** @param {{runId: string, nodes: GraphNode[], iteration: number, email: Email}} props */
+function Scored({ runId, nodes, iteration, email }) {
+  const scores = useScores(runId, iteration);
+  const [chosen, setChosen] = useState(/** @type {string | undefined} */ (undefined));
+  const cited = useMemo(() => new Set(email.citations), [email]);
+  const node = nodes.find((each) => each.id === chosen);
+  return html`<section class="card"><h2>The knowledge graph <span class="muted">larger: higher score; ringed: cited; grey: customer job; green: product</span></h2>
+    <${KnowledgeGraph} nodes=${nodes} scores=${scores} cited=${cited} chosen=${chosen} choose=${setChosen} />
+    ${node
+      ? html`<div class="chosen"><h3><${Text} value=${node.id} limit=${200} /> <span class="muted">score ${number(scores[node.id], 3)}</span></h3><${Text} as="p" value=${node.content} limit=${1500} /></div>`
+      : html`<p class="muted">Choose a node to read it.</p>`}
+    <details><summary>Nodes by score</summary><ol class="ranked">${[...nodes]
+      .sort((one, other) => (scores[other.id] ?? 0) - (scores[one.id] ?? 0))
+      .slice(0, 100)
+      .map((each) => html`<li key=${each.id}><${Text} value=${each.id} limit=${120} /> <span class="muted">${number(scores[each.id], 3)}${cited.has(each.id) ? ", cited" : ""}</span></li>`)}</ol></details>
+  </section>`;
+}
+
+/** The node scores after an iteration; those before are shown until they are there. @param {string} runId @param {number} iteration */
+function useScores(runId, iteration) {
+  const kept = useRef(/** @type {Map<number, Record<string, number>>} */ (new Map()));
+  const [scores, setScores] = useState(/** @type {Record<string, number>} */ ({}));
+  useEffect(() => {
+    const controller = new AbortController();
+    const known = kept.current.get(iteration);
+    if (known) setScores(known);
+    else
+      get(path`runs/${runId}/node-scores`, { iteration }, controller.signal).then(
+        (found) => {
+          kept.current.set(iteration, found.node_scores);
+          setScores(found.node_scores);
+        },
+        () => {},
+      );
+    return () => controller.abort();
+  }, [runId, iteration]);
+  return scores;
+}
