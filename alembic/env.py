@@ -1,4 +1,4 @@
-"""Alembic's entry: `app.db.session.migrate` hands it a connection; the command line opens DATABASE_URL."""
+"""Alembic's entry: `app.db.migration.migrate` hands it a connection; the command line opens DATABASE_URL."""
 
 import asyncio
 from typing import Any, Literal

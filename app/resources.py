@@ -10,14 +10,13 @@ from functools import partial
 import structlog
 from sqlalchemy import URL, select
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from app.aio.pulse import Pulse
 from app.backends import Backends, Connect
+from app.db.migration import migrate_when_up
 from app.db.reachable import connect_once
-from app.db.session import DatabaseUrlError, Sessions, make_engine, make_sessions, migrate, parse_url
+from app.db.session import Sessions, make_engine, make_sessions, parse_url
 from app.db.tables import Run
-from app.errors import DATABASE_DOWN
 from app.processes.data_directory import DataDirectoryError
 from app.processes.engine import Engine, held_engine
 from app.processes.postgres import EmbeddedPostgres
@@ -26,8 +25,6 @@ from app.results.folders import remove_leftovers
 from app.settings import Settings
 from app.tracing.tracer import Tracing, open_tracing
 from training.garbage import kept_for_good
-
-_DATABASE_START_S = 30.0
 
 log = structlog.get_logger(__name__)
 
@@ -82,7 +79,7 @@ async def open_resources(
             url = postgres.url
         database = make_engine(url)
         stack.push_async_callback(database.dispose)
-        await _migrate(database)
+        await migrate_when_up(database)
         sessions = make_sessions(database)
         await remove_leftovers(sessions, settings.data_dir, _database_name(settings))
         tracing = open_tracing(settings)
@@ -137,24 +134,6 @@ def _database_name(settings: Settings) -> str:
 def _database_url(settings: Settings) -> URL | None:
     """None: the embedded one. Raises DatabaseUrlError."""
     return None if settings.database_url is None else parse_url(settings.database_url.get_secret_value())
-
-
-async def _migrate(database: AsyncEngine) -> None:
-    """Wait for a database that starts at the same time. Raises DatabaseUrlError, SchemaError."""
-    retrying = AsyncRetrying(
-        retry=retry_if_exception_type(DATABASE_DOWN),
-        wait=wait_fixed(1),
-        stop=stop_after_delay(_DATABASE_START_S),
-        before_sleep=lambda _: log.warning("waiting for the database"),
-        reraise=True,
-    )
-    try:
-        async for attempt in retrying:
-            with attempt:
-                await migrate(database)
-    except DATABASE_DOWN as error:
-        said = str(error.__cause__ or error).splitlines()[0]
-        raise DatabaseUrlError(f"the database was unreachable for {_DATABASE_START_S:.0f} s: {said}") from error
 
 
 def _warm_up() -> None:

@@ -24,7 +24,8 @@ from sqlalchemy import ColumnElement, func, select
 from ulid import ULID
 
 from app.aio.retry import retry_while_database_is_down
-from app.db.session import Sessions, make_engine, make_sessions, migrate
+from app.db.migration import migrate
+from app.db.session import Sessions, make_engine, make_sessions
 from app.db.tables import Run
 from app.domain.run_state import LIVE
 from app.processes.postgres import EmbeddedPostgres

@@ -30,7 +30,8 @@ from app.auth.keys import Keys
 from app.auth.scopes import Scope
 from app.cli.client import Service
 from app.cli.service_process import free_port
-from app.db.session import Sessions, make_engine, make_sessions, migrate
+from app.db.migration import migrate
+from app.db.session import Sessions, make_engine, make_sessions
 from app.db.tables import Iteration, Run, Trajectory
 from app.processes.postgres import EmbeddedPostgres
 from benchmarks import processes

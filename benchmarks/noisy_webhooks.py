@@ -16,7 +16,8 @@ from pathlib import Path
 from sqlalchemy import text
 from ulid import ULID
 
-from app.db.session import Sessions, make_engine, make_sessions, migrate
+from app.db.migration import migrate
+from app.db.session import Sessions, make_engine, make_sessions
 from app.db.tables import Run
 from app.domain.event_types import EventType
 from app.events.feed import EventFeed

@@ -25,7 +25,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only
 from ulid import ULID
 
-from app.db.session import Sessions, make_engine, make_sessions, migrate
+from app.db.migration import migrate
+from app.db.session import Sessions, make_engine, make_sessions
 from app.db.tables import Event, Run
 from app.domain.event_types import EventType
 from app.domain.run_state import TERMINAL, Move, RunStatus

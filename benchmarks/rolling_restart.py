@@ -25,7 +25,8 @@ from typing import Any
 import httpx
 from sqlalchemy import select
 
-from app.db.session import Sessions, make_engine, make_sessions, migrate
+from app.db.migration import migrate
+from app.db.session import Sessions, make_engine, make_sessions
 from app.db.tables import Event, Iteration, Run
 from app.domain.event_types import EventType
 from app.domain.run_state import RunStatus

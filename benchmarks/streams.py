@@ -27,7 +27,8 @@ from ulid import ULID
 from app.aio.retry import retry_while_database_is_down
 from app.cli.client import Service
 from app.cli.service_process import free_port
-from app.db.session import Sessions, make_engine, make_sessions, migrate
+from app.db.migration import migrate
+from app.db.session import Sessions, make_engine, make_sessions
 from app.db.tables import Run
 from app.domain.event_types import EventType
 from app.events.log import append

@@ -18,7 +18,8 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from app.db.session import Sessions, make_engine, make_sessions, migrate
+from app.db.migration import migrate
+from app.db.session import Sessions, make_engine, make_sessions
 from app.db.tables import Journal, Run
 from app.domain.run_state import RunStatus
 from app.processes.postgres import EmbeddedPostgres

@@ -31,7 +31,8 @@ from typing import Any
 from sqlalchemy import func, select
 from ulid import ULID
 
-from app.db.session import Sessions, make_engine, make_sessions, migrate
+from app.db.migration import migrate
+from app.db.session import Sessions, make_engine, make_sessions
 from app.db.tables import Run, WebhookAttempt, WebhookDelivery
 from app.domain.event_types import EventType
 from app.events.log import append

@@ -18,7 +18,8 @@ from hypothesis import settings
 from sqlalchemy import URL
 from ulid import ULID
 
-from app.db.session import make_engine, migrate
+from app.db.migration import migrate
+from app.db.session import make_engine
 from app.processes.postgres import EmbeddedPostgres
 from training.engine.cpu_mode import set_cpu_mode
 

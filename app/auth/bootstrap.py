@@ -7,7 +7,8 @@ from sqlalchemy import URL
 from app.auth.caller import ANY_PROJECT
 from app.auth.keys import Keys, NewKey
 from app.auth.scopes import Scope
-from app.db.session import make_engine, make_sessions, migrate, parse_url
+from app.db.migration import migrate
+from app.db.session import make_engine, make_sessions, parse_url
 from app.processes.data_directory import DataDirectory
 from app.processes.postgres import EmbeddedPostgres
 from app.settings import Settings

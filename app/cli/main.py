@@ -18,6 +18,7 @@ from app.cli import (
     inbox,
     judges,
     keys,
+    migrate,
     models,
     runs,
     serve,
@@ -70,6 +71,7 @@ def learnloop(
 app.command()(demo)
 app.command()(serve.serve)
 app.command()(worker.worker)
+app.command()(migrate.migrate)
 app.command(context_settings=engine.FORWARDED)(engine.engine)
 app.command()(preflight)
 app.command()(train.train)

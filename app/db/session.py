@@ -1,9 +1,6 @@
-"""The database: engine, sessions, and bringing the schema up to date. Postgres only, driver psycopg 3."""
+"""The database: engine and sessions. Postgres only, driver psycopg 3."""
 
-import sysconfig
-from pathlib import Path
-
-from sqlalchemy import URL, Connection, make_url, text
+from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
@@ -13,16 +10,10 @@ Sessions = async_sessionmaker[AsyncSession]
 
 _STATEMENT_TIMEOUT_MS = 15_000
 _IDLE_IN_TRANSACTION_TIMEOUT_MS = 30_000
-_MIGRATION_LOCK = 0x6C6F6F70
-"""Any number that nobody else uses as an advisory lock in this database."""
 
 
 class DatabaseUrlError(Exception):
     """DATABASE_URL is not a Postgres URL, or no Postgres takes us there."""
-
-
-class SchemaError(Exception):
-    """The database's schema is not one that this version knows."""
 
 
 def parse_url(database_url: str) -> URL:
@@ -63,36 +54,3 @@ def make_engine(url: URL) -> AsyncEngine:
 def make_sessions(engine: AsyncEngine) -> Sessions:
     """Sessions whose objects stay readable after the commit."""
     return async_sessionmaker(engine, expire_on_commit=False)
-
-
-async def migrate(engine: AsyncEngine) -> None:
-    """Bring the schema to this version, in one transaction; services that start at once take turns.
-
-    Raises SchemaError if the database was made by a newer version.
-    """
-    async with engine.begin() as connection:
-        await connection.execute(text("SET LOCAL statement_timeout = 0"))
-        await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
-        await connection.run_sync(_upgrade)
-
-
-def _upgrade(connection: Connection) -> None:
-    from alembic import command
-    from alembic.config import Config
-    from alembic.util import CommandError
-
-    config = Config()
-    config.set_main_option("script_location", str(scripts()))
-    config.attributes["connection"] = connection
-    try:
-        command.upgrade(config, "head")
-    except CommandError as error:
-        raise SchemaError(
-            f"the database was created by a newer version of learnloop; update this installation ({error})"
-        ) from error
-
-
-def scripts() -> Path:
-    """Alembic's scripts: in the repository, or among the data files of the installed package."""
-    places = (Path(__file__).parents[2] / "alembic", Path(sysconfig.get_path("data"), "share/learnloop/alembic"))
-    return next(place for place in places if (place / "env.py").is_file())

@@ -1,6 +1,7 @@
 """A run ends once, whatever its owner asks for in the same moment. The long form: `python -m benchmarks.races`."""
 
-from app.db.session import make_engine, migrate, parse_url
+from app.db.migration import migrate
+from app.db.session import make_engine, parse_url
 from app.domain.run_state import TERMINAL
 from benchmarks.races import races
 

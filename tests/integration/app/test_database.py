@@ -7,7 +7,8 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, text
 
-from app.db.session import SchemaError, make_engine, migrate, parse_url, scripts
+from app.db.migration import SchemaError, migrate, scripts
+from app.db.session import make_engine, parse_url
 
 
 async def test_migrations_make_exactly_what_the_rows_need(empty_database_url: str) -> None:

@@ -12,7 +12,8 @@ import pytest
 from sqlalchemy import event, func, select, text, update
 from ulid import ULID
 
-from app.db.session import Sessions, make_engine, make_sessions, migrate, parse_url
+from app.db.migration import migrate
+from app.db.session import Sessions, make_engine, make_sessions, parse_url
 from app.db.tables import Event, Journal, Run
 from app.domain.run_state import RunStatus
 from app.runs.leases import MAX_CLAIMS, Lease, LeaseLost, Leases, Limits

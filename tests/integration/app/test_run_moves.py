@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import delete, func, select
 from ulid import ULID
 
-from app.db.session import Sessions, make_engine, make_sessions, migrate, parse_url
+from app.db.migration import migrate
+from app.db.session import Sessions, make_engine, make_sessions, parse_url
 from app.db.tables import Event, Run
 from app.domain.run_state import Move, RunStatus, Verb, allowed
 from app.errors import NotAllowed

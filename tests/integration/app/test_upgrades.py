@@ -18,7 +18,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.db.session import SchemaError, make_engine, make_sessions, migrate, parse_url, scripts
+from app.db.migration import SchemaError, migrate, scripts
+from app.db.session import make_engine, make_sessions, parse_url
 from app.db.tables import Journal
 from app.runs.documents import stored_text
 from app.runs.leases import Lease

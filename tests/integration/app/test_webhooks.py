@@ -8,7 +8,8 @@ from pathlib import Path
 from sqlalchemy import insert, select
 from ulid import ULID
 
-from app.db.session import Sessions, make_engine, make_sessions, migrate, parse_url
+from app.db.migration import migrate
+from app.db.session import Sessions, make_engine, make_sessions, parse_url
 from app.db.tables import Run, WebhookDelivery
 from app.security.address_guard import AddressGuard
 from app.webhooks.dispatcher import Dispatcher

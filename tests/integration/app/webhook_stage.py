@@ -9,7 +9,8 @@ from typing import Any
 from sqlalchemy import select, update
 from ulid import ULID
 
-from app.db.session import Sessions, make_engine, make_sessions, migrate, parse_url
+from app.db.migration import migrate
+from app.db.session import Sessions, make_engine, make_sessions, parse_url
 from app.db.tables import Run, WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from app.domain.event_types import EventType
 from app.events.log import append

@@ -48,9 +48,9 @@ class Built:
 
     @property
     def workloads(self) -> dict[str, Json]:
-        """By component: api, worker, engine."""
-        found = self.of("Deployment") | self.of("StatefulSet")
-        return {name.removeprefix("learnloop-"): each for name, each in found.items()}
+        """By component: api, worker, engine, migration."""
+        found = self.of("Deployment") | self.of("StatefulSet") | self.of("Job")
+        return {each["metadata"]["labels"]["app.kubernetes.io/component"]: each for each in found.values()}
 
     def pod(self, component: str) -> Json:
         return self.workloads[component]["spec"]["template"]["spec"]
@@ -134,6 +134,13 @@ def test_no_file_is_left_out(overlay: str) -> None:
     assert all(re.search(rf"- (path: )?{re.escape(name)}$", text, re.MULTILINE) for name in other)
 
 
+def test_the_migration_is_of_this_version_and_gets_the_database_only(built: Built) -> None:
+    assert [*built.of("Job")] == [f"learnloop-migration-{version('learnloop')}"], (
+        "a job that is there cannot be changed"
+    )
+    assert built.variables("migration").keys() - VARIABLES_OF_OTHERS == {"DATABASE_URL"}
+
+
 @pytest.mark.usefixtures("_only_variables_of_the_test")
 @pytest.mark.parametrize("component", ["api", "worker"])
 def test_the_variables_are_settings_that_the_service_takes(
@@ -166,7 +173,7 @@ def test_the_example_of_secrets_names_settings() -> None:
 
 def test_the_containers_start_commands_that_exist(built: Built) -> None:
     commands = cast(Group, typer.main.get_command(app)).commands
-    for component, expected in {"api": "serve", "worker": "worker", "engine": "engine"}.items():
+    for component, expected in {"api": "serve", "worker": "worker", "engine": "engine", "migration": "migrate"}.items():
         name, *flags = built.container(component)["args"]
         assert name == expected
         commands[name].make_context(name, flags)
@@ -234,7 +241,7 @@ def test_probes_ask_for_addresses_that_exist(built: Built) -> None:
 
 def test_no_pod_has_more_rights_than_it_needs(built: Built) -> None:
     user = int(_in_dockerfile(r"^USER (\d+)$"))
-    for component in COMPONENTS:
+    for component in built.workloads:
         pod, container = built.pod(component), built.container(component)
         assert pod["securityContext"]["runAsNonRoot"]
         assert pod["securityContext"]["runAsUser"] == user
@@ -252,9 +259,9 @@ def test_no_pod_has_more_rights_than_it_needs(built: Built) -> None:
 
 
 def test_the_images_are_of_this_version(built: Built) -> None:
-    images = {component: built.container(component)["image"] for component in COMPONENTS}
+    images = {component: built.container(component)["image"] for component in built.workloads}
     engine = {"base": "learnloop", "gpu": "learnloop-cuda"}[built.overlay]
-    names = {"api": "learnloop", "worker": "learnloop", "engine": engine}
+    names = {"api": "learnloop", "worker": "learnloop", "migration": "learnloop", "engine": engine}
     assert images == {component: f"{name}:{version('learnloop')}" for component, name in names.items()}
 
 

@@ -18,7 +18,8 @@ from sqlalchemy import URL, delete, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
-from app.db.session import Sessions, make_engine, make_sessions, migrate
+from app.db.migration import migrate
+from app.db.session import Sessions, make_engine, make_sessions
 from app.db.tables import Event, Iteration, Run, WebhookDelivery, WebhookEndpoint
 from app.domain.run_state import TERMINAL, Move, RunStatus, Verb, allowed
 from app.errors import NotAllowed

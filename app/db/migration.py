@@ -1,0 +1,74 @@
+"""Brings the database's schema up to date. Every process does so when it starts."""
+
+import sysconfig
+from pathlib import Path
+
+import structlog
+from sqlalchemy import Connection, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from app.db.session import DatabaseUrlError
+from app.errors import DATABASE_DOWN
+
+_START_S = 30.0
+"""How long a database that starts at the same time may take."""
+_LOCK = 0x6C6F6F70
+"""Any number that nobody else uses as an advisory lock in this database."""
+
+log = structlog.get_logger(__name__)
+
+
+class SchemaError(Exception):
+    """The database's schema is not one that this version knows."""
+
+
+async def migrate_when_up(database: AsyncEngine) -> None:
+    """Wait for a database that starts at the same time, then migrate. Raises DatabaseUrlError, SchemaError."""
+    retrying = AsyncRetrying(
+        retry=retry_if_exception_type(DATABASE_DOWN),
+        wait=wait_fixed(1),
+        stop=stop_after_delay(_START_S),
+        before_sleep=lambda _: log.warning("waiting for the database"),
+        reraise=True,
+    )
+    try:
+        async for attempt in retrying:
+            with attempt:
+                await migrate(database)
+    except DATABASE_DOWN as error:
+        said = str(error.__cause__ or error).splitlines()[0]
+        raise DatabaseUrlError(f"the database was unreachable for {_START_S:.0f} s: {said}") from error
+
+
+async def migrate(engine: AsyncEngine) -> None:
+    """Bring the schema to this version, in one transaction; services that start at once take turns.
+
+    Raises SchemaError if the database was made by a newer version.
+    """
+    async with engine.begin() as connection:
+        await connection.execute(text("SET LOCAL statement_timeout = 0"))
+        await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+        await connection.run_sync(_upgrade)
+
+
+def _upgrade(connection: Connection) -> None:
+    from alembic import command
+    from alembic.config import Config
+    from alembic.util import CommandError
+
+    config = Config()
+    config.set_main_option("script_location", str(scripts()))
+    config.attributes["connection"] = connection
+    try:
+        command.upgrade(config, "head")
+    except CommandError as error:
+        raise SchemaError(
+            f"the database was created by a newer version of learnloop; update this installation ({error})"
+        ) from error
+
+
+def scripts() -> Path:
+    """Alembic's scripts: in the repository, or among the data files of the installed package."""
+    places = (Path(__file__).parents[2] / "alembic", Path(sysconfig.get_path("data"), "share/learnloop/alembic"))
+    return next(place for place in places if (place / "env.py").is_file())
