@@ -127,7 +127,8 @@ async def delete_inbox(
 async def delete_scenarios(sessions: CurrentSessions, caller: CurrentCaller, sha256: Hash) -> ScenariosDeleted:
     """Delete stored scenarios of the caller's project, and all their names.
 
-    Returns the names. Scenarios that a run or evaluation still needs cannot be deleted: `used_by` of the error names them.
+    Returns the names. Scenarios that a run or evaluation still needs cannot be deleted: `used_by` of the error names
+    them.
     """
     found = await removal.delete_scenarios(sessions, caller.namespace, sha256)
     return ScenariosDeleted(sha256=sha256, names=[f"{each.name}@{each.version}" for each in found])
