@@ -159,6 +159,7 @@ class JournaledLoop:
         journal: Journal,
         resume: Resume | None,
         budget: object,
+        agent: object,
         now: object,
     ) -> AsyncGenerator[IterationResult, None]:
         assert isinstance(policy, StepsPolicy)

@@ -131,3 +131,22 @@ def _conversation(sequence: Sequence[_SampledChoice]) -> Conversation:
     for each in sequence[:-1]:
         items[len(each.call.messages)] = each.choice
     return Conversation(items, list(last.call.tools) or None)
+
+
+def messages_of(history: "Trajectory | History") -> list[dict[str, Json]]:
+    """The whole conversation in OpenAI's form, without token-level data."""
+    return [item if isinstance(item, dict) else message_of(item) for item in history.messages_and_choices]  # type: ignore[misc]
+
+
+def transcript_of(trajectory: "Trajectory") -> list[dict[str, Json]]:
+    """What a judge reads: the conversation and, of further ones, the messages that are new in them."""
+    return transcript([messages_of(trajectory), *map(messages_of, trajectory.additional_histories)])
+
+
+def transcript(histories: Sequence[Sequence[dict[str, Json]]]) -> list[dict[str, Json]]:
+    """The same of conversations as they are stored."""
+    told, seen = [], set[str]()
+    for number, messages in enumerate(histories):
+        told += [each for each in messages if not number or _identity(each) not in seen]
+        seen |= set(map(_identity, messages))
+    return told

@@ -162,14 +162,6 @@ async def _execute(episode: Episode, choice: "Choice") -> tuple[list[dict[str, J
     return results, False
 
 
-def messages_of(rollout: Rollout) -> list[dict[str, Json]]:
-    """The whole conversation in OpenAI's form, without token-level data."""
-    return [
-        item if isinstance(item, dict) else message_of(item)  # type: ignore[misc]
-        for item in rollout.trajectory.messages_and_choices
-    ]
-
-
 def sampled_tokens(rollout: Rollout) -> list[dict[str, Json]]:
     """What the agent sampled, for each turn whose server told it: the place of its `message`, and the `texts` and
     `logprobs` (natural, four digits) of its tokens. A character that several tokens make is the last one's."""

@@ -9,7 +9,7 @@ from environment.base import Environment, Scenario
 from environment.trace import span
 from judges.base import Candidate, Judge, Judgement, Score, checked
 from training.advantages import advantages
-from training.rollouts import messages_of
+from training.histories import transcript_of
 from training.types import Group, RewardSummary, Rollout, ScoredRollout
 
 
@@ -43,7 +43,9 @@ async def judge_group(judge: Judge, scenario: Scenario, rollouts: Sequence[Rollo
     A judge that raises scores none of them; its reason is kept.
     """
     candidates = [
-        Candidate(rollout.id, rollout.outcome, messages_of(rollout)) for rollout in rollouts if rollout.error is None
+        Candidate(rollout.id, rollout.outcome, transcript_of(rollout.trajectory))
+        for rollout in rollouts
+        if rollout.error is None
     ]
     if not candidates:
         return Judgement([])

@@ -1,4 +1,4 @@
-"""What learn-loops can use: backends, environments and judges."""
+"""What learn-loops can use: backends, environments, judges and agents."""
 
 import asyncio
 
@@ -6,6 +6,7 @@ from pydantic import Field
 
 import environment.registry
 import judges.registry
+import training.agents.registry
 from app.api.dependencies import CurrentSettings
 from app.api.routers import keyed_router
 from app.backends import choices, unusable_base_models
@@ -88,3 +89,9 @@ async def list_environments() -> Catalogue:
 async def list_judges() -> Catalogue:
     """List the judges that can score rollouts."""
     return Catalogue(items=[Named(name=name) for name in judges.registry.names()])
+
+
+@router.get("/agents")
+async def list_agents() -> Catalogue:
+    """List the agents that own their loop. Each can replace the built-in loop."""
+    return Catalogue(items=[Named(name=name) for name in training.agents.registry.names()])

@@ -58,6 +58,8 @@ class StoredEvaluation(BaseModel):
     models: tuple[Contestant, ...]
     environment: Choice
     judge: Choice
+    agent: Choice | None = None
+    """One that owns its loop; None: the built-in loop."""
     split: Split
     scenarios: int
     samples: int

@@ -16,7 +16,7 @@ class _Stored(BaseModel):
 
 
 class Choice(_Stored):
-    """An environment or a judge by name, with its own settings."""
+    """An environment, a judge or an agent by name, with its own settings."""
 
     name: str
     config: Mapping[str, Json] = Field(default_factory=dict)
@@ -59,6 +59,8 @@ class StoredRequest(_Stored):
 
     environment: Choice
     judge: Choice
+    agent: Choice | None = None
+    """One that owns its loop; None: the built-in loop."""
     model: StoredModel
     budget: Budget | None = None
     checkpoints: KeptCheckpoints | None = None

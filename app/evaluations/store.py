@@ -22,6 +22,7 @@ from app.errors import Conflict, NotAllowed, NotFound
 from app.evaluations.sequential import Decision
 from app.events.log import append_to_evaluation
 from judges.base import JudgeCall
+from training.histories import transcript
 
 _ENDINGS = {
     EvaluationStatus.COMPLETED: EventType.EVALUATION_COMPLETED,
@@ -268,12 +269,15 @@ class EvaluationStore:
             return (await session.execute(query.order_by(Trajectory.seq))).all()
 
     async def messages(self, id: str, slots: Sequence[Slot]) -> dict[str, list[Any]]:
-        """The conversations of those rollouts, by their ids."""
-        query = select(Trajectory.id, Trajectory.messages).where(
+        """What a judge reads of those rollouts, by their ids."""
+        query = select(Trajectory.id, Trajectory.messages, Trajectory.additional_histories).where(
             Trajectory.evaluation_id == id, Trajectory.slot.in_(map(str, slots))
         )
         async with self._sessions() as session:
-            return {row.id: row.messages for row in (await session.execute(query)).all()}
+            return {
+                row.id: transcript([row.messages, *(each["messages"] for each in row.additional_histories)])
+                for row in (await session.execute(query)).all()
+            }
 
     async def keep_rollout(self, lease: EvaluationLease, row: Mapping[str, Any]) -> None:
         """Save a finished rollout, which is not judged yet. Raises EvaluationLost."""

@@ -16,9 +16,9 @@ from app.db.clock import database_time
 from app.db.session import Sessions
 from app.db.tables import Checkpoint, Reflection, Run, Trajectory
 from app.domain.stored_request import Choice
-from app.errors import BadGateway, InvalidRequest, NotFound
+from app.errors import BadGateway, Conflict, InvalidRequest, NotFound
 from app.model_registry.resolver import ModelResolver, of_run
-from app.runs.configuration import make_environment
+from app.runs.configuration import make_agent, make_environment
 from app.runs.documents import UnknownDocument, resolve_references
 from app.schemas.ask import AskOut, AskRequest, InvokeOut, InvokeParameters
 from app.schemas.run_request import EnvironmentChoice
@@ -31,6 +31,8 @@ from environment.email_search.environment import SYNTHETIC, inbox_with, is_synth
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from environment.trace import span, tracing
+from training.agents.base import Agent
+from training.agents.registry import UnknownAgent
 from training.backends.base import Endpoint
 from training.chat import Chat, message_of, open_chat
 from training.rollouts import rollout
@@ -172,6 +174,7 @@ async def _answer(service: Service, agent: _Agent, request: AskRequest, tell: Te
         if agent.state is not None and isinstance(made, Reflective):
             made.restore(agent.state)
         scenario = _scenario(made, request)
+        own_loop = await _own_loop(agent.run)
         clock = await database_time(service.sessions)
         async with open_chat(agent.endpoint) as chat:
             attempt = await rollout(
@@ -184,6 +187,7 @@ async def _answer(service: Service, agent: _Agent, request: AskRequest, tell: Te
                 temperature=0.0,
                 max_completion_tokens=_MAX_COMPLETION_TOKENS,
                 timeout_s=_TIMEOUT_S,
+                agent=own_loop,
                 now=lambda: clock.now().timestamp(),
             )
         answer = made.answer(attempt.outcome)
@@ -236,6 +240,14 @@ async def _environment(sessions: Sessions, data_dir: Path, agent: _Agent) -> Env
         raise InvalidRequest((*where, "config", error.kind), str(error)) from error
     except ValueError as error:
         raise InvalidRequest((*where, "config"), str(error)) from error
+
+
+async def _own_loop(run: Run | None) -> Agent | None:
+    """The run's agent, if it has one that owns its loop. Raises Conflict."""
+    try:
+        return await asyncio.to_thread(make_agent, run.stored_request.agent if run else None)
+    except (UnknownAgent, PluginFault, ValueError) as error:
+        raise Conflict(f"The agent of run {run.id if run else None} cannot be made again: {error}") from error
 
 
 def _without_scenarios(environment: Choice) -> Choice:

@@ -25,6 +25,7 @@ from environment.registry import UnknownEnvironment
 from judges import agreement
 from judges.base import Candidate, Judge, JudgeCall, JudgeServices, Score, checked
 from judges.registry import UnknownJudge
+from training.histories import transcript
 
 _STORED = "stored"
 _SHOWN = 100
@@ -123,7 +124,14 @@ async def _verdicts(judge: Judge, groups: Sequence[Sequence[Trajectory]]) -> _Ve
         scenario = Scenario(
             first.scenario_id, cast(Any, first.split), first.scenario["task"], first.scenario["reference"]
         )
-        candidates = [Candidate(row.id, row.outcome, row.messages) for row in rows]
+        candidates = [
+            Candidate(
+                row.id,
+                row.outcome,
+                transcript([row.messages, *(each["messages"] for each in row.additional_histories)]),
+            )
+            for row in rows
+        ]
         async with gate:
             try:
                 judgement = await checked(judge, scenario, candidates)

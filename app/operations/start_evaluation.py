@@ -21,7 +21,7 @@ from app.events.log import append_to_evaluation
 from app.model_registry.resolver import ModelResolver, ResolvedModel
 from app.processes.engine import EngineUnavailable
 from app.resources import Resources
-from app.runs.configuration import make_environment, make_judge, model_spec
+from app.runs.configuration import make_agent, make_environment, make_judge, model_spec
 from app.runs.documents import UnknownDocument, resolve_references
 from app.runs.store import RunStore
 from app.schemas.evaluations import EvaluationRequest, ModelToEvaluate
@@ -32,6 +32,7 @@ from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from judges.base import JudgeServices
 from judges.registry import UnknownJudge
+from training.agents.registry import UnknownAgent
 from training.backends import embedded
 from training.backends.base import BackendUnavailable
 from training.model_name import ModelName
@@ -171,10 +172,15 @@ class EvaluationStarter:
         else:
             judge = own.judge if own else Choice(name=default_judge)
         self._check_judge(judge)
+        agent = own.agent if own else None
+        if request.agent is not None:
+            agent = Choice(name=request.agent.name, config=request.agent.config)
+        await _check_agent(agent)
         return StoredEvaluation(
             models=models,
             environment=environment,
             judge=judge,
+            agent=agent,
             split=request.split,
             scenarios=scenarios,
             samples=request.samples,
@@ -228,6 +234,15 @@ class EvaluationStarter:
             raise InvalidRequest(("body", "judge", "name"), str(error)) from error
         except ValueError as error:
             raise InvalidRequest(("body", "judge", "config"), str(error)) from error
+
+
+async def _check_agent(agent: Choice | None) -> None:
+    try:
+        await asyncio.to_thread(make_agent, agent)
+    except (UnknownAgent, PluginFault) as error:
+        raise InvalidRequest(("body", "agent", "name"), str(error)) from error
+    except ValueError as error:
+        raise InvalidRequest(("body", "agent", "config"), str(error)) from error
 
 
 async def _steps(connect: Connect, backend: str, model: ModelName) -> frozenset[int]:

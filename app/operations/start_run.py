@@ -22,7 +22,7 @@ from app.operations.run_defaults import judge_with_defaults, with_defaults
 from app.processes.engine import EngineUnavailable
 from app.resources import Resources
 from app.runs import documents
-from app.runs.configuration import make_environment, make_judge
+from app.runs.configuration import make_agent, make_environment, make_judge
 from app.runs.documents import NewDocument, UnknownDocument
 from app.runs.queries import RunQueries
 from app.runs.resume_point import INHERITED, begin_with
@@ -36,6 +36,7 @@ from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from judges.base import JudgeServices
 from judges.registry import UnknownJudge
+from training.agents.registry import UnknownAgent
 from training.backends.base import BackendUnavailable
 from training.backends.embedded import NAME as EMBEDDED
 from training.model_name import ModelName
@@ -241,6 +242,10 @@ def _checked(
         stored, new = documents.extract_documents(
             Choice(**given["environment"]), environment, given["model"]["project"]
         )
+    if given["agent"] is not None:
+        where = ("body", "agent")
+        with _as_fault_of((*where, "name"), UnknownAgent, PluginFault), _as_fault_of((*where, "config"), ValueError):
+            make_agent(Choice(**given["agent"]))
     judge = judge_with_defaults(request.judge, made.default_judge)
     _check_judges(request, judge, JudgeServices(rubric=made.rubric, model=judge_model(settings)))
     return {**given, "environment": stored.model_dump(), "judge": judge}, new, _foreseen(given, made)

@@ -78,7 +78,7 @@ async def _stored(sessions: Sessions, run_id: str, iteration: int) -> _Stored:
         )
         trajectories = await session.execute(
             select(Trajectory)
-            .options(defer(Trajectory.messages), defer(Trajectory.tools))
+            .options(defer(Trajectory.messages), defer(Trajectory.tools), defer(Trajectory.additional_histories))
             .where(Trajectory.run_id == run_id, Trajectory.iteration == iteration)
             .order_by(Trajectory.seq)
         )

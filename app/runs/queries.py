@@ -163,7 +163,7 @@ class RunQueries:
             select(Iteration, Trajectory)
             .outerjoin(Reflection, mine)
             .outerjoin(Trajectory, Trajectory.id == Reflection.trajectory_id)
-            .options(defer(Trajectory.messages), defer(Trajectory.tools))
+            .options(defer(Trajectory.messages), defer(Trajectory.tools), defer(Trajectory.additional_histories))
             .where(Iteration.run_id == run_id, Iteration.iteration > after)
             .order_by(Iteration.iteration)
             .limit(limit)

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, model_validator
 from app.domain.evaluation_state import EvaluationStatus
 from app.domain.names import MODEL_PATTERN
 from app.schemas.base import Json, RequestBody, RequestPart, ResponseModel
-from app.schemas.run_request import EnvironmentChoice, JudgeChoice
+from app.schemas.run_request import AgentChoice, EnvironmentChoice, JudgeChoice
 from training.types import RunConfig
 
 _DEFAULTS = RunConfig()
@@ -80,6 +80,8 @@ class EvaluationRequest(RequestBody):
     """What the models act in. Default: that of the run, else `email_search` with synthetic inboxes."""
     judge: JudgeChoice | None = None
     """The judge. Default: that of the run, else the environment's own."""
+    agent: AgentChoice | None = None
+    """The agent that makes the rollouts, if it is to own its loop. Default: that of the run, else the built-in loop."""
     split: Literal["validation", "test"] = "test"
     """Which held-out scenarios."""
     scenarios: int = Field(default=_DEFAULTS.evaluation.test_scenarios, ge=1, le=1_000)

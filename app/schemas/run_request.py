@@ -23,6 +23,15 @@ class EnvironmentChoice(RequestPart):
     `sales_email`. Empty: its synthetic tasks."""
 
 
+class AgentChoice(RequestPart):
+    """An agent that owns its loop: it decides what the model is asked, in place of the built-in loop."""
+
+    name: Name
+    """Name of the agent, one of `GET /agents`."""
+    config: dict[str, Json] = Field(default_factory=dict)
+    """Settings of this agent. Empty: its defaults."""
+
+
 class JudgeChoice(RequestPart):
     """The judge that scores the rollouts."""
 
@@ -177,6 +186,9 @@ class LearnLoopRequest(RequestBody):
     """Maximum number of turns per rollout, when `graph` is given. Default: that of `max_turns`."""
     environment: EnvironmentChoice = Field(default_factory=EnvironmentChoice)
     """What the agent acts in: an environment and its settings. Default: `email_search` with synthetic inboxes."""
+    agent: AgentChoice | None = None
+    """The agent that makes the rollouts, if it is to own its loop. Default: the built-in loop, which executes the tool
+    calls of each reply until the task is done."""
     judge: Judges | None = None
     """One judge, or a list of 2 to 8 whose scores are combined as a weighted mean. Default: the environment's own
     judge."""

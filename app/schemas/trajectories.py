@@ -80,6 +80,15 @@ class SampledTokens(ResponseModel):
     """The turns, in order. Empty if the model's server reported no log-probabilities."""
 
 
+class History(ResponseModel):
+    """A conversation of a rollout beside its main one."""
+
+    messages: list[Json]
+    """All messages of the conversation, in the form of OpenAI's chat completions."""
+    tools: list[Json]
+    """The tools that the model was offered in it, in OpenAI's form."""
+
+
 class TrajectoryOut(TrajectoryBrief):
     """A trajectory with its messages, tools and the details of its score and reward."""
 
@@ -87,6 +96,10 @@ class TrajectoryOut(TrajectoryBrief):
     """All messages of the conversation, in the form of OpenAI's chat completions, with tool calls and their results."""
     tools: list[Json]
     """The tools that the agent was offered, in OpenAI's form."""
+    additional_histories: list[History]
+    """Further conversations, in the order in which they began: what an agent that owns its loop asked its model outside
+    of `messages`, such as side questions, or what followed a rewritten history. Each is trained as a sequence of its
+    own. Empty for the built-in loop."""
     score_explanation: str | None
     """Why the judge gave this score, or none."""
     score_parts: dict[str, float]

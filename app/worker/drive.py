@@ -22,7 +22,7 @@ from app.processes.engine import EngineUnavailable
 from app.results.files import ResultsFiles
 from app.runs import ledger
 from app.runs.budget import Clock, Meter
-from app.runs.configuration import make_environment, make_judge, model_spec
+from app.runs.configuration import make_agent, make_environment, make_judge, model_spec
 from app.runs.documents import resolve_references
 from app.runs.leases import Lease, LeaseLost
 from app.runs.no_signal import check_rule
@@ -35,6 +35,7 @@ from app.worker.measures import count_iteration
 from app.worker.save_iteration import iteration_rows, save_iteration
 from environment.base import Environment, Json
 from judges.base import Judge, JudgeServices
+from training.agents.base import Agent
 from training.backends.base import BackendUnavailable, Policy
 from training.budget import BudgetReached, RunBudget
 from training.journal import Journal
@@ -58,6 +59,7 @@ class LearnLoop(Protocol):
         journal: Journal,
         resume: Resume | None,
         budget: RunBudget,
+        agent: Agent | None,
         now: Callable[[], float],
     ) -> AsyncGenerator[IterationResult, None]: ...
 
@@ -65,6 +67,8 @@ class LearnLoop(Protocol):
 _AWAY = (EngineUnavailable, BackendUnavailable)
 _PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 60.0, 60.0, 60.0)
 """Before we try a backend again that is away; when they are used up without progress the run pauses."""
+
+_TRACED_APART = ("environment", "judge", "agent", "model")
 
 _SETTLE_S = 5.0
 """How long the journal and the ledger wait for a database that is away when the work has stopped."""
@@ -212,6 +216,7 @@ class Driver:
                 journal=work.journal,
                 resume=resume,
                 budget=work.meter,
+                agent=await asyncio.to_thread(make_agent, request.agent),
                 now=work.now,
             )
             await stack.enter_async_context(aclosing(results))
@@ -255,5 +260,6 @@ def _trace_inputs(run: Run, request: StoredRequest) -> dict[str, Json]:
         "model": asdict(model_spec(run)),
         "environment": request.environment.model_dump(),
         "judge": request.judge.model_dump(),
-        "config": {name: value for name, value in run.request.items() if name not in ("environment", "judge", "model")},
+        "agent": request.agent and request.agent.model_dump(),
+        "config": {name: value for name, value in run.request.items() if name not in _TRACED_APART},
     }

@@ -27,7 +27,7 @@ from app.evaluations.sequential import Decision, Evidence, Rule, evidence
 from app.evaluations.store import EvaluationLease, EvaluationLost, EvaluationStore
 from app.processes.engine import Engine, EngineUnavailable
 from app.runs.budget import Meter
-from app.runs.configuration import make_environment, make_judge
+from app.runs.configuration import make_agent, make_environment, make_judge
 from app.runs.documents import resolve_references
 from app.settings import Settings
 from app.worker.evaluation_budget import EvaluationBudget, Price, meter_of, prices_of, saved_usage
@@ -36,6 +36,7 @@ from app.worker.measures import count_judge_calls, count_rollouts
 from app.worker.save_iteration import rollout_row, verdict_row
 from environment.base import Environment, Json, Scenario
 from judges.base import Judge, Judgement
+from training.agents.base import Agent
 from training.backends import embedded
 from training.backends.art_import import import_art
 from training.backends.base import BackendUnavailable, Endpoint, ModelSpec
@@ -139,6 +140,7 @@ class EvaluationDriver:
                 asyncio.Semaphore(request.concurrency),
                 lambda: clock.now().timestamp(),
                 driven.progress,
+                await asyncio.to_thread(make_agent, request.agent),
             )
             trial = await work.all_scenarios()
             return await _report(work) | ({"trial": trial} if trial else {})
@@ -235,6 +237,7 @@ class _Work:
     gate: asyncio.Semaphore
     now: Callable[[], float]
     progress: _Progress
+    agent: Agent | None
 
     async def all_scenarios(self) -> dict[str, Json] | None:
         """Make and judge whatever is not saved yet; of a trial, until it is decided. Returns what it decided."""
@@ -305,6 +308,7 @@ class _Work:
                 max_completion_tokens=request.max_completion_tokens,
                 timeout_s=request.rollout_timeout_s,
                 reservation=reservation,
+                agent=self.agent,
                 now=self.now,
             )
             self.budget.saw(made)
@@ -347,6 +351,8 @@ class _StoredTrajectory:
     """The part of `art.Trajectory` that judging reads and scoring writes."""
 
     messages_and_choices: list[Json]
+    additional_histories: tuple[()] = ()
+    """They are in the messages: see `training.histories.transcript`."""
     reward: float = 0.0
 
 

@@ -16,8 +16,9 @@ from app.runs import ledger
 from app.runs.leases import Lease, LeaseLost
 from app.worker.iteration_event import iteration_data
 from judges.base import JudgeCall as JudgeCallResult
+from training.histories import messages_of
 from training.no_signal import no_signal_of
-from training.rollouts import messages_of, sampled_tokens
+from training.rollouts import sampled_tokens
 from training.types import Evaluation as EvaluationResult
 from training.types import IterationResult, Rollout, ScoredRollout
 
@@ -239,9 +240,13 @@ def rollout_row(rollout: Rollout) -> Row:
         "split": scenario.split,
         "scenario_id": scenario.id,
         "scenario": {"task": dict(scenario.task), "reference": dict(scenario.reference)},
-        "messages": messages_of(rollout),
+        "messages": messages_of(trajectory),
         "tokens": sampled_tokens(rollout),
         "tools": list(trajectory.tools or []),
+        "additional_histories": [
+            {"messages": messages_of(history), "tools": list(history.tools or [])}
+            for history in trajectory.additional_histories
+        ],
         "outcome": dict(rollout.outcome),
         "error": rollout.error,
         "turns": int(metrics.get("turns", 0)),

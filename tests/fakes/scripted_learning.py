@@ -12,6 +12,7 @@ from typing import Any, cast
 from environment.base import Environment, Json, Scenario
 from judges.base import Judge, Score
 from tests.policies import train
+from training.agents.base import Agent
 from training.backends.base import Backend, Endpoint, ModelSpec, Policy, Reproducibility, TrainOutcome, TrainRequest
 from training.budget import RunBudget
 from training.journal import Journal
@@ -107,6 +108,7 @@ class ScriptedTrajectory:
     metrics: dict[str, float] = field(
         default_factory=lambda: {"turns": 2, "prompt_tokens": 100, "completion_tokens": 20}
     )
+    additional_histories: tuple[()] = ()
 
     @property
     def messages_and_choices(self) -> list[Json]:
@@ -143,6 +145,7 @@ class ScriptedLoop:
         journal: Journal,
         resume: Resume | None,
         budget: RunBudget | None = None,
+        agent: Agent | None = None,
         now: object = None,
     ) -> AsyncGenerator[IterationResult, None]:
         try:

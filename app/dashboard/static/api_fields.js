@@ -11,6 +11,10 @@ export const FIELDS = {
     "type": "string",
     "standard": "email_search"
   },
+  "agent.name": {
+    "help": "Name of the agent, one of `GET /agents`.",
+    "type": "string"
+  },
   "model.name": {
     "help": "Name of the model within its project. Default: ART_MODEL_NAME, or a new name made from the run id.",
     "type": "string"

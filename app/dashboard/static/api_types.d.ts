@@ -187,6 +187,11 @@ export interface GraphListed {
   "links": Record<string, string>;
 }
 
+export interface History {
+  "messages": (any)[];
+  "tools": (any)[];
+}
+
 export interface InboxOut {
   "name": string;
   "version": number;
@@ -572,6 +577,7 @@ export interface TrajectoryOut {
   "started_at": string;
   "messages": (any)[];
   "tools": (any)[];
+  "additional_histories": (History)[];
   "score_explanation": string | null;
   "score_parts": Record<string, number>;
   "reward_parts": Record<string, number>;

@@ -204,6 +204,8 @@ class Trajectory(Base):
     tokens: Mapped[list[Json]] = mapped_column(default=list, server_default="[]", deferred=True)
     """What the agent sampled, a turn each: `message` (its place in `messages`), `texts` and `logprobs` of tokens."""
     tools: Mapped[list[Json]]
+    additional_histories: Mapped[list[Json]] = mapped_column(server_default="[]")
+    """Further conversations of an agent that owns its loop: each has messages and tools, too."""
     outcome: Mapped[dict[str, Json]]
     score: Mapped[float | None]
     score_explanation: Mapped[str | None]

@@ -18,8 +18,9 @@ from training.agents import own_loop
 from training.agents.base import AgentTask
 from training.agents.langgraph_react import LangGraphAgent
 from training.chat import open_chat
+from training.histories import messages_of, transcript_of
 from training.journal import dump_rollout, load_rollout
-from training.rollouts import messages_of, rollout
+from training.rollouts import rollout
 from training.types import FailureKind, Rollout
 
 ENVIRONMENT = SyntheticEmailSearch()
@@ -159,7 +160,9 @@ async def test_a_rewritten_history_is_a_sequence_of_its_own() -> None:
         done = await roll(model, summarise)
     assert (done.error, done.outcome["finish"]) == (None, "answered")
     assert shape(done) == [["system", "user", "*"], ["user", "*"], ["system", "user", "user", "*"]]
-    assert messages_of(done)[-1]["tool_calls"][0]["function"]["name"] == "read_email"
+    assert messages_of(done.trajectory)[-1]["tool_calls"][0]["function"]["name"] == "read_email"
+    read = [each["role"] for each in transcript_of(done.trajectory)]
+    assert read == ["system", "user", "assistant", "user", "assistant", "user", "assistant"]  # by a judge, each once
 
 
 async def test_parallel_calls_and_forks_train_nothing_twice() -> None:

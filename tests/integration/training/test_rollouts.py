@@ -14,7 +14,8 @@ from environment.email_search.tools import EmailEpisode
 from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, Script, ScriptedChat, call, scripted_chat
 from training.chat import open_chat
-from training.rollouts import failed, messages_of, rollout, total
+from training.histories import messages_of
+from training.rollouts import failed, rollout, total
 from training.types import Rollout
 
 ENVIRONMENT = SyntheticEmailSearch()
@@ -54,7 +55,7 @@ async def test_everything_is_recorded() -> None:
         done = await roll(model, temperature=0.5, max_completion_tokens=99)
     assert done.error is None
     assert (done.id, done.scenario) == ("r1", SCENARIO)
-    assert [message["role"] for message in messages_of(done)] == [
+    assert [message["role"] for message in messages_of(done.trajectory)] == [
         *("system", "user", "assistant", "tool", "assistant", "tool", "assistant")
     ]
     assert done.outcome["finish"] == "answered"
@@ -129,7 +130,7 @@ async def test_several_calls_of_one_turn_are_executed_in_order() -> None:
     async with scripted_chat(in_turn([several, ending])) as model:
         done = await roll(model)
     assert done.trajectory.metrics["turns"] == 2
-    tools = [message for message in messages_of(done) if message["role"] == "tool"]
+    tools = [message for message in messages_of(done.trajectory) if message["role"] == "tool"]
     assert [message["tool_call_id"] for message in tools] == ["call_0", "call_1", "call_0"]
     assert tools[1]["content"] == "There is no mail nowhere."
     assert done.outcome["finish"] == "answered"
@@ -144,7 +145,7 @@ async def test_a_malformed_call_among_others_ends_the_turn_there() -> None:
         done = await roll(model)
     assert done.outcome["finish"] == "malformed"
     assert done.outcome["answer"] is None
-    assert messages_of(done)[-1]["role"] == "tool"
+    assert messages_of(done.trajectory)[-1]["role"] == "tool"
 
 
 async def test_turns_run_out() -> None:
@@ -171,7 +172,7 @@ async def test_an_error_reply_is_a_failed_rollout(status: int, requests: int, na
     assert done.error.startswith(f"{name}Error: ")
     assert "as scripted" in done.error
     assert len(model.requests) == 1 + requests
-    assert len(messages_of(done)) == 4  # what happened before is kept
+    assert len(messages_of(done.trajectory)) == 4  # what happened before is kept
 
 
 async def test_a_passing_error_is_tried_again() -> None:
@@ -242,6 +243,12 @@ async def test_a_reply_without_a_tool_call_is_valid_where_the_episode_takes_it()
     ):
         done = await rollout(checked("riddle", Riddle()), SCENARIO, chat, id="r1", seed=7)
     assert (done.error, done.outcome) == (None, {"finish": "answered", "said": ["a hint, please", "a piano"]})
-    assert [message["role"] for message in messages_of(done)] == ["system", "user", "assistant", "user", "assistant"]
+    assert [message["role"] for message in messages_of(done.trajectory)] == [
+        "system",
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+    ]
     assert model.requests[1]["messages"][-1] == {"role": "user", "content": "It has keys."}
     assert all("tools" not in request for request in model.requests)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from environment.base import Scenario
 from judges.base import JudgeCall, Judgement, Score
 from training.backends.art_import import import_art
+from training.histories import messages_of
 from training.journal import (
     EntryName,
     Repair,
@@ -21,7 +22,6 @@ from training.journal import (
     repair,
 )
 from training.phases import Phase, Purpose
-from training.rollouts import messages_of
 from training.types import Failure, FailureKind, Rollout
 
 SCENARIO = Scenario("train.7", "train", {"question": "when?"}, {"answer": "then"})
@@ -98,7 +98,7 @@ def test_a_rollout_comes_back_as_it_was(rollout: Rollout) -> None:
     kept = zlib.compress(dump_rollout(rollout).encode(), 1)
     again = load_rollout(SCENARIO, zlib.decompress(kept).decode())
     assert facts(again) == facts(rollout)
-    assert messages_of(again) == messages_of(rollout)
+    assert messages_of(again.trajectory) == messages_of(rollout.trajectory)
     assert trained_on(again) == trained_on(rollout)
     assert again.trajectory.metrics == rollout.trajectory.metrics
     assert [type(each) for each in again.trajectory.metrics.values()] == [
