@@ -14,6 +14,7 @@ import structlog
 
 from app.backends import Connect, usable
 from app.db.session import DatabaseUrlError
+from app.evaluations.publications import Publications
 from app.evaluations.store import EvaluationStore
 from app.events.feed import EventFeed
 from app.processes.engine import Engine
@@ -32,6 +33,7 @@ from app.webhooks.frontend import keep_frontend_endpoint
 from app.webhooks.sender import Sender
 from app.worker.drive import Driver, LearnLoop
 from app.worker.evaluation_driver import EvaluationDriver
+from app.worker.evaluation_publisher import EvaluationPublisher
 from app.worker.evaluation_runner import EvaluationRunner
 from app.worker.judge_services import judge_services
 from app.worker.runner import Runner
@@ -145,6 +147,7 @@ async def _driving(resources: Resources, learn: LearnLoop) -> AsyncIterator[tupl
     evaluations = EvaluationRunner(
         store,
         EvaluationDriver(sessions, settings, resources.connect, resources.engine),
+        EvaluationPublisher(store, Publications(sessions), settings),
         worker=leases.worker,
         engine=resources.engine_name,
         ttl_s=settings.lease_s,

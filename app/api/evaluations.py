@@ -1,6 +1,6 @@
 """Evaluations: start, list, inspect, cancel, resume and delete them."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Path, Query, Response
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -155,5 +155,10 @@ async def delete_evaluation(store: CurrentStore, evaluation_id: EvaluationId) ->
 
 def _whole(job: EvaluationJob) -> EvaluationOut:
     more = {"request": job.request, "wait_reason": job.wait_reason, "judge_cost": job.judge, "report": job.report}
-    more["pruned"] = job.pruned
+    more |= {"pruned": job.pruned, "weave": _published(job)}
     return EvaluationOut.model_validate(evaluation_figures(job) | more)
+
+
+def _published(job: EvaluationJob) -> dict[str, Any] | None:
+    shown = ("state", "urls", "error")
+    return None if job.published is None else {name: job.published.get(name) for name in shown}

@@ -269,6 +269,17 @@ class EvaluationEventOut(ResponseModel):
     """What happened in detail. Its members depend on the type, and new ones can be added."""
 
 
+class PublishedOut(ResponseModel):
+    """Whether an evaluation is in W&B Weave."""
+
+    state: Literal["due", "published", "failed"]
+    """`due`: it is published soon, or tried again."""
+    urls: dict[str, str | None] | None = None
+    """Addresses of the Weave evaluations by the model's label; null until it is published."""
+    error: str | None = None
+    """Why the last attempt failed; null if none has."""
+
+
 class EvaluationOut(EvaluationBrief):
     """An evaluation with all details."""
 
@@ -283,3 +294,5 @@ class EvaluationOut(EvaluationBrief):
     unknown). Empty for a judge without a model."""
     report: ReportOut | None
     """The figures; null until it has completed."""
+    weave: "PublishedOut | None"
+    """What came of publishing it to W&B Weave; null if no project is configured."""

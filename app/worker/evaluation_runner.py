@@ -13,6 +13,7 @@ from app.evaluations.store import EvaluationLease, EvaluationLost, EvaluationSto
 from app.processes.engine import EngineUnavailable
 from app.runs.budget import RunBudgetReached
 from app.worker.evaluation_driver import EvaluationDriver, Waiting
+from app.worker.evaluation_publisher import EvaluationPublisher
 from environment.plugins import PluginFault
 from training.backends.base import BackendRefused, BackendUnavailable
 
@@ -28,11 +29,19 @@ class EvaluationRunner:
     """Drives evaluations for one worker."""
 
     def __init__(
-        self, store: EvaluationStore, driver: EvaluationDriver, *, worker: str, engine: str, ttl_s: float
+        self,
+        store: EvaluationStore,
+        driver: EvaluationDriver,
+        publisher: EvaluationPublisher,
+        *,
+        worker: str,
+        engine: str,
+        ttl_s: float,
     ) -> None:
         """`engine` is the name of the engine that this worker can reach; leases last `ttl_s` seconds."""
         self._store = store
         self._driver = driver
+        self._publisher = publisher
         self._worker = worker
         self._engine = engine
         self._ttl_s = ttl_s
@@ -42,6 +51,7 @@ class EvaluationRunner:
     def start(self) -> None:
         """Start to claim evaluations."""
         self._task = asyncio.create_task(self._claim_forever(), name="evaluation-claimer")
+        self._publisher.start()
 
     def wake(self) -> None:
         """Look for evaluations to claim now, or for what the owner of the current one has asked for."""
@@ -52,6 +62,7 @@ class EvaluationRunner:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=_CLOSE_S)
+            await self._publisher.close()
 
     async def _claim_forever(self) -> None:
         while True:
@@ -122,6 +133,7 @@ class EvaluationRunner:
         elif error is None:
             report = work.result()
             await retry_while_database_is_down(lambda: self._store.complete(lease, report))
+            await self._publisher.request(lease.evaluation_id)
             log.info("evaluation ended", evaluation_id=lease.evaluation_id, status=EvaluationStatus.COMPLETED)
         elif isinstance(error, RunBudgetReached):
             exceeded = error.exceeded

@@ -27,6 +27,7 @@ class EvaluationJob(Base):
     __table_args__ = (
         CheckConstraint(f"status IN ({_EVALUATION_STATES})", name="status"),
         Index("ix_evaluation_job_project_id", "project", "id"),
+        Index("ix_evaluation_job_to_publish", "finished_at", postgresql_where=text("published ->> 'state' = 'due'")),
         Index("ix_evaluation_job_open", "created_at", postgresql_where=text("status IN ('queued', 'running')")),
     )
 
@@ -65,6 +66,8 @@ class EvaluationJob(Base):
     """The number of its last event."""
     pruned: Mapped[dict[str, Json]] = mapped_column(default=dict, server_default="{}")
     """Which of its details were deleted because of their age, and when."""
+    published: Mapped[dict[str, Json] | None]
+    """Whether it was published to Weave: `state`, and what belongs to it; None: nobody asked."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]

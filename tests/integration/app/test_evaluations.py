@@ -21,6 +21,7 @@ from environment.email_search import synthetic
 from tests.conditions import answered, until
 from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
+from tests.fakes.weave_server import weave_server
 from tests.fakes.webhook_receiver import receiver
 from tests.integration.app.keyed import keyed
 from tests.integration.app.served import run_with, served, settings_for
@@ -394,3 +395,47 @@ async def test_details_of_old_ones_are_deleted_but_not_their_figures(data_dir: P
         after = (await client.get(f"/evaluations/{id}")).json()
         assert after.pop("pruned").keys() == {"trajectories", "events"}
         assert after | {"pruned": {}, "finished_at": None} == before | {"finished_at": None}
+
+
+async def test_it_is_published_to_weave_after_it_has_completed(data_dir: Path, database_url: str) -> None:
+    with weave_server() as weave:
+        settings = {"wandb_base_url": weave.url, "weave_project": "mail", "wandb_api_key": weave.key}
+        async with (
+            scripted_chat(_clever) as chat,
+            _service(data_dir, database_url, chat, **settings) as client,
+        ):
+            models = [{"model": TINY, "label": "base"}, _prompted(chat, "clever")]
+            id = await _start(client, models=models, scenarios=2)
+            done = await ended(client, id)
+            assert (done["status"], done["weave"]["state"]) == ("completed", "due")
+            published = await _published(client, id)
+            assert published["state"] == "published", published["error"]
+            assert all(url.startswith(weave.url) for url in published["urls"].values())
+    summaries = weave.summaries()
+    assert {label: each["success"]["mean"] for label, each in summaries.items()} == {"base": 0.0, "openai/clever": 1.0}
+    assert weave.count("Model.predict") == 4
+    assert weave.count("success") == 4
+    sent = "\n".join(body for path, body in weave.received if "otel" not in path)
+    assert "sk-prompted" not in sent
+    assert chat.requests[0]["messages"][0]["content"] not in sent  # figures and answers, not conversations
+
+
+async def test_weave_that_refuses_fails_nothing(data_dir: Path, database_url: str) -> None:
+    with weave_server() as weave:
+        settings = {"wandb_base_url": weave.url, "weave_project": "mail", "wandb_api_key": "k" * 40}
+        async with scripted_chat(_clever) as chat, _service(data_dir, database_url, chat, **settings) as client:
+            id = await _start(client, models=[{"model": TINY}], scenarios=1)
+            assert (await ended(client, id))["status"] == "completed"
+
+            async def ask() -> Json:
+                return (await client.get(f"/evaluations/{id}")).raise_for_status().json()["weave"]
+
+            refused = await answered(ask, lambda found: found["error"] is not None)
+            assert (refused["state"], "401" in refused["error"]) == ("due", True)
+
+
+async def _published(client: httpx.AsyncClient, id: str) -> Json:
+    async def ask() -> Json:
+        return (await client.get(f"/evaluations/{id}")).raise_for_status().json()["weave"]
+
+    return await answered(ask, lambda found: found["state"] == "published" or found["error"], timeout_s=120)

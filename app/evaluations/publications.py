@@ -1,0 +1,79 @@
+"""Which evaluations are to be published, and what came of it. All times are the database's.
+
+`published` of a row is None (nobody asked), `due` with the number of attempts and the time of the next one, `published`
+with the addresses, or `failed` with the reason.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import DateTime, cast, func, select, update
+
+from app.db.session import Sessions
+from app.db.tables import EvaluationJob
+
+MAX_ATTEMPTS = 5
+_STATE = EvaluationJob.published["state"].astext
+_NEXT = cast(EvaluationJob.published["next_at"].astext, DateTime(timezone=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Publications:
+    """Each call is one transaction."""
+
+    sessions: Sessions
+
+    async def request(self, id: str) -> None:
+        """Have a completed evaluation published."""
+        due = {"state": "due", "attempts": 0, "next_at": "-infinity"}
+        async with self.sessions.begin() as session:
+            await session.execute(
+                update(EvaluationJob)
+                .where(EvaluationJob.id == id, EvaluationJob.published.is_(None), EvaluationJob.report.is_not(None))
+                .values(published=due)
+            )
+
+    async def claim(self, hidden_s: float) -> EvaluationJob | None:
+        """One that is due; nobody else gets it for `hidden_s` seconds."""
+        due = (
+            select(EvaluationJob)
+            .where(_STATE == "due", func.now() >= _NEXT)
+            .order_by(EvaluationJob.finished_at)
+            .limit(1)
+            .with_for_update(skip_locked=True)
+        )
+        async with self.sessions.begin() as session:
+            row = (await session.execute(due)).scalar_one_or_none()
+            if row is None:
+                return None
+            now = (await session.execute(select(func.now()))).scalar_one()
+            attempts = row.published["attempts"] + 1 if row.published else 1
+            row.published = _due(attempts, now + timedelta(seconds=hidden_s))
+            await session.flush()
+            session.expunge(row)
+            return row
+
+    async def succeeded(self, id: str, urls: Mapping[str, str]) -> None:
+        """It is published, each model at its address."""
+        await self._set(id, {"state": "published", "urls": dict(urls)})
+
+    async def failed(self, job: EvaluationJob, error: str, retry_s: float) -> None:
+        """It was not; it is tried again after `retry_s` seconds, unless it was tried often enough."""
+        attempts = job.published["attempts"] if job.published else 1
+        if attempts >= MAX_ATTEMPTS:
+            await self._set(job.id, {"state": "failed", "error": error})
+            return
+        async with self.sessions.begin() as session:
+            now = (await session.execute(select(func.now()))).scalar_one()
+            due = {**_due(attempts, now + timedelta(seconds=retry_s)), "error": error}
+            await session.execute(update(EvaluationJob).where(EvaluationJob.id == job.id).values(published=due))
+
+    async def _set(self, id: str, published: Mapping[str, Any]) -> None:
+        async with self.sessions.begin() as session:
+            await session.execute(update(EvaluationJob).where(EvaluationJob.id == id).values(published=dict(published)))
+
+
+def _due(attempts: int, next_at: Any) -> dict[str, Any]:
+    return {"state": "due", "attempts": attempts, "next_at": next_at.isoformat()}
