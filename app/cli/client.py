@@ -6,7 +6,7 @@ import time
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 
@@ -68,7 +68,7 @@ class Service:
 
     def run(self, run_id: str) -> Json:
         """The current state of a run."""
-        return self._call("GET", f"/runs/{run_id}")
+        return self._call("GET", f"/runs/{_segment(run_id)}")
 
     def cancel(self, run_id: str) -> Json:
         """Cancel a run."""
@@ -76,15 +76,15 @@ class Service:
 
     def ask_of(self, run_id: str, verb: str, body: Json = None) -> Json:
         """Cancel, pause, resume, retry or fork a run."""
-        return self._call("POST", f"/runs/{run_id}/{verb}", json=body)
+        return self._call("POST", f"/runs/{_segment(run_id)}/{verb}", json=body)
 
     def delete_run(self, run_id: str) -> Json:
         """Delete a run that has ended; returns what it was."""
-        return self._call("DELETE", f"/runs/{run_id}")
+        return self._call("DELETE", f"/runs/{_segment(run_id)}")
 
-    def events(self, run_id: str) -> Iterator[Json]:
-        """The events of a run so far, in order."""
-        return self._items(f"/runs/{run_id}/events", {"limit": 200})
+    def events(self, run_id: str, after: int = 0) -> Iterator[Json]:
+        """The events of a run so far, in order; those after a number."""
+        return self._items(f"/runs/{_segment(run_id)}/events", {"limit": 200, "cursor": after or None})
 
     def follow_events(self, run_id: str) -> Iterator[Json]:
         """All events of a run as they happen, until it has ended. A stream that breaks off is continued."""
@@ -92,7 +92,7 @@ class Service:
         lost_at: float | None = None
         while True:
             try:
-                with self._stream(f"/runs/{run_id}/events", newest) as response:
+                with self._stream(f"/runs/{_segment(run_id)}/events", newest) as response:
                     if response.status_code == httpx.codes.NO_CONTENT:
                         return
                     for line in response.iter_lines():
@@ -121,15 +121,15 @@ class Service:
 
     def iterations(self, run_id: str) -> Iterator[Json]:
         """All iterations of a run with all their figures."""
-        return self._items(f"/runs/{run_id}/iterations", {})
+        return self._items(f"/runs/{_segment(run_id)}/iterations", {})
 
     def trajectories(self, run_id: str, **filters: str | int) -> Iterator[Json]:
         """A run's trajectories without their messages, filtered by `iteration`, `split`, `mode`, `scenario_id`."""
-        return self._items(f"/runs/{run_id}/trajectories", filters)
+        return self._items(f"/runs/{_segment(run_id)}/trajectories", filters)
 
     def trajectory(self, trajectory_id: str) -> Json:
         """One trajectory with all details."""
-        return self._call("GET", f"/trajectories/{trajectory_id}")
+        return self._call("GET", f"/trajectories/{_segment(trajectory_id)}")
 
     def ask(self, request: Mapping[str, Json]) -> Json:
         """Give an agent one task."""
@@ -141,11 +141,11 @@ class Service:
 
     def verify(self, run_id: str) -> Json:
         """Recompute the figures of a run from its trajectories."""
-        return self._call("GET", f"/runs/{run_id}/verify")
+        return self._call("GET", f"/runs/{_segment(run_id)}/verify")
 
     def feedback(self, run_id: str, limit: int) -> list[Json]:
         """The newest events on a run's emails, newest first."""
-        return self._page(f"/runs/{run_id}/feedback", limit, {})
+        return self._page(f"/runs/{_segment(run_id)}/feedback", limit, {})
 
     def send_simulated(self, events: Sequence[Json]) -> Iterator[Json]:
         """Post events of the market simulator; yields one response per 1,000."""
@@ -155,7 +155,9 @@ class Service:
 
     def node_scores(self, run_id: str, iteration: int) -> Json:
         """The node scores after an iteration, by id."""
-        return self._call("GET", f"/runs/{run_id}/node-scores", params={"iteration": iteration})["node_scores"]
+        return self._call("GET", f"/runs/{_segment(run_id)}/node-scores", params={"iteration": iteration})[
+            "node_scores"
+        ]
 
     def call(self, method: str, path: str, **request: Any) -> Json:
         """The JSON that any request is answered with."""
@@ -201,6 +203,11 @@ class Service:
         if response.is_success or response.status_code in accept:
             return response
         raise ServiceRefused(response.status_code, _problem_text(method, path, response))
+
+
+def _segment(id: str) -> str:
+    """An id as one part of a path, whatever it holds: `..` would lead to another operation."""
+    return quote(id, safe="").replace(".", "%2E")
 
 
 def _problem_text(method: str, path: str, response: httpx.Response) -> str:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -90,7 +90,10 @@ def evaluate(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(file_okay=False, help="Directory for report.json, report.md and report.svg."),
+        typer.Option(
+            file_okay=False,
+            help="Directory for report.json, report.md, report.svg and, with the extra `plots`, report.png.",
+        ),
     ] = None,
     url: Annotated[
         str | None,
@@ -138,7 +141,11 @@ def list_(
 def show(
     evaluation_id: EvaluationId,
     out: Annotated[
-        Path | None, typer.Option(file_okay=False, help="Directory for report.json, report.md and report.svg.")
+        Path | None,
+        typer.Option(
+            file_okay=False,
+            help="Directory for report.json, report.md, report.svg and, with the extra `plots`, report.png.",
+        ),
     ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -231,6 +238,8 @@ def watch_evaluation(service: Service, id: str) -> Json:
 
 
 def _write(evaluations: Evaluations, found: Json, out: Path) -> None:
+    from app.plots.png import NoRenderer, png
+
     if found["report"] is None:
         raise Failure(f"evaluation {found['evaluation_id']} has no report: it is {found['status']}")
     try:
@@ -239,6 +248,8 @@ def _write(evaluations: Evaluations, found: Json, out: Path) -> None:
         for form, name in (("markdown", "report.md"), ("svg", "report.svg")):
             text = evaluations.report(found["evaluation_id"], form)
             (out / name).write_text(text, encoding="utf-8")
+        with suppress(NoRenderer):  # the same plot is there as SVG
+            (out / "report.png").write_bytes(png(text))
     except OSError as error:
         raise Failure(f"cannot write to {out}: {error.strerror}") from error
 

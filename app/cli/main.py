@@ -23,6 +23,7 @@ from app.cli import (
     runs,
     serve,
     train,
+    trajectories,
     webhooks,
     worker,
 )
@@ -87,6 +88,7 @@ app.add_typer(inbox.app, name="inbox")
 app.add_typer(judges.app, name="judges")
 app.add_typer(keys.app, name="keys")
 app.add_typer(models.app, name="models")
+app.add_typer(trajectories.app, name="trajectories")
 app.add_typer(webhooks.app, name="webhooks")
 
 

@@ -2,6 +2,7 @@
 
 import json
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -9,7 +10,9 @@ from rich.table import Table
 
 from app.cli.charts import percent
 from app.cli.client import Service
+from app.cli.event_lines import event_line
 from app.cli.options import DEFAULT_URL, AsJson, Url
+from app.cli.plot_files import check_ending, write_plot
 from app.cli.run_report import print_run
 from app.cli.run_request import BadRunFile, overlay, parse_settings
 from app.cli.terminal import Failure, plain, print_json, progress, results
@@ -48,11 +51,27 @@ def show(run_id: RunId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None
 
 @app.command()
 def watch(run_id: RunId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Follow a run until it ends. Ctrl-C stops watching, not the run."""
+    """Follow a run until it ends: curves, phases, events and why it waits. Ctrl-C stops watching, not the run."""
     with Service(url) as service, RunDisplay(progress) as display:
-        run = follow(service, run_id, display.show)
+        run = follow(service, run_id, display.show, note=display.note, away=display.away)
     print_json(run) if as_json else print_run(run)
     raise typer.Exit(0 if run["status"] == "completed" else 1)
+
+
+@app.command()
+def plot(
+    run_id: RunId,
+    out: Annotated[Path, typer.Option("--out", "-o", dir_okay=False, help="The file: .svg or .png.")],
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Draw a run: rewards with their spread, and held-out success with its intervals, by iteration."""
+    check_ending(out)
+    with Service(url) as service:
+        run = service.run(run_id)
+    from app.plots.run import run_svg
+
+    write_plot(run_svg(run), out)
+    results.print(f"wrote {out}", soft_wrap=True)
 
 
 @app.command()
@@ -128,7 +147,7 @@ def events(
     """Print the events of a run, one per line."""
     with Service(url) as service:
         for event in service.follow_events(run_id) if follow else service.events(run_id):
-            line = json.dumps(event, ensure_ascii=False) if as_json else _event_line(event)
+            line = json.dumps(event, ensure_ascii=False) if as_json else event_line(event)
             results.print(plain(line), soft_wrap=True)
 
 
@@ -145,14 +164,6 @@ def _ask(run_id: str, verb: str, url: str, as_json: bool) -> None:
     with Service(url) as service:
         moved = service.ask_of(run_id, verb)
     print_json(moved) if as_json else results.print(f"run {run_id} is {moved['status']}")
-
-
-def _event_line(event: Any) -> str:
-    at = f"{datetime.fromisoformat(event['occurred_at']).astimezone():%d %b %H:%M:%S}"
-    shown = {name: value for name, value in event["data"].items() if isinstance(value, str | int | float)}
-    where = f"iteration {event['iteration']}  " if event["iteration"] is not None else ""
-    text = "  ".join(f"{name} {value}" for name, value in shown.items() if name != "iteration")
-    return f"{event['seq']:>4}  {at}  {event['type']:<22} {where}{text}".rstrip()
 
 
 def _print_verification(found: Any) -> None:

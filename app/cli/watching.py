@@ -1,6 +1,7 @@
 """Following a run until it ends: a line per iteration, and on a terminal also the curves and the current phase."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 from typing import Any
@@ -10,14 +11,22 @@ from rich.live import Live
 from rich.text import Text
 
 from app.cli.charts import bar, duration, figure, percent, sparkline
-from app.cli.client import Service, ServiceUnreachable
+from app.cli.client import Service, ServiceRefused, ServiceUnreachable
+from app.cli.event_lines import event_line
+from app.cli.terminal import plain
+from app.plots.run import wilson
 
 Json = Any
 ENDED = {"completed", "failed", "cancelled"}
 _FIRST_POLL_S, _POLL_S = 0.05, 0.5
 _PATIENCE_S = 30.0
+_RESTARTING = (502, 503, 504)
+"""What the service, or a proxy before it, answers while it or its database starts."""
 _QUIET_S = 5.0
 """Where the console is not a terminal, a run that works prints something at least this often."""
+_EVENTS = 5
+"""The newest ones, on a terminal above the curves."""
+_TOLD_BY_FIGURES = ("phase.completed", "iteration.completed")
 _PHASES = {
     "rollout": "rollouts",
     "judge": "judging",
@@ -27,17 +36,32 @@ _PHASES = {
 }
 
 
-def follow(service: Service, run_id: str, show: Callable[[Json], None], until: Collection[str] = ENDED) -> Json:
+def follow(
+    service: Service,
+    run_id: str,
+    show: Callable[[Json], None],
+    until: Collection[str] = ENDED,
+    note: Callable[[Json], None] | None = None,
+    away: Callable[[str], None] | None = None,
+) -> Json:
     """Show the run as it changes; returns it once its status is one of `until`.
 
-    Waits for a service that is unreachable for less than half a minute (a restart). Raises what Service raises.
+    `note` is called with its newest events. Waits for a service that does not answer for less than half a minute (a
+    restart), of which `away` is told once. Raises what Service raises.
     """
     lost_at: float | None = None
     pause_s = _FIRST_POLL_S
+    noted: int | None = None
     while True:
         try:
             run = service.run(run_id)
-        except ServiceUnreachable:
+            if note is not None:
+                noted = _note_events(service, run, noted, note)
+        except (ServiceUnreachable, ServiceRefused) as error:
+            if isinstance(error, ServiceRefused) and error.status not in _RESTARTING:
+                raise
+            if lost_at is None and away is not None:
+                away(str(error))
             lost_at = lost_at or time.monotonic()
             if time.monotonic() - lost_at > _PATIENCE_S:
                 raise
@@ -50,6 +74,17 @@ def follow(service: Service, run_id: str, show: Callable[[Json], None], until: C
         pause_s = min(_POLL_S, 1.5 * pause_s)
 
 
+def _note_events(service: Service, run: Json, noted: int | None, note: Callable[[Json], None]) -> int:
+    """Tell the events after `noted`; at first the last few. Returns the number of the newest."""
+    newest: int = run.get("last_event", 0)  # older services have none
+    since = max(0, newest - _EVENTS) if noted is None else noted
+    if newest > since:
+        for event in service.events(run["run_id"], since):
+            note(event)
+            newest = max(newest, event["seq"])
+    return newest
+
+
 class RunDisplay:
     """Draws a run on a console; only as lines if the console is not a terminal."""
 
@@ -59,6 +94,7 @@ class RunDisplay:
         self._clock = clock
         self._shown = -1
         self._waits = ""
+        self._events: deque[Json] = deque(maxlen=_EVENTS)
         self._started_at = clock()
         self._printed_at: float | None = None
         self._live = Live(console=console, transient=True, auto_refresh=False) if console.is_terminal else None
@@ -78,6 +114,20 @@ class RunDisplay:
         """Print a line above the curves."""
         self._console.print(line)
 
+    def note(self, event: Json) -> None:
+        """Something happened to the run. Without a terminal, what the figures do not tell is printed."""
+        self._events.append(event)
+        if not self._live and event["type"] not in _TOLD_BY_FIGURES:
+            self._print(plain(event_line(event)))
+
+    def away(self, reason: str) -> None:
+        """The service does not answer for the moment."""
+        said = f"waiting for the service: {reason}"
+        if self._live:
+            self._live.update(plain(said, "yellow"), refresh=True)
+        else:
+            self._console.print(plain(said), soft_wrap=True)
+
     def show(self, run: Json) -> None:
         """Update the display."""
         if (waits := _waits(run)) != self._waits:
@@ -91,11 +141,11 @@ class RunDisplay:
                     self._print(line)
         elapsed_s = self._clock() - self._started_at
         if self._live:
-            self._live.update(live_panel(run, elapsed_s), refresh=True)
+            self._live.update(live_panel(run, elapsed_s, self._events), refresh=True)
         elif (work := _work(run)) and self._is_quiet():
             self._print(f"  {work}   {duration(elapsed_s)}")
 
-    def _print(self, line: str) -> None:
+    def _print(self, line: str | Text) -> None:
         self._printed_at = self._clock()
         self._console.print(line, overflow="ellipsis", no_wrap=True)
 
@@ -122,20 +172,38 @@ def iteration_lines(row: Json, evaluations: Sequence[Json]) -> list[str]:
     return lines
 
 
-def live_panel(run: Json, elapsed_s: float) -> Group:
-    """The curves so far, and the current phase."""
+def live_panel(run: Json, elapsed_s: float, events: Collection[Json] = ()) -> Group:
+    """The curves so far, the last events, and the current phase or why the run waits."""
     trained = [row for row in run["iterations"] if row["iteration"] > 0]
     rewards = [row["rewards"]["mean"] for row in trained]
     successes = [row["success"] for row in trained]
     known = [reward for reward in rewards if reward is not None]
-    lines = []
+    lines = [_event_text(event) for event in events]
     if known:
         curve = sparkline(rewards, low=min(known), high=max(known))
         lines.append(Text.assemble("reward   ", (curve, "cyan"), f"  {figure(rewards[-1])}"))
         curve = sparkline(successes, low=0.0, high=1.0)
         lines.append(Text.assemble("success  ", (curve, "green"), f"  {percent(successes[-1])}"))
+    if held_out := _validations(run):
+        curve = sparkline([row["success"] for row in held_out], low=0.0, high=1.0)
+        low, high = wilson(held_out[-1]["success"], held_out[-1]["scenarios"])
+        newest = f"  {percent(held_out[-1]['success'])} [{100 * low:.0f}, {100 * high:.0f}]"
+        best = run["best_checkpoint"]
+        kept = f"   best: step {best['step']}, {percent(best['success'])}" if best else ""
+        lines.append(Text.assemble("held-out ", (curve, "yellow"), newest, kept))
     lines.append(Text(f"{_now(run)}   {duration(elapsed_s)}", style="dim", no_wrap=True, overflow="ellipsis"))
     return Group(*lines)
+
+
+def _validations(run: Json) -> list[Json]:
+    """Sampled held-out figures, in order."""
+    return [row for row in run["evaluations"] if (row["split"], row["mode"]) == ("validation", "sampled")]
+
+
+def _event_text(event: Json) -> Text:
+    text = plain(event_line(event), "dim")
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
 
 
 def _waits(run: Json) -> str:

@@ -1,8 +1,9 @@
 """An evaluation's report as Markdown, and as a plot in SVG."""
 
-from collections.abc import Mapping, Sequence
-from html import escape
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from app.plots import svg as plot
 
 Json = Any
 _WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 720, 200, 90, 34, 48
@@ -74,41 +75,26 @@ def svg(name: str, report: Mapping[str, Json]) -> str:
     """The success of each model with its interval, from 0 to 100%."""
     models: Sequence[Mapping[str, Json]] = report["models"]
     height = _TOP + _ROW * len(models) + 36
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" viewBox="0 0 {_WIDTH} {height}" '
-        'font-family="sans-serif" font-size="13" role="img">',
-        f"<title>{escape(name)}: success by model</title>",
-        f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
-        f'<text x="16" y="24" font-size="15" font-weight="bold" fill="#1f2933">'
-        f"Success on {report['scenarios']} scenarios, {report['method']['level']:.0%} intervals</text>",
-        *(_tick(share / 4, height) for share in range(5)),
-        *(_line(model, _TOP + _ROW * number + _ROW // 2) for number, model in enumerate(models)),
-        "</svg>",
-    ]
-    return "\n".join(parts) + "\n"
+    title = f"Success on {report['scenarios']} scenarios, {report['method']['level']:.0%} intervals"
+    ticks = [part for share in range(5) for part in _tick(share / 4, height)]
+    rows = [part for number, model in enumerate(models) for part in _line(model, _TOP + _ROW * number + _ROW // 2)]
+    return plot.document(_WIDTH, height, f"{name}: success by model", [plot.heading(title), *ticks, *rows])
 
 
 def _x(share: float) -> float:
     return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
 
 
-def _tick(share: float, height: int) -> str:
+def _tick(share: float, height: int) -> Iterator[str]:
     x = _x(share)
-    return (
-        f'<line x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{height - 30}" stroke="#d9e0e6"/>'
-        f'<text x="{x:.1f}" y="{height - 12}" text-anchor="middle" fill="#52606d">{share:.0%}</text>'
-    )
+    yield plot.line((x, _TOP), (x, height - 30), plot.GRID)
+    yield plot.text(x, height - 12, f"{share:.0%}", anchor="middle", fill=plot.FAINT)
 
 
-def _line(model: Mapping[str, Json], y: int) -> str:
+def _line(model: Mapping[str, Json], y: int) -> Iterator[str]:
     label = model["label"] if len(model["label"]) <= 26 else f"{model['label'][:25]}…"
-    text = f'<text x="{_LEFT - 12}" y="{y + 4}" text-anchor="end" fill="#1f2933">{escape(label)}</text>'
-    found = model["success"]
-    if found is None:
-        return text
-    return (
-        text + f'<line x1="{_x(found["low"]):.1f}" y1="{y}" x2="{_x(found["high"]):.1f}" y2="{y}" stroke="#2a6f97" '
-        'stroke-width="3"/>'
-        f'<circle cx="{_x(found["mean"]):.1f}" cy="{y}" r="5" fill="#014f86"/>'
-        f'<text x="{_WIDTH - _RIGHT + 14}" y="{y + 4}" fill="#1f2933">{found["mean"]:.1%}</text>'
-    )
+    yield plot.text(_LEFT - 12, y + 4, label, anchor="end")
+    if (found := model["success"]) is not None:
+        yield plot.line((_x(found["low"]), y), (_x(found["high"]), y), plot.BLUE, 3)
+        yield plot.dot((_x(found["mean"]), y), plot.BLUE, 5)
+        yield plot.text(_WIDTH - _RIGHT + 14, y + 4, f"{found['mean']:.1%}")

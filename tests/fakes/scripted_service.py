@@ -16,6 +16,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from app import errors
+from app.api.events import EventOut
 from app.domain.run_state import RunStatus
 from app.schemas.ask import AskOut
 from app.schemas.base import Page
@@ -32,11 +33,51 @@ from app.schemas.runs import (
     RunOut,
     Tokens,
 )
-from app.schemas.trajectories import TrajectoryBrief
+from app.schemas.trajectories import TrajectoryBrief, TrajectoryOut
 
 RUN_ID = "01KAJ3M7F5T2V8Q9X0C4D6E8GA"
 STARTED = datetime(2026, 11, 21, 9, tzinfo=UTC)
 REFERENCES = {f"test.0.{number}@inbox.example": f"{number + 1} March" for number in range(5)}
+
+
+TRAJECTORY = TrajectoryOut(
+    id=f"{RUN_ID}-1-train-0-0",
+    run_id=RUN_ID,
+    kind="train",
+    iteration=1,
+    split="train",
+    mode="sampled",
+    model="learnloop/mail",
+    step=None,
+    scenario_id="train:7",
+    scenario={"task": {"question": "When?"}, "reference": {"answer": "14 March"}},
+    outcome={"answer": "14 March"},
+    score=0.75,
+    reward=0.8,
+    advantage=-0.5,
+    success=True,
+    error=None,
+    turns=2,
+    prompt_tokens=1_200,
+    completion_tokens=34,
+    seconds=1.25,
+    started_at=STARTED,
+    messages=[
+        {"role": "system", "content": "You answer [bold]questions[/bold]."},
+        {"role": "user", "content": [{"type": "text", "text": "When?\u001b[31m"}]},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "1", "function": {"name": "search_inbox", "arguments": '{"keywords": ["x"]}'}}],
+        },
+        {"role": "tool", "name": "search_inbox", "content": "y" * 5_000},
+        {"role": "assistant", "content": "14 March"},
+    ],
+    tools=[],
+    score_explanation="The answer agrees with the reference.",
+    score_parts={"agreement": 1.0},
+    reward_parts={"answer": 1.0, "turns": -0.2},
+)
 
 
 @dataclass
@@ -50,6 +91,8 @@ class ScriptedService:
     cancelled: bool = False
     reads: int = 0
     url: str = ""
+    away_at: int | None = None
+    """The read of the run that fails as while the database starts."""
     being_read: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> RunOut:
@@ -91,6 +134,7 @@ class ScriptedService:
             + ([_evaluation(done, "sampled", 0.75), _evaluation(done, "greedy", 0.5)] if ended else []),
             summary=None,
             webhooks={},
+            last_event=min(self.reads, 7),
         )
 
     def app(self) -> FastAPI:
@@ -114,7 +158,19 @@ class ScriptedService:
                 raise errors.NotFound(f"There is no run {run_id!r}.")
             self.reads += 1
             self.being_read.set()
+            if self.reads == self.away_at:
+                raise errors.Unavailable("The database is unreachable; retry.")
             return self.run()
+
+        @app.get("/runs/{run_id}/events")
+        def events(run_id: str, cursor: int = 0, limit: int = 50) -> Page[EventOut]:
+            return Page(items=[_event(seq) for seq in range(cursor + 1, min(self.reads, 7) + 1)], next_cursor=None)
+
+        @app.get("/trajectories/{trajectory_id}")
+        def one_trajectory(trajectory_id: str) -> TrajectoryOut:
+            if trajectory_id != TRAJECTORY.id:
+                raise errors.NotFound(f"There is no trajectory {trajectory_id!r}.")
+            return TRAJECTORY
 
         @app.post("/runs/{run_id}/cancel", status_code=202)
         def cancel(run_id: str) -> RunOut:
@@ -213,4 +269,12 @@ def _trajectory(number: int, scenario_id: str, iteration: int) -> TrajectoryBrie
         completion_tokens=40,
         seconds=0.5,
         started_at=STARTED,
+    )
+
+
+def _event(seq: int) -> EventOut:
+    """The third one is worth a line of its own."""
+    kind, data = ("phase.completed", {"phase": "rollout"}) if seq != 3 else ("run.released", {"attempt": 1})
+    return EventOut(
+        seq=seq, type=kind, version=1, run_id=RUN_ID, iteration=None, actor="worker:a", occurred_at=STARTED, data=data
     )

@@ -293,6 +293,7 @@ async def test_the_command_compares_and_writes_the_report(data_dir: Path, databa
         id = document["evaluation_id"]
         assert "openai/clever" in (out / "report.md").read_text()
         assert (out / "report.svg").read_text().startswith("<svg")
+        assert (out / "report.png").read_bytes().startswith(b"\x89PNG")
         shown = await command("evaluations", "show", id, "--json")
         assert json.loads(shown.stdout)["report"] == document["report"]
         assert id in (await command("evaluations", "list")).stdout

@@ -1,11 +1,12 @@
 """`learnloop runs` against an HTTP service."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from app.domain.run_state import RunStatus
-from tests.fakes.scripted_service import RUN_ID, ScriptedService
+from tests.fakes.scripted_service import RUN_ID, TRAJECTORY, ScriptedService
 from tests.integration.cli.conftest import Learnloop
 
 
@@ -34,6 +35,68 @@ def test_watch_prints_a_line_an_iteration_on_stderr(learnloop: Learnloop, servic
     assert [line.split()[1] for line in ran.stderr.splitlines() if line.startswith("iteration")] == ["1", "2", "3"]
     assert f"run {RUN_ID} is completed" in ran.stdout
     assert "\x1b" not in ran.stdout + ran.stderr
+
+
+def test_watch_tells_what_happened_and_waits_for_a_service_that_restarts(
+    learnloop: Learnloop, service: ScriptedService
+) -> None:
+    service.away_at = 2
+    ran = learnloop("runs", "watch", RUN_ID, "--url", service.url)
+    assert ran.exit_code == 0
+    lines = ran.stderr.splitlines()
+    assert sum("run.released" in line for line in lines) == 1
+    assert not any("phase.completed" in line for line in lines)
+    (waiting,) = [line for line in lines if line.startswith("waiting for the service")]
+    assert "The database is unreachable" in waiting
+
+
+@pytest.mark.parametrize(("name", "begins"), [("run.svg", b"<svg "), ("deep/run.PNG", b"\x89PNG")])
+def test_plot_draws_the_kind_that_the_name_says(
+    learnloop: Learnloop, service: ScriptedService, tmp_path: Path, name: str, begins: bytes
+) -> None:
+    service.reads = service.iterations
+    out = tmp_path / name
+    ran = learnloop("runs", "plot", RUN_ID, "-o", str(out), "--url", service.url)
+    assert (ran.exit_code, ran.stdout) == (0, f"wrote {out}\n")
+    assert out.read_bytes().startswith(begins)
+
+
+def test_plot_of_another_kind_or_to_an_impossible_place_is_refused(
+    learnloop: Learnloop, service: ScriptedService, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    for out, said in (("run.pdf", "ends neither with .svg nor with .png"), ("file/run.svg", "cannot write")):
+        ran = learnloop("runs", "plot", RUN_ID, "-o", str(tmp_path / out), "--url", service.url)
+        assert ran.exit_code == 1
+        assert said in ran.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+
+
+def test_a_trajectory_is_shown_with_its_calls_and_its_verdict(learnloop: Learnloop, service: ScriptedService) -> None:
+    ran = learnloop("trajectories", "show", TRAJECTORY.id, "--url", service.url)
+    assert ran.exit_code == 0
+    lines = ran.stdout.splitlines()
+    assert "  You answer [bold]questions[/bold]." in lines
+    assert "  When??[31m" in lines  # a control character of whoever wrote it
+    assert '  search_inbox({"keywords": ["x"]})' in lines
+    assert "score       0.75   (agreement 1.00)" in lines
+    assert "judge       The answer agrees with the reference." in lines
+    assert "reward      0.80   (answer 1.00, turns -0.20)" in lines
+    assert "advantage   -0.50" in lines
+    assert "(5,000 characters; --full shows all)" in ran.stdout
+    full = learnloop("trajectories", "show", TRAJECTORY.id, "--full", "--url", service.url).stdout
+    assert "y" * 5_000 in full
+    shown = learnloop("trajectories", "show", TRAJECTORY.id, "--json", "--url", service.url).json
+    assert shown["messages"] == TRAJECTORY.messages
+    assert shown["advantage"] == -0.5
+
+
+@pytest.mark.parametrize("id", ["nope", "../runs", "a b", "\u202e"])
+def test_an_unknown_trajectory_is_one_readable_line(learnloop: Learnloop, service: ScriptedService, id: str) -> None:
+    ran = learnloop("trajectories", "show", id, "--url", service.url)
+    assert (ran.exit_code, ran.stdout) == (1, "")
+    assert ran.stderr.startswith("learnloop: there is no trajectory")
+    assert ran.stderr.count("\n") == 1
 
 
 def test_watch_of_a_failed_run_exits_with_1_and_says_why(learnloop: Learnloop, service: ScriptedService) -> None:

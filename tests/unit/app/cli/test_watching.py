@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from app.cli.watching import RunDisplay
+from app.cli.watching import RunDisplay, live_panel
 
 
 class _Clock:
@@ -54,3 +54,27 @@ def test_figures_take_the_place_of_progress() -> None:
     first, second = text.getvalue().splitlines()
     assert "training" in first
     assert second.startswith("iteration   1   reward")
+
+
+def test_a_terminal_shows_curves_events_and_why_it_waits() -> None:
+    row = {"iteration": 1, "rewards": {"mean": 0.5}, "success": 0.5, "malformed": 0.0, "step": 1}
+    held_out = {"iteration": 0, "split": "validation", "mode": "sampled", "success": 0.5, "scenarios": 20}
+    run = _run(1, "rollout", 3, [row]) | {
+        "wait_reason": "the engine does not answer",
+        "evaluations": [held_out],
+        "best_checkpoint": {"step": 1, "success": 0.5},
+    }
+    event = {
+        "seq": 4,
+        "type": "run.started",
+        "iteration": None,
+        "occurred_at": "2026-11-21T09:00:00+00:00",
+        "data": {"worker": "w\x1b[31m"},
+    }
+    console = Console(file=StringIO(), width=100, record=True)
+    console.print(live_panel(run, 5.0, [event]))
+    text = console.export_text()
+    assert "run.started" in text
+    assert "w?[31m" in text
+    assert "50% [30, 70]   best: step 1, 50%" in text
+    assert "waiting: the engine does not answer" in text

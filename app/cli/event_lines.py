@@ -1,0 +1,15 @@
+"""Events of runs as lines."""
+
+from datetime import datetime
+from typing import Any
+
+Json = Any
+
+
+def event_line(event: Json) -> str:
+    """Number, time, type, iteration, and what of the data is short."""
+    at = f"{datetime.fromisoformat(event['occurred_at']).astimezone():%d %b %H:%M:%S}"
+    shown = {name: value for name, value in event["data"].items() if isinstance(value, str | int | float)}
+    where = f"iteration {event['iteration']}  " if event["iteration"] is not None else ""
+    text = "  ".join(f"{name} {value}" for name, value in shown.items() if name != "iteration")
+    return f"{event['seq']:>4}  {at}  {event['type']:<22} {where}{text}".rstrip()

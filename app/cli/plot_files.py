@@ -1,0 +1,26 @@
+"""Writing plots: what the name of a file ends with says how it is drawn."""
+
+from pathlib import Path
+
+from app.cli.terminal import Failure
+
+
+def check_ending(file: Path) -> None:
+    """Raises Failure unless the file is to be SVG or PNG."""
+    if file.suffix.lower() not in (".svg", ".png"):
+        raise Failure(f"{file} ends neither with .svg nor with .png, the formats that there are")
+
+
+def write_plot(svg: str, file: Path) -> None:
+    """Write it as SVG or PNG; the directory is made if need be. Raises Failure."""
+    from app.plots.png import NoRenderer, png
+
+    check_ending(file)
+    try:
+        content = png(svg) if file.suffix.lower() == ".png" else svg.encode()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    except NoRenderer as error:
+        raise Failure(str(error)) from error
+    except OSError as error:
+        raise Failure(f"cannot write {file}: {error.strerror}") from error

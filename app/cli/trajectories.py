@@ -1,0 +1,107 @@
+"""`learnloop trajectories`: what an agent did, and what it got for it."""
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from app.cli.charts import figure
+from app.cli.client import Service, ServiceRefused
+from app.cli.options import DEFAULT_URL, AsJson, Url
+from app.cli.terminal import Failure, plain, print_json, results
+
+app = typer.Typer(no_args_is_help=True, help="Show the records of rollouts.")
+
+Json = Any
+_MOST = 2_000
+"""Characters of one message, unless all are asked for."""
+
+
+@app.callback()
+def trajectories() -> None:
+    """Show the records of rollouts."""
+
+
+@app.command()
+def show(
+    trajectory_id: Annotated[str, typer.Argument(metavar="TRAJECTORY_ID")],
+    full: Annotated[bool, typer.Option("--full", help="Show long messages in full.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Show a trajectory: the conversation with its tool calls, the judge's score and why, reward and advantage."""
+    with Service(url) as service:
+        try:
+            found = service.trajectory(trajectory_id)
+        except ServiceRefused as error:
+            if error.status == 404:
+                raise Failure(
+                    f"there is no trajectory {trajectory_id!r}; GET /runs/RUN_ID/trajectories lists those of a run"
+                ) from error
+            raise
+    if as_json:
+        print_json(found)
+        return
+    for line in _lines(found, None if full else _MOST):
+        results.print(line, soft_wrap=True)
+
+
+def _lines(found: Json, most: int | None) -> Iterator[Text]:
+    place = f", iteration {found['iteration']}" if found["iteration"] is not None else ""
+    of_run = f" of run {found['run_id']}" if found["run_id"] else ""
+    yield plain(f"trajectory {found['id']}{of_run}{place}", "bold")
+    yield plain(
+        f"{found['kind']}, {found['split']}, {found['mode']}, by {found['model']}, scenario {found['scenario_id']}"
+    )
+    tokens = f"{found['prompt_tokens']:,} prompt and {found['completion_tokens']:,} sampled tokens"
+    yield plain(f"{found['turns']} turns, {tokens}, {found['seconds']:.1f} s")
+    for message in found["messages"]:
+        yield Text()
+        yield from _message(message, most)
+    yield Text()
+    yield plain(f"outcome     {_json(found['outcome'])}")
+    if found["error"]:
+        yield plain(f"failed      {found['error']}", "red")
+    yield plain(f"success     {_truth(found['success'])}")
+    yield plain(f"score       {figure(found['score'])}{_parts(found['score_parts'])}")
+    if found["score_explanation"]:
+        yield plain(f"judge       {found['score_explanation']}")
+    yield plain(f"reward      {figure(found['reward'])}{_parts(found['reward_parts'])}")
+    yield plain(f"advantage   {figure(found['advantage'])}")
+
+
+def _message(message: Json, most: int | None) -> Iterator[Text]:
+    name = f" {message['name']}" if message.get("name") else ""
+    yield plain(f"{message['role']}{name}", "cyan")
+    if content := _content(message.get("content")):
+        yield plain(f"  {_cut(content, most)}")
+    for call in message.get("tool_calls") or ():
+        asked = call.get("function", {})
+        yield plain(f"  {asked.get('name')}({_cut(asked.get('arguments') or '', most)})", "green")
+
+
+def _content(content: Json) -> str:
+    """Text, also where a message has it in parts."""
+    if isinstance(content, list):
+        return "\n  ".join(str(part.get("text", _json(part))) for part in content)
+    return "" if content is None else str(content).replace("\n", "\n  ")
+
+
+def _cut(text: str, most: int | None) -> str:
+    if most is None or len(text) <= most:
+        return text
+    return f"{text[:most]}... ({len(text):,} characters; --full shows all)"
+
+
+def _parts(parts: Json) -> str:
+    return f"   ({', '.join(f'{name} {value:.2f}' for name, value in parts.items())})" if parts else ""
+
+
+def _truth(value: bool | None) -> str:
+    return {None: "not known", True: "yes", False: "no"}[value]
+
+
+def _json(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False)

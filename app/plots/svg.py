@@ -1,0 +1,66 @@
+"""The parts that our plots are drawn with: SVG without scripts, fonts or style sheets."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+INK, FAINT, GRID = "#1f2933", "#52606d", "#d9e0e6"
+BLUE, PALE_BLUE, GREEN, ORANGE = "#014f86", "#a9d0ea", "#2d6a4f", "#bc6c25"
+
+Point = tuple[float, float]
+
+
+def document(width: int, height: int, title: str, parts: Iterable[str]) -> str:
+    """The whole file. `title` is what a screen reader says."""
+    return "\n".join(
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13" role="img">',
+            f"<title>{_escaped(title)}</title>",
+            f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+            *parts,
+            "</svg>\n",
+        )
+    )
+
+
+def text(x: float, y: float, words: str, *, anchor: str = "start", fill: str = INK, size: int = 13) -> str:
+    """Any words, as they are."""
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f'<text {place} font-size="{size}" fill="{fill}">{_escaped(words)}</text>'
+
+
+def heading(words: str) -> str:
+    """The first line."""
+    return f'<text x="16" y="24" font-size="15" font-weight="bold" fill="{INK}">{_escaped(words)}</text>'
+
+
+def line(start: Point, end: Point, stroke: str, width: float = 1) -> str:
+    """A straight line."""
+    (x1, y1), (x2, y2) = start, end
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{stroke}" stroke-width="{width:g}"/>'
+
+
+def curve(points: Sequence[Point], stroke: str, width: float = 2) -> str:
+    """A line through points; of a single one a dot."""
+    if len(points) == 1:
+        return dot(points[0], stroke)
+    return f'<polyline points="{_places(points)}" fill="none" stroke="{stroke}" stroke-width="{width:g}"/>'
+
+
+def area(points: Sequence[Point], fill: str) -> str:
+    """A filled shape."""
+    return f'<polygon points="{_places(points)}" fill="{fill}" fill-opacity="0.5"/>'
+
+
+def dot(place: Point, fill: str, radius: float = 4) -> str:
+    """A dot."""
+    return f'<circle cx="{place[0]:.1f}" cy="{place[1]:.1f}" r="{radius:g}" fill="{fill}"/>'
+
+
+def _places(points: Sequence[Point]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+
+
+def _escaped(words: str) -> str:
+    """Text for XML, which has no control characters; direction marks would turn what stands beside them around."""
+    return escape("".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in words))
