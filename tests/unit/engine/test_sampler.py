@@ -22,7 +22,9 @@ from training.engine.sampling.sampler import (
     SampleRequest,
     UnknownWeights,
 )
+from training.engine.weights.attention import round_up
 from training.engine.weights.kv_cache import KVCache, Piece
+from training.engine.weights.paged_cache import PAGE, PagedCache
 from training.engine.weights.weights import Weights, snapshot
 
 KEY = "project/model@0"
@@ -399,12 +401,12 @@ class Cramped:
         self.exact_attention, self.matrices = weights.exact_attention, weights.matrices
         self._weights, self._rows, self._tokens = weights, rows, tokens
 
-    def prefill(self, cache: KVCache, pieces: Sequence[Piece]) -> None:
+    def prefill(self, cache: Any, pieces: Sequence[Piece]) -> None:
         if any(piece.start + len(piece.ids) > self._tokens for piece in pieces):
             raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes")
         self._weights.prefill(cache, pieces)
 
-    def decode(self, cache: KVCache, ids: torch.Tensor, positions: torch.Tensor, span: int) -> torch.Tensor:
+    def decode(self, cache: Any, ids: torch.Tensor, positions: torch.Tensor, span: int) -> torch.Tensor:
         if len(ids) > self._rows:
             raise MemoryError
         return self._weights.decode(cache, ids, positions, span)
@@ -430,17 +432,52 @@ def test_a_request_that_does_not_fit_alone_fails_alone(weights: Weights) -> None
 
 
 class Packed(Cramped):
-    """Weights whose rows are prefilled together, as a GPU's are. Remembers the pieces' lengths in each pass."""
+    """Weights as a GPU's: rows are prefilled together, and lie in pages. Remembers the pieces' lengths in each pass.
 
-    def __init__(self, weights: Weights) -> None:
+    It computes on rows of a KVCache, which are filled from the pages before each pass.
+    """
+
+    def __init__(self, weights: Weights, context: int | None = None) -> None:
         super().__init__(weights)
         self.supports_packing, self.pad_to_multiple_of = True, 8
+        self.context = context or weights.context
         self.passes: list[list[int]] = []
+        self.caches: list[PagedCache] = []
 
-    def prefill(self, cache: KVCache, pieces: Sequence[Piece]) -> None:
+    def prefill(self, cache: PagedCache, pieces: Sequence[Piece]) -> None:
         assert len({piece.row for piece in pieces}) == len(pieces)
         self.passes.append([len(piece.ids) for piece in pieces])
-        super().prefill(cache, pieces)
+        if cache not in self.caches:
+            self.caches.append(cache)
+        spans = [(piece.start, piece.start + len(piece.ids)) for piece in pieces]
+        rows = self._rows_of(cache, [piece.row for piece in pieces], [start for start, _ in spans])
+        super().prefill(rows, [Piece(row, piece.start, piece.ids) for row, piece in enumerate(pieces)])
+        for row, (piece, span) in enumerate(zip(pieces, spans, strict=True)):
+            self._write_back(rows, row, cache, piece.row, *span)
+
+    def decode(self, cache: PagedCache, ids: torch.Tensor, positions: torch.Tensor, span: int) -> torch.Tensor:
+        rows = self._rows_of(cache, list(range(len(ids))), positions.clamp(min=0).tolist())
+        logits = super().decode(rows, ids, positions.clamp(min=0), span)
+        for row, position in enumerate(positions.tolist()):
+            if position >= 0:
+                self._write_back(rows, row, cache, row, position, position + 1)
+        return logits
+
+    def _rows_of(self, cache: PagedCache, rows: list[int], lengths: list[int]) -> KVCache:
+        found = KVCache(cache.shape, round_up(len(rows), 8), self._weights.context + 16)
+        for target, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+            places = torch.from_numpy(cache.places(row, 0, length))
+            for (keys, values), (paged_keys, paged_values) in zip(found.layers, cache.layers, strict=True):
+                keys[target, :, :, :length] = paged_keys[places].permute(1, 2, 0)
+                values[target, :, :length] = paged_values[places].transpose(0, 1)
+        return found
+
+    def _write_back(self, rows: KVCache, source: int, cache: PagedCache, row: int, start: int, stop: int) -> None:
+        places = torch.from_numpy(cache.places(row, start, stop))
+        assert bool((places >= PAGE).all()), "the first page is nobody's"
+        for (keys, values), (paged_keys, paged_values) in zip(rows.layers, cache.layers, strict=True):
+            paged_keys[places] = keys[source, :, :, start:stop].permute(2, 0, 1)
+            paged_values[places] = values[source, :, start:stop].transpose(0, 1)
 
 
 @pytest.mark.parametrize(
@@ -448,7 +485,7 @@ class Packed(Cramped):
     [
         {"cache_bytes": 1 << 26},
         {"slots": 3, "cache_bytes": 1 << 26},
-        {"slots": 16, "cache_bytes": 1},  # every longer conversation needs a longer cache
+        {"slots": 16, "cache_bytes": 1},  # pages for one whole context: most conversations wait
     ],
 )
 def test_rows_that_are_prefilled_together_give_the_same_samples(weights: Weights, options: dict[str, int]) -> None:
@@ -470,6 +507,38 @@ def test_what_prompts_share_is_prefilled_once(weights: Weights) -> None:
     assert sum(map(sum, packed.passes)) == 200 + 12 * 50 - 12
     assert len(packed.passes) == 2
     assert sum(sample.prompt_tokens - sample.cached_tokens for sample in done) == 200 + 12 * 50 - 12 + 48
+
+
+def test_a_conversation_that_grows_is_not_prefilled_again(weights: Weights) -> None:
+    """Neither it nor those beside it, from a few tokens to the whole context, in the cache that was made first."""
+    packed = Packed(weights)
+    sampler = sampler_of(packed, slots=8, cache_bytes=1 << 24)
+    conversations = [prompt_of(20 + 7 * number, seed=number) for number in range(4)]
+    prompts = conversations
+    for turn in range(4):
+        requests = [request(prompt, 12, seed=10 * turn + number) for number, prompt in enumerate(prompts)]
+        done = samples(sampler, requests)
+        for each, sample in zip(requests, done, strict=True):
+            assert (sample.ids, sample.logprobs) == alone(weights, each)
+        if turn:
+            assert [s.cached_tokens for s in done] == [len(c) - 1 for c in conversations]
+        conversations = [[*prompt, *sample.ids] for prompt, sample in zip(prompts, done, strict=True)]
+        prompts = [c + prompt_of(90, seed=100 * turn + number) for number, c in enumerate(conversations)]
+    assert len(packed.caches) == 1
+
+
+def test_conversations_that_need_the_same_pages_wait_for_one_another(
+    weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replies outgrow what was set aside for them: the youngest make room, and go on with what they had."""
+    monkeypatch.setattr("training.engine.sampling.scheduler.PAGED_REPLY", 1)
+    packed = Packed(weights)
+    sampler = sampler_of(packed, slots=8, cache_bytes=1)
+    requests = [request(prompt_of(60, seed=number), 150, seed=number) for number in range(5)]
+    for each, sample in zip(requests, samples(sampler, requests), strict=True):
+        assert (sample.ids, sample.logprobs) == alone(weights, each)
+    [cache] = packed.caches
+    assert int(cache.held.sum()) <= cache.pages == 9  # a context of 512 tokens and one more: not three conversations
 
 
 def test_a_renamed_key_knows_nothing_of_the_conversations_before(weights: Weights) -> None:

@@ -55,6 +55,11 @@ class CacheSlots:
             return None
         return int(idle[np.lexsort((self._used[idle], self.lengths[idle] > 0))[0]])
 
+    def least_recently_used(self, among: npt.NDArray[np.bool_]) -> int | None:
+        """Of the idle rows among these; None if all are busy."""
+        idle = np.flatnonzero(~self.busy & among)
+        return int(idle[self._used[idle].argmin()]) if len(idle) else None
+
     def move(self, source: int, target: int, length: int) -> None:
         """Record that `target` now holds the first `length` tokens of `source`."""
         self.tokens[target, :length] = self.tokens[source, :length]

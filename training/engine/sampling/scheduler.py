@@ -10,12 +10,13 @@ import torch
 
 from training.engine.memory import free_bytes, is_out_of_memory
 from training.engine.sampling.batch import BatchState, Request
-from training.engine.sampling.cache_slots import CacheSlots, common_prefix
+from training.engine.sampling.cache_slots import CacheSlots, Match, common_prefix
 from training.engine.sampling.figures import Counts
 from training.engine.sampling.requests import GrammarFailed, NonFiniteLogits, OutOfMemory, Sample, SampleRequest
 from training.engine.sampling.sample_tokens import Allowed, sample_tokens, uniforms
 from training.engine.weights.attention import KEY_MULTIPLE, MIN_ROWS, round_up
 from training.engine.weights.kv_cache import KVCache, Piece
+from training.engine.weights.paged_cache import PAGE, OutOfPages, PagedCache, pages_of
 from training.engine.weights.weights import Weights
 
 log = structlog.get_logger(__name__)
@@ -28,10 +29,10 @@ PACKED_PREFILL = 8192
 """Prompt tokens in one forward pass where rows are packed: enough to fill a GPU."""
 FIRST_LENGTH = 256
 CACHE_BYTES = 1 << 29
-PACKED_LENGTH = 8192
-"""Tokens of a row on a GPU, where memory allows; longer ones are made when a conversation needs them."""
-PACKED_REPLY = 2048
-"""Tokens of a reply that a row on a GPU is made for from the start."""
+PAGED_TOKENS = 8192
+"""Tokens for each of the conversations that are decoded together: more pages than that are not taken."""
+PAGED_REPLY = 2048
+"""Tokens of a reply for which pages are set aside before it begins."""
 SHARED = 32
 """Tokens that a prompt must have in common with another, to wait for them instead of computing them too."""
 
@@ -57,7 +58,7 @@ class Scheduler:
         self._waiting: deque[Request] = deque()
         self._filling: list[Request] = []
         self._active: dict[int, Request] = {}
-        self._cache: KVCache | None = None
+        self._cache: KVCache | PagedCache | None = None
         self._rows = CacheSlots(0, 0, 0)
         self._state = BatchState(0, 0)
         self._chunk, self._together = PREFILL_CHUNK, 1
@@ -71,9 +72,8 @@ class Scheduler:
 
     @property
     def cache_bytes(self) -> int:
-        """What the cache may come to take; memory that was never written is not counted by the system."""
-        cache = self._cache
-        return cache.rows * cache.length * cache.shape.bytes_per_token if cache else 0
+        """What the cache may come to take."""
+        return self._cache.bytes if self._cache else 0
 
     @property
     def batch_size(self) -> int:
@@ -87,13 +87,13 @@ class Scheduler:
 
     @property
     def cache_tokens(self) -> int:
-        """Tokens whose keys and values the cache holds."""
-        return int(self._rows.lengths.sum())
+        """Tokens whose keys and values the cache holds; pages that rows share count once."""
+        return self._cache.tokens_in(self._rows.lengths) if self._cache else 0
 
     @property
     def cache_capacity_tokens(self) -> int:
         """Tokens that the cache has room for."""
-        return self._rows.tokens.size
+        return self._cache.bytes // self._cache.shape.bytes_per_token if self._cache else 0
 
     @property
     def can_decode(self) -> bool:
@@ -119,6 +119,8 @@ class Scheduler:
 
     def forget(self) -> None:
         """Forget all conversations, and keep the cache's memory. The scheduler must be idle."""
+        for row in range(len(self._rows.lengths)):
+            self._forget(row)
         self._rows = CacheSlots(len(self._rows.lengths), self._rows.decoding, self._rows.tokens.shape[1])
 
     def release(self) -> None:
@@ -190,13 +192,14 @@ class Scheduler:
                 self._waiting.appendleft(request)
 
     def _place(self, request: Request) -> bool:
-        """Give the request a row that holds as much of its prompt as any row does; False if all are busy."""
+        """Give the request a row that holds as much of its prompt as any row does; False if it must wait for one."""
         known = request.known()
-        reply = min(request.max_tokens - len(request.ids), PACKED_REPLY) if self.weights.supports_packing else 0
-        self._reserve(len(known) + reply)
+        self._reserve(len(known))
         assert self._cache is not None
         rows, cache = self._rows, self._cache
         match = rows.match(known[:-1])
+        if isinstance(cache, PagedCache) and not self._has_pages(cache, request, match):
+            return False
         continued = not rows.busy[match.row] and match.tokens == rows.lengths[match.row]
         if match.tokens and continued and match.row < rows.decoding:
             target = match.row
@@ -212,7 +215,7 @@ class Scheduler:
                 cache.copy(match.row, target, match.tokens)
                 rows.move(match.row, target, match.tokens)
                 if continued:
-                    rows.lengths[match.row] = 0  # it lies in a row that is not decoded, and its next turn is this one
+                    self._forget(match.row)  # it lies in a row that is not decoded, and its next turn is this one
             rows.lengths[target] = match.tokens
         rows.busy[target] = True
         rows.touch(target)
@@ -240,6 +243,7 @@ class Scheduler:
             start = int(self._rows.lengths[request.row])
             ids = request.known()[start:-1][:left]
             if len(ids):
+                self._hold(request.row, start, start + len(ids))
                 pieces.append(Piece(request.row, start, ids))
                 left -= len(ids)
         if pieces:
@@ -263,6 +267,8 @@ class Scheduler:
         if not self._active:  # making a longer cache preempted them
             return None
         rows, state = self._rows, self._state
+        if isinstance(self._cache, PagedCache):
+            self._hold_next(self._cache)
         active = np.fromiter(self._active, dtype=np.int64, count=len(self._active))
         active.sort()
         longest = int(rows.lengths[active].max()) + 1
@@ -273,7 +279,11 @@ class Scheduler:
         count = min(round_up(int(active[-1]) + 1, self.weights.pad_to_multiple_of), len(rows.lengths))
         span = round_up(longest, KEY_MULTIPLE)
         device = self.weights.kv.device
-        feed, positions = torch.from_numpy(state.feed[:count]), torch.from_numpy(rows.lengths[:count])
+        places = rows.lengths[:count]
+        if isinstance(self._cache, PagedCache):  # what another row may share is not written beside
+            places = np.full(count, -1, dtype=np.int64)
+            places[active] = rows.lengths[active]
+        feed, positions = torch.from_numpy(state.feed[:count]), torch.from_numpy(places)
         logits = self.weights.decode(self._cache, feed.to(device), positions.to(device), span)
         if len(active) < count:
             logits = logits[torch.from_numpy(active).to(device)]
@@ -314,7 +324,7 @@ class Scheduler:
         if not np.isfinite(value):
             assert self._cache is not None
             self._cache.clear(row)
-            self._rows.lengths[row] = 0
+            self._forget(row)
             return self._fail(request, NonFiniteLogits("the weights give log-probabilities that are not finite"))
         if request.constraint is not None and not request.constraint.take(token):
             return self._fail(request, GrammarFailed(f"the reply cannot be constrained: {request.constraint.error}"))
@@ -359,9 +369,9 @@ class Scheduler:
         cache = self._cache
         if cache is not None and tokens < cache.length:
             return
-        most = round_up(self.weights.context + 1, KEY_MULTIPLE)
         if self.weights.supports_packing:
-            return self._reserve_at_once(min(round_up(tokens + 1, FIRST_LENGTH), most), most)
+            return None if cache else self._make_pages()
+        most = round_up(self.weights.context + 1, KEY_MULTIPLE)
         length = min(most, max(FIRST_LENGTH, round_up(tokens + 1, FIRST_LENGTH), 2 * cache.length if cache else 0))
         affordable = (self._cache_bytes or CACHE_BYTES) // (length * self.weights.kv.bytes_per_token)
         busy = round_up(max(int(self._rows.busy.sum()), 1), MIN_ROWS)
@@ -373,20 +383,76 @@ class Scheduler:
                 raise
             self._remake(busy, length)
 
-    def _reserve_at_once(self, length: int, most: int) -> None:
-        """On a GPU the cache takes its share at once: growing would need twice the memory and all graphs anew."""
-        self._preempt(list(self._active.values()))
-        self._preempt(list(self._filling))
-        self.release()
-        each, multiple = self.weights.kv.bytes_per_token, self.weights.pad_to_multiple_of
-        budget = self._cache_bytes or free_bytes(self.weights.kv.device) // 2
-        rows = round_up(self._slots, multiple)
-        length = max(length, min(most, PACKED_LENGTH, budget // (rows * each) // KEY_MULTIPLE * KEY_MULTIPLE))
-        rows = max(min(rows, budget // (length * each) // multiple * multiple), multiple)
-        self._cache = KVCache(self.weights.kv, rows, length)
-        self._rows, self._state = CacheSlots(rows, rows, length), BatchState(rows, length)
+    def _make_pages(self) -> None:
+        """On a GPU: rows for whole contexts, which take the pages that they fill; half of them only keep
+        conversations."""
+        shape, length = self.weights.kv, self.weights.context + 1
+        whole, slots = pages_of(length), round_up(self._slots, self.weights.pad_to_multiple_of)
+        budget = self._cache_bytes or free_bytes(shape.device) // 2
+        most = max(slots * pages_of(min(length, PAGED_TOKENS)), whole)
+        pages = min(budget // (PAGE * shape.bytes_per_token), most)
+        if self._cache_bytes is not None:
+            pages = max(pages, whole)  # for less there is no use
+        self._cache = PagedCache(shape, 2 * slots, min(length, max(pages, 1) * PAGE), max(pages, 1))
+        self._rows, self._state = CacheSlots(2 * slots, slots, self._cache.length), BatchState(slots, length)
+
+    def _has_pages(self, cache: PagedCache, request: Request, match: Match) -> bool:
+        """Whether pages for the request's reply are left, with those set aside that running ones may come to need.
+
+        Raises OutOfMemory if there are too few though nothing runs.
+        """
+        needed = pages_of(self._expected_tokens(request)) - match.tokens // PAGE
+        running = [*self._active.values(), *self._filling]
+        if not running:
+            if len(request.known()) > cache.length:
+                raise OutOfMemory(f"memory holds the keys and values of {cache.length} tokens")
+            return True
+        lengths = self._rows.lengths
+        needed += sum(cache.missing(r.row, int(lengths[r.row]), self._expected_tokens(r)) for r in running)
+        return needed <= cache.room([each.row for each in running], match.row, match.tokens)
+
+    def _expected_tokens(self, request: Request) -> int:
+        produced = int(self._state.produced[request.row]) if request.row in self._active else len(request.ids)
+        return len(request.params.prompt) + produced + min(request.max_tokens - produced, PAGED_REPLY)
+
+    def _hold(self, row: int, start: int, stop: int) -> None:
+        """Have room in a row for the tokens from `start` to `stop`, where need be in the pages of idle conversations,
+        of the least recently used one first. Raises OutOfPages."""
+        assert self._cache is not None
+        while True:
+            try:
+                return self._cache.hold(row, start, stop)
+            except OutOfPages:
+                assert isinstance(self._cache, PagedCache)
+                idle = self._rows.least_recently_used(self._cache.held > 0)
+                if idle is None:
+                    raise
+                self._forget(idle)
+
+    def _hold_next(self, cache: PagedCache) -> None:
+        """Have room for the next token of every active conversation; the youngest wait where there is too little."""
+        active = np.fromiter(self._active, dtype=np.int64, count=len(self._active))
+        for row in cache.unready(active, self._rows.lengths[active]).tolist():
+            while row in self._active:
+                length = int(self._rows.lengths[row])
+                try:
+                    self._hold(row, length, length + 1)
+                    break
+                except OutOfPages as error:
+                    if len(self._active) == 1:
+                        raise
+                    youngest = max(self._active.values(), key=lambda request: request.number)
+                    log.warning("sampling out of memory", at_once=len(self._active) - 1, reason=str(error))
+                    self._preempt([youngest])
+
+    def _forget(self, row: int) -> None:
+        """Forget a row's conversation."""
+        if self._cache is not None:
+            self._cache.forget(row)
+        self._rows.lengths[row] = 0
 
     def _remake(self, count: int, length: int) -> None:
+        assert not isinstance(self._cache, PagedCache)
         old = self._rows
         keep = np.arange(len(old.lengths)) if count >= len(old.lengths) else old.order()[:count]
         rows, state = CacheSlots(count, min(count, round_up(self._slots, MIN_ROWS)), length), BatchState(count, length)

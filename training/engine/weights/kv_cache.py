@@ -37,9 +37,8 @@ class Piece:
 class KVCache:
     """Per layer keys and values of `rows` conversations of up to `length` tokens.
 
-    On a CPU keys are [rows, kv_heads, head_dim, length] and values [rows, kv_heads, length, head_dim]: keys lie across,
-    so that the product with a query reads them in order (a fifth less time than the other way). On a GPU both are
-    [rows, length, kv_heads, head_dim], so that tokens of many rows can be gathered for one attention call.
+    Keys are [rows, kv_heads, head_dim, length] and values [rows, kv_heads, length, head_dim]: keys lie across, so that
+    the product with a query reads them in order (on a CPU a fifth less time than the other way).
     Positions that hold no token are finite: attention gives them the weight 0, and 0 x NaN would not be 0.
     """
 
@@ -49,17 +48,24 @@ class KVCache:
         self.rows = rows
         self.length = length
         layers, heads, dim = shape.layers, shape.kv_heads, shape.head_dim
-        on_cpu = shape.device.type == "cpu"
-        by_token = (layers, rows, length, heads, dim)
-        keys = _zeros(shape, (layers, rows, heads, dim, length) if on_cpu else by_token)
-        values = _zeros(shape, (layers, rows, heads, length, dim) if on_cpu else by_token)
-        # Both as [layers, length, rows, kv_heads, head_dim], wherever they lie: what copies rows needs no more.
-        self._rows = [keys.movedim(4 if on_cpu else 2, 1), values.movedim(3 if on_cpu else 2, 1)]
+        keys = _zeros(shape, (layers, rows, heads, dim, length))
+        values = _zeros(shape, (layers, rows, heads, length, dim))
+        # Both as [layers, length, rows, kv_heads, head_dim]: what copies rows needs no more.
+        self._rows = [keys.movedim(4, 1), values.movedim(3, 1)]
         self.layers = tuple(zip(keys.unbind(), values.unbind(), strict=True))
+
+    @property
+    def bytes(self) -> int:
+        """What it may come to take; on a CPU memory that was never written is not counted by the system."""
+        return self.rows * self.length * self.shape.bytes_per_token
+
+    def tokens_in(self, lengths: npt.NDArray[np.int64]) -> int:
+        """Tokens that it holds if its rows have so many."""
+        return int(lengths.sum())
 
     @cached_property
     def pairs(self) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
-        """The layers with rows and heads as one dimension, as they lie on a CPU: [rows * kv_heads, ...]."""
+        """The layers with rows and heads as one dimension: [rows * kv_heads, ...]."""
         return tuple((keys.flatten(0, 1), values.flatten(0, 1)) for keys, values in self.layers)
 
     @cached_property
@@ -67,6 +73,12 @@ class KVCache:
         """The layers as transformers has them: keys and values [rows, kv_heads, length, head_dim]."""
         keys, values = (part.permute(0, 2, 3, 1, 4) for part in self._rows)
         return tuple(zip(keys.unbind(), values.unbind(), strict=True))
+
+    def hold(self, row: int, start: int, stop: int) -> None:
+        """Nothing to do: a row has its room from the start."""
+
+    def forget(self, row: int) -> None:
+        """Nothing to do: a row keeps its room."""
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Give row `target` the first `length` tokens of row `source`."""

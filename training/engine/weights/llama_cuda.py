@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedModel
 
-from training.engine.weights.kv_cache import KVCache, Piece
+from training.engine.weights.kv_cache import Piece
 from training.engine.weights.llama_cpu import FusedWeights, _Layer
+from training.engine.weights.paged_cache import PAGE, PagedCache
 from training.engine.weights.triton_kernels import add_norm, decode_attention, rotate_and_store, silu_mul
 from training.engine.weights.varlen_attention import Segments, varlen_attention
 
@@ -20,12 +21,11 @@ CAPTURE_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A captured decode step: fill `ids` and `positions`, replay, read `logits`. The graph reads `rows` and `turns`."""
+    """A captured decode step: fill `ids` and `positions`, replay, read `logits`. The graph reads `turns`."""
 
     graph: torch.cuda.CUDAGraph
     ids: torch.Tensor
     positions: torch.Tensor
-    rows: torch.Tensor
     turns: torch.Tensor
     logits: torch.Tensor
 
@@ -51,10 +51,10 @@ class CudaWeights(FusedWeights):
     def __init__(self, model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(model, device, dtype)
         self._eps = float(self._norm_eps)
-        self._captured: weakref.WeakKeyDictionary[KVCache, dict[int, _Step]] = weakref.WeakKeyDictionary()
+        self._captured: weakref.WeakKeyDictionary[PagedCache, dict[int, _Step]] = weakref.WeakKeyDictionary()
 
     @torch.inference_mode()
-    def prefill(self, cache: KVCache, pieces: Sequence[Piece]) -> None:
+    def prefill(self, cache: PagedCache, pieces: Sequence[Piece]) -> None:  # type: ignore[override]
         """Write the keys and values of all pieces into their rows, in one pass without padding."""
         device = self.kv.device
         ids = torch.from_numpy(np.concatenate([piece.ids for piece in pieces])).to(device)
@@ -67,7 +67,6 @@ class CudaWeights(FusedWeights):
         turns = self._turns(cache.length)
         hidden, change = F.embedding(ids, self._embedding).float(), None
         for index, (layer, (keys, values)) in enumerate(zip(self._layers, cache.layers, strict=True)):
-            keys, values = keys.flatten(0, 1), values.flatten(0, 1)
             joint = self._joint(layer, add_norm(hidden, change, self._eps))
             rotate_and_store(joint, layer.head_norm, turns, positions, places, keys, values, self._eps)
             if index + 1 == len(self._layers):
@@ -79,10 +78,13 @@ class CudaWeights(FusedWeights):
             change = self._rest(layer, hidden, mixed.flatten(1))
 
     @torch.inference_mode()
-    def decode(self, cache: KVCache, ids: torch.Tensor, positions: torch.Tensor, span: int) -> torch.Tensor:
+    def decode(  # type: ignore[override]
+        self, cache: PagedCache, ids: torch.Tensor, positions: torch.Tensor, span: int
+    ) -> torch.Tensor:
         """One token for each of the first M rows: float32 logits [M, vocab] after `ids` ([M]) at `positions` ([M]).
 
-        They are overwritten by the next call with as many rows. `span` is not needed: each row reads its own tokens.
+        A row whose position is -1 is left alone, its logits mean nothing. They are
+        overwritten by the next call with as many rows. `span` is not needed: each row reads its own tokens.
         """
         steps = self._captured.setdefault(cache, {})
         if len(ids) not in steps:
@@ -90,12 +92,12 @@ class CudaWeights(FusedWeights):
         step = steps[len(ids)]
         step.ids.copy_(ids)
         step.positions.copy_(positions)
+        _ = cache.tables  # brought up to date, where the graph reads it
         step.graph.replay()
         return step.logits
 
-    def _capture(self, cache: KVCache, ids: torch.Tensor, positions: torch.Tensor) -> _Step:
+    def _capture(self, cache: PagedCache, ids: torch.Tensor, positions: torch.Tensor) -> _Step:
         ids, positions = ids.clone(), positions.clone()
-        rows = torch.arange(len(ids), device=ids.device) * cache.length
         turns = self._turns(cache.length)
         if torch.cuda.mem_get_info(ids.device)[0] < CAPTURE_BYTES:
             torch.cuda.empty_cache()
@@ -103,19 +105,21 @@ class CudaWeights(FusedWeights):
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            self._decode(cache, ids, positions, rows, turns)
+            self._decode(cache, ids, positions, turns)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         # One after the other they may share memory, as long as any of them lives.
         pool = next((step.graph.pool() for step in self._captured[cache].values()), None)
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            logits = self._decode(cache, ids, positions, rows, turns)
-        return _Step(graph, ids, positions, rows, turns, logits)
+            logits = self._decode(cache, ids, positions, turns)
+        return _Step(graph, ids, positions, turns, logits)
 
     def _decode(
-        self, cache: KVCache, ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor, turns: torch.Tensor
+        self, cache: PagedCache, ids: torch.Tensor, positions: torch.Tensor, turns: torch.Tensor
     ) -> torch.Tensor:
-        places = rows + positions
+        tables, stand = cache.tables[: len(ids)], positions.clamp(min=0)
+        pages = tables.gather(1, (stand // PAGE)[:, None])[:, 0].long()
+        places = torch.where(positions < 0, 0, pages * PAGE + stand % PAGE)
         hidden, change = F.embedding(ids, self._embedding).float(), None
         for layer, (keys, values) in zip(self._layers, cache.layers, strict=True):
             joint = self._joint(layer, add_norm(hidden, change, self._eps))
@@ -123,13 +127,13 @@ class CudaWeights(FusedWeights):
                 joint,
                 layer.head_norm,
                 turns,
-                positions,
+                stand,
                 places,
-                keys.flatten(0, 1),
-                values.flatten(0, 1),
+                keys,
+                values,
                 self._eps,
             )
-            mixed = decode_attention(joint[:, : self._heads], keys, values, positions)
+            mixed = decode_attention(joint[:, : self._heads], keys, values, positions, tables)
             change = self._rest(layer, hidden, mixed)
         return torch.mm(add_norm(hidden, change, self._eps), self._head.t(), out_dtype=torch.float32)
 
@@ -147,9 +151,9 @@ class CudaWeights(FusedWeights):
         return torch.view_as_real(self._rope_table(positions))[:, 0]
 
 
-def _layout(cache: KVCache, pieces: Sequence[Piece]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Where each new token stands in its sequence [n] and in the flat cache [n], and the places of all keys [K]."""
+def _layout(cache: PagedCache, pieces: Sequence[Piece]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Where each new token stands in its sequence [n] and in the cache [n], and the places of all keys [K]."""
     positions = [np.arange(piece.start, piece.start + len(piece.ids)) for piece in pieces]
-    places = [piece.row * cache.length + own for piece, own in zip(pieces, positions, strict=True)]
-    past = [piece.row * cache.length + np.arange(piece.start + len(piece.ids)) for piece in pieces]
+    past = [cache.places(piece.row, 0, piece.start + len(piece.ids)) for piece in pieces]
+    places = [all_places[piece.start :] for piece, all_places in zip(pieces, past, strict=True)]
     return tuple(torch.from_numpy(np.concatenate(parts)) for parts in (positions, places, past))  # type: ignore[return-value]

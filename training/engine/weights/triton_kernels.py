@@ -8,8 +8,9 @@ import torch
 import triton
 import triton.language as tl
 
+from training.engine.weights.paged_cache import PAGE
+
 HEADS_A_PROGRAM = 8
-KEYS_A_BLOCK = 64
 MIN_PROGRAMS = 1024
 """Attention is cut along the keys until this many programs share the work: some for each multiprocessor, so that rows
 of different lengths even out."""
@@ -99,10 +100,10 @@ def _attend_part(
     keys,
     values,
     positions,
+    tables,
     out,
     weight,
-    row_stride,
-    token_stride,
+    table_stride,
     query_stride,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
@@ -121,14 +122,15 @@ def _attend_part(
     q = tl.load(
         query + row * query_stride + (kv_head * GROUP + member[:, None]) * DIM + dim[None, :], mask=real, other=0.0
     )
-    base = row * row_stride + kv_head * DIM + dim[None, :]
+    base = kv_head * DIM + dim[None, :]
     top = tl.full((GROUP_PAD,), -1e30, tl.float32)
     total = tl.zeros((GROUP_PAD,), tl.float32)
     mixed = tl.zeros((GROUP_PAD, DIM), tl.float32)
     for start in range(first, last, BLOCK):
         token = start + step
         seen = token < last
-        place = base + token[:, None].to(tl.int64) * token_stride
+        page = tl.load(tables + row * table_stride + start // BLOCK).to(tl.int64)
+        place = base + (page * BLOCK + step)[:, None] * (KV_HEADS * DIM)
         k = tl.load(keys + place, mask=seen[:, None], other=0.0)
         scores = tl.where(seen[None, :], tl.dot(q, tl.trans(k)), -1e30)
         higher = tl.maximum(top, tl.max(scores, axis=1))
@@ -156,15 +158,16 @@ def _join_parts(out, weight, joined, GROUP: tl.constexpr, DIM: tl.constexpr, PAR
 
 
 def decode_attention(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor, tables: torch.Tensor
 ) -> torch.Tensor:
     """softmax(query keys) values for one query a row, over the tokens at 0 ... `positions` ([R]) of its row.
 
-    `query` is [R, heads, D], scaled already, the last two dimensions contiguous; `keys` and `values` [rows, length,
-    kv_heads, D]. Returns [R, heads * D]. Reads each row's own tokens only (Dao et al. 2023, "Flash-Decoding").
+    `query` is [R, heads, D], scaled already, the last two dimensions contiguous; `keys` and `values` [tokens of all
+    pages, kv_heads, D]; `tables` [R, pages of a row] int32. Returns [R, heads * D], 0 where a position is -1. Reads
+    each row's own tokens only (Dao et al. 2023, "Flash-Decoding").
     """
     rows, heads, dim = query.shape
-    kv_heads = keys.shape[2]
+    kv_heads = keys.shape[1]
     group = heads // kv_heads
     parts = min(64, triton.next_power_of_2(triton.cdiv(MIN_PROGRAMS, rows * kv_heads)))
     out = torch.empty((rows, kv_heads, parts, group, dim), dtype=torch.float32, device=query.device)
@@ -174,17 +177,17 @@ def decode_attention(
         keys,
         values,
         positions,
+        tables,
         out,
         weight,
-        keys.stride(0),
-        keys.stride(1),
+        tables.stride(0),
         query.stride(0),
         KV_HEADS=kv_heads,
         GROUP=group,
         GROUP_PAD=max(16, triton.next_power_of_2(group)),
         DIM=dim,
         PARTS=parts,
-        BLOCK=KEYS_A_BLOCK,
+        BLOCK=PAGE,
         num_warps=4,
         num_stages=3,
     )

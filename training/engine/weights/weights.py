@@ -8,7 +8,7 @@ import torch
 from peft import PeftModel
 
 from training.engine.weights.any_model import ModuleWeights
-from training.engine.weights.kv_cache import KVCache, KVShape, Piece
+from training.engine.weights.kv_cache import KVShape, Piece
 from training.engine.weights.llama_cpu import FusedWeights
 
 
@@ -21,7 +21,8 @@ class Weights(Protocol):
     vocab_size: int
     parameters: int
     supports_packing: bool
-    """Whether the pieces of many rows are prefilled in one pass; else one after the other."""
+    """Whether the cache is a PagedCache, and the pieces of many rows are prefilled in one pass. Else it is a KVCache,
+    and they are one after the other."""
     pad_to_multiple_of: int
     """`decode` wants a multiple of so many rows."""
 
@@ -31,11 +32,13 @@ class Weights(Protocol):
     def matrices(self) -> Sequence[torch.Tensor]:
         """Of the matrices [out, in] that tokens are multiplied by, one of each shape."""
 
-    def prefill(self, cache: KVCache, pieces: Sequence[Piece]) -> None:
+    def prefill(self, cache: Any, pieces: Sequence[Piece]) -> None:
         """Write the keys and values of each piece into its row."""
 
-    def decode(self, cache: KVCache, ids: torch.Tensor, positions: torch.Tensor, span: int) -> torch.Tensor:
-        """Float32 logits [M, vocab] after one token for each of the first M rows (`span` as in attention.py)."""
+    def decode(self, cache: Any, ids: torch.Tensor, positions: torch.Tensor, span: int) -> torch.Tensor:
+        """Float32 logits [M, vocab] after one token for each of the first M rows (`span` as in attention.py).
+
+        In a PagedCache a row whose position is -1 is not touched, and its logits mean nothing."""
 
 
 def snapshot(model: Any, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Weights:

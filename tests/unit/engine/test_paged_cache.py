@@ -1,0 +1,91 @@
+"""Pages: rows share what they begin with alike, and no row's writing changes what another holds."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from training.engine.weights.kv_cache import KVShape
+from training.engine.weights.paged_cache import PAGE, OutOfPages, PagedCache, pages_of
+
+SHAPE = KVShape(2, 1, 2, torch.float32, torch.device("cpu"))
+
+
+def write(cache: PagedCache, row: int, start: int, tokens: list[int]) -> None:
+    cache.hold(row, start, start + len(tokens))
+    places = torch.from_numpy(cache.places(row, start, start + len(tokens)))
+    for layer in cache.layers:
+        for part in layer:
+            part[places] = torch.tensor(tokens, dtype=torch.float32)[:, None, None].expand(-1, 1, 2)
+
+
+def read(cache: PagedCache, row: int, length: int) -> list[int]:
+    keys, values = cache.layers[1]
+    places = torch.from_numpy(cache.places(row, 0, length))
+    assert torch.equal(keys[places], values[places])
+    return [int(token) for token in keys[places][:, 0, 0].tolist()]
+
+
+def test_rows_that_share_pages_do_not_change_one_another() -> None:
+    """A thousand random turns of eight conversations beside lists that say what they hold."""
+    draw = random.Random(0)
+    cache = PagedCache(SHAPE, 8, 10 * PAGE, 40)
+    held: list[list[int]] = [[] for _ in range(8)]
+    for _ in range(1000):
+        row, other = draw.sample(range(8), 2)
+        match draw.choice(["write", "write", "copy", "swap", "forget", "cut"]):
+            case "write":
+                new = [draw.randrange(1000) for _ in range(draw.randrange(1, 150))]
+                if len(held[row]) + len(new) > cache.length:
+                    continue
+                try:
+                    write(cache, row, len(held[row]), new)
+                except OutOfPages:
+                    cache.forget(row)
+                    new, held[row] = [], []
+                held[row] = held[row] + new
+            case "copy":
+                length = draw.randrange(len(held[row]) + 1)
+                cache.copy(row, other, length)
+                held[other] = held[row][:length]
+            case "swap":
+                cache.swap(row, other, 0)
+                held[row], held[other] = held[other], held[row]
+            case "forget":
+                cache.forget(row)
+                held[row] = []
+            case "cut":
+                held[row] = held[row][: draw.randrange(len(held[row]) + 1)]
+        for number, tokens in enumerate(held):
+            assert read(cache, number, len(tokens)) == tokens
+    for row in range(8):
+        cache.forget(row)
+    write(cache, 0, 0, [1] * cache.length)  # every page came back
+    assert cache.room([0], 1, 0) == 30
+
+
+def test_what_is_shared_takes_no_room() -> None:
+    cache = PagedCache(SHAPE, 8, 8 * PAGE, 8)
+    write(cache, 0, 0, list(range(4 * PAGE)))
+    for row in range(1, 8):
+        cache.copy(0, row, 4 * PAGE)
+    assert cache.room(range(8), 0, 0) == 4
+    with pytest.raises(OutOfPages):
+        cache.hold(0, 4 * PAGE, 8 * PAGE + 1)
+    for row in range(4):
+        cache.hold(row, 4 * PAGE, 4 * PAGE + 1)
+    with pytest.raises(OutOfPages):
+        cache.hold(4, 4 * PAGE, 4 * PAGE + 1)
+    lengths = np.full(8, 4 * PAGE)
+    assert cache.unready(np.arange(8), lengths).tolist() == [4, 5, 6, 7]
+
+
+def test_the_table_on_the_device_is_always_the_same_and_up_to_date() -> None:
+    """A captured graph reads it where it lies."""
+    cache = PagedCache(SHAPE, 2, 4 * PAGE, 4)
+    first = cache.tables
+    write(cache, 1, 0, list(range(2 * PAGE)))
+    assert cache.tables.data_ptr() == first.data_ptr()
+    assert (cache.tables[1, : pages_of(2 * PAGE)] > 0).all()
+    assert int(cache.tables[0].sum()) == 0

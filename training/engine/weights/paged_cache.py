@@ -1,0 +1,144 @@
+"""The keys and values of many conversations in pages of a few tokens, as vLLM has them (Kwon et al. 2023).
+
+A row takes the pages that its conversation fills and no more, grows without being moved, and shares with other rows
+what they begin with alike. A shared page is copied when one of its rows is about to write into it.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from training.engine.weights.kv_cache import KVShape
+
+PAGE = 64
+"""Tokens of a page."""
+
+
+class OutOfPages(MemoryError):
+    """Every page is in use."""
+
+
+class PagedCache:
+    """Per layer keys and values [tokens of all pages, kv_heads, head_dim]; which pages are a row's, its table says.
+
+    The first page is nobody's: rows that are not decoded now write there.
+    """
+
+    def __init__(self, shape: KVShape, rows: int, length: int, pages: int) -> None:
+        """Allocate `pages` pages for `rows` rows of up to `length` tokens. Raises MemoryError or OutOfMemoryError."""
+        self.shape = shape
+        self.rows = rows
+        self.length = length
+        self.pages = pages
+        size = (shape.layers, (pages + 1) * PAGE, shape.kv_heads, shape.head_dim)
+        self._parts = tuple(torch.zeros(size, dtype=shape.dtype, device=shape.device) for _ in range(2))
+        self.layers = tuple(zip(*(part.unbind() for part in self._parts), strict=True))
+        # A last column that is never taken: a row that is full has no page for its next token.
+        self._tables: npt.NDArray[np.int32] = np.zeros((rows, pages_of(length) + 1), dtype=np.int32)
+        self._device_tables = torch.zeros(self._tables.shape, dtype=torch.int32, device=shape.device)
+        self._stale = False
+        self.held: npt.NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
+        """Pages of each row."""
+        self._users: npt.NDArray[np.int64] = np.zeros(pages + 1, dtype=np.int64)
+        self._free = list(range(pages, 0, -1))
+
+    @property
+    def bytes(self) -> int:
+        """What it takes."""
+        return (self.pages + 1) * PAGE * self.shape.bytes_per_token
+
+    def tokens_in(self, lengths: npt.NDArray[np.int64]) -> int:
+        """Tokens that it holds: those of all pages that are taken."""
+        return (self.pages - len(self._free)) * PAGE
+
+    @property
+    def tables(self) -> torch.Tensor:
+        """The numbers of each row's pages [rows, pages of a row], int32, on the device; always the same tensor."""
+        if self._stale:
+            self._device_tables.copy_(torch.from_numpy(self._tables))
+            self._stale = False
+        return self._device_tables
+
+    def places(self, row: int, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Where the tokens `start` to `stop` of a row lie."""
+        tokens = np.arange(start, stop)
+        places: npt.NDArray[np.int64] = self._tables[row, tokens // PAGE].astype(np.int64) * PAGE + tokens % PAGE
+        return places
+
+    def hold(self, row: int, start: int, stop: int) -> None:
+        """Let a row keep `start` tokens and have room to `stop`, in pages that only it writes. Raises OutOfPages."""
+        if stop > self.length:
+            raise OutOfPages(f"the cache holds conversations of {self.length} tokens")
+        self._trim(row, pages_of(stop))
+        for number in range(start // PAGE, int(self.held[row])):
+            if self._users[page := int(self._tables[row, number])] > 1:
+                own = self._take()
+                if kept := start - number * PAGE if number == start // PAGE else 0:
+                    for part in self._parts:
+                        part[:, own * PAGE : own * PAGE + kept] = part[:, page * PAGE : page * PAGE + kept]
+                self._users[page] -= 1
+                self._tables[row, number] = own
+        while self.held[row] < pages_of(stop):
+            self._tables[row, self.held[row]] = self._take()
+            self.held[row] += 1
+
+    def unready(self, rows: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Those of the rows, with that many tokens, that have no page of their own for the next one."""
+        return rows[self._users[self._tables[rows, lengths // PAGE]] != 1]
+
+    def missing(self, row: int, start: int, stop: int) -> int:
+        """Pages that `hold` would take, at most."""
+        whole = start // PAGE
+        own = int((self._users[self._tables[row, whole : self.held[row]]] == 1).sum())
+        return max(pages_of(stop) - whole - own, 0)
+
+    def room(self, busy: Sequence[int], row: int, tokens: int) -> int:
+        """Pages that are free, or that only rows hold which are not busy, once a row's first tokens are busy too."""
+        tables = [self._tables[each, : self.held[each]] for each in busy]
+        return self.pages - len(np.unique(np.concatenate([*tables, self._tables[row, : tokens // PAGE]])))
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Give row `target` the first `length` tokens of row `source`: they share the pages."""
+        self.forget(target)
+        count = pages_of(length)
+        self._tables[target, :count] = self._tables[source, :count]
+        self._users[self._tables[target, :count]] += 1
+        self.held[target] = count
+
+    def swap(self, one: int, other: int, length: int) -> None:
+        """Exchange two rows."""
+        for column in (self._tables, self.held):
+            column[[one, other]] = column[[other, one]]
+        self._stale = True
+
+    def forget(self, row: int) -> None:
+        """Take a row's pages from it."""
+        self._trim(row, 0)
+
+    def clear(self, row: int) -> None:
+        """Forget a computation that was not finite: what a row does not hold is never read."""
+        self.forget(row)
+
+    def _trim(self, row: int, count: int) -> None:
+        for page in self._tables[row, count : self.held[row]].tolist():
+            self._users[page] -= 1
+            if not self._users[page]:
+                self._free.append(page)
+        self._tables[row, count : self.held[row]] = 0
+        self.held[row] = min(count, self.held[row])
+        self._stale = True
+
+    def _take(self) -> int:
+        if not self._free:
+            raise OutOfPages("every page of the cache is in use")
+        page = self._free.pop()
+        self._users[page] = 1
+        self._stale = True
+        return page
+
+
+def pages_of(tokens: int) -> int:
+    """How many pages so many tokens fill."""
+    return -(-tokens // PAGE)
