@@ -29,6 +29,8 @@ GROUPS, ROLLOUTS, TURNS = 12, 4, 4
 SHARED_PROMPT, OWN_PROMPT, REPLY, TOOL_RESULT = 900, 100, 60, 500
 PEAK_FLOPS, BANDWIDTH = 790e12, 4.3e12
 """Measured on one H200: bfloat16 products of 8192 x 8192 x 8192, and bytes read and written by a copy."""
+DATASHEET_FLOPS = 989e12
+LONG_PROMPTS, LONG_PROMPT = 4, 30_000
 
 
 def _qwen(kind: Any, **shape: Any) -> PreTrainedConfig:
@@ -44,6 +46,8 @@ MODELS: dict[str, Callable[[], PreTrainedConfig]] = {
     "8B": partial(_qwen, Qwen3Config, hidden_size=4096, intermediate_size=12_288, num_hidden_layers=36,
                   num_attention_heads=32, num_key_value_heads=8, head_dim=128, tie_word_embeddings=False),
     "14B": partial(_qwen, Qwen2Config, hidden_size=5120, intermediate_size=13_824, num_hidden_layers=48,
+                   num_attention_heads=40, num_key_value_heads=8, tie_word_embeddings=False),
+    "32B": partial(_qwen, Qwen2Config, hidden_size=5120, intermediate_size=27_648, num_hidden_layers=64,
                    num_attention_heads=40, num_key_value_heads=8, tie_word_embeddings=False),
 }  # fmt: skip
 
@@ -81,16 +85,19 @@ class Shape:
         step = (2 * (self.body + self.head) + count * statistics.mean(contexts) * self.kv_bytes) / BANDWIDTH
         new = SHARED_PROMPT + GROUPS * OWN_PROMPT + count * (TURNS - 1) * TOOL_RESULT
         prefill = 2 * self.body * new + self._attention(count * whole**2 / 2) * 2
-        trained = SHARED_PROMPT + GROUPS * OWN_PROMPT + count * (whole - SHARED_PROMPT - OWN_PROMPT)
-        return TURNS * REPLY * step + (prefill + self.training(trained, count * whole**2 / 2)) / PEAK_FLOPS
+        prompt = SHARED_PROMPT + OWN_PROMPT
+        trained = SHARED_PROMPT + GROUPS * OWN_PROMPT + count * (whole - prompt)
+        pairs = (SHARED_PROMPT**2 + GROUPS * (prompt**2 - SHARED_PROMPT**2) + count * (whole**2 - prompt**2)) / 2
+        return TURNS * REPLY * step + (prefill + self.training(trained, pairs)) / PEAK_FLOPS
 
     def training(self, tokens: int, pairs: float) -> float:
-        """Floating point operations of a LoRA step's forward and backward without recomputation.
+        """Useful floating point operations of a LoRA step's forward and backward, nothing counted twice.
 
-        4 a parameter and token, 4 a parameter of the head and reply token, attention 2 + 5 products a pair of tokens.
+        4 a parameter and distinct token, 4 a parameter of the head and reply token, attention 2 + 4 products a pair of
+        distinct tokens.
         """
         replies = GROUPS * ROLLOUTS * TURNS * REPLY
-        return 4 * self.body * tokens + 4 * self.head * replies + 7 * self._attention(pairs)
+        return 4 * self.body * tokens + 4 * self.head * replies + 6 * self._attention(pairs)
 
     def _attention(self, pairs: float) -> float:
         return 2 * self.layers * self.query_width * pairs
@@ -102,7 +109,12 @@ class Iteration:
 
     rollout: float
     train: float
-    merge: float
+    update: float
+    """Until the trained adapter is sampled."""
+    checkpoint: float
+    """Until the checkpoint survives a power cut."""
+    useful: float
+    """Floating point operations of the training (Shape.training)."""
     prefilled: int
     """Tokens computed by prefill."""
     computed: int
@@ -111,7 +123,7 @@ class Iteration:
 
     @property
     def seconds(self) -> float:
-        return self.rollout + self.train + self.merge
+        return self.rollout + self.train + self.update + self.checkpoint
 
 
 @contextmanager
@@ -154,6 +166,7 @@ class Ours:
         adapted: Any = fresh_adapter(base, tuning).eval()
         self.policy = Policy(adapted, tuning, Path)
         self.weights: Any = snapshot(self.policy.model)
+        self.step = 0
         self.sampler = Sampler()
         self.sampler.set_weights("policy", self.weights)
         self.shape = Shape.of(base.config)
@@ -169,14 +182,83 @@ class Ours:
             self._make_room()
             for _ in grpo_step(self.policy, items, TrainOptions(learning_rate=1e-5), micro_batch_tokens=None):
                 pass
-        with timed() as merge:
-            self.weights.update(self.policy.base)
+        with timed() as update:
+            self.weights.update(self.policy.model)
             self.sampler.rename("policy", "policy")
+        with timed() as checkpoint:
+            self._checkpoint()
         limit = self.policy.batch_tokens(None)
         batches = list(
             packed_batches([item.ids for item in items], [item.trained for item in items], limit, torch.device("cpu"))
         )
-        return Iteration(rollout[0], train[0], merge[0], prefilled, sum(len(b.tokens) for b in batches), len(batches))
+        return Iteration(
+            rollout[0],
+            train[0],
+            update[0],
+            checkpoint[0],
+            self.shape.training(*distinct([item.ids for item in items])),
+            prefilled,
+            sum(len(b.tokens) for b in batches),
+            len(batches),
+        )
+
+    def long_contexts(self) -> dict[str, float]:
+        """Two turns of few long conversations and a step on them: seconds, what was prefilled, if it recomputes."""
+        from training.engine.trainer.grpo_loss import TrainOptions
+        from training.engine.trainer.grpo_step import grpo_step
+        from training.engine.trainer.trajectories import TrainSequence
+
+        draw = np.random.default_rng(0)
+        conversations = [draw.integers(0, 1000, LONG_PROMPT).tolist() for _ in range(LONG_PROMPTS)]
+        trained: list[int] = []
+        prefilled, seconds = [], []
+        logprobs: list[list[float]] = [[] for _ in conversations]
+        for _ in range(2):
+            with timed() as turn:
+                samples = self._replies(conversations)
+            seconds += turn
+            prefilled.append(sum(sample.prompt_tokens - sample.cached_tokens for sample in samples))
+            trained += range(len(conversations[0]), len(conversations[0]) + REPLY)
+            for number, sample in enumerate(samples):
+                conversations[number] += sample.ids + draw.integers(0, 1000, TOOL_RESULT).tolist()
+                logprobs[number] += sample.logprobs
+        items = [
+            TrainSequence(tuple(ids), tuple(trained), tuple(own), (-1.0) ** number, 1.0)
+            for number, (ids, own) in enumerate(zip(conversations, logprobs, strict=True))
+        ]
+        with timed() as train:
+            self._make_room()
+            for _ in grpo_step(self.policy, items, TrainOptions(learning_rate=1e-5), micro_batch_tokens=None):
+                pass
+        return {
+            "first_turn_s": seconds[0],
+            "second_turn_s": seconds[1],
+            "second_turn_prefilled": prefilled[1],
+            "train_s": train[0],
+            "recomputes": float(self.policy.recomputing),
+            "peak_gb": torch.cuda.max_memory_allocated() / 1e9,
+        }
+
+    def _replies(self, prompts: list[list[int]]) -> list[Any]:
+        from training.engine.sampling.requests import SampleRequest
+
+        found: dict[int, Any] = {}
+        for number, ids in enumerate(prompts):
+            self.sampler.submit(SampleRequest(tuple(ids), "policy", REPLY), None, partial(found.__setitem__, number))
+        while self.sampler.busy:
+            self.sampler.step()
+        for sample in found.values():
+            if isinstance(sample, Exception):
+                raise sample
+        return [found[number] for number in range(len(prompts))]
+
+    def _checkpoint(self) -> None:
+        from training.engine.registry import checkpoints
+
+        self.step += 1
+        with tempfile.TemporaryDirectory() as directory:
+            manifest = checkpoints.Manifest(self.step, "benchmark/policy", "random")
+            checkpoints.write(Path(directory), manifest, self.policy.save)
 
     def _make_room(self) -> None:
         from training.engine.engine import TRAINING_SHARE
@@ -220,24 +302,41 @@ class Ours:
         return items, prefilled
 
 
+def distinct(sequences: list[tuple[int, ...]]) -> tuple[int, float]:
+    """Tokens that differ in themselves or in what precedes them, and the pairs in which they attend to one another."""
+    tokens, pairs, before = 0, 0.0, np.empty(0, dtype=np.int64)
+    for sequence in sorted(sequences):
+        ids = np.array(sequence)
+        width = min(len(ids), len(before))
+        differ = np.flatnonzero(ids[:width] != before[:width])
+        shared = int(differ[0]) if len(differ) else width
+        tokens += len(ids) - shared
+        pairs += (len(ids) ** 2 - shared**2) / 2
+        before = ids
+    return tokens, pairs
+
+
 def measure(name: str, iterations: int) -> dict[str, float]:
     """Medians of `iterations`, after one that is not counted."""
     ours = Ours(name)
+    if not iterations:
+        return ours.long_contexts()
     ours.iteration(0)
     torch.cuda.reset_peak_memory_stats()
     found = [ours.iteration(seed) for seed in range(1, iterations + 1)]
     best = sorted(found, key=lambda each: each.seconds)[len(found) // 2]
     whole = SHARED_PROMPT + OWN_PROMPT + TURNS * REPLY + (TURNS - 1) * TOOL_RESULT
-    pairs = GROUPS * ROLLOUTS * whole**2 / 2
     return {
         "iteration_s": best.seconds,
         "rollout_s": best.rollout,
         "train_s": best.train,
-        "merge_s": best.merge,
+        "update_s": best.update,
+        "checkpoint_s": best.checkpoint,
         "limit_s": ours.shape.limit(),
         "sampled_tokens_per_s": GROUPS * ROLLOUTS * TURNS * REPLY / best.rollout,
         "trained_tokens_per_s": GROUPS * ROLLOUTS * whole / best.train,
-        "mfu": ours.shape.training(best.computed, pairs) / best.train / PEAK_FLOPS,
+        "useful_mfu_of_790": best.useful / best.train / PEAK_FLOPS,
+        "useful_mfu_of_989": best.useful / best.train / DATASHEET_FLOPS,
         "computed_tokens": best.computed,
         "batches": best.batches,
         "prefilled_tokens": best.prefilled,
@@ -250,6 +349,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--models", default="0.6B,1.7B,8B,14B", help="some of them, with commas")
     parser.add_argument("--iterations", type=int, default=3)
+    parser.add_argument("--long", default="", help="models that do two turns of 4 conversations of 30,000 tokens too")
     parser.add_argument("--peer", default="", help="models for which TRL does the same, with commas")
     parser.add_argument("--one", metavar="MODEL", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -263,6 +363,9 @@ def main() -> int:
     for name in options.models.split(","):
         ours = _alone("benchmarks.gpu", "--one", name, "--iterations", str(options.iterations))
         print(f"{name:5} ours {json.dumps({key: round(value, 4) for key, value in ours.items()})}", flush=True)
+        if name in options.long.split(","):
+            long = _alone("benchmarks.gpu", "--one", name, "--iterations", "0")
+            print(f"{name:5} long {json.dumps({key: round(value, 4) for key, value in long.items()})}", flush=True)
         if name in options.peer.split(","):
             peer = _alone("benchmarks.gpu_trl", name)
             print(f"{name:5} TRL  {json.dumps({key: round(value, 4) for key, value in peer.items()})}", flush=True)

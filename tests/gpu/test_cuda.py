@@ -163,7 +163,7 @@ def test_trained_weights_are_taken_over_in_place(tmp_path: Path) -> None:
     for _ in range(5):
         for _ in grpo_step(policy, items, TrainOptions(learning_rate=0.02), micro_batch_tokens=None):
             pass
-    weights.update(policy.base)
+    weights.update(policy.model)
     sampler.rename("before", "after")
     after = greedy("after")
     assert after != first
@@ -188,6 +188,50 @@ def test_training_that_does_not_fit_takes_less_at_a_time(tmp_path: Path) -> None
     del filler
     torch.cuda.empty_cache()
     assert policy.batch_tokens(1600) < 1600 or policy.recomputing
+
+
+def test_a_conversation_grows_in_its_pages(tmp_path: Path) -> None:
+    """From a few tokens to thousands, beside another that holds most of the pages; nothing is prefilled twice."""
+    model = model_of(tmp_path, "llama")
+    weights: Any = snapshot(model, device="cuda", dtype=torch.bfloat16)
+    sampler = Sampler(slots=4, cache_bytes=40 * 64 * weights.kv.bytes_per_token)
+    sampler.set_weights("w", weights)
+    ids, computed = tokens(30, 0), []
+    for turn in range(6):
+        found: list[Any] = []
+        for prompt in (tokens(60, 1000 + turn), ids):
+            sampler.submit(SampleRequest(tuple(prompt), "w", 10, seed=turn), None, found.append)
+        while sampler.busy:
+            sampler.step()
+        [reply] = [each for each in found if each.prompt_tokens == len(ids)]
+        assert float((torch.tensor(reply.logprobs) - exact_logprobs(model, ids, reply.ids)).abs().max()) < ROUNDING
+        computed.append(reply.prompt_tokens - reply.cached_tokens)
+        ids = ids + reply.ids + tokens(70, turn)
+    assert computed[1:] == [71] * 5
+
+
+def test_many_adapters_take_the_memory_of_one_base(tmp_path: Path) -> None:
+    """Trained and sampled in turn; what each says is what it says alone."""
+    wide = {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 8, "num_hidden_layers": 8}
+    make_tiny_model(tmp_path / "base", "qwen2", overrides=wide)
+    engine = Engine(Registry(tmp_path / "data", {"tiny": tmp_path / "base"}), Sampler(slots=8), device="cuda")
+    sizes, said = [], []
+
+    def greedy(name: str) -> list[int]:
+        target = engine.registry.resolve(name)
+        return engine.sample(target, [SampleRequest(tuple(tokens(20, 0)), target.key, 20, temperature=0.0)])[0].ids
+
+    for number in range(3):
+        name = f"test/agent{number}"
+        model = engine.registry.create(project="test", name=f"agent{number}", base_model="tiny", tuning=Tuning("lora"))
+        group = sampled_group(engine, name, odd_share, count=16, first_seed=100 * number)
+        finish(engine.train(model.id, [group], TrainOptions(learning_rate=0.02)))
+        said.append(greedy(name))
+        engine.sampler.release_idle()
+        sizes.append(torch.cuda.memory_allocated())
+    assert [greedy(f"test/agent{number}") for number in range(3)] == said
+    base = 2 * sum(p.numel() for p in AutoModelForCausalLM.from_pretrained(tmp_path / "base").parameters())
+    assert max(sizes) - sizes[0] < 0.5 * base
 
 
 @pytest.mark.parametrize("tuning", [Tuning(), Tuning("lora", rank=4, alpha=8)], ids=lambda tuning: str(tuning.mode))

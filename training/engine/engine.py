@@ -10,8 +10,10 @@ The server drives it from its compute thread; a script may use it directly:
     result = finish(engine.train(model.id, groups, TrainOptions(learning_rate=3e-4)))
 """
 
+import gc
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +23,9 @@ import structlog
 import torch
 
 from training.engine.memory import free_bytes, is_out_of_memory
-from training.engine.registry.model_record import Target
+from training.engine.registry.base_models import parameter_count
+from training.engine.registry.checkpoints import Checkpoint
+from training.engine.registry.model_record import Target, UnknownModel
 from training.engine.registry.registry import Registry
 from training.engine.reproducibility import Reproducibility, check
 from training.engine.sampling.requests import Done, OnToken, Sample, SampleRequest
@@ -29,7 +33,7 @@ from training.engine.sampling.sampler import Sampler
 from training.engine.tokens import ChatTokenizer
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.grpo_step import Progress, grpo_step
-from training.engine.trainer.policy import BadModelDirectory, Policy, load_checkpoint, load_policy
+from training.engine.trainer.policy import BadModelDirectory, Policy, SharedBases, load_checkpoint, load_policy
 from training.engine.trainer.sft import Example, SftOptions, sft_step, supervised_sequences
 from training.engine.trainer.trajectories import (
     BadTrajectory,
@@ -40,8 +44,7 @@ from training.engine.trainer.trajectories import (
     counts,
     sequences,
 )
-from training.engine.weights.llama_cpu import FusedWeights
-from training.engine.weights.weights import Weights, snapshot
+from training.engine.weights.weights import Updatable, Weights, snapshot
 
 log = structlog.get_logger(__name__)
 
@@ -52,6 +55,8 @@ Training = Generator[Progress, None, "TrainResult"]
 _MAX_TOKENIZERS = 32
 TRAINING_SHARE = 0.4
 """Of a GPU's memory: what training wants to find free."""
+WRITING_S = 0.005
+"""For so long a training waits for its checkpoint at a time; then others' tokens are sampled."""
 
 
 class StepConflict(Exception):
@@ -100,6 +105,7 @@ class Engine:
         self._max_weights = loaded_checkpoints
         self._max_policies = loaded_policies
         self._threads = threads
+        self._bases = SharedBases() if self._device.type == "cuda" else None
         self._checked: dict[tuple[bool, frozenset[torch.Size]], Reproducibility] = {}
         self._in_flight: dict[str, int] = {}  # requests by weights key; the least recently used key first
         self._policies: dict[str, tuple[int, Policy]] = {}  # (step, policy) by model id; least recently used first
@@ -191,8 +197,9 @@ class Engine:
         if target.key in self._in_flight:
             self._in_flight[target.key] = self._in_flight.pop(target.key)
             return
+        self._make_room_for(target, 4)
         with self._lost_files_said(target):
-            model = load_checkpoint(target.directory, target.base_directory, target.tuning, self._device)
+            model = load_checkpoint(target.directory, target.base_directory, target.tuning, self._device, self._bases)
         self._add_weights(target, snapshot(model))
 
     @contextmanager
@@ -210,8 +217,8 @@ class Engine:
         """Have the trained weights sampled: on a GPU in place of those before, if nobody samples from these now."""
         weights = self.sampler.weights(before.key)
         idle = self._in_flight.get(before.key) == 0
-        if self._device.type == "cuda" and idle and isinstance(weights, FusedWeights):
-            weights.update(policy.base)
+        if idle and isinstance(weights, Updatable):
+            weights.update(policy.model)
             self.sampler.rename(before.key, after.key)
             self._in_flight[after.key] = self._in_flight.pop(before.key)
         else:
@@ -223,6 +230,33 @@ class Engine:
             total = torch.cuda.mem_get_info(self._device)[1]
             if free_bytes(self._device) < TRAINING_SHARE * total:
                 self.sampler.release_idle()
+
+    def _make_room_for(self, target: Target, parameter_bytes: int) -> None:
+        """Before weights of so many bytes a parameter are loaded: what idles gives way to them, caches first, then the
+        weights and policies that were longest not used."""
+        if target.tuning.mode == "lora":
+            if self._bases is None or self._bases.has(target.base_directory, target.tuning):
+                return
+            parameter_bytes = 2
+        try:
+            needed = parameter_bytes * parameter_count(target.base_directory)
+        except UnknownModel:
+            return  # the files are lost: loading them says so
+        for give_way in self._idle():
+            if free_bytes(self._device) >= needed:
+                return
+            give_way()
+            gc.collect()  # modules and their adapters refer to one another
+            if self._device.type == "cuda":
+                torch.cuda.empty_cache()
+
+    def _idle(self) -> Iterator[Callable[[], object]]:
+        """What frees memory without ending anybody's request, the cheapest first."""
+        yield self.sampler.release_idle
+        for key in [key for key, requests in self._in_flight.items() if requests == 0]:
+            yield partial(self._drop_weights, key)
+        for model_id in list(self._policies):
+            yield partial(self._policies.pop, model_id)
 
     def _add_weights(self, target: Target, weights: Weights) -> None:
         idle = [key for key, requests in self._in_flight.items() if requests == 0]
@@ -302,7 +336,7 @@ class Engine:
         committed = False
         try:
             metrics = yield from work(policy, self.tokenizer(target))
-            written = self.registry.commit(model_id, parent, metrics, policy.save)
+            written = yield from self._commit(model_id, parent, metrics, policy)
             committed = True
         except NothingToTrain:
             return TrainResult(parent.step, False, {})
@@ -320,6 +354,16 @@ class Engine:
         log.info("model trained", model=record.full_name, step=written.step)
         return TrainResult(written.step, True, metrics)
 
+    def _commit(
+        self, model_id: str, parent: Checkpoint, metrics: Mapping[str, float], policy: Policy
+    ) -> Generator[Progress, None, Checkpoint]:
+        """Write the next checkpoint beside the sampling of other conversations. Raises what Registry.commit does."""
+        with ThreadPoolExecutor(1, "checkpoint") as writer:
+            written = writer.submit(self.registry.commit, model_id, parent, metrics, policy.save)
+            while not wait([written], WRITING_S).done:
+                yield Progress(0, 0)
+            return written.result()
+
     def _policy(self, target: Target) -> Policy:
         """The newest checkpoint with gradients, from memory if it is there."""
         assert target.model is not None
@@ -328,8 +372,9 @@ class Engine:
             while len(self._policies) >= self._max_policies:
                 self._policies.pop(next(iter(self._policies)))
             base = partial(self.registry.base_directory, target.model.base_model)
+            self._make_room_for(target, 16)
             with self._lost_files_said(target):
-                policy = load_policy(target.directory, base, target.tuning, self._device)
+                policy = load_policy(target.directory, base, target.tuning, self._device, self._bases)
         self._policies[target.model.id] = (target.step, policy)
         return policy
 

@@ -1,5 +1,7 @@
 """What memory is free, and whether an error means that it ran out."""
 
+import sys
+
 import torch
 
 
@@ -11,6 +13,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def free_bytes(device: torch.device) -> int:
-    """What a GPU's memory still holds, with what torch keeps for later."""
+    """What a GPU's memory still holds, with what torch keeps for later. Elsewhere there is no telling."""
+    if device.type != "cuda":
+        return sys.maxsize
     free = torch.cuda.mem_get_info(device)[0]
     return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))

@@ -1,5 +1,6 @@
 """Packed training batches: what is shared is computed once, and nothing else changes."""
 
+import gc
 import random
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
@@ -18,11 +19,12 @@ from training.engine.registry.tuning import Tuning
 from training.engine.trainer.chunked_logprobs import PIECE_BYTES, head_logprobs
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.grpo_step import grpo_step
-from training.engine.trainer.lean_modules import LoraProduct
+from training.engine.trainer.joined_layers import JoinedLayers
 from training.engine.trainer.packed_batches import ATTENTION, packed_batches
 from training.engine.trainer.padded_batches import padded_batches
-from training.engine.trainer.policy import Policy
+from training.engine.trainer.policy import Policy, SharedBases, fresh_adapter
 from training.engine.trainer.trajectories import TrainSequence
+from training.engine.weights.joined import join
 
 CPU = torch.device("cpu")
 
@@ -37,10 +39,10 @@ def group(seed: int) -> tuple[list[list[int]], list[list[int]]]:
     return whole, chosen
 
 
-def load(directory: Path, family: str, attention: str) -> Any:
+def load(directory: Path, family: str, attention: str, targets: Any = "all-linear") -> Any:
     make_tiny_model(directory, family)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation=attention)
-    config = LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear", init_lora_weights=False)
+    config = LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=targets, init_lora_weights=False)
     torch.manual_seed(0)
     return get_peft_model(model, config).eval()
 
@@ -73,6 +75,68 @@ def test_packed_batches_give_what_padded_ones_give(tmp_path: Path, family: str, 
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "v_proj", "down_proj"], ["gate_proj"]], ids=str)
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+def test_joined_layers_give_what_the_modules_give(tmp_path: Path, family: str, targets: Any, recompute: bool) -> None:
+    """With biases, head norms and both, adapters on some layers only, and fewer ranks than there is room for."""
+    ids, chosen = group(7)
+    padded = by_token(load(tmp_path, family, "sdpa", targets), padded_batches(ids, chosen, 10_000, CPU), chosen)
+    model = load(tmp_path, family, "sdpa", targets)
+    base = model.get_base_model()
+    join(base, 6)
+    base.joined_layers = JoinedLayers(base)
+    base.joined_layers.recompute = recompute
+    joined = by_token(model, packed_batches(ids, chosen, 100, CPU), chosen)
+    for place, value in padded[0].items():
+        torch.testing.assert_close(joined[0][place], value, atol=1e-5, rtol=0)
+    assert len(joined[1]) == len(padded[1]) > 0
+    for one, other in zip(joined[1], padded[1], strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
+def test_many_adapters_have_one_base(tmp_path: Path) -> None:
+    """What one of them learns changes nothing for another; the memory goes when the last of them goes."""
+    ids, chosen = group(3)
+    make_tiny_model(tmp_path, "qwen3")
+    bases, tuning = SharedBases(), Tuning("lora", rank=4)
+    models: list[Any] = [fresh_adapter(bases.model(tmp_path, CPU, tuning), tuning) for _ in range(2)]
+    policies = [Policy(model, tuning, Path) for model in models]
+    for policy in policies:
+        policy.pack()
+    one, other = (cast(Any, policy.base).joined for policy in policies)
+    assert one is other
+    places = {next(policy.base.parameters()).data_ptr() for policy in policies}
+    assert len(places) == 1
+
+    def logprobs(policy: Policy) -> Tensor:
+        [batch] = packed_batches(ids, chosen, 10_000, CPU)
+        with torch.no_grad():
+            return batch.logprobs(policy.model)[0]
+
+    before = logprobs(policies[1])
+    assert torch.equal(logprobs(policies[0]), before)
+    for _ in grpo_step(policies[0], items(3), TrainOptions(learning_rate=1e-1), micro_batch_tokens=None):
+        pass
+    assert not torch.allclose(logprobs(policies[0]), before, atol=1e-3)
+    assert torch.equal(logprobs(policies[1]), before)
+    assert bases.has(tmp_path, tuning)
+    del policy, policies, models, one, other
+    gc.collect()
+    assert not bases.has(tmp_path, tuning)
+
+
+@pytest.mark.parametrize(
+    ("groups", "most", "expected"), [(4, 250, [2, 2]), (5, 170, [1] * 5), (1, 90, [2, 2])], ids=str
+)
+def test_batches_are_cut_between_groups(groups: int, most: int, expected: list[int]) -> None:
+    """Of 4 conversations with a prompt of 50 tokens each: never inside a group that fits, and as few as can be."""
+    whole = [[7] * 20 + [group] * 30 + [100 + group, member] * 10 for group in range(groups) for member in range(4)]
+    batches = list(packed_batches(whole, [[1]] * len(whole), most, CPU))
+    unit = 4 if groups > 1 else 1
+    assert [len(batch.members) // unit for batch in batches] == expected
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=9), min_size=1, max_size=8), st.integers(1, 30))
 def test_every_sequence_lies_in_one_batch_with_its_shared_beginning_once(ids: list[list[int]], most: int) -> None:
@@ -103,25 +167,6 @@ def test_the_head_in_pieces_is_the_head(monkeypatch: pytest.MonkeyPatch) -> None
     torch.testing.assert_close(logprobs, expected[torch.arange(50), targets])
     torch.testing.assert_close(own_entropy, entropy)
     torch.testing.assert_close([hidden.grad, weight.grad], gradients)
-
-
-def test_the_lean_adapter_is_the_adapter() -> None:
-    torch.manual_seed(0)
-    base = torch.nn.Sequential(torch.nn.Linear(6, 5))
-    model = get_peft_model(base, LoraConfig(r=2, lora_alpha=3, target_modules=["0"], init_lora_weights=False))
-    layer: Any = cast(Any, model.base_model).model[0]
-    hidden, slope = torch.randn(4, 3, 6, requires_grad=True), torch.randn(4, 3, 5)
-    low, high = layer.lora_A["default"].weight, layer.lora_B["default"].weight
-    results = []
-    for product in (
-        layer,
-        lambda x: cast(Any, LoraProduct).apply(x, layer.base_layer.weight, layer.base_layer.bias, low, high, 1.5),
-    ):
-        out = product(hidden)
-        (out * slope).sum().backward()
-        results.append([out.detach(), hidden.grad, low.grad, high.grad])
-        hidden.grad = low.grad = high.grad = None
-    torch.testing.assert_close(*results)
 
 
 def policy_of(directory: Path) -> Policy:

@@ -1,6 +1,7 @@
 """Training steps of the engine in one process."""
 
 import hashlib
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,14 @@ import torch
 from tests.fakes.engine import make_engine, odd_share, sampled_group
 from training.engine import engine as engine_module
 from training.engine.engine import Engine, StepConflict, TrainingOutOfMemory, finish
+from training.engine.registry.base_models import parameter_count
 from training.engine.registry.checkpoints import CheckpointNotWritten
 from training.engine.registry.model_record import UnknownModel
 from training.engine.registry.tuning import Tuning
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.optimizer import NonFiniteGradient
 from training.engine.trainer.padded_batches import padded_batches
-from training.engine.trainer.policy import load_checkpoint
+from training.engine.trainer.policy import Policy, load_checkpoint
 from training.engine.trainer.sft import Example, SftOptions
 from training.engine.trainer.trajectories import BadTrajectory, Conversation, Trajectory
 
@@ -327,3 +329,50 @@ def test_a_checkpoint_holds_what_is_needed_and_no_more(tmp_path: Path) -> None:
     assert all(whole <= names for names in files.values())
     # The optimizer's state is twice the weights: only the newest and the one to fall back to keep it.
     assert {step for step, names in files.items() if "optimizer.safetensors" in names} == {"000002", "000003"}
+
+
+def test_others_are_sampled_while_a_checkpoint_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step is nobody's before it is on disk."""
+    engine = make_engine(tmp_path)
+    model = _create(engine)
+    group = sampled_group(engine, "test/agent", odd_share, count=8)
+    writing, sampled = threading.Event(), threading.Event()
+    save = Policy.save
+
+    def slow_save(policy: Policy, directory: Path) -> None:
+        writing.set()
+        assert sampled.wait(60)
+        save(policy, directory)
+
+    monkeypatch.setattr(Policy, "save", slow_save)
+    training = engine.train(model, [group], FAST)
+    while not writing.is_set():
+        next(training)
+    assert len(sampled_group(engine, "test/agent", odd_share, count=2)) == 2
+    assert engine.registry.newest(model).step == 0
+    sampled.set()
+    assert finish(training).step == engine.registry.newest(model).step == 1
+
+
+def test_what_idles_gives_way_before_weights_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device that holds two sets of weights and no more: the longest unused goes before the third comes."""
+    engine = make_engine(tmp_path)
+    one_set = 4 * parameter_count(engine.registry.base_directory("tiny"))
+    for name in ("first", "second", "third"):
+        _create(engine, name)
+    held: list[list[str]] = []
+
+    def free(_: torch.device) -> int:
+        return (2 - len(engine.loaded)) * one_set
+
+    def load(*arguments: Any, **options: Any) -> Any:
+        held.append(engine.loaded)
+        return load_checkpoint(*arguments, **options)
+
+    monkeypatch.setattr(engine_module, "free_bytes", free)
+    monkeypatch.setattr(engine_module, "load_checkpoint", load)
+    for name in ("first", "second", "first", "third", "second"):
+        sampled_group(engine, f"test/{name}", odd_share, count=1)
+    first, second = "test/first@0", "test/second@0"
+    assert held == [[], [first], [first], ["test/third@0"]]
+    assert second in engine.loaded

@@ -9,7 +9,8 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -87,7 +88,7 @@ def write(parent: Path, manifest: Manifest, fill: Callable[[Path], None]) -> Che
     try:
         unfinished.mkdir()
         fill(unfinished)
-        digests = {path.name: _sealed(path) for path in sorted(unfinished.iterdir())}
+        digests = _sealed(sorted(unfinished.iterdir()))
         complete = Manifest(
             manifest.step,
             manifest.model,
@@ -167,9 +168,11 @@ def _compare(path: Path, expected: FileDigest) -> None:
         raise CorruptCheckpoint(f"{path.name} of checkpoint {path.parent.name} differs from its manifest")
 
 
-def _sealed(path: Path) -> FileDigest:
-    _sync(path)
-    return _digest(path)
+def _sealed(paths: Sequence[Path]) -> dict[str, FileDigest]:
+    """The hashes of files by name, once the disk holds them. Both are waited for together."""
+    with ThreadPoolExecutor(4, "checkpoint") as pool:
+        synced, digests = pool.map(_sync, paths), pool.map(_digest, paths)
+        return {path.name: digest for path, digest, _ in zip(paths, digests, synced, strict=True)}
 
 
 def _digest(path: Path) -> FileDigest:

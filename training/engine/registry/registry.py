@@ -1,7 +1,7 @@
 """The registry of models: base models by name, trainable models with their checkpoints, and what names mean.
 
-Reading is safe from any thread; creating, committing and deleting belong to one thread, so that files are written
-without holding the lock that readers take.
+Reading is safe from any thread; creating and deleting belong to one thread, and so does committing to one model, so
+that files are written without holding the lock that readers take.
 """
 
 import secrets

@@ -1,5 +1,6 @@
 """Training batches without padding, in which what sequences begin with alike is computed once."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,17 +14,13 @@ from transformers import AttentionInterface
 
 from training.engine.sampling.cache_slots import common_prefix
 from training.engine.trainer.chunked_logprobs import head_logprobs
+from training.engine.trainer.joined_layers import JoinedLayers
+from training.engine.trainer.packing import Packing
 from training.engine.weights.varlen_attention import Segments, varlen_attention
 
 ATTENTION = "learnloop_packed"
-
-
-@dataclass(frozen=True, slots=True)
-class Packing:
-    """How packed tokens attend: `segments`, over keys taken by `keys` ([K]; None: all of them, in order)."""
-
-    segments: Segments
-    keys: Tensor | None
+BATCH_TOKENS = 64
+"""About what beginning another batch costs, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +43,10 @@ class PackedBatch:
     def logprobs(self, model: Any) -> tuple[Tensor, Tensor]:
         """As PaddedBatch.logprobs. The model's attention must be `ATTENTION`, its shape Llama's."""
         base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+        layers: JoinedLayers | None = getattr(base, "joined_layers", None)
+        if layers is not None:
+            hidden = base.model.norm(layers(self.tokens, self.positions, self.packing)[self.before])
+            return head_logprobs(hidden, base.lm_head.weight, self.targets)
         # Weights in float32 are masters: products are made in bfloat16 where they are fast.
         masters = self.tokens.device.type == "cuda" and base.lm_head.weight.dtype == torch.float32
         with torch.autocast(self.tokens.device.type, torch.bfloat16, enabled=masters):
@@ -62,20 +63,36 @@ def packed_batches(
     """Cut sequences into batches of at most `max_tokens` packed tokens (one sequence may be longer).
 
     In the order of their tokens each sequence shares most with its neighbours: a group's prompt, or the part before a
-    conversation forked, lies in a batch once.
+    conversation forked, lies in a batch once. What is shared across a cut is computed on both sides of it, so the cuts
+    lie where that is least.
     """
     arrays = [np.asarray(sequence, dtype=np.int64) for sequence in ids]
-    members: list[int] = []
-    size = 0
-    for number in sorted(range(len(ids)), key=lambda number: tuple(ids[number])):
-        own = len(arrays[number]) - (common_prefix(arrays[members[-1]], arrays[number]) if members else 0)
-        if members and size + own > max_tokens:
-            yield _packed(members, arrays, chosen, device)
-            members, size, own = [], 0, len(arrays[number])
-        members.append(number)
-        size += own
-    if members:
-        yield _packed(members, arrays, chosen, device)
+    order = sorted(range(len(ids)), key=lambda number: tuple(ids[number]))
+    shared = [0, *(common_prefix(arrays[one], arrays[other]) for one, other in itertools.pairwise(order))]
+    for first, last in itertools.pairwise(_cuts([len(arrays[number]) for number in order], shared, max_tokens)):
+        yield _packed(order[first:last], arrays, chosen, device)
+
+
+def _cuts(lengths: Sequence[int], shared: Sequence[int], most: int) -> list[int]:
+    """Where batches of at most `most` tokens begin, and the end, so that the least is computed twice.
+
+    A sequence's first `shared` tokens are those of the one before it.
+    """
+    best = [(0, 0)]  # for the first n sequences: tokens computed twice and batches, and where the last batch begins
+    for stop in range(1, len(lengths) + 1):
+        size, found = 0, (1 << 62, 0)
+        for start in range(stop - 1, -1, -1):
+            # Of the batch from `start` on, its first sequence lies in it whole, the others without what they share.
+            whole = size + lengths[start]
+            if whole > most and start < stop - 1:
+                break
+            found = min(found, (best[start][0] + shared[start] + BATCH_TOKENS, start))
+            size += lengths[start] - shared[start]
+        best.append(found)
+    cuts = [len(lengths)]
+    while cuts[-1]:
+        cuts.append(best[cuts[-1]][1])
+    return cuts[::-1]
 
 
 def _packed(
@@ -123,10 +140,9 @@ def _attention(
     """In transformers' interface: [1, heads, n, D] and [1, kv_heads, n, D] give [1, n, heads, D]."""
     kind = torch.bfloat16 if query.device.type == "cuda" else query.dtype
     query, key, value = (part[0].transpose(0, 1).to(kind) for part in (query, key, value))
-    if packing.keys is not None:
-        key, value = key[packing.keys], value[packing.keys]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return varlen_attention(query, key, value, packing.segments, scale=scale)[None], None
+    mixed = varlen_attention(query, packing.gathered(key), packing.gathered(value), packing.segments, scale=scale)
+    return mixed[None], None
 
 
 AttentionInterface.register(ATTENTION, _attention)

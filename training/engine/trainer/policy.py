@@ -1,10 +1,12 @@
 """The weights that training changes: a Hugging Face causal LM, whole or through a LoRA adapter, and its optimizer."""
 
+import copy
 import gc
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
+from weakref import WeakValueDictionary
 
 import structlog
 import torch
@@ -17,13 +19,18 @@ from transformers.utils import logging as transformers_logging
 from training.engine.memory import free_bytes, is_out_of_memory
 from training.engine.registry.checkpoints import ADAPTER_FILE, OPTIMIZER_FILE
 from training.engine.registry.tuning import Tuning
+from training.engine.trainer.joined_layers import JoinedLayers
 from training.engine.trainer.lean_modules import make_lean
 from training.engine.trainer.optimizer import Optimizer
 from training.engine.trainer.packed_batches import ATTENTION, packed_batches
 from training.engine.trainer.padded_batches import Batch, padded_batches
+from training.engine.weights.joined import JoinedModel, has_kernels, join
 from training.engine.weights.llama_cpu import FusedWeights
 
 log = structlog.get_logger(__name__)
+
+USUAL_RANKS = 21
+"""Adapters of up to so many ranks share one copy of their base: it has the same columns for all of them."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -49,8 +56,10 @@ class Policy:
         """Whether the backward pass computes activations again, because memory does not hold them."""
         self._most_tokens: int | None = None
         """What memory was found to hold in one pass."""
-        self._packed = self.device.type == "cuda" and FusedWeights.supports(self.base)
-        if self._packed:
+        self._layers: JoinedLayers | None = None
+        self._packed = False
+        fits = FusedWeights.supports(self.base) and (tuning.mode == "full" or has_kernels(self.base))
+        if fits and self.device.type == "cuda":
             self.pack()
 
     @property
@@ -70,10 +79,17 @@ class Policy:
         return cast(PreTrainedModel, model.get_base_model()) if isinstance(model, PeftModel) else model
 
     def pack(self) -> None:
-        """Train on packed sequences from now on, through lean modules; for models of Llama's shape."""
+        """Train on packed sequences from now on; for models of Llama's shape. An adapter is trained through its base's
+        joined matrices, a whole model through lean modules."""
         self._packed = True
-        self.base.set_attn_implementation(ATTENTION)
-        make_lean(self.base)
+        if self.tuning.mode == "lora":
+            base: Any = self.base
+            if not hasattr(base, "joined"):
+                join(base, self.tuning.rank)
+            self._layers = base.joined_layers = JoinedLayers(base)
+        else:
+            self.base.set_attn_implementation(ATTENTION)
+            make_lean(self.base)
 
     def in_batches(
         self,
@@ -110,7 +126,7 @@ class Policy:
         """After memory ran out with batches of `tokens`: take less from now on; False if there is no less."""
         if tokens > longest:
             self._most_tokens = max(tokens // 2, longest)
-        elif not self.recomputing and self.base.supports_gradient_checkpointing:
+        elif not self.recomputing and (self._layers or self.base.supports_gradient_checkpointing):
             self._recompute()
         else:
             return False
@@ -120,6 +136,9 @@ class Policy:
     def _recompute(self) -> None:
         """Keep only each layer's input for the backward pass (Chen et al. 2016)."""
         self.recomputing = True
+        if self._layers:
+            self._layers.recompute = True
+            return
         self.base.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[no-untyped-call]
         for module in self.base.modules():
             if hasattr(module, "gradient_checkpointing"):
@@ -130,9 +149,11 @@ class Policy:
         +14%), on a GPU what its free memory should hold of a Llama-shaped model's activations."""
         if self.device.type != "cuda":
             return 2048
+        if self._layers:
+            return int(min(max(0.85 * free_bytes(self.device) / self._layers.bytes_per_token, 1024), 32_768))
         config = self.model.config
         width = 6 * config.hidden_size + 3 * getattr(config, "intermediate_size", 4 * config.hidden_size)
-        each = 1.3 * config.num_hidden_layers * width * (2 if self.tuning.mode == "lora" else 4)
+        each = 1.3 * config.num_hidden_layers * width * 4
         return int(min(max(0.8 * free_bytes(self.device) / each, 1024), 32_768))
 
     @contextmanager
@@ -159,10 +180,16 @@ class Policy:
             save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, directory / OPTIMIZER_FILE)
 
 
-def load_policy(directory: Path, base_directory: Callable[[], Path], tuning: Tuning, device: torch.device) -> Policy:
+def load_policy(
+    directory: Path,
+    base_directory: Callable[[], Path],
+    tuning: Tuning,
+    device: torch.device,
+    bases: "SharedBases | None" = None,
+) -> Policy:
     """The policy of a checkpoint directory, with its optimizer's state if it has one. Raises BadModelDirectory."""
     base = base_directory() if tuning.mode == "lora" else directory
-    policy = Policy(load_checkpoint(directory, base, tuning, device, trainable=True), tuning, base_directory)
+    policy = Policy(load_checkpoint(directory, base, tuning, device, bases, trainable=True), tuning, base_directory)
     state = directory / OPTIMIZER_FILE
     if state.is_file():
         policy.optimizer.load(load_file(state))
@@ -170,18 +197,57 @@ def load_policy(directory: Path, base_directory: Callable[[], Path], tuning: Tun
 
 
 def load_checkpoint(
-    directory: Path, base_directory: Path, tuning: Tuning, device: torch.device, *, trainable: bool = False
+    directory: Path,
+    base_directory: Path,
+    tuning: Tuning,
+    device: torch.device,
+    bases: "SharedBases | None" = None,
+    *,
+    trainable: bool = False,
 ) -> PreTrainedModel:
-    """The model of a checkpoint directory. Raises BadModelDirectory."""
+    """The model of a checkpoint directory, an adapter's over its base in `bases`. Raises BadModelDirectory."""
     # On a GPU only weights that are trained need float32: products are made in bfloat16, sums in float32.
     exact = device.type == "cpu" or (trainable and tuning.mode == "full")
     dtype = torch.float32 if exact else torch.bfloat16
     if tuning.mode == "full":
         return load_model(directory, device, dtype)
-    base = load_model(base_directory, device, dtype)
+    base = load_model(base_directory, device, dtype) if bases is None else bases.model(base_directory, device, tuning)
     if (directory / ADAPTER_FILE).is_file():
         return cast(PreTrainedModel, PeftModel.from_pretrained(base, str(directory), is_trainable=trainable).eval())
     return cast(PreTrainedModel, fresh_adapter(base, tuning).eval())
+
+
+class SharedBases:
+    """Base models on a GPU: one copy of each, under all adapters that are loaded at the moment."""
+
+    def __init__(self) -> None:
+        self._loaded: WeakValueDictionary[tuple[Path, int], JoinedModel] = WeakValueDictionary()
+
+    def has(self, directory: Path, tuning: Tuning) -> bool:
+        """Whether an adapter of that tuning finds its base loaded."""
+        return self._key(directory, tuning) in self._loaded
+
+    def model(self, directory: Path, device: torch.device, tuning: Tuning) -> PreTrainedModel:
+        """The base for an adapter of that tuning. Its weights are those of all others: none must be changed.
+
+        Raises BadModelDirectory.
+        """
+        joined = self._loaded.get(self._key(directory, tuning))
+        if joined is None:
+            model = load_model(directory, device, torch.bfloat16)
+            if not (FusedWeights.supports(model) and has_kernels(model)):
+                return model
+            joined = JoinedModel(model, device, torch.bfloat16, ranks=max(tuning.rank, USUAL_RANKS), share=True)
+            joined.model = model
+            self._loaded[self._key(directory, tuning)] = joined
+        weights = (*joined.model.parameters(), *joined.model.buffers())
+        mine: Any = copy.deepcopy(joined.model, {id(tensor): tensor for tensor in weights})
+        mine.joined = joined
+        return cast(PreTrainedModel, mine)
+
+    @staticmethod
+    def _key(directory: Path, tuning: Tuning) -> tuple[Path, int]:
+        return directory, max(tuning.rank, USUAL_RANKS)
 
 
 def load_model(directory: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:

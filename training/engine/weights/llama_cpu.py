@@ -1,7 +1,7 @@
 """A fast forward pass for models of Llama's shape: few large matrix products and no module calls."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -97,17 +97,6 @@ class FusedWeights:
         self._inverse_frequencies = body.rotary_emb.inv_freq.detach().to(device, torch.float32, copy=True)
         self._rope_scale = float(body.rotary_emb.attention_scaling)
         self._rope = torch.empty((0, 1, first.head_dim // 2), dtype=torch.complex64, device=device)
-
-    def update(self, model: PreTrainedModel) -> None:
-        """Take over the weights of a model of the same shape, in place."""
-        with torch.no_grad():
-            self._embedding.copy_(model.model.embed_tokens.weight)
-            self._head.copy_(_times(model.lm_head.weight, model.model.norm.weight))
-            for mine, layer in zip(self._layers, model.model.layers, strict=True):
-                theirs = self._layer(layer)
-                for field in fields(_Layer):
-                    if (target := getattr(mine, field.name)) is not None:
-                        target.copy_(getattr(theirs, field.name))
 
     def matrices(self) -> Sequence[torch.Tensor]:
         """Of the matrices [out, in] that tokens are multiplied by, one of each shape."""

@@ -3,16 +3,19 @@
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from peft import PeftModel
 from transformers import PreTrainedModel
 
-from training.engine.weights.kv_cache import Piece
-from training.engine.weights.llama_cpu import FusedWeights, _Layer
+from training.engine.weights.joined import Adapter, JoinedLayer, JoinedModel, has_kernels
+from training.engine.weights.kv_cache import KVShape, Piece
+from training.engine.weights.llama_cpu import FusedWeights
 from training.engine.weights.paged_cache import PAGE, PagedCache
-from training.engine.weights.triton_kernels import add_norm, decode_attention, rotate_and_store, silu_mul
+from training.engine.weights.triton_kernels import add_norm, decode_attention, rotate, silu_mul
 from training.engine.weights.varlen_attention import Segments, varlen_attention
 
 CAPTURE_BYTES = 1 << 30
@@ -30,62 +33,85 @@ class _Step:
     logits: torch.Tensor
 
 
-class CudaWeights(FusedWeights):
-    """Fused weights in bfloat16 on a GPU; what passes from layer to layer, and the logits, are float32.
+class CudaWeights:
+    """Weights in bfloat16 on a GPU; what passes from layer to layer, and the logits, are float32.
 
-    Unlike on a CPU, a sample's last bits depend on what shares its batch.
+    A model that shares its base has its adapter beside it, and takes no memory for more; one that is trained whole is
+    copied. Unlike on a CPU, a sample's last bits depend on what shares its batch.
     """
 
     supports_packing = True
+    exact_attention = True
     pad_to_multiple_of = 8
     """One graph for each multiple of it."""
 
     @staticmethod
     def supports(model: PreTrainedModel) -> bool:
         """Whether the forward pass knows the model's shape, and the kernels its heads."""
-        if not FusedWeights.supports(model):
-            return False
-        dim: int = model.model.layers[0].self_attn.head_dim
-        return 16 <= dim <= 256 and dim & (dim - 1) == 0
+        return FusedWeights.supports(model) and has_kernels(model)
 
-    def __init__(self, model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> None:
-        super().__init__(model, device, dtype)
-        self._eps = float(self._norm_eps)
+    def __init__(self, model: Any, device: torch.device, dtype: torch.dtype) -> None:
+        """Of a model, or of a peft model with its adapter."""
+        base = model.get_base_model() if isinstance(model, PeftModel) else model
+        adapted = isinstance(model, PeftModel)
+        shared: JoinedModel | None = getattr(base, "joined", None) if adapted else None
+        if shared is None or (shared.embedding.device.type, shared.dtype) != (device.type, dtype):
+            ranks = max(config.r for config in model.peft_config.values()) if adapted else 0
+            shared = JoinedModel(base, device, dtype, ranks=ranks, share=False)
+        self._base = shared
+        self._adapter = Adapter.of(base, device, dtype) if adapted else None
+        self.kv = KVShape(len(shared.layers), shared.kv_heads, shared.head_dim, dtype, device)
+        self.context = shared.context
+        self.vocab_size = len(shared.head)
+        self.parameters = shared.parameters
         self._captured: weakref.WeakKeyDictionary[PagedCache, dict[int, _Step]] = weakref.WeakKeyDictionary()
 
+    def update(self, model: Any) -> None:
+        """Take over the weights of a model, or a peft model's adapter, of the same shape, in place."""
+        if self._adapter is not None:
+            self._adapter = Adapter.of(model.get_base_model(), self.kv.device, self.kv.dtype)
+        else:
+            self._base.update(model)
+
+    def matrices(self) -> Sequence[torch.Tensor]:
+        """Of the matrices [out, in] that tokens are multiplied by, one of each shape."""
+        every = (*(joint.matrix for joint in self._base.layers[0].joints), self._base.head)
+        return tuple({tuple(matrix.shape): matrix for matrix in every}.values())
+
     @torch.inference_mode()
-    def prefill(self, cache: PagedCache, pieces: Sequence[Piece]) -> None:  # type: ignore[override]
+    def prefill(self, cache: PagedCache, pieces: Sequence[Piece]) -> None:
         """Write the keys and values of all pieces into their rows, in one pass without padding."""
-        device = self.kv.device
+        base, device = self._base, self.kv.device
+        base.use(self._adapter)
         ids = torch.from_numpy(np.concatenate([piece.ids for piece in pieces])).to(device)
-        positions, places, past = _layout(cache, pieces)
+        positions, places, past = (part.to(device) for part in _layout(cache, pieces))
         segments = Segments.of(
             [len(piece.ids) for piece in pieces], [piece.start + len(piece.ids) for piece in pieces], device
         )
         own = all(piece.start == 0 for piece in pieces)
-        positions, places, past = positions.to(device), places.to(device), past.to(device)
-        turns = self._turns(cache.length)
-        hidden, change = F.embedding(ids, self._embedding).float(), None
-        for index, (layer, (keys, values)) in enumerate(zip(self._layers, cache.layers, strict=True)):
-            joint = self._joint(layer, add_norm(hidden, change, self._eps))
-            rotate_and_store(joint, layer.head_norm, turns, positions, places, keys, values, self._eps)
-            if index + 1 == len(self._layers):
+        turns = base.turns(cache.length)
+        hidden, change = F.embedding(ids, base.embedding).float(), None
+        for index, (layer, (keys, values)) in enumerate(zip(base.layers, cache.layers, strict=True)):
+            joint = self._joint(layer, hidden, change)
+            store = places, keys, values
+            rotate(joint, layer.head_gains, turns, positions, base.kv_heads, base.eps, store=store)
+            if index + 1 == len(base.layers):
                 return  # the last layer's output would only serve log-probabilities
-            query, key, value = torch.split(joint, [self._heads, self.kv.kv_heads, self.kv.kv_heads], dim=1)
+            query, key, value = torch.split(joint, [base.heads, base.kv_heads, base.kv_heads], dim=1)
             if not own:
                 key, value = keys[past], values[past]
-            mixed = varlen_attention(query, key, value, segments, scale=1.0)
-            change = self._rest(layer, hidden, mixed.flatten(1))
+            mixed = layer.out.room(len(ids))
+            layer.out.inputs(mixed).copy_(varlen_attention(query, key, value, segments, scale=base.scale).flatten(1))
+            change = self._rest(layer, hidden, mixed)
 
     @torch.inference_mode()
-    def decode(  # type: ignore[override]
-        self, cache: PagedCache, ids: torch.Tensor, positions: torch.Tensor, span: int
-    ) -> torch.Tensor:
+    def decode(self, cache: PagedCache, ids: torch.Tensor, positions: torch.Tensor, span: int) -> torch.Tensor:
         """One token for each of the first M rows: float32 logits [M, vocab] after `ids` ([M]) at `positions` ([M]).
 
-        A row whose position is -1 is left alone, its logits mean nothing. They are
-        overwritten by the next call with as many rows. `span` is not needed: each row reads its own tokens.
+        A row whose position is -1 is left alone, its logits mean nothing. They are overwritten by the next call with
+        as many rows. `span` is not needed: each row reads its own tokens.
         """
+        self._base.use(self._adapter)
         steps = self._captured.setdefault(cache, {})
         if len(ids) not in steps:
             steps[len(ids)] = self._capture(cache, ids, positions)
@@ -98,7 +124,7 @@ class CudaWeights(FusedWeights):
 
     def _capture(self, cache: PagedCache, ids: torch.Tensor, positions: torch.Tensor) -> _Step:
         ids, positions = ids.clone(), positions.clone()
-        turns = self._turns(cache.length)
+        turns = self._base.turns(cache.length)
         if torch.cuda.mem_get_info(ids.device)[0] < CAPTURE_BYTES:
             torch.cuda.empty_cache()
         # Once outside a graph: kernels are compiled and libraries take their workspace. It writes what the step writes.
@@ -117,38 +143,36 @@ class CudaWeights(FusedWeights):
     def _decode(
         self, cache: PagedCache, ids: torch.Tensor, positions: torch.Tensor, turns: torch.Tensor
     ) -> torch.Tensor:
-        tables, stand = cache.tables[: len(ids)], positions.clamp(min=0)
+        base, tables, stand = self._base, cache.tables[: len(ids)], positions.clamp(min=0)
         pages = tables.gather(1, (stand // PAGE)[:, None])[:, 0].long()
         places = torch.where(positions < 0, 0, pages * PAGE + stand % PAGE)
-        hidden, change = F.embedding(ids, self._embedding).float(), None
-        for layer, (keys, values) in zip(self._layers, cache.layers, strict=True):
-            joint = self._joint(layer, add_norm(hidden, change, self._eps))
-            rotate_and_store(
-                joint,
-                layer.head_norm,
-                turns,
-                stand,
-                places,
-                keys,
-                values,
-                self._eps,
+        hidden, change = F.embedding(ids, base.embedding).float(), None
+        for layer, (keys, values) in zip(base.layers, cache.layers, strict=True):
+            joint = self._joint(layer, hidden, change)
+            rotate(joint, layer.head_gains, turns, stand, base.kv_heads, base.eps, store=(places, keys, values))
+            mixed = layer.out.room(len(ids))
+            decode_attention(
+                joint[:, : base.heads], keys, values, positions, tables, base.scale, layer.out.inputs(mixed)
             )
-            mixed = decode_attention(joint[:, : self._heads], keys, values, positions, tables)
             change = self._rest(layer, hidden, mixed)
-        return torch.mm(add_norm(hidden, change, self._eps), self._head.t(), out_dtype=torch.float32)
+        last = torch.empty_like(hidden, dtype=base.dtype)
+        add_norm(hidden, change, base.gain, base.eps, last)
+        return torch.mm(last, base.head.t(), out_dtype=torch.float32)
 
-    def _joint(self, layer: _Layer, normed: torch.Tensor) -> torch.Tensor:
-        return F.linear(normed, layer.qkv, layer.qkv_bias).view(len(normed), -1, self.kv.head_dim)
+    def _joint(self, layer: JoinedLayer, hidden: torch.Tensor, change: torch.Tensor | None) -> torch.Tensor:
+        """Queries, keys and values [n, heads + 2 * kv_heads, D] before rotation, once `change` is added to `hidden`."""
+        room = layer.qkv.room(len(hidden))
+        add_norm(hidden, change, layer.first_gain, self._base.eps, layer.qkv.inputs(room))
+        return layer.qkv.product(room).view(len(hidden), -1, self.kv.head_dim)
 
-    def _rest(self, layer: _Layer, hidden: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:
-        """Add the attention's output to `hidden` and return what the MLP adds to it."""
-        normed = add_norm(hidden, F.linear(mixed, layer.out.t(), layer.out_bias), self._eps)
-        gate, up = F.linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
-        return F.linear(silu_mul(gate, up), layer.down.t(), layer.down_bias)
-
-    def _turns(self, positions: int) -> torch.Tensor:
-        """Cosine and sine [at least `positions`, D/2, 2]."""
-        return torch.view_as_real(self._rope_table(positions))[:, 0]
+    def _rest(self, layer: JoinedLayer, hidden: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:
+        """Add the attention's output to `hidden` and return what the MLP adds to it; `mixed` is a room of `out`'s."""
+        room = layer.gate_up.room(len(hidden))
+        add_norm(hidden, layer.out.product(mixed), layer.second_gain, self._base.eps, layer.gate_up.inputs(room))
+        gate, up = layer.gate_up.product(room).chunk(2, dim=-1)
+        room = layer.down.room(len(hidden))
+        silu_mul(gate, up, layer.down.inputs(room))
+        return layer.down.product(room)
 
 
 def _layout(cache: PagedCache, pieces: Sequence[Piece]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -64,8 +64,8 @@ class PagedCache:
     def places(self, row: int, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Where the tokens `start` to `stop` of a row lie."""
         tokens = np.arange(start, stop)
-        places: npt.NDArray[np.int64] = self._tables[row, tokens // PAGE].astype(np.int64) * PAGE + tokens % PAGE
-        return places
+        pages: npt.NDArray[np.int64] = self._tables[row, tokens // PAGE].astype(np.int64)
+        return pages * PAGE + tokens % PAGE
 
     def hold(self, row: int, start: int, stop: int) -> None:
         """Let a row keep `start` tokens and have room to `stop`, in pages that only it writes. Raises OutOfPages."""
@@ -86,7 +86,8 @@ class PagedCache:
 
     def unready(self, rows: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Those of the rows, with that many tokens, that have no page of their own for the next one."""
-        return rows[self._users[self._tables[rows, lengths // PAGE]] != 1]
+        ready: npt.NDArray[np.bool_] = self._users[self._tables[rows, lengths // PAGE]] == 1
+        return rows[~ready]
 
     def missing(self, row: int, start: int, stop: int) -> int:
         """Pages that `hold` would take, at most."""

@@ -17,8 +17,9 @@ of different lengths even out."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _rotate_and_store(
+def _rotate(
     joint,
+    target,
     gains,
     turns,
     positions,
@@ -30,54 +31,63 @@ def _rotate_and_store(
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
     NORMED: tl.constexpr,
+    STORED: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    dim = tl.arange(0, DIM)
-    inside = (head < HEADS + 2 * KV_HEADS)[:, None]
-    source = joint + token * (HEADS + 2 * KV_HEADS) * DIM + head[:, None] * DIM + dim[None, :]
-    read = tl.load(source, mask=inside, other=0.0)
-    raw = read.to(tl.float32)
-    turned = (head < HEADS + KV_HEADS)[:, None]
-    x = raw
-    if NORMED:
-        x = x * (1.0 / tl.sqrt(tl.sum(x * x, axis=1)[:, None] / DIM + eps))
-        x = x * tl.load(gains + head[:, None] * DIM + dim[None, :], mask=turned, other=0.0).to(tl.float32)
     half = tl.arange(0, DIM // 2)
+    inside, turned = (head < HEADS + 2 * KV_HEADS)[:, None], (head < HEADS + KV_HEADS)[:, None]
+    at = head[:, None] * DIM + half[None, :]
+    source = joint + token * (HEADS + 2 * KV_HEADS) * DIM + at
+    low, high = tl.load(source, mask=inside, other=0.0), tl.load(source + DIM // 2, mask=inside, other=0.0)
+    x, y = low.to(tl.float32), high.to(tl.float32)
+    if NORMED:
+        scale = 1.0 / tl.sqrt((tl.sum(x * x, axis=1) + tl.sum(y * y, axis=1))[:, None] / DIM + eps)
+        x = x * scale * tl.load(gains + at, mask=turned, other=0.0).to(tl.float32)
+        y = y * scale * tl.load(gains + at + DIM // 2, mask=turned, other=0.0).to(tl.float32)
     turn = turns + tl.load(positions + token) * DIM + 2 * half
     cos, sin = tl.load(turn)[None, :], tl.load(turn + 1)[None, :]
-    even, odd = tl.split(tl.reshape(x, (BLOCK, DIM // 2, 2)))
-    x = tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (BLOCK, DIM))
-    x = tl.where(turned, x, raw).to(read.dtype)
-    tl.store(source, x, mask=inside & turned)
-    place = tl.load(places + token) * KV_HEADS * DIM
-    key = (head >= HEADS) & (head < HEADS + KV_HEADS)
-    tl.store(keys + place + (head - HEADS)[:, None] * DIM + dim[None, :], x, mask=key[:, None])
-    value = (head >= HEADS + KV_HEADS) & (head < HEADS + 2 * KV_HEADS)
-    tl.store(values + place + (head - HEADS - KV_HEADS)[:, None] * DIM + dim[None, :], x, mask=value[:, None])
+    low = tl.where(turned, (x * cos - y * sin).to(low.dtype), low)
+    high = tl.where(turned, (y * cos + x * sin).to(high.dtype), high)
+    result = target + token * (HEADS + 2 * KV_HEADS) * DIM + at
+    tl.store(result, low, mask=inside)
+    tl.store(result + DIM // 2, high, mask=inside)
+    if STORED:
+        place = tl.load(places + token) * KV_HEADS * DIM + half[None, :]
+        key = (head >= HEADS) & (head < HEADS + KV_HEADS)
+        stored = keys + place + (head - HEADS)[:, None] * DIM
+        tl.store(stored, low, mask=key[:, None])
+        tl.store(stored + DIM // 2, high, mask=key[:, None])
+        value = (head >= HEADS + KV_HEADS) & (head < HEADS + 2 * KV_HEADS)
+        stored = values + place + (head - HEADS - KV_HEADS)[:, None] * DIM
+        tl.store(stored, low, mask=value[:, None])
+        tl.store(stored + DIM // 2, high, mask=value[:, None])
 
 
-def rotate_and_store(
+def rotate(
     joint: torch.Tensor,
     gains: torch.Tensor | None,
     turns: torch.Tensor,
     positions: torch.Tensor,
-    places: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
+    kv_heads: int,
     eps: float,
-) -> None:
-    """Norm (where `gains` are given) and rotate queries and keys in place, and put keys and values into the cache.
+    *,
+    store: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
+    keep: bool = False,
+) -> torch.Tensor:
+    """Norm (where `gains` are given) and rotate queries and keys, in place unless `keep`.
 
     `joint` is [n, heads + 2 * kv_heads, D]; `gains` [heads + kv_heads, D]; `turns` [positions, D/2, 2] float32: cosine
-    and sine for each pair of neighbours; `positions` and `places` [n] int64: where a token stands in its sequence and
-    in the cache; `keys` and `values` [places, kv_heads, D].
+    and sine for a head's dimensions i and i + D/2; `positions` [n] int64. `store` puts keys and values into a cache:
+    `places` [n] int64, and keys and values [places, kv_heads, D].
     """
     count, heads, dim = joint.shape
-    kv_heads = keys.shape[-2]
-    _rotate_and_store[(count, triton.cdiv(heads, HEADS_A_PROGRAM))](
+    target = torch.empty_like(joint) if keep else joint
+    places, keys, values = store or (positions, joint, joint)
+    _rotate[(count, triton.cdiv(heads, HEADS_A_PROGRAM))](
         joint,
+        target,
         joint if gains is None else gains,
         turns,
         positions,
@@ -89,9 +99,94 @@ def rotate_and_store(
         KV_HEADS=kv_heads,
         DIM=dim,
         NORMED=gains is not None,
+        STORED=store is not None,
         BLOCK=HEADS_A_PROGRAM,
         num_warps=2,
     )
+    return target
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _rotate_backward(
+    query,
+    key,
+    value,
+    raw,
+    gains,
+    turns,
+    positions,
+    out,
+    eps,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    NORMED: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    half = tl.arange(0, DIM // 2)
+    inside, turned = (head < HEADS + 2 * KV_HEADS)[:, None], (head < HEADS + KV_HEADS)[:, None]
+    is_query, is_value = (head < HEADS)[:, None], (head >= HEADS + KV_HEADS)[:, None]
+    q = query + token * HEADS * DIM + head[:, None] * DIM + half[None, :]
+    k = key + token * KV_HEADS * DIM + (head - HEADS)[:, None] * DIM + half[None, :]
+    v = value + token * KV_HEADS * DIM + (head - HEADS - KV_HEADS)[:, None] * DIM + half[None, :]
+    is_key, is_value = turned & ~is_query, is_value & inside
+    a = tl.load(q, mask=is_query, other=0.0).to(tl.float32)
+    a += tl.load(k, mask=is_key, other=0.0).to(tl.float32) + tl.load(v, mask=is_value, other=0.0).to(tl.float32)
+    q, k, v = q + DIM // 2, k + DIM // 2, v + DIM // 2
+    b = tl.load(q, mask=is_query, other=0.0).to(tl.float32)
+    b += tl.load(k, mask=is_key, other=0.0).to(tl.float32) + tl.load(v, mask=is_value, other=0.0).to(tl.float32)
+    turn = turns + tl.load(positions + token) * DIM + 2 * half
+    cos, sin = tl.load(turn)[None, :], tl.load(turn + 1)[None, :]
+    c, d = a * cos + b * sin, b * cos - a * sin
+    at = head[:, None] * DIM + half[None, :]
+    place = token * (HEADS + 2 * KV_HEADS) * DIM + at
+    if NORMED:
+        x = tl.load(raw + place, mask=turned, other=0.0).to(tl.float32)
+        y = tl.load(raw + place + DIM // 2, mask=turned, other=0.0).to(tl.float32)
+        scale = 1.0 / tl.sqrt((tl.sum(x * x, axis=1) + tl.sum(y * y, axis=1))[:, None] / DIM + eps)
+        x, y = x * scale, y * scale
+        c = c * tl.load(gains + at, mask=turned, other=0.0).to(tl.float32)
+        d = d * tl.load(gains + at + DIM // 2, mask=turned, other=0.0).to(tl.float32)
+        along = (tl.sum(c * x, axis=1) + tl.sum(d * y, axis=1))[:, None] / DIM
+        c, d = scale * (c - x * along), scale * (d - y * along)
+    tl.store(out + place, tl.where(turned, c, a).to(out.dtype.element_ty), mask=inside)
+    tl.store(out + place + DIM // 2, tl.where(turned, d, b).to(out.dtype.element_ty), mask=inside)
+
+
+def rotate_backward(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    raw: torch.Tensor,
+    gains: torch.Tensor | None,
+    turns: torch.Tensor,
+    positions: torch.Tensor,
+    eps: float,
+) -> torch.Tensor:
+    """The gradient [n, heads + 2 * kv_heads, D] of `rotate`'s input, `raw`, from those of its queries [n, heads, D],
+    keys and values [n, kv_heads, D] (all contiguous)."""
+    out = torch.empty_like(raw)
+    count, heads, dim = raw.shape
+    _rotate_backward[(count, triton.cdiv(heads, HEADS_A_PROGRAM))](
+        query,
+        key,
+        value,
+        raw,
+        raw if gains is None else gains,
+        turns,
+        positions,
+        out,
+        eps,
+        HEADS=query.shape[1],
+        KV_HEADS=key.shape[1],
+        DIM=dim,
+        NORMED=gains is not None,
+        BLOCK=HEADS_A_PROGRAM,
+        num_warps=2,
+    )
+    return out
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -105,6 +200,7 @@ def _attend_part(
     weight,
     table_stride,
     query_stride,
+    scale,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     GROUP_PAD: tl.constexpr,
@@ -132,7 +228,7 @@ def _attend_part(
         page = tl.load(tables + row * table_stride + start // BLOCK).to(tl.int64)
         place = base + (page * BLOCK + step)[:, None] * (KV_HEADS * DIM)
         k = tl.load(keys + place, mask=seen[:, None], other=0.0)
-        scores = tl.where(seen[None, :], tl.dot(q, tl.trans(k)), -1e30)
+        scores = tl.where(seen[None, :], tl.dot(q, tl.trans(k)) * scale, -1e30)
         higher = tl.maximum(top, tl.max(scores, axis=1))
         shrink = tl.exp(top - higher)
         weights = tl.exp(scores - higher[:, None])
@@ -146,7 +242,9 @@ def _attend_part(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _join_parts(out, weight, joined, GROUP: tl.constexpr, DIM: tl.constexpr, PARTS: tl.constexpr) -> None:
+def _join_parts(
+    out, weight, joined, stride, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, PARTS: tl.constexpr
+) -> None:
     pair, member = tl.program_id(0).to(tl.int64), tl.program_id(1)
     part, dim = tl.arange(0, PARTS), tl.arange(0, DIM)
     place = (pair * PARTS + part) * GROUP + member
@@ -154,16 +252,23 @@ def _join_parts(out, weight, joined, GROUP: tl.constexpr, DIM: tl.constexpr, PAR
     shares = tl.exp(logs - tl.max(logs, axis=0))
     shares = shares / tl.sum(shares, axis=0)
     mixed = tl.sum(tl.load(out + place[:, None] * DIM + dim[None, :]) * shares[:, None], axis=0)
-    tl.store(joined + (pair * GROUP + member) * DIM + dim, mixed.to(joined.dtype.element_ty))
+    row, kv_head = pair // KV_HEADS, pair % KV_HEADS
+    tl.store(joined + row * stride + (kv_head * GROUP + member) * DIM + dim, mixed.to(joined.dtype.element_ty))
 
 
 def decode_attention(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor, tables: torch.Tensor
-) -> torch.Tensor:
-    """softmax(query keys) values for one query a row, over the tokens at 0 ... `positions` ([R]) of its row.
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    positions: torch.Tensor,
+    tables: torch.Tensor,
+    scale: float,
+    joined: torch.Tensor,
+) -> None:
+    """softmax(scale query keys) values for one query a row, over the tokens at 0 ... `positions` ([R]) of its row.
 
-    `query` is [R, heads, D], scaled already, the last two dimensions contiguous; `keys` and `values` [tokens of all
-    pages, kv_heads, D]; `tables` [R, pages of a row] int32. Returns [R, heads * D], 0 where a position is -1. Reads
+    `query` is [R, heads, D], the last two dimensions contiguous; `keys` and `values` [tokens of all pages, kv_heads,
+    D]; `tables` [R, pages of a row] int32; `joined` [R, heads * D] takes the result, 0 where a position is -1. Reads
     each row's own tokens only (Dao et al. 2023, "Flash-Decoding").
     """
     rows, heads, dim = query.shape
@@ -182,6 +287,7 @@ def decode_attention(
         weight,
         tables.stride(0),
         query.stride(0),
+        scale,
         KV_HEADS=kv_heads,
         GROUP=group,
         GROUP_PAD=max(16, triton.next_power_of_2(group)),
@@ -191,34 +297,73 @@ def decode_attention(
         num_warps=4,
         num_stages=3,
     )
-    joined = torch.empty((rows, heads * dim), dtype=query.dtype, device=query.device)
-    _join_parts[(rows * kv_heads, group)](out, weight, joined, GROUP=group, DIM=dim, PARTS=parts, num_warps=2)
-    return joined
+    _join_parts[(rows * kv_heads, group)](
+        out, weight, joined, joined.stride(0), KV_HEADS=kv_heads, GROUP=group, DIM=dim, PARTS=parts, num_warps=2
+    )
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _add_norm(hidden, change, out, width, eps, ADD: tl.constexpr, BLOCK: tl.constexpr) -> None:
-    row, column = tl.program_id(0).to(tl.int64) * width, tl.arange(0, BLOCK)
-    inside = column < width
-    x = tl.load(hidden + row + column, mask=inside, other=0.0)
+def _add_norm(hidden, change, gain, out, out_stride, width, eps, ADD: tl.constexpr, BLOCK: tl.constexpr) -> None:
+    token, column = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    row, inside = token * width + column, column < width
+    x = tl.load(hidden + row, mask=inside, other=0.0).to(tl.float32)
     if ADD:
-        x += tl.load(change + row + column, mask=inside, other=0.0).to(tl.float32)
-        tl.store(hidden + row + column, x, mask=inside)
+        x += tl.load(change + row, mask=inside, other=0.0).to(tl.float32)
+        tl.store(hidden + row, x, mask=inside)
     x = x * (1.0 / tl.sqrt(tl.sum(x * x, axis=0) / width + eps))
-    tl.store(out + row + column, x.to(out.dtype.element_ty), mask=inside)
+    x = x * tl.load(gain + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + token * out_stride + column, x.to(out.dtype.element_ty), mask=inside)
 
 
-def add_norm(hidden: torch.Tensor, change: torch.Tensor | None, eps: float) -> torch.Tensor:
-    """Add `change` [n, H] to `hidden` [n, H] (float32) in place, and return its RMSNorm without gain in bfloat16."""
-    out = torch.empty(hidden.shape, dtype=torch.bfloat16, device=hidden.device)
+def add_norm(
+    hidden: torch.Tensor, change: torch.Tensor | None, gain: torch.Tensor, eps: float, out: torch.Tensor
+) -> None:
+    """Add `change` [n, H] to `hidden` [n, H] in place, and put its RMSNorm with `gain` [H] into `out` [n, H], whose
+    rows may lie apart."""
     count, width = hidden.shape
     _add_norm[(count,)](
         hidden,
         hidden if change is None else change,
+        gain,
         out,
+        out.stride(0),
         width,
         eps,
         ADD=change is not None,
+        BLOCK=triton.next_power_of_2(width),
+        num_warps=8 if width > 2048 else 4,
+    )
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _norm_backward(hidden, gain, grad, grad_stride, onto, out, width, eps, BLOCK: tl.constexpr) -> None:
+    token, column = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    row, inside = token * width + column, column < width
+    x = tl.load(hidden + row, mask=inside, other=0.0).to(tl.float32)
+    slope = tl.load(grad + token * grad_stride + column, mask=inside, other=0.0).to(tl.float32)
+    slope = slope * tl.load(gain + column, mask=inside, other=0.0).to(tl.float32)
+    scale = 1.0 / tl.sqrt(tl.sum(x * x, axis=0) / width + eps)
+    x = x * scale
+    slope = scale * (slope - x * (tl.sum(slope * x, axis=0) / width))
+    slope += tl.load(onto + row, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + row, slope.to(out.dtype.element_ty), mask=inside)
+
+
+def norm_backward(
+    hidden: torch.Tensor, gain: torch.Tensor, eps: float, grad: torch.Tensor, onto: torch.Tensor
+) -> torch.Tensor:
+    """The gradient [n, H] of `hidden` from that of its norm, `grad` [n, H], and what else it has, `onto` [n, H]."""
+    out = torch.empty_like(onto)
+    count, width = hidden.shape
+    _norm_backward[(count,)](
+        hidden,
+        gain,
+        grad,
+        grad.stride(0),
+        onto,
+        out,
+        width,
+        eps,
         BLOCK=triton.next_power_of_2(width),
         num_warps=8 if width > 2048 else 4,
     )
@@ -226,32 +371,44 @@ def add_norm(hidden: torch.Tensor, change: torch.Tensor | None, eps: float) -> t
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _silu_mul(gate, up, out, stride, width, BLOCK: tl.constexpr) -> None:
+def _silu_mul(gate, up, out, stride, out_stride, width, BLOCK: tl.constexpr) -> None:
     token, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
     g = tl.load(gate + token * stride + column, mask=inside, other=0.0).to(tl.float32)
     u = tl.load(up + token * stride + column, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + token * width + column, (g * tl.sigmoid(g) * u).to(out.dtype.element_ty), mask=inside)
+    tl.store(out + token * out_stride + column, (g * tl.sigmoid(g) * u).to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _silu_mul_backward(gate, up, grad, grad_gate, grad_up, width, BLOCK: tl.constexpr) -> None:
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    at, inside = tl.program_id(0).to(tl.int64) * width + column, column < width
+def _silu_mul_backward(gate, up, grad, grad_gate, grad_up, stride, grad_stride, width, BLOCK: tl.constexpr) -> None:
+    token, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    at, inside = token * stride + column, column < width
     g = tl.load(gate + at, mask=inside, other=0.0).to(tl.float32)
     u = tl.load(up + at, mask=inside, other=0.0).to(tl.float32)
-    d = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
+    d = tl.load(grad + token * grad_stride + column, mask=inside, other=0.0).to(tl.float32)
     slope = tl.sigmoid(g)
     tl.store(grad_up + at, (d * g * slope).to(grad_up.dtype.element_ty), mask=inside)
     tl.store(grad_gate + at, (d * u * slope * (1 + g * (1 - slope))).to(grad_gate.dtype.element_ty), mask=inside)
 
 
-def silu_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """silu(gate) * up, [n, width] each: whole matrices, or column ranges of one. No gradient: see SiluMul."""
+def silu_mul(gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    """silu(gate) * up, [n, width] each, alike whole matrices or column ranges of one; into `out`, whose rows may lie
+    apart. No gradient: see SiluMul."""
     count, width = gate.shape
-    out = torch.empty((count, width), dtype=gate.dtype, device=gate.device)
-    _silu_mul[(count, triton.cdiv(width, 1024))](gate, up, out, gate.stride(0), width, BLOCK=1024)
+    if out is None:
+        out = torch.empty((count, width), dtype=gate.dtype, device=gate.device)
+    _silu_mul[(count, triton.cdiv(width, 1024))](gate, up, out, gate.stride(0), out.stride(0), width, BLOCK=1024)
     return out
+
+
+def silu_mul_backward(
+    gate: torch.Tensor, up: torch.Tensor, grad: torch.Tensor, grad_gate: torch.Tensor, grad_up: torch.Tensor
+) -> None:
+    """Put the gradients of `gate` and `up` [n, width], from that of their product, where rows lie as theirs do."""
+    count, width = gate.shape
+    _silu_mul_backward[(count, triton.cdiv(width, 1024))](
+        gate, up, grad, grad_gate, grad_up, gate.stride(0), grad.stride(0), width, BLOCK=1024
+    )
 
 
 class SiluMul(torch.autograd.Function):
@@ -266,8 +423,5 @@ class SiluMul(torch.autograd.Function):
     def backward(ctx, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         gate, up = ctx.saved_tensors
         grad_gate, grad_up = torch.empty_like(gate), torch.empty_like(up)
-        count, width = gate.shape
-        _silu_mul_backward[(count, triton.cdiv(width, 1024))](
-            gate, up, grad.contiguous(), grad_gate, grad_up, width, BLOCK=1024
-        )
+        silu_mul_backward(gate, up, grad.contiguous(), grad_gate, grad_up)
         return grad_gate, grad_up

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from peft import PeftModel
@@ -41,8 +41,17 @@ class Weights(Protocol):
         In a PagedCache a row whose position is -1 is not touched, and its logits mean nothing."""
 
 
+@runtime_checkable
+class Updatable(Protocol):
+    """Weights that become those of their model after further training, in place."""
+
+    def update(self, model: Any) -> None:
+        """Take over the weights of a model, or of a peft model's adapter."""
+
+
 def snapshot(model: Any, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Weights:
-    """Copy the weights of a causal language model, or of a peft model with its adapters merged in.
+    """Copy the weights of a causal language model, or of a peft model with its adapters merged in. On a GPU the copy of
+    a peft model whose base is joined shares it, and keeps the adapter beside it.
 
     `device` and `dtype` are by default the model's own, on a GPU bfloat16. Raises UnsupportedModel for a model whose
     state is not keys and values of one shape (Mamba, MLA).
@@ -51,15 +60,12 @@ def snapshot(model: Any, *, device: torch.device | str | None = None, dtype: tor
     where = torch.device(device) if device is not None else base.device
     kind = dtype or (torch.bfloat16 if where.type == "cuda" else base.dtype)
     with torch.no_grad():
-        if (fused := _fused(where)).supports(base):
-            return fused(base, where, kind)
+        if where.type == "cuda":
+            from training.engine.weights.llama_cuda import CudaWeights  # Triton comes with torch for CUDA only
+
+            if CudaWeights.supports(base):
+                return CudaWeights(model, where, kind)
+        elif FusedWeights.supports(base):
+            return FusedWeights(base, where, kind)
         plain = copy.deepcopy(model).merge_and_unload() if isinstance(model, PeftModel) else model
         return ModuleWeights(plain, where, kind)
-
-
-def _fused(device: torch.device) -> type[FusedWeights]:
-    if device.type != "cuda":
-        return FusedWeights
-    from training.engine.weights.llama_cuda import CudaWeights  # it needs Triton, which only torch for CUDA brings
-
-    return CudaWeights

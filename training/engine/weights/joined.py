@@ -1,0 +1,269 @@
+"""The matrices of a Llama-shaped model, joined to few large ones, with columns for whichever adapter is in use.
+
+A LoRA layer computes W x + s B (A x). Here the matrix is [W | s B] and its input [x | A x]: one product gives both,
+and its transpose gives both gradients. So an adapter costs about a hundredth of a product instead of a pass over its
+output, and one copy of the base serves training and sampling, under as many adapters as there are: `use` puts one in
+place.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from peft.tuners.lora import LoraLayer
+from torch import Tensor
+
+from training.engine.weights.attention import round_up
+
+COLUMN_MULTIPLE = 64
+"""Rows of the joined matrices begin at multiples of 128 bytes."""
+ROPE_BLOCK = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where one linear layer lies in a joint: its rows of the matrix, and its columns for an adapter's ranks."""
+
+    weight: Tensor
+    """[out, in]: the layer's own weight."""
+    low: Tensor
+    """[ranks, in]: A."""
+    high: Tensor
+    """[out, ranks]: s B."""
+    rows: slice
+    columns: slice
+    """Of the joint's columns for adapters, those that are its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """Linear layers with the same input. `matrix` is [out, in + columns] and `low` [columns, in]."""
+
+    matrix: Tensor
+    low: Tensor
+    bias: Tensor | None
+    slots: tuple[Slot, ...]
+
+    @classmethod
+    def of(cls, linears: list[Any], device: torch.device, dtype: torch.dtype, ranks: int, *, share: bool) -> "Joint":
+        """Of linear layers, whose adapters have up to `ranks` ranks. `share` makes their weights views of it."""
+        plain = [getattr(linear, "base_layer", linear) for linear in linears]
+        rows, width = [len(linear.weight) for linear in plain], plain[0].weight.shape[1]
+        columns = round_up(ranks * len(plain), COLUMN_MULTIPLE) if ranks else 0
+        matrix = torch.zeros((sum(rows), width + columns), device=device, dtype=dtype)
+        low = torch.zeros((columns, width), device=device, dtype=dtype)
+        slots = []
+        for number, (stop, linear) in enumerate(zip(itertools.accumulate(rows), plain, strict=True)):
+            own, taken = slice(stop - len(linear.weight), stop), slice(number * ranks, (number + 1) * ranks)
+            slot = Slot(matrix[own, :width], low[taken], matrix[own, width:][:, taken], own, taken)
+            slot.weight.copy_(linear.weight.detach())
+            if share:
+                linear.weight.data = slot.weight
+            slots.append(slot)
+        bias = None
+        if plain[0].bias is not None:
+            bias = torch.cat([linear.bias.detach() for linear in plain]).to(device, dtype)
+        return cls(matrix, low, bias, tuple(slots))
+
+    def room(self, count: int) -> Tensor:
+        """For `count` inputs, [count, in + columns]: the first columns are theirs, the last are filled by a product."""
+        return self.matrix.new_empty((count, self.matrix.shape[1]))
+
+    def inputs(self, room: Tensor) -> Tensor:
+        """The inputs' own columns [count, in] of such a room."""
+        return room[:, : self.low.shape[1]]
+
+    def narrow(self, room: Tensor) -> Tensor:
+        """A x [count, columns]: the last columns of such a room, after a product."""
+        return room[:, self.low.shape[1] :]
+
+    def product(self, room: Tensor, onto: Tensor | None = None) -> Tensor:
+        """[count, out]: the layers' outputs side by side for the inputs in a room, added `onto` [count, out]."""
+        if len(self.low):
+            torch.mm(self.inputs(room), self.low.t(), out=self.narrow(room))
+        if onto is None:
+            return F.linear(room, self.matrix, self.bias)
+        out = torch.addmm(onto, room, self.matrix.t())
+        return out if self.bias is None else out.add_(self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedLayer:
+    """The joints of a layer, and the gains of its norms."""
+
+    qkv: Joint
+    out: Joint
+    gate_up: Joint
+    down: Joint
+    first_gain: Tensor
+    second_gain: Tensor
+    head_gains: Tensor | None
+    """[heads + kv_heads, head_dim]: of the norms of queries and keys, where the model has them."""
+
+    @property
+    def joints(self) -> tuple[Joint, Joint, Joint, Joint]:
+        return self.qkv, self.out, self.gate_up, self.down
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Adapter:
+    """Low-rank factors in a base's precision, the scale in B: (A, s B) of each of a model's linear layers, in the order
+    of `JoinedModel.slots`; None where a layer has none."""
+
+    factors: tuple[tuple[Tensor, Tensor] | None, ...]
+
+    @classmethod
+    def of(cls, model: Any, device: torch.device, dtype: torch.dtype) -> "Adapter":
+        """A copy of those that are active on a Llama-shaped model."""
+        found: list[tuple[Tensor, Tensor] | None] = []
+        for linear in linear_layers(model):
+            factors = low_rank_factors(linear)
+            if factors is None:
+                found.append(None)
+                continue
+            low, high, scale = factors
+            scaled = (high.detach() * scale).to(device, dtype, copy=True)
+            found.append((low.detach().to(device, dtype, copy=True), scaled))
+        return cls(tuple(found))
+
+
+class JoinedModel:
+    """A Llama-shaped model's weights as matrices; `share` makes the model's own modules views of them."""
+
+    def __init__(self, model: Any, device: torch.device, dtype: torch.dtype, *, ranks: int, share: bool) -> None:
+        """`ranks`: of the largest adapter that it can have; 0 for none."""
+        self.model: Any = None
+        """The modules that are views of it, where others are made of them."""
+        body, config = model.model, model.config
+        first = body.layers[0].self_attn
+        self.device, self.dtype, self.ranks = device, dtype, ranks
+        self.heads: int = config.num_attention_heads
+        self.kv_heads: int = config.num_key_value_heads
+        self.head_dim: int = first.head_dim
+        self.scale: float = first.scaling
+        self.eps = float(config.rms_norm_eps)
+        self.context: int = config.max_position_embeddings
+        self.parameters: int = sum(p.numel() for name, p in model.named_parameters() if "lora_" not in name)
+
+        def mine(tensor: Tensor) -> Tensor:
+            return tensor.detach() if share else tensor.detach().to(device, dtype, copy=True)
+
+        self.embedding = mine(body.embed_tokens.weight)
+        self.head = self.embedding if model.lm_head.weight is body.embed_tokens.weight else mine(model.lm_head.weight)
+        self.gain = mine(body.norm.weight)
+        self.layers = [self._layer(layer, share) for layer in body.layers]
+        self.slots = tuple(slot for layer in self.layers for joint in layer.joints for slot in joint.slots)
+        self._adapter: Adapter | None = None
+        self._inverse_frequencies = body.rotary_emb.inv_freq.detach().to(device, torch.float32, copy=True)
+        self._rope_scale = float(body.rotary_emb.attention_scaling)
+        self._turns = torch.empty((0, self.head_dim // 2, 2), device=device)
+
+    def _layer(self, layer: Any, share: bool) -> JoinedLayer:
+        groups = _groups(layer.self_attn, layer.mlp)
+        gains = self._head_gains(layer.self_attn).to(self.device, self.dtype) if _has_head_norms(layer) else None
+        qkv, out, gate_up, down = (
+            Joint.of(group, self.device, self.dtype, self.ranks, share=share) for group in groups
+        )
+        return JoinedLayer(
+            qkv,
+            out,
+            gate_up,
+            down,
+            layer.input_layernorm.weight.detach().to(self.device, self.dtype, copy=True),
+            layer.post_attention_layernorm.weight.detach().to(self.device, self.dtype, copy=True),
+            gains,
+        )
+
+    def _head_gains(self, attention: Any) -> Tensor:
+        query, key = attention.q_norm.weight.detach(), attention.k_norm.weight.detach()
+        return torch.cat([query.expand(self.heads, -1), key.expand(self.kv_heads, -1)])
+
+    def update(self, model: Any) -> None:
+        """Take over the weights of a model of the same shape, in place."""
+        with torch.no_grad():
+            self.embedding.copy_(model.model.embed_tokens.weight)
+            self.head.copy_(model.lm_head.weight)
+            self.gain.copy_(model.model.norm.weight)
+            for slot, linear in zip(self.slots, linear_layers(model), strict=True):
+                slot.weight.copy_(linear.weight)
+            for mine, layer in zip(self.layers, model.model.layers, strict=True):
+                for joint, group in zip(mine.joints, _groups(layer.self_attn, layer.mlp), strict=True):
+                    if joint.bias is not None:
+                        joint.bias.copy_(torch.cat([linear.bias for linear in group]))
+                mine.first_gain.copy_(layer.input_layernorm.weight)
+                mine.second_gain.copy_(layer.post_attention_layernorm.weight)
+                if mine.head_gains is not None:
+                    mine.head_gains.copy_(self._head_gains(layer.self_attn))
+
+    def use(self, adapter: Adapter | None) -> None:
+        """Have the products be those with this adapter, or with none, until another is put in its place."""
+        if adapter is self._adapter:
+            return
+        with torch.no_grad():
+            for slot in self.slots:
+                slot.low.zero_()
+                slot.high.zero_()
+            targets, sources = [], []
+            for slot, factors in zip(self.slots, adapter.factors if adapter else (), strict=adapter is not None):
+                if factors is not None:
+                    low, high = factors
+                    targets += [slot.low[: len(low)], slot.high[:, : len(low)]]
+                    sources += [low, high]
+            if targets:
+                torch._foreach_copy_(targets, sources)
+        self._adapter = adapter
+
+    def turns(self, positions: int) -> Tensor:
+        """Cosine and sine [at least `positions`, D/2, 2] of the rotary embedding."""
+        while len(self._turns) < positions:
+            block = torch.arange(len(self._turns), len(self._turns) + ROPE_BLOCK, device=self.device)
+            angles = block[:, None].float() * self._inverse_frequencies
+            turns = torch.stack([angles.cos(), angles.sin()], dim=-1) * self._rope_scale
+            self._turns = torch.cat([self._turns, turns])
+        return self._turns
+
+
+def join(model: Any, ranks: int) -> None:
+    """Join a Llama-shaped model's matrices, as `joined`, with room for an adapter of so many ranks; its modules keep
+    views of them."""
+    model.joined = JoinedModel(model, model.device, model.dtype, ranks=ranks, share=True)
+
+
+def has_kernels(model: Any) -> bool:
+    """Whether the GPU's kernels know a Llama-shaped model's heads."""
+    dim: int = model.model.layers[0].self_attn.head_dim
+    return 16 <= dim <= 256 and dim & (dim - 1) == 0
+
+
+def linear_layers(model: Any) -> Iterator[Any]:
+    """A Llama-shaped model's linear layers, in the order of `JoinedModel.slots`."""
+    for layer in model.model.layers:
+        yield from itertools.chain(*_groups(layer.self_attn, layer.mlp))
+
+
+def low_rank_factors(linear: Any) -> tuple[Tensor, Tensor, float] | None:
+    """A, B and s of the adapter that is active on a linear layer; None where there is none."""
+    if not isinstance(linear, LoraLayer) or linear.disable_adapters:
+        return None
+    [name] = linear.active_adapters
+    if name not in linear.lora_A:
+        return None
+    low, high = (cast(Tensor, part[name].weight) for part in (linear.lora_A, linear.lora_B))
+    return low, high, float(linear.scaling[name])
+
+
+def _groups(attention: Any, mlp: Any) -> tuple[list[Any], ...]:
+    """The linear layers of a layer by what they multiply."""
+    return (
+        [attention.q_proj, attention.k_proj, attention.v_proj],
+        [attention.o_proj],
+        [mlp.gate_proj, mlp.up_proj],
+        [mlp.down_proj],
+    )
+
+
+def _has_head_norms(layer: Any) -> bool:
+    return hasattr(layer.self_attn, "q_norm")
