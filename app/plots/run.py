@@ -82,7 +82,7 @@ def _grid(axes: _Axes, title: str, form: str) -> Iterator[str]:
 
 def _step(iterations: int) -> int:
     """Between labels: 1, 2 or 5 times a power of ten."""
-    steps = (int(f"{factor}{'0' * zeros}") for zeros in count() for factor in (1, 2, 5))
+    steps = (factor * int(10.0**zeros) for zeros in count() for factor in (1, 2, 5))
     return next(step for step in steps if iterations / step <= _MOST_LABELS)
 
 

@@ -1,6 +1,7 @@
 """`learnloop worker` as a process: it drives the runs of an API process that drives none, on a shared engine."""
 
 import asyncio
+import re
 import signal
 import socket
 import sys
@@ -23,6 +24,7 @@ from tests.integration.app.served import served, settings_for
 from tests.integration.app.test_metrics import figure
 from tests.integration.app.test_serving import _environment
 from tests.integration.app.test_tracing import path
+from tests.unit.deploy.test_observability import documented_metrics, offered_metrics, used_metrics
 
 SMALL = {
     "groups_per_iteration": 2,
@@ -78,6 +80,9 @@ async def _check_metrics(port: int, engine: str) -> None:
         assert await figure(worker, "learnloop_rollouts_total", kind="evaluation", outcome="ok") >= 1
         assert await figure(worker, "learnloop_worker_run_slots") == 2
         assert await figure(worker, "learnloop_runs", status="running") == 1
+        page = (await worker.get("/metrics")).text
+        assert used_metrics() <= offered_metrics(page)
+        assert set(re.findall(r"^# TYPE (learnloop_\w+)", page, re.MULTILINE)) == documented_metrics()
 
 
 @asynccontextmanager

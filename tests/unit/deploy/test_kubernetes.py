@@ -100,6 +100,36 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return Built(request.param, tuple(yaml.safe_load_all(made.stdout)))
 
 
+def test_prometheus_scrapes_the_pods_of_the_api_and_of_the_workers(built: Built, tmp_path: Path) -> None:
+    """The component, added to what else is built."""
+    shutil.copytree(FILES, tmp_path / "files")
+    (tmp_path / "files" / "base" / "learnloop.env").write_text("X=y")
+    whole = {"resources": [f"../{built.overlay}"], "components": ["../monitoring"]}
+    (tmp_path / "files" / "own").mkdir()
+    (tmp_path / "files" / "own" / "kustomization.yaml").write_text(yaml.safe_dump(whole))
+    kubectl = Path(sysconfig.get_path("scripts"), "kubectl")
+    made = subprocess.run(
+        [kubectl, "kustomize", tmp_path / "files" / "own"], capture_output=True, text=True, timeout=60, check=True
+    )
+    documents = {each["kind"]: each for each in yaml.safe_load_all(made.stdout)}
+    service = built.of("Service")["learnloop-api"]
+    for kind, component, endpoints in (
+        ("ServiceMonitor", "api", "endpoints"),
+        ("PodMonitor", "worker", "podMetricsEndpoints"),
+    ):
+        spec = documents[kind]["spec"]
+        assert built.selected(spec["selector"]["matchLabels"]) == {component}
+        assert spec["jobLabel"] in service["metadata"]["labels"]
+        assert service["metadata"]["labels"][spec["jobLabel"]] == "learnloop", "the job of the alerts"
+        (endpoint,) = spec[endpoints]
+        assert endpoint["path"] == "/metrics"
+        assert endpoint["authorization"]["credentials"] == {"name": "learnloop-metrics", "key": "key"}
+        assert endpoint["port"] in _ports(built, component)
+    assert (
+        service["metadata"]["labels"].items() >= documents["ServiceMonitor"]["spec"]["selector"]["matchLabels"].items()
+    )
+
+
 @pytest.fixture
 def _only_variables_of_the_test(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [name for name in os.environ if name.startswith("LEARNLOOP_") or name in _settings()]:
@@ -161,6 +191,9 @@ def test_the_variables_are_settings_that_the_service_takes(
         assert settings.host == "0.0.0.0"
         assert {"name": "http", "containerPort": settings.port} in built.container(component)["ports"]
         sleep_s = built.container(component)["lifecycle"]["preStop"]["sleep"]["seconds"]
+    else:
+        assert settings.host == "0.0.0.0"
+        assert {"name": "metrics", "containerPort": settings.metrics_port} in built.container(component)["ports"]
     assert pod["terminationGracePeriodSeconds"] > sleep_s + settings.stop_timeout_s
 
 
@@ -217,7 +250,7 @@ def test_services_budgets_and_policies_mean_the_pods_of_their_name(built: Built)
 def test_only_the_api_and_the_workers_reach_the_engine(built: Built) -> None:
     policies = {name.removeprefix("learnloop-"): each["spec"] for name, each in built.of("NetworkPolicy").items()}
     assert "Ingress" in policies["worker"]["policyTypes"]
-    assert "ingress" not in policies["worker"]
+    assert {port["port"] for rule in policies["worker"]["ingress"] for port in rule["ports"]} == {"metrics"}
     assert set(policies["engine"]["policyTypes"]) == {"Ingress", "Egress"}
     assert "egress" not in policies["engine"]
     (rule,) = policies["engine"]["ingress"]
@@ -229,9 +262,9 @@ def test_only_the_api_and_the_workers_reach_the_engine(built: Built) -> None:
 
 def test_probes_ask_for_addresses_that_exist(built: Built) -> None:
     routes = {*json.loads((ROOT / "docs" / "openapi.json").read_text())["paths"]}
-    for component, paths in {"api": routes, "engine": {"/health"}}.items():
+    for component, paths in {"api": routes, "engine": {"/health"}, "worker": {"/health/live"}}.items():
         probes = [probe["httpGet"] for name, probe in built.container(component).items() if name.endswith("Probe")]
-        assert len(probes) == 3
+        assert len(probes) == (2 if component == "worker" else 3)
         assert {probe["path"] for probe in probes} <= paths
         assert {probe["port"] for probe in probes} <= _ports(built, component)
     api = built.container("api")

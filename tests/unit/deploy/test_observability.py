@@ -1,0 +1,125 @@
+"""What watches the service: Prometheus' configuration, its alerts, and the dashboard."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.fakes.engine_process import ROOT
+
+Json = Any
+FILES = ROOT / "deploy" / "observability"
+ALERTS, RULE_TESTS, CONFIG = (FILES / name for name in ("alerts.yml", "alerts.test.yml", "prometheus.yml"))
+_METRIC = re.compile(r"\b(?:learnloop|process)_[a-z_]+\b")
+
+
+def used_metrics() -> set[str]:
+    """The names that alerts and dashboard ask Prometheus for."""
+    return {name for expression in _expressions() for name in _METRIC.findall(expression)}
+
+
+def offered_metrics(page: str) -> set[str]:
+    """The names of all series that there can be, by a scrape."""
+    found = set()
+    for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", page, re.MULTILINE):
+        found |= {f"{name}_{part}" for part in ("bucket", "sum", "count")} if kind == "histogram" else {name}
+    return found
+
+
+def documented_metrics() -> set[str]:
+    """Those of the table in the documentation."""
+    text = (ROOT / "docs" / "observability.md").read_text()
+    return set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+
+
+def _expressions() -> Iterator[str]:
+    for rule in _rules():
+        yield rule["expr"]
+    for panel in _panels():
+        for target in panel.get("targets", ()):
+            yield target["expr"]
+
+
+def _rules() -> list[Json]:
+    return [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
+
+
+def _panels() -> list[Json]:
+    panels: list[Json] = json.loads((FILES / "grafana-dashboard.json").read_text())["panels"]
+    return panels
+
+
+def _promtool(*arguments: object) -> str:
+    tool = shutil.which("promtool")
+    if tool is None:
+        pytest.skip("promtool is not installed (Debian: prometheus)")
+    ran = subprocess.run([tool, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+def test_promtool_takes_the_rules_and_the_configuration() -> None:
+    assert f"{len(_rules())} rules found" in _promtool("check", "rules", ALERTS)
+    _promtool("check", "config", "--syntax-only", CONFIG)
+
+
+def test_each_alert_fires_when_it_should_and_not_before() -> None:
+    _promtool("test", "rules", RULE_TESTS)
+
+
+def test_the_rule_tests_are_about_all_alerts() -> None:
+    """They count how many fire."""
+    first, second = yaml.safe_load(RULE_TESTS.read_text())["tests"]
+    assert first["promql_expr_test"][0]["exp_samples"] == [{"value": 0}]
+    assert second["promql_expr_test"][1]["exp_samples"] == [{"value": len(_rules())}]
+    fed = {re.match(r"\w+", each["series"])[0] for each in second["input_series"]}  # type: ignore[index]
+    asked = {name for rule in _rules() for name in re.findall(r"\b(?:learnloop_\w+|up)\b(?=[{\[) ]|$)", rule["expr"])}
+    assert asked <= fed
+
+
+def test_every_alert_says_how_bad_it_is_and_what_to_do() -> None:
+    names = [rule["alert"] for rule in _rules()]
+    assert len(set(names)) == len(names)
+    for rule in _rules():
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert rule["annotations"]["summary"]
+        assert rule["annotations"]["description"].endswith(".")
+
+
+def test_the_configuration_scrapes_the_job_that_the_alerts_are_about() -> None:
+    config = yaml.safe_load(CONFIG.read_text())
+    assert [FILES / name for name in config["rule_files"]] == [ALERTS]
+    jobs = {job["job_name"] for job in config["scrape_configs"]}
+    assert {job for rule in _rules() for job in re.findall(r'job="(\w+)"', rule["expr"])} == jobs
+
+
+def test_figures_that_are_the_same_everywhere_are_never_summed() -> None:
+    """They come from the database and the engine; each process tells them."""
+    shared = r"learnloop_(?:runs|queue|evaluations|webhook_(?:deliveries|lag)|engine)(?:_(?!ended|claimed)\w+)?[{\[ )]"
+    for expression in _expressions():
+        assert not re.search(rf"\bsum(?: by \([^)]*\))? ?\((?:rate\()?{shared}", expression), expression
+
+
+def test_the_dashboard_has_a_place_and_a_title_for_each_panel() -> None:
+    panels = _panels()
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert place["x"] + place["w"] <= 24
+        taken |= cells
+        if panel["type"] != "row":
+            assert panel["title"]
+            assert panel["description"].endswith(".")
+            assert all('job="$job"' in target["expr"] for target in panel["targets"])
