@@ -60,6 +60,12 @@ def _lines(found: Json, most: int | None) -> Iterator[Text]:
     for message in found["messages"]:
         yield Text()
         yield from _message(message, most)
+    for number, history in enumerate(found.get("additional_histories", ()), 2):
+        yield Text()
+        yield plain(f"history {number}", "bold")
+        for message in history["messages"]:
+            yield Text()
+            yield from _message(message, most)
     yield Text()
     yield plain(f"outcome     {_json(found['outcome'])}")
     if found["error"]:

@@ -33,7 +33,7 @@ from app.schemas.runs import (
     RunOut,
     Tokens,
 )
-from app.schemas.trajectories import TrajectoryBrief, TrajectoryOut
+from app.schemas.trajectories import History, TrajectoryBrief, TrajectoryOut
 
 RUN_ID = "01KAJ3M7F5T2V8Q9X0C4D6E8GA"
 STARTED = datetime(2026, 11, 21, 9, tzinfo=UTC)
@@ -73,6 +73,7 @@ TRAJECTORY = TrajectoryOut(
         {"role": "tool", "name": "search_inbox", "content": "y" * 5_000},
         {"role": "assistant", "content": "14 March"},
     ],
+    additional_histories=[History(messages=[{"role": "user", "content": "Summarise."}], tools=[])],
     tools=[],
     score_explanation="The answer agrees with the reference.",
     score_parts={"agreement": 1.0},

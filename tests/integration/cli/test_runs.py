@@ -83,6 +83,7 @@ def test_a_trajectory_is_shown_with_its_calls_and_its_verdict(learnloop: Learnlo
     assert "judge       The answer agrees with the reference." in lines
     assert "reward      0.80   (answer 1.00, turns -0.20)" in lines
     assert "advantage   -0.50" in lines
+    assert lines[lines.index("history 2") :][:4] == ["history 2", "", "user", "  Summarise."]
     assert "(5,000 characters; --full shows all)" in ran.stdout
     full = learnloop("trajectories", "show", TRAJECTORY.id, "--full", "--url", service.url).stdout
     assert "y" * 5_000 in full
