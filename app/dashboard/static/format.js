@@ -3,15 +3,30 @@
 /** What stands where there is no value. */
 export const NONE = "–";
 
+// Formatters are made once: making one takes longer than a hundred uses.
+const _WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const _MOMENT = new Intl.DateTimeFormat([], { dateStyle: "medium", timeStyle: "short" });
+/** @type {Map<number, Intl.NumberFormat>} */
+const _DIGITS = new Map();
+
+/** @param {number} digits */
+function withDigits(digits) {
+  const known = _DIGITS.get(digits);
+  if (known) return known;
+  const made = new Intl.NumberFormat("en", { maximumFractionDigits: digits, minimumFractionDigits: digits });
+  _DIGITS.set(digits, made);
+  return made;
+}
+
 /** @param {number | null | undefined} value @param {number} [digits] */
 export function number(value, digits = 2) {
   if (value === null || value === undefined || Number.isNaN(value)) return NONE;
   if (value !== 0 && Math.abs(value) < 10 ** -digits) return value.toExponential(1);
-  return value.toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: digits });
+  return withDigits(digits).format(value);
 }
 
 /** @param {number | null | undefined} value */
-export const whole = (value) => (value === null || value === undefined ? NONE : Math.round(value).toLocaleString("en"));
+export const whole = (value) => (value === null || value === undefined ? NONE : _WHOLE.format(Math.round(value)));
 
 const _COMPACT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 /** @param {number | null | undefined} value */
@@ -33,8 +48,7 @@ export function duration(seconds) {
 }
 
 /** @param {string | null | undefined} time ISO 8601 */
-export const moment = (time) =>
-  time ? new Date(time).toLocaleString([], { dateStyle: "medium", timeStyle: "short" }) : NONE;
+export const moment = (time) => (time ? _MOMENT.format(new Date(time)) : NONE);
 
 /** @param {string | null | undefined} time ISO 8601 */
 export function ago(time) {

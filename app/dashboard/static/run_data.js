@@ -102,6 +102,7 @@ export function openRun(runId) {
   function completed(event) {
     const { iteration, step, rewards, success } = event.data;
     add([{ iteration, step, rewards, success, malformed: null, no_signal: null }]);
+    if (run.value) run.value = { ...run.value, progress: { ...run.value.progress, iterations_done: iteration } };
     readIterations(iteration - 1).catch(() => {});
   }
 

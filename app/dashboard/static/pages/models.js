@@ -4,6 +4,7 @@ import { useState } from "../vendor/hooks.js";
 import { get, path, post, remove, url } from "../api.js";
 import { moment, percent } from "../format.js";
 import { Action } from "../parts/action.js";
+import { Field } from "../parts/field.js";
 import { html } from "../parts/html.js";
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
 import { Table } from "../parts/table.js";
@@ -113,10 +114,9 @@ function Promote({ project, name, checkpoint, done }) {
   return html`<section class="card narrow" aria-label="Promote"><h2>Promote step ${checkpoint.step}</h2>
     <p>Its evidence: ${percent(checkpoint.success)} success on held-out scenarios${checkpoint.is_best ? ", the best of its run" : ""}.
       ${checkpoint.run_id && html` <a href=${href(["runs", checkpoint.run_id, "held-out"])}>Read them, before and after</a>`}</p>
-    <label class="field"><span>Name</span><input value=${as} onInput=${(/** @type {any} */ event) => setAs(event.target.value)} />
-      <span class="help">Clients use it as <code>${label(project)}/${label(as)}</code>.</span></label>
-    <label class="field"><span>Only if better than</span><input value=${trial} placeholder="no trial" onInput=${(/** @type {any} */ event) => setTrial(event.target.value)} />
-      <span class="help">A promoted name. Both attempt the same held-out scenarios until a sequential test decides.</span></label>
+    <${Field} field=${{ name: "as", label: "Name", type: "string", help: `Clients use it as ${label(`${project}/${as}`, 120)}.` }} value=${as} set=${setAs} faults=${[]} />
+    <${Field} field=${{ name: "if_better_than", label: "Only if better than", type: "string", placeholder: "no trial",
+        help: "A promoted name. Both attempt the same held-out scenarios until a sequential test decides." }} value=${trial} set=${setTrial} faults=${[]} />
     <div class="actions"><${Action} label=${trial ? "Start the trial" : "Promote it"} kind="primary" disabled=${!as.trim()} act=${promote} /><button onClick=${done}>Close</button></div>
     ${said && html`<p role="status">The trial is running: <a href=${href(["evaluations", said])}>see it</a>.</p>`}
   </section>`;

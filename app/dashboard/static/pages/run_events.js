@@ -1,5 +1,6 @@
 // What happened to a run, the newest first, as its log has it.
 
+import { useState } from "../vendor/hooks.js";
 import { moment } from "../format.js";
 import { html } from "../parts/html.js";
 import { Empty } from "../parts/states.js";
@@ -17,14 +18,14 @@ export function RunEvents({ data }) {
 /** @param {{event: import("../api_types").EventOut}} props */
 function Row({ event }) {
   const { type, iteration, data } = event;
+  const [isOpen, setOpen] = useState(false);
   return html`<li class=${tone(type)}>
-    <details>
+    <details onToggle=${(/** @type {any} */ toggled) => setOpen(toggled.currentTarget.open)}>
       <summary><span class="num muted">${event.seq}</span> <strong>${type}</strong>
         ${iteration !== null && html` <span class="muted">iteration ${iteration}</span>`}
         ${" "}<span>${label(gist(type, data), 160)}</span>
         <time class="muted" datetime=${event.occurred_at}>${moment(event.occurred_at)}</time></summary>
-      <p class="muted">by <${Text} value=${event.actor} limit=${200} /></p>
-      <${JsonText} value=${data} />
+      ${isOpen && html`<p class="muted">by <${Text} value=${event.actor} limit=${200} /></p><${JsonText} value=${data} />`}
     </details>
   </li>`;
 }

@@ -42,28 +42,62 @@ export function Chart(props) {
 
   useEffect(() => {
     const element = /** @type {HTMLDivElement} */ (place.current);
-    const made = new uPlot(options(latest, element), dataOf(latest.current), element);
-    plot.current = made;
-    const resized = new ResizeObserver(() => made.setSize({ width: element.clientWidth, height: heightOf(props) }));
-    resized.observe(element);
-    const repainted = () => made.redraw(false);
-    addEventListener("learnloop.theme", repainted);
-    const dark = matchMedia("(prefers-color-scheme: dark)");
-    dark.addEventListener("change", repainted);
-    return () => {
-      removeEventListener("learnloop.theme", repainted);
-      dark.removeEventListener("change", repainted);
-      resized.disconnect();
-      made.destroy();
-    };
+    const undo = whenSeen(element, () => {
+      const made = new uPlot(options(latest, element), dataOf(latest.current), element);
+      plot.current = made;
+      const end = keptFitting(made, element, heightOf(props));
+      return () => {
+        plot.current = null;
+        end();
+        made.destroy();
+      };
+    });
+    return undo;
   }, [shape]);
   useEffect(() => plot.current?.setData(dataOf(props)), [props.x, props.lines]);
 
   return html`<figure class="chart">
     <figcaption><strong>${props.title}</strong>${props.note && html` <span class="muted">${props.note}</span>`}</figcaption>
-    <div ref=${place} class="plot" role="img" aria-label=${summary(props)}></div>
+    <div ref=${place} class="plot" style=${{ minHeight: `${heightOf(props) + 26}px` }} role="img" aria-label=${summary(props)}></div>
     <${Figures} ...${props} />
   </figure>`;
+}
+
+/**
+ * Draw a chart once it comes near the window: a page of many would otherwise stand still while all are drawn.
+ * @param {HTMLElement} element
+ * @param {() => () => void} draw what it returns undoes it
+ */
+function whenSeen(element, draw) {
+  let undo = () => {};
+  const observer = new IntersectionObserver(
+    ([entry]) => {
+      if (!entry.isIntersecting) return;
+      observer.disconnect();
+      undo = draw();
+    },
+    { rootMargin: "200px" },
+  );
+  observer.observe(element);
+  return () => {
+    observer.disconnect();
+    undo();
+  };
+}
+
+/** Keep a plot as wide as its place and in the colours of the page. @param {uPlot} plot @param {HTMLElement} element @param {number} height */
+function keptFitting(plot, element, height) {
+  const resized = new ResizeObserver(() => element.clientWidth !== plot.width && plot.setSize({ width: element.clientWidth, height }));
+  resized.observe(element);
+  const repainted = () => plot.redraw(false);
+  addEventListener("learnloop.theme", repainted);
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  dark.addEventListener("change", repainted);
+  return () => {
+    removeEventListener("learnloop.theme", repainted);
+    dark.removeEventListener("change", repainted);
+    resized.disconnect();
+  };
 }
 
 /** @param {ChartProps} props */

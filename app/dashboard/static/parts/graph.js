@@ -11,6 +11,7 @@ import { label } from "./text.js";
 
 const [_WIDTH, _HEIGHT] = [560, 420];
 const _RIM = 46;
+const _NAMED = 20;
 const _TICKS = 200;
 /** More than that nobody can read, and laying it out takes long: the highest scores are drawn. */
 const _DRAWN = 150;
@@ -36,9 +37,12 @@ export function KnowledgeGraph({ nodes, scores, cited, chosen, choose }) {
             aria-pressed=${node.id === chosen} aria-label=${`${label(node.id)}, score ${number(scores[node.id], 3)}${cited.has(node.id) ? ", cited" : ""}`}
             onClick=${() => choose(node.id)} onKeyDown=${(/** @type {KeyboardEvent} */ event) => ["Enter", " "].includes(event.key) && (event.preventDefault(), choose(node.id))}>
           <circle r=${size(node.id)} />
-          ${(cited.has(node.id) || drawn.length <= 20) && html`<text y=${size(node.id) + 12}>${label(node.id, 14)}</text>`}
         </g>`;
       })}
+      <g aria-hidden="true">${drawn.filter((node) => cited.has(node.id) || node.id === chosen || drawn.length <= _NAMED).map((node) => {
+        const place = /** @type {Placed} */ (places.get(node.id));
+        return html`<text key=${node.id} class=${cited.has(node.id) || node.id === chosen ? "strong" : ""} x=${place.x} y=${place.y + size(node.id) + 12}>${label(node.id, 14)}</text>`;
+      })}</g>
     </svg>`;
 }
 

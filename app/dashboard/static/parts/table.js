@@ -5,7 +5,7 @@ import { html } from "./html.js";
 
 const _ROW = 38;
 const _WIDTH = 88;
-const _MARGIN = 12;
+const _MARGIN = 6;
 
 /**
  * @typedef {object} Column

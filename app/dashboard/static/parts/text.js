@@ -35,7 +35,7 @@ export function Text({ value, limit = _SHOWN, as = "span", class: name = "" }) {
   const [isWhole, setWhole] = useState(false);
   const text = String(value ?? "");
   const isCut = text.length > limit && !isWhole;
-  return html`<${as} class=${`text ${name}`} dir="auto">
+  return html`<${as} class=${`text ${name}`} dir="auto" tabindex=${as === "pre" ? 0 : undefined}>
     ${visible(isCut ? text.slice(0, limit) : text)}${isCut && "… "}
     ${isCut && html`<button class="quiet" onClick=${() => setWhole(true)}>Show all ${whole(text.length)} characters</button>`}
   <//>`;

@@ -1,0 +1,244 @@
+"""A database in which every text that somebody else wrote is hostile: markup, scripts, control and direction marks, and
+lines of a megabyte."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import insert
+from ulid import ULID
+
+from app.db.session import make_engine, make_sessions, parse_url
+from app.db.tables import (
+    ApiKey,
+    Checkpoint,
+    DatasetVersion,
+    Document,
+    Evaluation,
+    EvaluationJob,
+    Event,
+    Iteration,
+    Promotion,
+    Reflection,
+    Run,
+    Trajectory,
+    WebhookAttempt,
+    WebhookDelivery,
+    WebhookEndpoint,
+)
+from tests.fakes.stored_request import stored_request
+
+EVIL = "<img src=x onerror='globalThis.hacked=1'><script>globalThis.hacked=1</script>\u202egnp\u0007\u200b&lt;b&gt;"
+LONG = "A" * 1_000_000
+_NOW = datetime(2026, 1, 2, tzinfo=UTC)
+_SHA = "a" * 64
+
+
+class Ids:
+    """Of the rows."""
+
+    run = str(ULID())
+    trajectory = f"t-{EVIL[:60]}"
+    evaluation = str(ULID())
+    endpoint = str(ULID())
+    delivery = str(ULID())
+
+
+async def make_rows(database_url: str) -> None:
+    """Fill every list of the dashboard."""
+    engine = make_engine(parse_url(database_url))
+    async with make_sessions(engine).begin() as session:
+        for table, rows in _rows():
+            await session.execute(insert(table), rows)
+    await engine.dispose()
+
+
+def _rows() -> list[tuple[Any, list[dict[str, Any]]]]:
+    return [
+        (Document, [{"project": "*", "sha256": _SHA, "kind": "graph", "content": _nodes()}]),
+        (Run, [_run()]),
+        (Iteration, [_iteration(number) for number in range(3)]),
+        (Evaluation, [_evaluation(number) for number in (0, 2)]),
+        (Checkpoint, [_checkpoint(number) for number in range(3)]),
+        (Trajectory, list(_trajectories())),
+        (Reflection, [_reflection(number) for number in range(3)]),
+        (Event, [_event(number) for number in range(1, 4)]),
+        (EvaluationJob, [_job()]),
+        (WebhookEndpoint, [_endpoint()]),
+        (WebhookDelivery, [_delivery()]),
+        (
+            WebhookAttempt,
+            [{"delivery_id": Ids.delivery, "number": 1, "started_at": _NOW, "seconds": 1.0, "error": EVIL}],
+        ),
+        (ApiKey, [_key()]),
+        (DatasetVersion, [_dataset("inbox"), _dataset("scenarios")]),
+        (Promotion, [_promotion()]),
+    ]
+
+
+def _nodes() -> list[dict[str, Any]]:
+    first = {"id": EVIL, "content": f"Customer Job: {EVIL}", "edge": [{"target_id": "b", "relationship": EVIL}]}
+    return [first, {"id": "b", "content": f"Product Feature: {EVIL}", "edge": []}]
+
+
+def _run() -> dict[str, Any]:
+    config = {"name": "sales_email", "config": {"graph": {"sha256": _SHA, "nodes": 2, "edges": 1}}}
+    request = stored_request(
+        environment=config,
+        groups_per_iteration=1,
+        rollouts_per_group=2,
+        evaluation={"every": 1, "scenarios": 1, "test_scenarios": 1, "samples": 1},
+        budget={"max_usd": 1.0, "max_minutes": None, "max_tokens": 5000},
+        note=EVIL,
+    )
+    return {
+        "id": Ids.run,
+        "status": "failed",
+        "request": request,
+        "environment": "sales_email",
+        "judge": EVIL,
+        "backend": "embedded",
+        "model_project": "learnloop",
+        "model_name": EVIL,
+        "base_model": EVIL,
+        "wait_reason": EVIL,
+        "warnings": [EVIL],
+        "event_seq": 3,
+        "iterations_total": 2,
+        "next_iteration": 3,
+        "step": 2,
+        "best_step": 2,
+        "best_success": 0.5,
+        "rollouts": 4,
+        "error": EVIL + LONG,
+        "reproducible": False,
+        "reproducible_reason": EVIL,
+        "started_at": _NOW,
+    }
+
+
+def _iteration(number: int) -> dict[str, Any]:
+    rewards = {"reward_mean": 0.1, "reward_median": 0.1, "reward_min": -1.0, "reward_max": 1.0}
+    return {
+        "run_id": Ids.run,
+        "iteration": number,
+        "step": number,
+        "best_step": number,
+        "reward_count": 2,
+        "success": 0.5,
+        "malformed": 0.1,
+        "failed_rollouts": 0,
+        "skipped_groups": {EVIL: 1},
+        "no_signal": None,
+        "train_metrics": {"loss": 0.1, "entropy": 0.2, "grad_norm": 1.0, EVIL: 1.0},
+        "timing": {"rollout_s": 1.0, "total_s": 2.0},
+    } | (rewards if number else dict.fromkeys(rewards))
+
+
+def _evaluation(number: int) -> dict[str, Any]:
+    place = {"run_id": Ids.run, "iteration": number, "split": "validation", "mode": "sampled", "step": number}
+    return place | {"scenarios": 4, "success": 0.5, "mean_reward": 0.1, "malformed": 0.0, "turns": 2.0}
+
+
+def _checkpoint(number: int) -> dict[str, Any]:
+    made = {"run_id": Ids.run, "step": number, "iteration": number, "model": EVIL, "success": 0.5}
+    return made | {"is_best": number == 2}
+
+
+def _trajectories() -> list[dict[str, Any]]:
+    kinds = [("train", 1, Ids.trajectory), ("train", 1, "t-2")]
+    kinds += [("evaluation", number, f"e-{number}") for number in range(3)]
+    kinds += [("showcase", number, f"s-{number}") for number in range(3)]
+    return [_trajectory(kind, number, id) for kind, number, id in kinds]
+
+
+def _trajectory(kind: str, number: int, id: str) -> dict[str, Any]:
+    call = {"id": "c", "type": "function", "function": {"name": EVIL, "arguments": '{"q": "' + "B" * 50_000 + '"}'}}
+    messages = [
+        {"role": "system", "content": EVIL},
+        {"role": "user", "content": EVIL + LONG},
+        {"role": "assistant", "content": f"{EVIL} {id}", "tool_calls": [call]},
+        {"role": "tool", "content": LONG, "tool_call_id": "c"},
+        {"role": EVIL, "content": EVIL},
+    ]
+    return {
+        "id": id,
+        "run_id": Ids.run,
+        "kind": kind,
+        "iteration": number,
+        "split": "train" if kind == "train" else "validation",
+        "mode": "greedy" if kind == "evaluation" else "sampled",
+        "model": EVIL,
+        "step": number,
+        "scenario_id": EVIL,
+        "scenario": {"task": {"prospect": EVIL, "company": EVIL, "goal": EVIL}, "reference": {EVIL: EVIL}},
+        "messages": messages,
+        "tokens": [{"message": 2, "texts": [EVIL, "b"], "logprobs": [-0.1, -3.0]}],
+        "tools": [{"type": "function", "function": {"name": EVIL}}],
+        "outcome": {"finish": EVIL, "email": {"subject": EVIL, "body": EVIL + LONG, "citations": [EVIL, "b"]}},
+        "score": 0.5,
+        "score_explanation": EVIL,
+        "score_parts": {EVIL: 0.5},
+        "reward": 0.5 if id == "t-2" else 0.2,
+        "reward_parts": {EVIL: -0.5},
+        "advantage": 1.0,
+        "success": True,
+        "error": EVIL,
+        "turns": 1,
+        "prompt_tokens": 1,
+        "completion_tokens": 2,
+        "seconds": 1.0,
+        "started_at": _NOW,
+    }
+
+
+def _reflection(number: int) -> dict[str, Any]:
+    state = {"node_scores": {EVIL: 0.5, "b": 0.1 * number}, "graph": None}
+    return {"run_id": Ids.run, "iteration": number, "state": state, "trajectory_id": f"s-{number}"}
+
+
+def _event(seq: int) -> dict[str, Any]:
+    data = {"error": EVIL, "message": EVIL, EVIL: LONG}
+    return {"run_id": Ids.run, "seq": seq, "type": "run.failed", "iteration": 1, "actor": EVIL, "data": data}
+
+
+def _job() -> dict[str, Any]:
+    request = {"models": [{"label": EVIL, "model": EVIL}], "note": EVIL}
+    base = {"id": Ids.evaluation, "project": "learnloop", "status": "failed", "request": request, "total": 4}
+    return base | {"error": EVIL, "wait_reason": EVIL}
+
+
+def _endpoint() -> dict[str, Any]:
+    base = {"id": Ids.endpoint, "project": "learnloop", "url": f"https://x.example/{EVIL}", "events": []}
+    return base | {"disabled_reason": EVIL, "disabled_at": _NOW}
+
+
+def _delivery() -> dict[str, Any]:
+    return {
+        "id": Ids.delivery,
+        "run_id": Ids.run,
+        "endpoint_id": Ids.endpoint,
+        "project": "learnloop",
+        "receiver": Ids.endpoint,
+        "event_seq": 1,
+        "event_type": EVIL,
+        "url": EVIL,
+        "body": EVIL + LONG,
+        "state": "failed",
+        "attempts": 1,
+        "last_error": EVIL,
+    }
+
+
+def _key() -> dict[str, Any]:
+    base = {"id": str(ULID()), "project": "learnloop", "name": EVIL, "prefix": "ll_abcdefgh", "sha256": _SHA}
+    return base | {"scopes": ["read"]}
+
+
+def _dataset(kind: str) -> dict[str, Any]:
+    base = {"id": str(ULID()), "project": "learnloop", "kind": kind, "name": EVIL, "version": 1, "sha256": _SHA}
+    return base | {"size": 1, "environment": "email_search", "origin": {"source": EVIL, EVIL: LONG}}
+
+
+def _promotion() -> dict[str, Any]:
+    base = {"project": "learnloop", "name": EVIL, "model_name": EVIL, "step": 1}
+    return base | {"backend": "embedded", "actor": EVIL, "evidence": {EVIL: EVIL}}

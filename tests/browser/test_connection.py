@@ -1,0 +1,45 @@
+"""A run is followed over a connection that breaks off, without anybody loading the page again."""
+
+import threading
+from pathlib import Path
+
+from playwright.async_api import expect
+
+from tests.browser.cut_connection import cut_connection
+from tests.browser.visit import Visit
+from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.served import run_with, served, settings_for
+
+
+async def test_what_happened_while_the_connection_was_lost_is_shown(
+    visit: Visit, data_dir: Path, database_url: str
+) -> None:
+    loop = ScriptedLoop(gates={number: threading.Event() for number in (2, 3, 4)})
+    async with served(settings_for(data_dir, database_url), loop) as client:
+        started = (await client.post("/learn-loop", json={"iterations": 4})).raise_for_status().json()
+        async with cut_connection(client.base_url.port or 0) as connection:
+            page = visit.page
+            await visit.open(connection.url, f"/runs/{started['run_id']}")
+            await expect(page.locator(".connection")).to_have_text("live")
+            await expect(page.get_by_text("1 of 4 iterations")).to_be_visible()
+            loop.gates[2].set()
+            await expect(page.get_by_text("2 of 4 iterations")).to_be_visible()  # by the stream alone
+
+            connection.cut()
+            await expect(page.locator(".connection")).to_contain_text("lost")
+            loop.gates[3].set()
+            await run_with(client, started["run_id"], "running")
+            connection.restore()
+            await expect(page.locator(".connection")).to_have_text("live")
+            await expect(page.get_by_text("3 of 4 iterations")).to_be_visible()
+
+            loop.gates[4].set()
+            await expect(page.get_by_role("heading", level=1)).to_contain_text("completed")
+            await visit.go(f"/runs/{started['run_id']}/events")
+            assert await page.locator(".events > li").count() == await _events(client, started["run_id"])
+
+
+async def _events(client: object, run_id: str) -> int:
+    """How many events the log of the run has: none may be shown twice or left out."""
+    page = (await client.get(f"/runs/{run_id}/events", params={"limit": 200})).json()  # type: ignore[attr-defined]
+    return len(page["items"])

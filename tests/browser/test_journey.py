@@ -1,0 +1,108 @@
+"""From the form to a promoted checkpoint, in a browser, on the real service with the real engine."""
+
+import re
+from pathlib import Path
+
+from playwright.async_api import expect
+
+from tests.browser.real_service import real_service
+from tests.browser.visit import Visit
+
+_LONG_MS = 120_000
+_SMALL = {
+    "Iterations": "1",
+    "Scenarios per iteration": "2",
+    "Name of the model": "clerk",
+    "Evaluate every … iterations": "1",
+    "Validation scenarios": "2",
+    "Test scenarios": "1",
+}
+
+
+async def test_a_run_from_the_form_to_a_promoted_checkpoint(visit: Visit, data_dir: Path, database_url: str) -> None:
+    async with real_service(data_dir, database_url) as base:
+        await visit.open(base)
+        await expect(visit.page.get_by_text("No runs yet")).to_be_visible()
+        await _start(visit)
+        await _watch_it_finish(visit)
+        await _read_a_trajectory(visit)
+        await _compare(visit)
+        await _ask_and_rate(visit)
+        await _promote(visit)
+
+
+async def _start(visit: Visit) -> None:
+    page = visit.page
+    await page.locator("main").get_by_role("link", name="Start a run").first.click()
+    await page.get_by_text("Held-out evaluation").click()
+    for name, value in _SMALL.items():
+        await page.get_by_label(name, exact=True).fill(value)
+    rollouts = page.locator("#field-rollouts_per_group")
+    await rollouts.fill("1")
+    await visit.button("Start the run").click()
+    await expect(rollouts).to_have_attribute("aria-invalid", "true")  # at least 2
+    await rollouts.fill("4")
+    await page.locator("#field-evaluation-samples").fill("1")
+    await expect(page.locator("pre.code")).to_contain_text('"name": "clerk"')
+    await visit.button("Start the run").click()
+
+
+async def _watch_it_finish(visit: Visit) -> None:
+    await expect(visit.page.get_by_role("heading", name="learnloop/clerk")).to_contain_text(
+        "completed", timeout=_LONG_MS
+    )
+    await expect(visit.page.get_by_text("1 of 1 iterations")).to_be_visible()
+    await expect(visit.page.get_by_text("The agent attempts 2 scenarios, each 4 times: 8 rollouts.")).to_be_visible()
+
+
+async def _read_a_trajectory(visit: Visit) -> None:
+    page = visit.page
+    await visit.link("Trajectories").click()
+    await visit.settled()
+    await expect(page.locator(".group")).to_have_count(2)
+    await page.locator(".rollouts a").first.click()
+    await expect(page.get_by_role("heading", name="What happened")).to_be_visible()
+    address = page.url
+    await visit.button("Colour tokens by likelihood").click()
+    await expect(page.locator(".tokens").filter(has_text="<tool_call>").first).to_be_visible()
+    await page.goto("about:blank")
+    await page.goto(address)  # the address of a trajectory leads to it
+    await visit.link("Worse reward →").click()
+    await expect(page.get_by_text("2 of 4 by reward")).to_be_visible()
+
+
+async def _compare(visit: Visit) -> None:
+    page = visit.page
+    await visit.link("The group side by side").click()
+    await expect(page.get_by_role("columnheader")).to_have_count(5)
+    await page.go_back()
+    await visit.link("Run").click()
+    await visit.link("Before and after").click()
+    await page.locator(".matrix a").first.click()
+    await expect(visit.link("Before")).to_be_visible()
+
+
+async def _ask_and_rate(visit: Visit) -> None:
+    page = visit.page
+    await visit.link("Ask").click()
+    await expect(page.get_by_label("Question", exact=True)).not_to_have_value("")
+    await visit.button("Ask both").click()
+    for title in ("Before training", re.compile("^Trained")):
+        answered = page.get_by_role("region", name=title)
+        await expect(answered.locator(".message.assistant").first).to_be_visible(timeout=_LONG_MS)
+        await expect(answered.get_by_role("status").first).to_contain_text(
+            re.compile("done|no success"), timeout=_LONG_MS
+        )
+    await answered.get_by_role("button", name="Good").click()
+    await expect(answered.get_by_text("Rated good: kept as feedback.")).to_be_visible()
+
+
+async def _promote(visit: Visit) -> None:
+    page = visit.page
+    await visit.link("Models").click()
+    await visit.link("learnloop/clerk").click()
+    await visit.button("Promote").first.click()
+    await page.get_by_label("Name", exact=True).fill("live")
+    await visit.button("Promote it").click()
+    await visit.link("Models").first.click()
+    await expect(page.get_by_role("region", name="Promoted names")).to_contain_text("learnloop/live")

@@ -1,0 +1,73 @@
+"""A visitor of the dashboard, who notices what no page may do."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from playwright.async_api import Locator, Page, Request
+
+_AXE = (Path(__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+_BAD = ("serious", "critical")
+_TRIES = 3
+_PATIENCE_MS = 20_000
+
+
+@dataclass
+class Visit:
+    """A page and what went wrong in it: errors, dialogs, requests to elsewhere, refusals by the policy."""
+
+    page: "Page"
+    base: str = ""
+    problems: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.page.set_default_timeout(_PATIENCE_MS)
+        self.page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
+        self.page.on("request", self._look)
+        self.page.on("console", self._hear)
+
+    def _look(self, request: "Request") -> None:
+        if urlsplit(request.url).scheme in ("http", "https") and not request.url.startswith(self.base):
+            self.problems.append(f"asks for {request.url}")
+
+    def _hear(self, message: Any) -> None:
+        if message.type == "error" and "Content Security Policy" in message.text:
+            self.problems.append(message.text)
+
+    async def open(self, base: str, place: str = "") -> None:
+        """Load the dashboard at a place, such as `/runs/ID`."""
+        self.base = base
+        for _ in range(_TRIES):  # Chromium gives up its requests when an interface of this machine comes or goes
+            await self.page.goto(f"{base}/#{place}")
+            if await self.page.locator("main").count():
+                break
+        await self.settled()
+
+    async def go(self, place: str) -> None:
+        """Go to a place within the loaded dashboard."""
+        await self.page.evaluate("place => { location.hash = place }", place)
+        await self.settled()
+
+    async def settled(self) -> None:
+        """Wait until nothing is loading."""
+        await self.page.locator("main").wait_for()
+        await self.page.wait_for_function("() => !document.querySelector('main .loading')")
+
+    def button(self, name: str) -> "Locator":
+        return self.page.get_by_role("button", name=name, exact=True)
+
+    def link(self, name: str) -> "Locator":
+        return self.page.get_by_role("link", name=name, exact=True)
+
+    async def inaccessible(self) -> list[str]:
+        """What axe-core finds serious or critical."""
+        if not await self.page.evaluate("() => 'axe' in globalThis"):
+            await self.page.evaluate(_AXE)
+        found = await self.page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
+        return [
+            f"{each['id']}: {each['nodes'][0]['html'][:200]} {each['nodes'][0]['failureSummary'][:300]}"
+            for each in found["violations"]
+            if each["impact"] in _BAD
+        ]
