@@ -24,7 +24,8 @@ from ulid import ULID
 
 from app.cli.client import Service
 from app.cli.service_process import free_port
-from app.db.session import Sessions, make_engine, make_sessions, migrate
+from app.db.migration import migrate
+from app.db.session import Sessions, make_engine, make_sessions
 from app.db.tables import Evaluation, Event, Iteration, Run, Trajectory
 from app.domain.event_types import EventType
 from app.events.log import append

@@ -361,6 +361,12 @@ export interface PromotionOut {
   "withdrawn_at": string | null;
 }
 
+export interface PublishedOut {
+  "state": "due" | "published" | "failed";
+  "urls": Record<string, string | null> | null;
+  "error": string | null;
+}
+
 export interface Queue {
   "position": number;
   "reason": string;
@@ -613,6 +619,7 @@ export interface app__schemas__evaluations__EvaluationOut {
   "pruned": Record<string, string>;
   "judge_cost": Record<string, number | null>;
   "report": ReportOut | null;
+  "weave": PublishedOut | null;
 }
 
 export interface app__schemas__runs__EvaluationOut {

@@ -1,7 +1,8 @@
 // Data that runs use: inboxes, sets of scenarios, and knowledge graphs.
 
-import { all, get, path } from "../api.js";
+import { all, get, path, remove } from "../api.js";
 import { compact, moment, whole } from "../format.js";
+import { Action } from "../parts/action.js";
 import { html } from "../parts/html.js";
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
 import { Table } from "../parts/table.js";
@@ -13,24 +14,33 @@ import { Upload } from "./start.js";
 /** @typedef {import("../api_types").ScenarioSetOut} ScenarioSet */
 /** @typedef {import("../api_types").GraphListed} Graph */
 
-const inboxColumns = [
+/** @param {() => void} reload @returns {import("../parts/table.js").Column[]} */
+const inboxColumns = (reload) => [
   { title: "Inbox", cell: (/** @type {Inbox} */ each) => html`<strong>${label(each.name)}</strong> <span class="muted">version ${each.version}</span>` },
   { title: "Emails", isNumber: true, cell: (/** @type {Inbox} */ each) => whole(each.emails) },
   { title: "From", cell: (/** @type {Inbox} */ each) => origin(each.origin) },
   { title: "Stored", cell: (/** @type {Inbox} */ each) => moment(each.created_at) },
+  { title: "", cell: (/** @type {Inbox} */ each) => deletion(path`inboxes/${each.name}`, `all versions of the inbox ${label(each.name)}`, reload) },
 ];
-const setColumns = [
+/** @param {() => void} reload @returns {import("../parts/table.js").Column[]} */
+const setColumns = (reload) => [
   { title: "Set", cell: (/** @type {ScenarioSet} */ each) => html`<a href=${href(["data", "scenarios", each.sha256])}><strong>${label(each.name)}</strong></a> <span class="muted">version ${each.version}</span>` },
   { title: "Scenarios", isNumber: true, cell: (/** @type {ScenarioSet} */ each) => whole(each.count) },
   { title: "For", cell: (/** @type {ScenarioSet} */ each) => label(each.environment) },
   { title: "From", cell: (/** @type {ScenarioSet} */ each) => origin(each.origin) },
   { title: "Stored", cell: (/** @type {ScenarioSet} */ each) => moment(each.created_at) },
+  { title: "", cell: (/** @type {ScenarioSet} */ each) => deletion(path`scenarios/${each.sha256}`, `the scenarios of ${label(each.name)}`, reload) },
 ];
 const graphColumns = [
   { title: "Graph", cell: (/** @type {Graph} */ each) => html`<a href=${href(["data", "graphs", each.sha256])}><code>${each.sha256.slice(0, 16)}</code></a>` },
   { title: "Bytes", isNumber: true, cell: (/** @type {Graph} */ each) => compact(each.bytes) },
   { title: "Stored", cell: (/** @type {Graph} */ each) => moment(each.created_at) },
 ];
+
+/** What runs still need cannot be deleted: the service says so. @param {string} where @param {string} what @param {() => void} reload */
+function deletion(where, what, reload) {
+  return html`<${Action} label="Delete" kind="danger" confirm=${`Delete ${what}?`} act=${async () => (await remove(where), reload())} />`;
+}
 
 /** @param {Record<string, any>} from */
 function origin(from) {
@@ -43,9 +53,9 @@ export function Data() {
   const graphs = useLoaded((aborted) => get("graphs", {}, aborted), []);
   return html`<h1>Data</h1>
     <section class="card"><h2>Inboxes</h2><${Upload} done=${inboxes.reload} />
-      <${Loaded} state=${inboxes}>${(/** @type {Inbox[]} */ found) => listed("Inboxes", found, inboxColumns, (each) => `${each.name}@${each.version}`, "No inbox yet: runs search synthetic ones.")}<//></section>
+      <${Loaded} state=${inboxes}>${(/** @type {Inbox[]} */ found) => listed("Inboxes", found, inboxColumns(inboxes.reload), (each) => `${each.name}@${each.version}`, "No inbox yet: runs search synthetic ones.")}<//></section>
     <section class="card"><h2>Sets of scenarios</h2>
-      <${Loaded} state=${sets}>${(/** @type {ScenarioSet[]} */ found) => listed("Sets of scenarios", found, setColumns, (each) => `${each.name}@${each.version}`, "No named set yet: environments make scenarios of their own.")}<//></section>
+      <${Loaded} state=${sets}>${(/** @type {ScenarioSet[]} */ found) => listed("Sets of scenarios", found, setColumns(sets.reload), (each) => `${each.name}@${each.version}`, "No named set yet: environments make scenarios of their own.")}<//></section>
     <section class="card"><h2>Knowledge graphs</h2>
       <${Loaded} state=${graphs}>${(/** @type {{items: Graph[]}} */ { items }) => listed("Knowledge graphs", items, graphColumns, (each) => each.sha256, "No graph yet: the sales agent uses invented ones.")}<//></section>`;
 }

@@ -48,6 +48,7 @@ function Whole({ trajectory, turns, runId }) {
           ${turns.length > 0 && html`<button aria-pressed=${showsTokens} onClick=${() => setShowsTokens(!showsTokens)}>Colour tokens by likelihood</button>`}</div>
         ${showsTokens && html`<${TokensLegend} />`}
         <${Conversation} messages=${trajectory.messages} turns=${showsTokens ? turns : undefined} />
+        ${trajectory.additional_histories.map((each, index) => html`<details><summary>Further conversation ${index + 1}</summary><${Conversation} messages=${each.messages} /></details>`)}
         ${trajectory.error && html`<section class="notice bad"><h3>Why it failed</h3><${Text} as="p" value=${trajectory.error} limit=${1000} /></section>`}
       </section>
       <div class="trajectory-side"><${Verdict} trajectory=${trajectory} /><${Details} trajectory=${trajectory} /></div>
