@@ -88,11 +88,11 @@ def _by_tokens(call: AnsweredCall, choice: "Choice") -> _SampledChoice | None:
 
 
 def _by_messages(call: AnsweredCall, choice: "Choice") -> _SampledChoice:
-    prompt = [json.dumps(list(call.tools), sort_keys=True), *map(_identity, call.messages)]
-    return _SampledChoice(call, choice, prompt, [_identity(message_of(choice))])
+    prompt = [json.dumps(list(call.tools), sort_keys=True), *map(identity, call.messages)]
+    return _SampledChoice(call, choice, prompt, [identity(message_of(choice))])
 
 
-def _identity(message: Mapping[str, Json]) -> str:
+def identity(message: Mapping[str, Json]) -> str:
     """What of a message the model sees: clients write the rest in their own way when they send it again."""
     calls = [
         [call.get("id"), call["function"]["name"], _value(call["function"]["arguments"])]
@@ -147,6 +147,6 @@ def transcript(histories: Sequence[Sequence[dict[str, Json]]]) -> list[dict[str,
     """The same of conversations as they are stored."""
     told, seen = [], set[str]()
     for number, messages in enumerate(histories):
-        told += [each for each in messages if not number or _identity(each) not in seen]
-        seen |= set(map(_identity, messages))
+        told += [each for each in messages if not number or identity(each) not in seen]
+        seen |= set(map(identity, messages))
     return told

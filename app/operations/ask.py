@@ -1,8 +1,9 @@
 """Answers a question: one rollout of the agent on the user's own task, kept as a trajectory."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ from training.agents.base import Agent
 from training.agents.registry import UnknownAgent
 from training.backends.base import Endpoint
 from training.chat import Chat, message_of, open_chat
+from training.histories import identity
 from training.rollouts import rollout
 from training.types import FailureKind, Rollout, RunConfig
 
@@ -70,8 +72,8 @@ class _Overheard:
 
     chat: Chat
     tell: Tell
-    told: int = 0
-    """Messages that were told."""
+    told: Counter[str] = field(default_factory=Counter)
+    """How often each message was: an agent that owns its loop may ask about something else in between."""
 
     @property
     def model(self) -> str:
@@ -86,12 +88,18 @@ class _Overheard:
         return self.chat.tells_token_ids
 
     async def complete(self, body: Mapping[str, Json]) -> "ChatCompletion":
-        for message in body["messages"][self.told :]:
-            self.tell(message)
+        shown = Counter[str]()
+        for message in body["messages"]:
+            shown[identity(message)] += 1
+            if shown[identity(message)] > self.told[identity(message)]:
+                self._tell(message)
         completion = await self.chat.complete(body)
-        self.tell(message_of(completion.choices[0]))
-        self.told = len(body["messages"]) + 1
+        self._tell(message_of(completion.choices[0]))
         return completion
+
+    def _tell(self, message: dict[str, Json]) -> None:
+        self.tell(message)
+        self.told[identity(message)] += 1
 
 
 async def ask(

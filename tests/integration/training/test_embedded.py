@@ -8,13 +8,16 @@ from typing import Any
 import httpx
 import pytest
 
+from environment.email_search.environment import SyntheticEmailSearch
 from tests import policies
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.scripted_chat import Reply, scripted_chat
+from training.agents.base import AgentTask
 from training.backends.art_import import import_art
 from training.backends.base import BackendUnavailable, ModelSpec, StepConflict, TrainingFailed
 from training.backends.embedded import EmbeddedBackend, EmbeddedPolicy, connect
 from training.chat import open_chat
+from training.rollouts import rollout
 
 _names = count()
 
@@ -51,6 +54,51 @@ async def train(policy: EmbeddedPolicy, group: Any, expected_step: int, **option
     outcome = await policies.train(policy, [group], expected_step=expected_step, **options)
     assert outcome.metrics["num_groups_trainable"] == 1
     return outcome.step
+
+
+class Wanderer:
+    """An agent that forks, asks in parallel, rewrites its history and drops a part of it."""
+
+    name = "wanderer"
+
+    async def run(self, task: AgentTask) -> str:
+        async def ask(*messages: Any) -> Any:
+            client = httpx.AsyncClient(transport=task.model.http_client._transport)
+            body = {"model": task.model.model, "messages": messages, "max_tokens": 6}
+            answer = await client.post(f"{task.model.base_url}/chat/completions", json=body)
+            return answer.raise_for_status().json()["choices"][0]["message"]
+
+        system, question = task.messages
+        one, other = await asyncio.gather(ask(system, question), ask(system, question))
+        more = {"role": "user", "content": "And then?"}
+        two = await ask(system, question, one, more)
+        await ask(system, question, one, {"role": "user", "content": "Or else?"})  # a fork
+        await ask(system, question, other, more, two, more)  # `two` is text here: it was said in another conversation
+        await ask(system, question, {**one, "content": "In short."}, more)
+        await ask(system, {"role": "user", "content": "Something else."})
+        await ask(system, question, one, more, two, more)
+        return "done"
+
+
+async def test_whatever_an_agent_does_to_its_history_is_trained_as_it_was_sampled(policy: EmbeddedPolicy) -> None:
+    environment = SyntheticEmailSearch()
+    [scenario] = environment.scenarios("train", 1, seed=0)
+    async with open_chat(policy.endpoint()) as chat:
+        options: Any = {"max_turns": 8, "agent": Wanderer()}
+        done = [await rollout(environment, scenario, chat, id=str(seed), seed=seed, **options) for seed in range(2)]
+    assert [each.error for each in done] == [None, None]
+    group = import_art().TrajectoryGroup([each.trajectory for each in done])
+    for reward, trajectory in enumerate(group.trajectories):
+        trajectory.reward = float(reward)
+        histories: list[Any] = [trajectory, *trajectory.additional_histories]
+        choices = [[item for item in each.messages_and_choices if not isinstance(item, dict)] for each in histories]
+        assert sorted(len(each) for each in choices) == [1, 1, 1, 2, 3]
+    assert await train(policy, group, 0) == 1
+    # The engine refuses what was not sampled so.
+    first = max(choices, key=len)[0]
+    first.prompt_token_ids = [*first.prompt_token_ids, 5]
+    with pytest.raises(ValueError, match="are no single conversation: the prompt of call 1"):
+        await train(policy, group, 1)
 
 
 async def test_the_engine_says_whether_a_model_repeats_to_the_bit(
