@@ -233,6 +233,20 @@ MUTATIONS = (
         "if False:",
         f"{_INTERRUPTIONS}::test_a_run_that_hangs",
     ),
+    _one(
+        "only calls that extend each other are one sequence",
+        "training/call_sequences.py",
+        "if prompt[: len(content)] == content]",
+        "if prompt[:1] == content[:1]]",
+        "tests/unit/training/test_call_sequences.py::test_every_sampled_token_is_trained_once_after_what_it_was_sampled",
+    ),
+    _one(
+        "an agent that asked nothing has no outcome",
+        "training/agents/own_loop.py",
+        "if not self._calls.answered:",
+        "if False:",
+        "tests/integration/training/test_own_loop.py::test_an_agent_that_fails_has_no_outcome",
+    ),
 )
 
 
