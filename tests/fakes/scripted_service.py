@@ -75,7 +75,6 @@ TRAJECTORY = TrajectoryOut(
     ],
     additional_histories=[History(messages=[{"role": "user", "content": "Summarise."}], tools=[])],
     tools=[],
-    additional_histories=[],
     score_explanation="The answer agrees with the reference.",
     score_parts={"agreement": 1.0},
     reward_parts={"answer": 1.0, "turns": -0.2},
