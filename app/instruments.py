@@ -16,7 +16,11 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
+from app.domain.run_state import TERMINAL, RunStatus
+
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the number of series
+RELEASED: Final = "released"
+"""How work on a run ends that another worker continues."""
 REGISTRY: Final = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
 PlatformCollector(registry=REGISTRY)
@@ -114,3 +118,18 @@ WEBHOOK_SECONDS = Histogram(
     buckets=_HTTP_S,
     registry=REGISTRY,
 )
+
+# A series that begins with its first event hides it from `increase`: what alerts count is 0 from the start.
+for _counter, _values in (
+    (RUNS_ENDED, (*TERMINAL, RunStatus.PAUSED, RELEASED)),
+    (GROUPS, ("trained", "no_signal", "unscored")),
+    (TOKENS, ("prompt", "completion")),
+    (JUDGE_CALLS, ("ok", "cached", "failed")),
+    (JUDGE_TOKENS, ("prompt", "completion")),
+    (WEBHOOK_ATTEMPTS, ("delivered", "retried", "failed")),
+):
+    for _value in sorted(_values):
+        _counter.labels(_value)
+for _kind in ("train", "evaluation", "showcase", "ask"):
+    for _outcome in ("ok", "failed"):
+        ROLLOUTS.labels(_kind, _outcome)

@@ -237,7 +237,7 @@ class Runner:
 
     async def _release(self, lease: Lease) -> None:
         await retry_while_database_is_down(lambda: self._leases.release(lease))
-        instruments.RUNS_ENDED.labels("released").inc()
+        instruments.RUNS_ENDED.labels(instruments.RELEASED).inc()
 
     async def _suspend(self, lease: Lease, reason: str, shortage: Mapping[str, Any] | None = None) -> None:
         await retry_while_database_is_down(lambda: self._store.suspend(lease, reason, shortage))

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,14 +39,15 @@ def documented_metrics() -> set[str]:
 
 
 def _expressions() -> Iterator[str]:
-    for rule in _rules():
+    for rule in rules():
         yield rule["expr"]
     for panel in _panels():
         for target in panel.get("targets", ()):
             yield target["expr"]
 
 
-def _rules() -> list[Json]:
+def rules() -> list[Json]:
+    """The alerts."""
     return [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
 
 
@@ -64,7 +66,7 @@ def _promtool(*arguments: object) -> str:
 
 
 def test_promtool_takes_the_rules_and_the_configuration() -> None:
-    assert f"{len(_rules())} rules found" in _promtool("check", "rules", ALERTS)
+    assert f"{len(rules())} rules found" in _promtool("check", "rules", ALERTS)
     _promtool("check", "config", "--syntax-only", CONFIG)
 
 
@@ -72,20 +74,31 @@ def test_each_alert_fires_when_it_should_and_not_before() -> None:
     _promtool("test", "rules", RULE_TESTS)
 
 
+def test_prometheus_understands_what_the_dashboard_asks(tmp_path: Path) -> None:
+    """Each expression as a rule, with what Grafana puts in for its variables."""
+    asked = [target["expr"] for panel in _panels() for target in panel.get("targets", ())]
+    filled = [each.replace("$__rate_interval", "1m").replace("$job", "learnloop") for each in asked]
+    assert not any("$" in each for each in filled)
+    recorded = [{"record": f"asked:{number}", "expr": each} for number, each in enumerate(filled)]
+    file = tmp_path / "rules.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": recorded}]}))
+    _promtool("check", "rules", file)
+
+
 def test_the_rule_tests_are_about_all_alerts() -> None:
     """They count how many fire."""
     first, second = yaml.safe_load(RULE_TESTS.read_text())["tests"]
     assert first["promql_expr_test"][0]["exp_samples"] == [{"value": 0}]
-    assert second["promql_expr_test"][1]["exp_samples"] == [{"value": len(_rules())}]
+    assert second["promql_expr_test"][1]["exp_samples"] == [{"value": len(rules())}]
     fed = {re.match(r"\w+", each["series"])[0] for each in second["input_series"]}  # type: ignore[index]
-    asked = {name for rule in _rules() for name in re.findall(r"\b(?:learnloop_\w+|up)\b(?=[{\[) ]|$)", rule["expr"])}
+    asked = {name for rule in rules() for name in re.findall(r"\b(?:learnloop_\w+|up)\b(?=[{\[) ]|$)", rule["expr"])}
     assert asked <= fed
 
 
 def test_every_alert_says_how_bad_it_is_and_what_to_do() -> None:
-    names = [rule["alert"] for rule in _rules()]
+    names = [rule["alert"] for rule in rules()]
     assert len(set(names)) == len(names)
-    for rule in _rules():
+    for rule in rules():
         assert rule["labels"]["severity"] in ("critical", "warning")
         assert rule["annotations"]["summary"]
         assert rule["annotations"]["description"].endswith(".")
@@ -95,7 +108,7 @@ def test_the_configuration_scrapes_the_job_that_the_alerts_are_about() -> None:
     config = yaml.safe_load(CONFIG.read_text())
     assert [FILES / name for name in config["rule_files"]] == [ALERTS]
     jobs = {job["job_name"] for job in config["scrape_configs"]}
-    assert {job for rule in _rules() for job in re.findall(r'job="(\w+)"', rule["expr"])} == jobs
+    assert {job for rule in rules() for job in re.findall(r'job="(\w+)"', rule["expr"])} == jobs
 
 
 def test_figures_that_are_the_same_everywhere_are_never_summed() -> None:
