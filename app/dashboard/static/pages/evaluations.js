@@ -87,7 +87,7 @@ function Whole({ evaluation, reload }) {
 /** @param {{report: NonNullable<Evaluation["report"]>}} props */
 function Report({ report }) {
   const columns = [
-    { title: "Model", cell: (/** @type {Model} */ each) => html`<strong>${label(each.label)}</strong><br /><span class="muted">${label(each.model)}${each.step !== null ? ` @${each.step}` : ""}</span>` },
+    { title: "Model", cell: (/** @type {Model} */ each) => html`<strong>${label(each.label)}</strong><br /><span class="muted">${label(each.model)}</span>` },
     { title: "Success", cell: (/** @type {Model} */ each) => html`<${Share} interval=${each.success} />` },
     { title: "Against the first", cell: (/** @type {Model} */ each) => difference(each.difference.success) },
     { title: "Reward", cell: (/** @type {Model} */ each) => ranged(each.reward, number) },
