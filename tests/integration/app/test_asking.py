@@ -1,5 +1,6 @@
 """Questions to a run's agent: a real rollout in the real environment, with a model that follows a script."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -125,3 +126,26 @@ async def test_without_an_engine_a_named_model_cannot_answer(data_dir: Path, dat
         response = await client.post("/ask", json={"model": "learnloop/tiny", **QUESTION})
         assert response.status_code == 503
         assert response.headers["retry-after"]
+
+
+async def test_an_answer_is_streamed_message_by_message(data_dir: Path, database_url: str) -> None:
+    async with _trained(data_dir, database_url) as (client, run_id, _):
+        body = {"run_id": run_id, **QUESTION}
+        reply = await client.post("/ask", json=body, headers={"accept": "text/event-stream"})
+        assert reply.headers["content-type"].startswith("text/event-stream")
+        said = [block.partition("\n") for block in reply.text.strip().split("\n\n")]
+        events = [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, _, data in said]
+        assert [name for name, _ in events] == ["message"] * (len(events) - 1) + ["answer"]
+        answer = events[-1][1]
+        kept = (await client.get(f"/trajectories/{answer['trajectory_id']}")).json()
+        assert [message["role"] for _, message in events[:-1]] == [each["role"] for each in kept["messages"]]
+        assert answer["answer"] == "on Monday"
+
+
+async def test_what_a_stream_cannot_begin_with_is_an_ordinary_error(data_dir: Path, database_url: str) -> None:
+    headers = {"accept": "text/event-stream"}
+    async with _trained(data_dir, database_url, missing={"learnloop/a@2"}) as (client, run_id, _):
+        nobody = await client.post("/ask", json={"run_id": "nobody", **QUESTION}, headers=headers)
+        assert nobody.status_code == 404
+        gone = await client.post("/ask", json={"run_id": run_id, **QUESTION}, headers=headers)
+        assert '"status": 404' in gone.text.rpartition("event: error\n")[2]

@@ -17,7 +17,7 @@ export function Loop({ run }) {
     {
       phase: "judge",
       title: "Judge",
-      text: `${label(run.judge, 40)} scores every rollout. Those of one scenario are compared with each other.`,
+      text: `The judge “${label(run.judge, 40)}” scores every rollout. Those of one scenario are compared with each other.`,
     },
     {
       phase: "train",
