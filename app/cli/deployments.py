@@ -142,10 +142,10 @@ def _evidence(promotion: Json) -> str:
 
 def _table(found: list[Json]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("NAME", "CHECKPOINT", "SINCE", "BY", "EVIDENCE"):
-        table.add_column(heading, no_wrap=heading != "EVIDENCE")
+    for heading in ("NAME", "CHECKPOINT", "SINCE", "EVIDENCE"):
+        table.add_column(heading, overflow="fold", no_wrap=heading == "SINCE")
     for each in found:
-        table.add_row(each["name"], _checkpoint(each), each["created_at"][:19], each["actor"], _evidence(each))
+        table.add_row(each["name"], _checkpoint(each), each["created_at"][:16].replace("T", " "), _evidence(each))
     return table
 
 
