@@ -115,9 +115,11 @@ class RunDisplay:
         self._console.print(line)
 
     def note(self, event: Json) -> None:
-        """Something happened to the run. Without a terminal, what the figures do not tell is printed."""
+        """Something happened to the run; what the figures tell anyway is left out."""
+        if event["type"] in _TOLD_BY_FIGURES:
+            return
         self._events.append(event)
-        if not self._live and event["type"] not in _TOLD_BY_FIGURES:
+        if not self._live:
             self._print(plain(event_line(event)))
 
     def away(self, reason: str) -> None:

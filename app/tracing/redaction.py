@@ -45,6 +45,7 @@ _SHAPES = (
     (re.compile(r"(?i)\b(bearer +|basic +(?=\S*[\d=]))[\w.~+/-]{8,}=*"), rf"\1{HIDDEN}"),
     (re.compile(r"(://[^\s/:@]{0,200}):[^\s/@]{1,200}@"), rf"\1:{HIDDEN}@"),
     (re.compile(r"\b(?:sk|rk|pk|key|gsk|xai|hf|whsec|gh[opsu]|glpat|xox[abp])[-_][\w.*-]{8,}"), HIDDEN),
+    (re.compile(r"\bl[ls]_[\w-]{40,}"), HIDDEN),  # our own keys and sessions
     (re.compile(r"\b(?:github_pat_\w{20,}|AKIA[A-Z0-9]{12,}|AIza[\w-]{20,}|eyJ[\w-]{10,}\.[\w-]+\.[\w-]*)"), HIDDEN),
 )
 """What is a secret by its looks, and what stands there instead."""

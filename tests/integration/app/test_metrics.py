@@ -15,10 +15,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from sqlalchemy import make_url
 
+from app.auth.keys import Keys
 from app.auth.scopes import Scope
+from app.main import open_worker_app
 from app.metrics import database
+from app.resources import open_resources
 from tests.conditions import answered
-from tests.fakes.scripted_learning import ScriptedLoop
+from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.fakes.webhook_receiver import receiver
 from tests.integration.app.keyed import OPERATOR_KEY, bearer, keyed
 from tests.integration.app.served import run_with, served, settings_for
@@ -180,6 +183,22 @@ async def test_who_may_read_them(data_dir: Path, database_url: str) -> None:
         assert (await service.client.get("/metrics", headers=writer)).status_code == 403
         await service.client.post("/session", headers=await service.headers("mail"))
         assert (await service.client.get("/metrics")).status_code == 403  # with the cookie
+
+
+async def test_a_worker_asks_for_the_same_keys(data_dir: Path, database_url: str) -> None:
+    settings = settings_for(data_dir, database_url, require_keys="always", operator_key=OPERATOR_KEY)
+    async with (
+        open_resources(settings, ScriptedBackend().connect, None) as resources,
+        open_worker_app(resources) as app,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://worker") as client,
+    ):
+        project = await Keys(resources.sessions).create(project="mail", name="a", scopes=[Scope.READ])
+        assert (await client.get("/health/live")).status_code == 200
+        assert (await client.get("/metrics")).status_code == 401
+        assert (await client.get("/metrics", headers=bearer(project.key))).status_code == 403
+        assert value(await scrape(client, bearer(OPERATOR_KEY)), "learnloop_database_up") == 1
+        for path in ("/runs", "/keys", "/docs", "/openapi.json", "/session"):
+            assert (await client.get(path, headers=bearer(OPERATOR_KEY))).status_code == 404, path
 
 
 async def test_no_request_adds_series(data_dir: Path, database_url: str) -> None:

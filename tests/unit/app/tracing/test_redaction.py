@@ -93,6 +93,8 @@ def test_what_follows_a_secrets_name_in_a_text_is_left_out(name: str, value: str
         "AIzaSyA-abcdefghijklmnopqrstuvw",
         "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
         "whsec_abcdefgh12345678",
+        f"ll_{'aB3-_x' * 7}A",
+        f"ls_{'aB3-_x' * 7}A",
         "-----BEGIN RSA PRIVATE KEY-----\nMIIEabc\nabc=\n-----END RSA PRIVATE KEY-----",
     ],
 )
