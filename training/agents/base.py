@@ -52,7 +52,9 @@ class AgentTask:
 class Agent(Protocol):
     """A kind of agent. An instance serves many rollouts at the same time."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What messages and logs call it."""
 
     async def run(self, task: AgentTask) -> str:
         """Do the task; returns what the agent says in the end, which counts where no tool call ended the rollout.

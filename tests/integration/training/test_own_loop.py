@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from tests.integration.training.test_rollouts import READ, RIGHT, SCENARIO, hang
 from training.agents import own_loop
 from training.agents.base import AgentTask
 from training.agents.langgraph_react import LangGraphAgent
+from training.budget import BudgetReached, Usage
 from training.chat import open_chat
 from training.histories import messages_of, transcript_of
 from training.journal import dump_rollout, load_rollout
@@ -339,3 +340,74 @@ async def test_a_client_that_blocks_reaches_the_model_too() -> None:
     [request] = model.requests
     assert (request["temperature"], request["max_tokens"]) == (0.7, 5)  # the run decides how it is sampled
     assert request["seed"] != 1
+
+
+class Purse:
+    """A reservation of so many requests; `most` is what the last one was to take at most."""
+
+    def __init__(self, requests: int) -> None:
+        self.requests = requests
+        self.most: list[Usage] = []
+        self.spent = Usage()
+
+    async def room_for(self, most: Callable[[], Usage]) -> None:
+        self.most.append(most())
+        if len(self.most) > self.requests:
+            raise BudgetReached("no more")
+
+    def spend(self, used: Usage) -> None:
+        self.spent += used
+
+
+async def test_a_budget_that_is_used_up_ends_the_rollout_whatever_the_agent_makes_of_it() -> None:
+    async def swallows(task: AgentTask) -> str:
+        try:
+            return await react(task)
+        except Exception:
+            return "I do not care."
+
+    purse = Purse(2)
+    async with scripted_chat(in_turn([READ] * 9)) as model:
+        with pytest.raises(BudgetReached, match="no more"):
+            await roll(model, swallows, reservation=purse)
+    assert len(model.requests) == 2
+    assert purse.spent == Usage(100, 20)
+    first, second, _ = purse.most
+    assert first.prompt_tokens > second.prompt_tokens > 60  # what is known is counted in tokens, the rest in bytes
+
+
+async def test_calls_at_the_same_time_are_reserved_for_together() -> None:
+    async def parallel(task: AgentTask) -> str:
+        await asyncio.gather(*(ask(task, task.messages) for _ in range(3)))
+        return ""
+
+    purse = Purse(3)
+    release = asyncio.Event()
+
+    async def script(request: Mapping[str, Any]) -> Reply:
+        await release.wait()
+        return Reply(content="x")
+
+    async with scripted_chat(script) as model:
+        work = asyncio.create_task(roll(model, parallel, reservation=purse))
+        await until(lambda: len(purse.most) == 3)
+        release.set()
+        done = await work
+    one, two, three = purse.most
+    assert (two, three) == (one + one, one + one + one)
+    assert done.trajectory.metrics["turns"] == 3
+
+
+async def test_an_endpoint_that_lost_its_memory_is_asked_again_from_the_beginning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in the built-in loop: all calls of a rollout come from one process."""
+    monkeypatch.setattr("training.rollouts._LONGEST_PAUSE_S", 0.0)
+    async with (
+        scripted_chat(in_turn([READ, Reply(status=503), READ, RIGHT])) as model,
+        open_chat(replace(model.endpoint(), remembers=True)) as chat,
+    ):
+        done = await rollout(ENVIRONMENT, SCENARIO, chat, id="r1", seed=7, agent=Scripted(react))
+    assert (done.error, done.outcome["finish"]) == (None, "answered")
+    assert (len(model.requests), done.trajectory.metrics["turns"]) == (4, 2)
+    assert model.requests[0]["seed"] == model.requests[2]["seed"]
