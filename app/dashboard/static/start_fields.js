@@ -76,17 +76,29 @@ export const fields = Object.fromEntries(
 /**
  * The request that the form makes: what was filled in, and nothing that is the default anyway.
  * @param {Record<string, string>} values by the fields' names
+ * @param {{withDefaults?: boolean}} [options] a fork's fields have its parent's values in place of the defaults
  */
-export function requestOf(values) {
+export function requestOf(values, { withDefaults = false } = {}) {
   /** @type {Record<string, any>} */
   const request = {};
   for (const [name, text] of Object.entries(values)) {
     const field = fields[name];
     if (!field || text.trim() === "") continue;
     const value = field.type === "string" ? text.trim() : Number(text);
-    if (value !== field.standard) put(request, name.split("."), value);
+    if (withDefaults || value !== field.standard) put(request, name.split("."), value);
   }
   return request;
+}
+
+/**
+ * What a fork changes: the fields that are not as its parent's, each with the others of its object.
+ * @param {Record<string, string>} values
+ * @param {Record<string, string>} before
+ */
+export function changedIn(values, before) {
+  const objectOf = (/** @type {string} */ name) => name.split(".")[0];
+  const changed = new Set(Object.keys(values).filter((name) => values[name] !== (before[name] ?? "")).map(objectOf));
+  return Object.fromEntries(Object.entries(values).filter(([name]) => changed.has(objectOf(name))));
 }
 
 /** @param {Record<string, any>} object @param {string[]} names @param {unknown} value */

@@ -8,7 +8,7 @@ import { html } from "../parts/html.js";
 import { Loaded, useLoaded } from "../parts/states.js";
 import { label, Text } from "../parts/text.js";
 import { go } from "../router.js";
-import { fields, GROUPS, requestOf, valuesOf } from "../start_fields.js";
+import { changedIn, fields, GROUPS, requestOf, valuesOf } from "../start_fields.js";
 
 /** @typedef {Awaited<ReturnType<typeof load>>} Choices */
 /** @typedef {{loc: (string | number)[], msg: string}} Fault */
@@ -53,8 +53,7 @@ async function load(fork, aborted) {
 /** @param {{choices: Choices}} props */
 function Form({ choices }) {
   const { parent } = choices;
-  const before = parent ? valuesOf(parent.request) : {};
-  delete before["model.name"];
+  const before = parent ? forkable(parent) : {};
   const [values, setValues] = useState(before);
   const [task, setTask] = useState(/** @type {Task} */ ({
     environment: parent?.environment ?? "email_search", inbox: "", scenarios: "", graph: "", judge: "",
@@ -104,14 +103,19 @@ function Faults({ error }) {
   </div>`;
 }
 
+/** The settings of a run that its fork may have. @param {import("../api_types").RunOut} parent */
+function forkable(parent) {
+  const kept = Object.entries(valuesOf(parent.request)).filter(([name]) => !_NOT_FORKED.has(name) && name !== "model.name");
+  return Object.fromEntries(kept);
+}
+
 /** The body of the request, or what keeps it from being made. @param {Task} task @param {Record<string, string>} values @param {Choices} choices */
 function bodyOf(task, values, { parent }) {
-  const request = requestOf(values);
   if (parent) {
-    for (const [name, value] of Object.entries(requestOf(valuesOf(parent.request))))
-      if (JSON.stringify(request[name]) === JSON.stringify(value)) delete request[name];
-    return task.checkpoint ? { checkpoint: Number(task.checkpoint), ...request } : request;
+    const changes = requestOf(changedIn(values, forkable(parent)), { withDefaults: true });
+    return task.checkpoint ? { checkpoint: Number(task.checkpoint), ...changes } : changes;
   }
+  const request = requestOf(values);
   /** @type {Record<string, any>} */
   const config = {};
   if (task.environment === "email_search" && task.inbox) config.inbox = task.inbox;

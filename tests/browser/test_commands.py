@@ -1,0 +1,42 @@
+"""What can be done with a run is done by its buttons, and the page shows what came of it."""
+
+import threading
+from pathlib import Path
+
+from playwright.async_api import expect
+
+from tests.browser.visit import Visit
+from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.served import served, settings_for
+
+
+async def test_a_run_is_paused_resumed_cancelled_forked_and_deleted(
+    visit: Visit, data_dir: Path, database_url: str
+) -> None:
+    loop = ScriptedLoop(gates={2: threading.Event()})
+    async with served(settings_for(data_dir, database_url), loop) as client:
+        body = {"iterations": 3, "model": {"name": "clerk"}, "learning_rate": 0.002}
+        run_id = (await client.post("/learn-loop", json=body)).raise_for_status().json()["run_id"]
+        page, heading = visit.page, visit.page.get_by_role("heading", level=1)
+        page.on("dialog", lambda dialog: dialog.accept())
+        await visit.open(str(client.base_url).rstrip("/"), f"/runs/{run_id}")
+        await expect(page.get_by_text("1 of 3 iterations")).to_be_visible()
+
+        await visit.button("Pause").click()
+        await expect(heading).to_contain_text("paused")
+        await visit.button("Resume").click()
+        await expect(heading).to_contain_text("running")
+        await visit.button("Cancel").click()
+        await expect(heading).to_contain_text("cancelled")
+
+        await visit.link("Fork").click()
+        await expect(page.get_by_label("Learning rate", exact=True)).to_have_value("0.002")
+        await page.get_by_label("Iterations", exact=True).fill("1")
+        await visit.button("Fork the run").click()
+        await expect(page.get_by_text("forked from")).to_be_visible()
+        await expect(heading).to_contain_text("completed")
+
+        await visit.button("Delete").click()
+        await expect(page.locator(".run")).to_have_count(1)
+        await page.get_by_label("Search").fill("nothing like it")
+        await expect(page.get_by_text("No run fits these filters")).to_be_visible()
