@@ -30,7 +30,8 @@ class DatabaseFigures:
     queue_age_s: float
     """Since when the longest waiting of the queued runs waits; 0.0 if there is none."""
     evaluations: dict[str, int]
-    deliveries_pending: int
+    deliveries: dict[str, int]
+    """By state: those that wait, and dead letters. Those that were delivered are never counted: they are many."""
     webhook_lag_s: float
     """Age of the oldest delivery that is not settled; 0.0 if there is none."""
 
@@ -47,9 +48,7 @@ class DatabaseFigures:
             "learnloop_queue_age_seconds", "How long the longest waiting queued run has waited.", self.queue_age_s
         )
         yield _by("status", "learnloop_evaluations", "Evaluations by status.", self.evaluations)
-        yield _one(
-            "learnloop_webhook_deliveries_pending", "Deliveries that are not settled yet.", self.deliveries_pending
-        )
+        yield _by("state", "learnloop_webhook_deliveries", "Deliveries that wait or have failed.", self.deliveries)
         yield _one(
             "learnloop_webhook_lag_seconds", "Age of the oldest delivery that is not settled.", self.webhook_lag_s
         )
@@ -62,8 +61,10 @@ async def read(sessions: Sessions) -> DatabaseFigures:
         waiting, orphaned = (await session.execute(_RUNNING)).one()
         age = (await session.execute(_QUEUE_AGE)).scalar_one()
         evaluations = await _counts(session, EvaluationJob, EvaluationStatus)
-        pending, lag = (await session.execute(_DELIVERIES)).one()
-    return DatabaseFigures(runs, waiting, orphaned, float(age or 0), evaluations, pending, float(lag or 0))
+        pending, lag = (await session.execute(_PENDING)).one()
+        failed = (await session.execute(_FAILED)).scalar_one()
+    deliveries = {str(DeliveryState.PENDING): pending, str(DeliveryState.FAILED): failed}
+    return DatabaseFigures(runs, waiting, orphaned, float(age or 0), evaluations, deliveries, float(lag or 0))
 
 
 async def _counts(
@@ -84,7 +85,8 @@ _QUEUE_AGE = (
     .outerjoin(Event, and_(Event.run_id == Run.id, Event.seq == Run.event_seq))
     .where(Run.status == RunStatus.QUEUED)
 )
-_DELIVERIES = select(
+_FAILED = select(func.count()).where(WebhookDelivery.state == DeliveryState.FAILED)
+_PENDING = select(
     func.count(), func.extract("epoch", func.max(func.clock_timestamp() - WebhookDelivery.created_at))
 ).where(WebhookDelivery.state == DeliveryState.PENDING)
 

@@ -81,6 +81,7 @@ class WebhookDelivery(Base):
             postgresql_where=text(f"{_PENDING} AND is_next"),
         ),
         Index("ix_webhook_delivery_pending", "project", "receiver", postgresql_where=text(_PENDING)),
+        Index("ix_webhook_delivery_failed", "project", postgresql_where=text(f"state = '{DeliveryState.FAILED}'")),
         Index("ix_webhook_delivery_run_id_state", "run_id", "state"),
         Index(
             "ix_webhook_delivery_turn",

@@ -162,10 +162,16 @@ async def test_orphaned_runs_and_webhooks(data_dir: Path, database_url: str) -> 
                 b"UPDATE webhook_delivery SET state = 'pending', next_attempt_at = now() + interval '1 day',"
                 b" created_at = now() - interval '1 hour'"
             )
+            await connection.execute(
+                b"INSERT INTO webhook_delivery (id, run_id, project, receiver, is_next, url, body, state, attempts)"
+                b" VALUES (%s, %s, 'p', 'r', false, 'http://127.0.0.1:9/', '{}', 'failed', 8)",
+                ["0" * 26, run_id],
+            )
             figures = await scrape(client)
     assert value(figures, "learnloop_runs_orphaned") == 1
     assert value(figures, "learnloop_runs_waiting") == 1
-    assert value(figures, "learnloop_webhook_deliveries_pending") >= 1
+    assert value(figures, "learnloop_webhook_deliveries", state="pending") >= 1
+    assert value(figures, "learnloop_webhook_deliveries", state="failed") == 1
     assert 3_600 <= value(figures, "learnloop_webhook_lag_seconds") < 3_700
 
 
