@@ -15,6 +15,8 @@ from app.db.session import Sessions
 from app.db.tables import EvaluationJob
 
 MAX_ATTEMPTS = 5
+NEW = {"state": "due", "attempts": 0, "next_at": "-infinity"}
+"""Of one that has completed."""
 _STATE = EvaluationJob.published["state"].astext
 _NEXT = cast(EvaluationJob.published["next_at"].astext, DateTime(timezone=True))
 
@@ -24,16 +26,6 @@ class Publications:
     """Each call is one transaction."""
 
     sessions: Sessions
-
-    async def request(self, id: str) -> None:
-        """Have a completed evaluation published."""
-        due = {"state": "due", "attempts": 0, "next_at": "-infinity"}
-        async with self.sessions.begin() as session:
-            await session.execute(
-                update(EvaluationJob)
-                .where(EvaluationJob.id == id, EvaluationJob.published.is_(None), EvaluationJob.report.is_not(None))
-                .values(published=due)
-            )
 
     async def claim(self, hidden_s: float) -> EvaluationJob | None:
         """One that is due; nobody else gets it for `hidden_s` seconds."""

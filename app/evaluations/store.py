@@ -19,6 +19,7 @@ from app.domain.evaluation_state import RESUMABLE, TERMINAL, EvaluationStatus
 from app.domain.event_types import EventType
 from app.domain.stored_evaluation import Slot, StoredEvaluation, Trial
 from app.errors import Conflict, NotAllowed, NotFound
+from app.evaluations.publications import NEW
 from app.evaluations.sequential import Decision
 from app.events.log import append_to_evaluation
 from judges.base import JudgeCall
@@ -237,9 +238,9 @@ class EvaluationStore:
         async with self._sessions.begin() as session:
             await _end(session, lease.evaluation_id, lease.held(), status, lease.worker, error=error)
 
-    async def complete(self, lease: EvaluationLease, report: Mapping[str, Any]) -> None:
-        """End it with its report, and promote the challenger of a trial that was won: both or neither. Does nothing if
-        the lease is lost."""
+    async def complete(self, lease: EvaluationLease, report: Mapping[str, Any], *, publish: bool = False) -> None:
+        """End it with its report, and promote the challenger of a trial that was won: both or neither; `publish`: it is
+        to be published. Does nothing if the lease is lost."""
         async with self._sessions.begin() as session:
             try:
                 row = await _require(session, lease)
@@ -249,7 +250,13 @@ class EvaluationStore:
             if trial is not None and report["trial"]["decision"] == Decision.PROMOTE:
                 report = await _promoted(session, lease.evaluation_id, trial, report)
             await _end(
-                session, lease.evaluation_id, lease.held(), EvaluationStatus.COMPLETED, lease.worker, report=report
+                session,
+                lease.evaluation_id,
+                lease.held(),
+                EvaluationStatus.COMPLETED,
+                lease.worker,
+                report=report,
+                published=NEW if publish else None,
             )
 
     async def expire(self, worker: str) -> None:
@@ -334,8 +341,10 @@ async def _end(
     *,
     error: str | None = None,
     report: Mapping[str, Any] | None = None,
+    published: Mapping[str, Any] | None = None,
 ) -> None:
     ended = {"status": status, "error": error, "report": report, "finished_at": func.now(), **_UNOWNED}
+    ended["published"] = published
     made = await session.execute(
         update(EvaluationJob)
         .where(which)

@@ -63,13 +63,9 @@ class EvaluationPublisher:
         if self.configured:
             self._task = asyncio.create_task(self._publish_forever(), name="evaluation-publisher")
 
-    async def request(self, evaluation_id: str) -> None:
-        """Have a completed evaluation published soon."""
-        if not self.configured:
-            return
-        with contextlib.suppress(*DATABASE_DOWN):
-            await self._publications.request(evaluation_id)
-            self._wake.set()
+    def wake(self) -> None:
+        """Look for what is due now."""
+        self._wake.set()
 
     async def close(self) -> None:
         """Stop; what is not published yet is left to the next worker."""

@@ -132,8 +132,9 @@ class EvaluationRunner:
             log.warning("evaluation lost to another worker", evaluation_id=lease.evaluation_id, epoch=lease.epoch)
         elif error is None:
             report = work.result()
-            await retry_while_database_is_down(lambda: self._store.complete(lease, report))
-            await self._publisher.request(lease.evaluation_id)
+            publish = self._publisher.configured
+            await retry_while_database_is_down(lambda: self._store.complete(lease, report, publish=publish))
+            self._publisher.wake()
             log.info("evaluation ended", evaluation_id=lease.evaluation_id, status=EvaluationStatus.COMPLETED)
         elif isinstance(error, RunBudgetReached):
             exceeded = error.exceeded
