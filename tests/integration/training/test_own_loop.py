@@ -11,9 +11,11 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from environment.email_search.environment import SyntheticEmailSearch
+from environment.trace import tracing
 from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
 from tests.integration.training.test_rollouts import READ, RIGHT, SCENARIO, hang, in_turn
+from tests.unit.environment.test_trace import Noted
 from training.agents import own_loop
 from training.agents.base import AgentTask
 from training.agents.langgraph_react import LangGraphAgent
@@ -411,3 +413,18 @@ async def test_an_endpoint_that_lost_its_memory_is_asked_again_from_the_beginnin
     assert (done.error, done.outcome["finish"]) == (None, "answered")
     assert (len(model.requests), done.trajectory.metrics["turns"]) == (4, 2)
     assert model.requests[0]["seed"] == model.requests[2]["seed"]
+
+
+@pytest.mark.parametrize("agent", [Scripted(react), LangGraphAgent()], ids=lambda agent: agent.name)
+async def test_its_calls_are_traced_below_its_rollout(agent: Any) -> None:
+    """Although it runs on a thread of its own."""
+    noted = Noted()
+    async with scripted_chat(in_turn([READ, RIGHT])) as model:
+        with tracing(noted.tracer):
+            await roll(model, react, agent=agent)
+    assert set(noted.ended) == {
+        "invoke_agent email_search",
+        "invoke_agent email_search/chat",
+        "invoke_agent email_search/execute_tool read_email",
+        "invoke_agent email_search/execute_tool return_final_answer",
+    }
