@@ -117,6 +117,8 @@ class Iteration:
     """Floating point operations of the training (Shape.training)."""
     prefilled: int
     """Tokens computed by prefill."""
+    mismatch: float
+    """Schulman's k3 estimate of KL(sampler || trainer) per token, before the step."""
     computed: int
     """Tokens in the training batches, shared ones once."""
     batches: int
@@ -172,25 +174,20 @@ class Ours:
         self.shape = Shape.of(base.config)
 
     def iteration(self, seed: int) -> Iteration:
-        from training.engine.trainer.grpo_loss import TrainOptions
-        from training.engine.trainer.grpo_step import grpo_step
         from training.engine.trainer.packed_batches import packed_batches
 
         with timed() as rollout:
             items, prefilled = self._rollouts(seed)
         with timed() as train:
-            self._make_room()
-            for _ in grpo_step(self.policy, items, TrainOptions(learning_rate=1e-5), micro_batch_tokens=None):
-                pass
+            metrics = self._step(items)
         with timed() as update:
             self.weights.update(self.policy.model)
             self.sampler.rename("policy", "policy")
         with timed() as checkpoint:
             self._checkpoint()
         limit = self.policy.batch_tokens(None)
-        batches = list(
-            packed_batches([item.ids for item in items], [item.trained for item in items], limit, torch.device("cpu"))
-        )
+        ids, chosen = [item.ids for item in items], [item.trained for item in items]
+        batches = list(packed_batches(ids, chosen, limit, torch.device("cpu"), stems=True))
         return Iteration(
             rollout[0],
             train[0],
@@ -198,14 +195,13 @@ class Ours:
             checkpoint[0],
             self.shape.training(*distinct([item.ids for item in items])),
             prefilled,
+            metrics["kl_div"],
             sum(len(b.tokens) for b in batches),
             len(batches),
         )
 
     def long_contexts(self) -> dict[str, float]:
         """Two turns of few long conversations and a step on them: seconds, what was prefilled, if it recomputes."""
-        from training.engine.trainer.grpo_loss import TrainOptions
-        from training.engine.trainer.grpo_step import grpo_step
         from training.engine.trainer.trajectories import TrainSequence
 
         draw = np.random.default_rng(0)
@@ -227,9 +223,7 @@ class Ours:
             for number, (ids, own) in enumerate(zip(conversations, logprobs, strict=True))
         ]
         with timed() as train:
-            self._make_room()
-            for _ in grpo_step(self.policy, items, TrainOptions(learning_rate=1e-5), micro_batch_tokens=None):
-                pass
+            self._step(items)
         return {
             "first_turn_s": seconds[0],
             "second_turn_s": seconds[1],
@@ -238,6 +232,19 @@ class Ours:
             "recomputes": float(self.policy.recomputing),
             "peak_gb": torch.cuda.max_memory_allocated() / 1e9,
         }
+
+    def _step(self, items: list[Any]) -> dict[str, float]:
+        from training.engine.trainer.grpo_loss import TrainOptions
+        from training.engine.trainer.grpo_step import grpo_step
+
+        self._make_room()
+        running = grpo_step(self.policy, items, TrainOptions(learning_rate=1e-5), micro_batch_tokens=None)
+        while True:
+            try:
+                next(running)
+            except StopIteration as end:
+                metrics: dict[str, float] = end.value
+                return metrics
 
     def _replies(self, prompts: list[list[int]]) -> list[Any]:
         from training.engine.sampling.requests import SampleRequest
@@ -337,6 +344,7 @@ def measure(name: str, iterations: int) -> dict[str, float]:
         "trained_tokens_per_s": GROUPS * ROLLOUTS * whole / best.train,
         "useful_mfu_of_790": best.useful / best.train / PEAK_FLOPS,
         "useful_mfu_of_989": best.useful / best.train / DATASHEET_FLOPS,
+        "mismatch_kl": best.mismatch,
         "computed_tokens": best.computed,
         "batches": best.batches,
         "prefilled_tokens": best.prefilled,

@@ -5,7 +5,7 @@
 
 import random
 from functools import partial
-from math import sqrt
+from math import expm1, sqrt
 from pathlib import Path
 from statistics import fmean, variance
 from typing import Any
@@ -34,6 +34,8 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 FAMILIES = ("qwen2", "qwen3", "llama")
 # The most by which bfloat16's 8 bits change a log-probability of these models.
 ROUNDING = 0.15
+MISMATCH = 1e-3
+"""Nats a token by which sampler and trainer may differ; GRPO's loss weighs tokens by their ratio."""
 SIGNIFICANT = 3.09
 """Standard errors by which a mean must rise: a one-sided test that a model that does not learn passes once in 1,000
 times. A reward, the share of odd tokens among at most 12, has a standard deviation of about 0.15, so with EVALUATED
@@ -140,6 +142,30 @@ def test_training_log_probabilities_and_gradients_are_those_of_float32(tmp_path:
                 wanted = gradients[name]
                 assert float((parameter.grad.cpu() - wanted).norm() / wanted.norm()) < 0.1, name
         policy.model.zero_grad()
+
+
+def test_what_is_sampled_is_what_is_trained(tmp_path: Path) -> None:
+    """The sampler's distribution and the trainer's, of a wider and deeper model, by Schulman's k3 estimate."""
+    wide = {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 8, "num_hidden_layers": 16}
+    make_tiny_model(tmp_path, "qwen2", overrides=wide)
+    adapted: Any = fresh_adapter(AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32), Tuning("lora"))
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0.0, 0.02)
+    policy = Policy(_half(adapted).cuda().eval(), Tuning("lora"), Path)
+    prompts = [tokens(200, 0) + tokens(20, number) for number in range(8)]
+    replies = sample(snapshot(policy.model), prompts, 64)
+    ids = [prompt + reply.ids for prompt, reply in zip(prompts, replies, strict=True)]
+    chosen = [list(range(220, len(each))) for each in ids]
+    differences: list[float] = []
+    for batch in packed_batches(ids, chosen, 600, torch.device("cuda"), stems=True):
+        with torch.no_grad():
+            trained = batch.logprobs(policy.model)[0].tolist()
+        sampled = [value for number in batch.members for value in replies[number].logprobs]
+        differences += [one - other for one, other in zip(trained, sampled, strict=True)]
+    divergence = fmean(expm1(each) - each for each in differences)
+    assert divergence < MISMATCH, divergence
 
 
 def test_trained_weights_are_taken_over_in_place(tmp_path: Path) -> None:

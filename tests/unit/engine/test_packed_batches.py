@@ -95,6 +95,34 @@ def test_joined_layers_give_what_the_modules_give(tmp_path: Path, family: str, t
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+@pytest.mark.parametrize("most", [110, 60])
+def test_what_all_sequences_begin_with_is_computed_once(
+    tmp_path: Path, family: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its gradient is the sum of what all batches have of it, and so the gradients of whole sequences."""
+    monkeypatch.setattr("training.engine.trainer.packed_batches.MIN_STEM", 8)
+    draw = random.Random(most)
+    ids = [[7] * 12 + [group] * 6 + [draw.randrange(320) for _ in range(20)] for group in range(3) for _ in range(3)]
+    chosen = [[13, 19, 30, 37]] * 9
+    padded = by_token(load(tmp_path, family, "sdpa"), padded_batches(ids, chosen, 10_000, CPU), chosen)
+    model = load(tmp_path, family, "sdpa")
+    base = model.get_base_model()
+    join(base, 4)
+    base.joined_layers = JoinedLayers(base)
+    batches = list(packed_batches(ids, chosen, most, CPU, stems=True))
+    assert len(batches) > 1
+    assert sum(len(batch.tokens) for batch in batches) < sum(map(len, ids)) - 12 * 8
+    with torch.no_grad():  # as a first pass over all batches does
+        assert all(torch.isfinite(batch.logprobs(model)[0]).all() for batch in batches)
+    joined = by_token(model, batches, chosen)
+    for place, value in padded[0].items():
+        torch.testing.assert_close(joined[0][place], value, atol=1e-5, rtol=0)
+    assert len(joined[1]) == len(padded[1]) > 0
+    for one, other in zip(joined[1], padded[1], strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
 def test_many_adapters_have_one_base(tmp_path: Path) -> None:
     """What one of them learns changes nothing for another; the memory goes when the last of them goes."""
     ids, chosen = group(3)

@@ -14,8 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from training.engine.trainer import layer_kernels as kernels
-from training.engine.trainer.packing import Packing
+from training.engine.trainer.packing import Packing, Stem
 from training.engine.weights.joined import Adapter, JoinedLayer, JoinedModel, Joint, linear_layers, low_rank_factors
+from training.engine.weights.varlen_attention import Segments
+
+Factors = tuple[Tensor, Tensor, float]
+"""A, B and the scale of a linear layer's adapter."""
 
 
 class JoinedLayers:
@@ -28,21 +32,41 @@ class JoinedLayers:
         self._base = base
         self._joined: JoinedModel = base.joined
         self._adapter: tuple[int, Adapter] | None = None
+        self._stems: dict[Adapter | None, _StemPass] = {}
 
     def __call__(self, tokens: Tensor, positions: Tensor, packing: Packing) -> Tensor:
         """The last layer's hidden states [n, H] before the norm."""
         factors = [low_rank_factors(linear) for linear in linear_layers(self._base)]
-        self._use(factors)
+        adapter = self._use(factors)
+        stem = self._stem(packing.stem, adapter, factors) if packing.stem else None
+        hidden = F.embedding(tokens, self._joined.embedding)
+        for work, tensors in self._layers(positions, packing, factors, stem):
+            hidden = cast(Tensor, _LayerFunction.apply(hidden, work, *tensors))  # type: ignore[no-untyped-call]
+        return hidden
+
+    def _layers(
+        self, positions: Tensor, packing: Packing, factors: Sequence[Factors | None], stem: "_StemPass | None"
+    ) -> "Iterator[tuple[_Layer, list[Tensor | None]]]":
+        """The work of each layer over a batch, and the adapter's A and B of its linear layers."""
         joined = self._joined
         turns = joined.turns(int(packing.segments.longest_keys))
-        hidden = F.embedding(tokens, joined.embedding)
         per_layer = len(factors) // len(joined.layers)
         for number, layer in enumerate(joined.layers):
             own = factors[number * per_layer : (number + 1) * per_layer]
-            work = _Layer(joined, layer, packing, turns, positions, self.recompute, [f and f[2] for f in own])
-            tensors = [tensor for each in own for tensor in (each[:2] if each else (None, None))]
-            hidden = cast(Tensor, _LayerFunction.apply(hidden, work, *tensors))  # type: ignore[no-untyped-call]
-        return hidden
+            scales = [each and each[2] for each in own]
+            work = _Layer(joined, layer, packing, turns, positions, self.recompute, scales, number, stem)
+            yield work, [tensor for each in own for tensor in (each[:2] if each else (None, None))]
+
+    def _stem(self, stem: Stem, adapter: Adapter | None, factors: Sequence[Factors | None]) -> "_StemPass":
+        """The pass over a stem with the adapter as it is now; of an earlier stem none is kept."""
+        self._stems = {key: each for key, each in self._stems.items() if each.stem is stem}
+        if adapter not in self._stems or self._stems[adapter].spent:
+            count = len(stem.tokens)
+            packing = Packing(Segments.of([count], [count], stem.tokens.device), None)
+            positions = torch.arange(count, device=stem.tokens.device)
+            hidden = F.embedding(stem.tokens, self._joined.embedding)
+            self._stems[adapter] = _StemPass(stem, hidden, list(self._layers(positions, packing, factors, None)))
+        return self._stems[adapter]
 
     @property
     def bytes_per_token(self) -> int:
@@ -54,14 +78,16 @@ class JoinedLayers:
         width += len(layer.gate_up.matrix) + len(layer.qkv.matrix) * (1 if layer.head_gains is None else 2)
         return len(joined.layers) * width * joined.dtype.itemsize
 
-    def _use(self, factors: Sequence[tuple[Tensor, Tensor, float] | None]) -> None:
+    def _use(self, factors: Sequence[Factors | None]) -> Adapter | None:
         """Put the adapter in place as it is now: sampling may have used another one since."""
         if not any(factors):
-            return self._joined.use(None)
+            self._joined.use(None)
+            return None
         version = sum(tensor._version for each in factors if each for tensor in each[:2])
         if self._adapter is None or self._adapter[0] != version:
             self._adapter = version, Adapter.of(self._base, self._joined.device, self._joined.dtype)
-        return self._joined.use(self._adapter[1])
+        self._joined.use(self._adapter[1])
+        return self._adapter[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +107,8 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """One layer over one batch. `scales` are those of its linear layers' adapters, None where there is none."""
+    """One layer over one batch, or over its stem. `scales` are those of its linear layers' adapters, None where there
+    is none."""
 
     model: JoinedModel
     layer: JoinedLayer
@@ -90,6 +117,8 @@ class _Layer:
     positions: Tensor
     recompute: bool
     scales: Sequence[float | None]
+    number: int
+    stem: "_StemPass | None"
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, _Kept]:
         model, layer, eps = self.model, self.layer, self.model.eps
@@ -98,7 +127,8 @@ class _Layer:
         narrow = layer.qkv.narrow(room).clone()
         keep = layer.head_gains is not None
         joint = kernels.rotate(raw, layer.head_gains, self.turns, self.positions, model.kv_heads, eps, keep=keep)
-        attended = kernels.attend(self._heads(joint), self.packing, model.scale)
+        before = self.stem.keys_and_values[self.number] if self.stem else None
+        attended = kernels.attend(self.heads(joint), self.packing, model.scale, before)
         mixed = layer.out.room(len(hidden))
         layer.out.inputs(mixed).copy_(attended.out.flatten(1))
         middle = layer.out.product(mixed, onto=hidden)
@@ -113,9 +143,9 @@ class _Layer:
         return out, kept
 
     def backward(
-        self, hidden: Tensor, kept: _Kept, grad: Tensor, needs_input: bool
+        self, hidden: Tensor, kept: _Kept, grad: Tensor, needs_input: bool, onto: kernels.Before | None = None
     ) -> tuple[Tensor | None, list[Tensor | None]]:
-        """The gradients of the input and, layer by layer, of A and B."""
+        """The gradients of the input and, layer by layer, of A and B. `onto`: what keys and values have besides."""
         model, layer, eps = self.model, self.layer, self.model.eps
         room = self._activated(kept.gate_up)
         slope, down = self._product_backward(
@@ -131,7 +161,13 @@ class _Layer:
             layer.out, grad, layer.out.inputs(kept.mixed), layer.out.narrow(kept.mixed), self.scales[3:4]
         )
         attended = kept.attended.with_out(layer.out.inputs(kept.mixed))
-        slopes = kernels.attend_backward(slope, self._heads(kept.joint), attended, self.packing, model.scale)
+        before = self.stem.keys_and_values[self.number] if self.stem else None
+        heads = self.heads(kept.joint)
+        slopes = kernels.attend_backward(slope, heads, attended, self.packing, model.scale, before)
+        if self.stem:
+            slopes = self.stem.take(self.number, slopes)
+        if onto:
+            slopes = slopes[0], slopes[1] + onto[0], slopes[2] + onto[1]
         raw = kept.joint if kept.raw is None else kept.raw
         slope = kernels.rotate_backward(slopes, raw, layer.head_gains, self.turns, self.positions, eps).flatten(1)
         room = self._normed(layer.qkv, hidden, layer.first_gain)
@@ -152,7 +188,8 @@ class _Layer:
         kernels.silu_mul(gate_up, self.layer.down.inputs(room))
         return room
 
-    def _heads(self, joint: Tensor) -> kernels.Heads:
+    def heads(self, joint: Tensor) -> kernels.Heads:
+        """Its queries, keys and values."""
         model = self.model
         query, key, value = torch.split(joint, [model.heads, model.kv_heads, model.kv_heads], dim=1)
         return query, key, value
@@ -184,6 +221,60 @@ class _Layer:
         return grad_inputs, found
 
 
+class _StemPass:
+    """A stem's layers over it: their inputs, the keys and values that batches attend to, and the gradients of these.
+
+    When all batches have been gone through backwards, the stem is. Its layers are computed again then: it is short.
+    """
+
+    def __init__(self, stem: Stem, hidden: Tensor, layers: "list[tuple[_Layer, list[Tensor | None]]]") -> None:
+        self.stem = stem
+        self.keys_and_values: list[kernels.Before] = []
+        self._layers = layers
+        self._inputs: list[Tensor] = []
+        self._slopes: list[kernels.Before | None] = [None] * len(layers)
+        self._batches_left = stem.batches
+        with torch.no_grad():
+            for work, _ in layers:
+                self._inputs.append(hidden)
+                hidden, kept = work.forward(hidden)
+                _, key, value = work.heads(kept.joint)
+                self.keys_and_values.append((key.contiguous(), value.contiguous()))
+
+    @property
+    def spent(self) -> bool:
+        """Whether it was gone through backwards, and holds nothing any more."""
+        return not self._batches_left
+
+    def take(self, number: int, slopes: kernels.Heads) -> kernels.Heads:
+        """Keep what a batch's gradients of keys and values have of the stem's; the rest is the batch's."""
+        count, (query, key, value) = len(self.stem.tokens), slopes
+        before = self._slopes[number]
+        mine = key[:count], value[:count]
+        self._slopes[number] = (
+            (before[0] + mine[0], before[1] + mine[1]) if before else (mine[0].clone(), mine[1].clone())
+        )
+        return query, key[count:], value[count:]
+
+    def batch_done(self) -> None:
+        """Called once for each batch, after its backward pass."""
+        self._batches_left -= 1
+        if self._batches_left:
+            return
+        grad: Tensor | None = torch.zeros_like(self._inputs[0])
+        for (work, factors), hidden, slopes in zip(
+            reversed(self._layers), reversed(self._inputs), reversed(self._slopes), strict=True
+        ):
+            assert grad is not None
+            _, kept = work.forward(hidden)
+            grad, found = work.backward(hidden, kept, grad, work.number > 0, slopes)
+            for factor, slope in zip(factors, _cut(found, [f if f is None else f.shape for f in factors]), strict=True):
+                if factor is not None and slope is not None:
+                    factor.grad = slope if factor.grad is None else factor.grad + slope
+        for held in (self.keys_and_values, self._inputs, self._slopes, self._layers):
+            held.clear()
+
+
 class _LayerFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, work: _Layer, *factors: Tensor | None) -> Tensor:
@@ -199,6 +290,8 @@ class _LayerFunction(torch.autograd.Function):
         kept = ctx.kept or ctx.work.forward(hidden)[1]
         ctx.kept = None
         slope, found = ctx.work.backward(hidden, kept, grad.contiguous(), ctx.needs_input_grad[0])
+        if ctx.work.stem and not ctx.work.number:
+            ctx.work.stem.batch_done()
         return slope, None, *_cut(found, ctx.shapes)
 
 

@@ -108,10 +108,14 @@ Heads = tuple[Tensor, Tensor, Tensor]
 """Queries [n, heads, D], keys and values [n, kv_heads, D]."""
 
 
-def attend(heads: Heads, packing: Packing, scale: float) -> Attended:
-    """Causal attention of packed queries over their sequences' keys and values."""
-    query, key, value = heads
-    key, value = packing.gathered(key), packing.gathered(value)
+Before = tuple[Tensor, Tensor]
+"""Keys and values of a stem [s, kv_heads, D]."""
+
+
+def attend(heads: Heads, packing: Packing, scale: float, before: Before | None) -> Attended:
+    """Causal attention of packed queries over their sequences' keys and values, a stem's among them."""
+    query, *own = heads
+    key, value = (packing.gathered(part, stem) for part, stem in zip(own, before or (None, None), strict=True))
     segments = packing.segments
     if query.device.type != "cuda":
         return Attended(varlen_attention(query, key, value, segments, scale=scale), query.new_empty(0))
@@ -122,12 +126,14 @@ def attend(heads: Heads, packing: Packing, scale: float) -> Attended:
     return Attended(out, logsumexp, tuple(state[:2]))
 
 
-def attend_backward(grad: Tensor, heads: Heads, attended: Attended, packing: Packing, scale: float) -> Heads:
-    """The gradients of queries, keys and values from that of the output [n, heads * D]. What sequences share has the
-    sum of all of theirs, in float32."""
-    query, key, value = heads
+def attend_backward(
+    grad: Tensor, heads: Heads, attended: Attended, packing: Packing, scale: float, before: Before | None
+) -> Heads:
+    """The gradients of queries, keys and values from that of the output [n, heads * D], those of a stem's first. What
+    sequences share has the sum of all of theirs, in float32."""
+    query, *own = heads
     segments, shape = packing.segments, query.shape
-    keys, values = packing.gathered(key), packing.gathered(value)
+    keys, values = (packing.gathered(part, stem) for part, stem in zip(own, before or (None, None), strict=True))
     grad = grad.reshape(shape)
     if query.device.type == "cuda":
         slopes: Sequence[Tensor] = torch.ops.aten._flash_attention_backward(
@@ -140,7 +146,8 @@ def attend_backward(grad: Tensor, heads: Heads, attended: Attended, packing: Pac
     grad_query, grad_keys, grad_values = slopes
     if packing.keys is None:
         return grad_query, grad_keys, grad_values
-    sums = torch.zeros((2, *key.shape), dtype=torch.float32, device=key.device)
+    count = len(query) + (len(before[0]) if before else 0)
+    sums = torch.zeros((2, count, *keys.shape[1:]), dtype=torch.float32, device=keys.device)
     for total, slope in zip(sums, (grad_keys, grad_values), strict=True):
         total.index_add_(0, packing.keys, slope.float())
     return grad_query, sums[0], sums[1]

@@ -15,10 +15,14 @@ from transformers import AttentionInterface
 from training.engine.sampling.cache_slots import common_prefix
 from training.engine.trainer.chunked_logprobs import head_logprobs
 from training.engine.trainer.joined_layers import JoinedLayers
-from training.engine.trainer.packing import Packing
+from training.engine.trainer.packing import Packing, Stem
 from training.engine.weights.varlen_attention import Segments, varlen_attention
 
 ATTENTION = "learnloop_packed"
+MIN_STEM = 64
+"""Tokens that all sequences must begin with, for these to be computed apart."""
+STEM_SHARE = 4
+"""A token of a stem takes about this fraction of a batch's memory: its activations are not kept."""
 BATCH_TOKENS = 64
 """About what beginning another batch costs, in tokens."""
 
@@ -58,19 +62,32 @@ class PackedBatch:
 
 
 def packed_batches(
-    ids: Sequence[Sequence[int]], chosen: Sequence[Sequence[int]], max_tokens: int, device: torch.device
+    ids: Sequence[Sequence[int]],
+    chosen: Sequence[Sequence[int]],
+    max_tokens: int,
+    device: torch.device,
+    *,
+    stems: bool = False,
 ) -> Iterator[PackedBatch]:
     """Cut sequences into batches of at most `max_tokens` packed tokens (one sequence may be longer).
 
     In the order of their tokens each sequence shares most with its neighbours: a group's prompt, or the part before a
     conversation forked, lies in a batch once. What is shared across a cut is computed on both sides of it, so the cuts
-    lie where that is least.
+    lie where that is least. With `stems` what all sequences begin with is left to JoinedLayers, which compute it once
+    for all batches, and is not among a batch's tokens.
     """
     arrays = [np.asarray(sequence, dtype=np.int64) for sequence in ids]
     order = sorted(range(len(ids)), key=lambda number: tuple(ids[number]))
     shared = [0, *(common_prefix(arrays[one], arrays[other]) for one, other in itertools.pairwise(order))]
-    for first, last in itertools.pairwise(_cuts([len(arrays[number]) for number in order], shared, max_tokens)):
-        yield _packed(order[first:last], arrays, chosen, device)
+    lengths = [len(arrays[number]) for number in order]
+    cuts, stem = _cuts(lengths, shared, max_tokens), None
+    most = min([*shared[1:], *(places[0] - 1 for places in chosen)]) if stems and len(cuts) > 2 else 0
+    if most >= MIN_STEM:
+        own, others = [length - most for length in lengths], [0, *(length - most for length in shared[1:])]
+        cuts = _cuts(own, others, max(max_tokens - most // STEM_SHARE, 1))
+        stem = Stem(torch.from_numpy(arrays[0][:most]).to(device), len(cuts) - 1)
+    for first, last in itertools.pairwise(cuts):
+        yield _packed(order[first:last], arrays, chosen, device, stem)
 
 
 def _cuts(lengths: Sequence[int], shared: Sequence[int], most: int) -> list[int]:
@@ -96,11 +113,16 @@ def _cuts(lengths: Sequence[int], shared: Sequence[int], most: int) -> list[int]
 
 
 def _packed(
-    members: list[int], ids: Sequence[npt.NDArray[np.int64]], chosen: Sequence[Sequence[int]], device: torch.device
+    members: list[int],
+    ids: Sequence[npt.NDArray[np.int64]],
+    chosen: Sequence[Sequence[int]],
+    device: torch.device,
+    stem: Stem | None,
 ) -> PackedBatch:
     tokens, positions, keys, before, targets, sequence = ([np.empty(0, dtype=np.int64)] for _ in range(6))
     queries, lengths = [], []
-    previous, places, size = ids[members[0]][:0], np.empty(0, dtype=np.int64), 0
+    begun = len(stem.tokens) if stem else 0
+    previous, places, size = ids[members[0]][:begun], np.arange(begun), begun
     for row, number in enumerate(members):
         whole, picked = ids[number], np.asarray(chosen[number], dtype=np.int64)
         shared = common_prefix(previous, whole)
@@ -112,7 +134,7 @@ def _packed(
             keys.append(places)
             queries.append(own)
             lengths.append(len(whole))
-        before.append(places[picked - 1])
+        before.append(places[picked - 1] - begun)
         targets.append(whole[picked])
         sequence.append(np.full(len(picked), row))
         previous, size = whole, size + own
@@ -120,7 +142,7 @@ def _packed(
     def joined(parts: list[npt.NDArray[np.int64]]) -> Tensor:
         return torch.from_numpy(np.concatenate(parts)).to(device)
 
-    packing = Packing(Segments.of(queries, lengths, device), None if sum(lengths) == size else joined(keys))
+    packing = Packing(Segments.of(queries, lengths, device), None if sum(lengths) == size else joined(keys), stem)
     return PackedBatch(
         tuple(members), joined(tokens), joined(positions), packing, joined(before), joined(targets), joined(sequence)
     )

@@ -4,6 +4,7 @@ import copy
 import gc
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 from weakref import WeakValueDictionary
@@ -106,7 +107,7 @@ class Policy:
         longest = max(map(len, ids))
         while True:
             tokens = self.batch_tokens(most_tokens)
-            cut = packed_batches if self._packed else padded_batches
+            cut = partial(packed_batches, stems=self._layers is not None) if self._packed else padded_batches
             try:
                 return (yield from work(list(cut(ids, chosen, tokens, self.device))))
             except (MemoryError, RuntimeError) as error:
