@@ -168,7 +168,6 @@ class Ours:
         adapted: Any = fresh_adapter(base, tuning).eval()
         self.policy = Policy(adapted, tuning, Path)
         self.weights: Any = snapshot(self.policy.model)
-        self.step = 0
         self.sampler = Sampler()
         self.sampler.set_weights("policy", self.weights)
         self.shape = Shape.of(base.config)
@@ -183,8 +182,7 @@ class Ours:
         with timed() as update:
             self.weights.update(self.policy.model)
             self.sampler.rename("policy", "policy")
-        with timed() as checkpoint:
-            self._checkpoint()
+        checkpoint = self._checkpoint()
         limit = self.policy.batch_tokens(None)
         ids, chosen = [item.ids for item in items], [item.trained for item in items]
         batches = list(packed_batches(ids, chosen, limit, torch.device("cpu"), stems=True))
@@ -259,13 +257,15 @@ class Ours:
                 raise sample
         return [found[number] for number in range(len(prompts))]
 
-    def _checkpoint(self) -> None:
+    def _checkpoint(self) -> list[float]:
+        """The seconds in which one is written, as a list of one number."""
         from training.engine.registry import checkpoints
 
-        self.step += 1
         with tempfile.TemporaryDirectory() as directory:
-            manifest = checkpoints.Manifest(self.step, "benchmark/policy", "random")
-            checkpoints.write(Path(directory), manifest, self.policy.save)
+            manifest = checkpoints.Manifest(1, "benchmark/policy", "random")
+            with timed() as seconds:
+                checkpoints.write(Path(directory), manifest, self.policy.save)
+            return seconds
 
     def _make_room(self) -> None:
         from training.engine.engine import TRAINING_SHARE

@@ -225,6 +225,23 @@ def test_a_packed_step_is_the_same_step(tmp_path: Path, options: dict[str, Any])
             torch.testing.assert_close(one, two, atol=2e-4, rtol=0)
 
 
+def test_a_sequence_that_cannot_fit_is_recomputed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = policy_of(tmp_path)
+    policy.pack()
+    assert policy._layers is not None
+    free = 40 * policy._layers.bytes_per_token
+    monkeypatch.setattr("training.engine.trainer.policy.free_bytes", lambda _: free)
+    seen: list[bool] = []
+
+    def work(_: Sequence[Any]) -> Generator[None, None, None]:
+        seen.append(policy.recomputing)
+        yield
+
+    for length in (40, 41):
+        list(policy.in_batches([[300] * length], [[1]], 100, work))
+    assert seen == [False, True]
+
+
 def test_work_that_does_not_fit_is_begun_again_with_less(tmp_path: Path) -> None:
     policy = policy_of(tmp_path)
     policy.pack()

@@ -105,6 +105,8 @@ class Policy:
         smaller batches, and at last with activations that the backward pass computes again.
         """
         longest = max(map(len, ids))
+        if self._layers and not self.recomputing and longest * self._layers.bytes_per_token > free_bytes(self.device):
+            self._recompute()  # one sequence's activations do not fit, and trying that takes a minute at 30,000 tokens
         while True:
             tokens = self.batch_tokens(most_tokens)
             cut = partial(packed_batches, stems=self._layers is not None) if self._packed else padded_batches
