@@ -88,13 +88,13 @@ def _x(share: float) -> float:
 def _tick(share: float, height: int) -> Iterator[str]:
     x = _x(share)
     yield plot.line((x, _TOP), (x, height - 30), plot.GRID)
-    yield plot.text(x, height - 12, f"{share:.0%}", anchor="middle", fill=plot.FAINT)
+    yield plot.label(x, height - 12, f"{share:.0%}", anchor="middle", fill=plot.FAINT)
 
 
 def _line(model: Mapping[str, Json], y: int) -> Iterator[str]:
     label = model["label"] if len(model["label"]) <= 26 else f"{model['label'][:25]}…"
-    yield plot.text(_LEFT - 12, y + 4, label, anchor="end")
+    yield plot.label(_LEFT - 12, y + 4, label, anchor="end")
     if (found := model["success"]) is not None:
         yield plot.line((_x(found["low"]), y), (_x(found["high"]), y), plot.BLUE, 3)
         yield plot.dot((_x(found["mean"]), y), plot.BLUE, 5)
-        yield plot.text(_WIDTH - _RIGHT + 14, y + 4, f"{found['mean']:.1%}")
+        yield plot.label(_WIDTH - _RIGHT + 14, y + 4, f"{found['mean']:.1%}")

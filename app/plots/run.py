@@ -47,12 +47,12 @@ def run_svg(run: Mapping[str, Json]) -> str:
         f"Run {run['run_id']}: reward and held-out success by iteration",
         [
             svg.heading(f"{run['environment']}: {model['project']}/{model['name']}"),
-            svg.text(16, 44, f"run {run['run_id']}, {run['status']}, from {model['base_model']}", fill=svg.FAINT),
+            svg.label(16, 44, f"run {run['run_id']}, {run['status']}, from {model['base_model']}", fill=svg.FAINT),
             *_grid(upper, "reward of training rollouts: mean, and from the lowest to the highest", "{:.2f}"),
             *_rewards(upper, rewards),
             *_grid(lower, "held-out success, 95% intervals (Wilson)", "{:.0%}"),
             *_held_out(lower, run["evaluations"]),
-            svg.text(_WIDTH - _RIGHT, height - 10, "iteration", anchor="end", fill=svg.FAINT),
+            svg.label(_WIDTH - _RIGHT, height - 10, "iteration", anchor="end", fill=svg.FAINT),
         ],
     )
 
@@ -69,15 +69,15 @@ def wilson(success: float, scenarios: int) -> tuple[float, float]:
 
 
 def _grid(axes: _Axes, title: str, form: str) -> Iterator[str]:
-    yield svg.text(_LEFT, axes.top - 10, title)
+    yield svg.label(_LEFT, axes.top - 10, title)
     for tick in range(_TICKS + 1):
         value = axes.low + tick / _TICKS * (axes.high - axes.low)
         (left, y), (right, _) = axes.at(0, value), axes.at(axes.iterations, value)
         yield svg.line((left, y), (right, y), svg.GRID)
-        yield svg.text(_LEFT - 8, y + 4, form.format(value), anchor="end", fill=svg.FAINT)
+        yield svg.label(_LEFT - 8, y + 4, form.format(value), anchor="end", fill=svg.FAINT)
     for iteration in range(0, axes.iterations + 1, _step(axes.iterations)):
         x, y = axes.at(iteration, axes.low)
-        yield svg.text(x, y + 18, str(iteration), anchor="middle", fill=svg.FAINT)
+        yield svg.label(x, y + 18, str(iteration), anchor="middle", fill=svg.FAINT)
 
 
 def _step(iterations: int) -> int:
@@ -112,7 +112,7 @@ def _held_out(axes: _Axes, rows: Sequence[Json]) -> Iterator[str]:
         if not mine:
             continue
         name = f"{split}, {mode}"
-        yield svg.text(x, axes.top - 10, name, anchor="end", fill=color)
+        yield svg.label(x, axes.top - 10, name, anchor="end", fill=color)
         x -= 7.0 * len(name) + 16
         places = [(axes.at(row["iteration"], row["success"]), row) for row in mine]
         if split == "validation":  # the test split is only read twice
@@ -125,4 +125,4 @@ def _held_out(axes: _Axes, rows: Sequence[Json]) -> Iterator[str]:
 
 def _nothing(axes: _Axes, words: str) -> str:
     x, y = axes.at(axes.iterations / 2, (axes.low + axes.high) / 2)
-    return svg.text(x, y, words, anchor="middle", fill=svg.FAINT)
+    return svg.label(x, y, words, anchor="middle", fill=svg.FAINT)

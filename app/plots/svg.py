@@ -23,7 +23,7 @@ def document(width: int, height: int, title: str, parts: Iterable[str]) -> str:
     )
 
 
-def text(x: float, y: float, words: str, *, anchor: str = "start", fill: str = INK, size: int = 13) -> str:
+def label(x: float, y: float, words: str, *, anchor: str = "start", fill: str = INK, size: int = 13) -> str:
     """Any words, as they are."""
     place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
     return f'<text {place} font-size="{size}" fill="{fill}">{_escaped(words)}</text>'

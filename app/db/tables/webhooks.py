@@ -20,6 +20,7 @@ from app.domain.delivery_state import DeliveryState
 
 _DELIVERY_STATES = ", ".join(sorted(f"'{state}'" for state in DeliveryState))
 _PENDING = f"state = '{DeliveryState.PENDING}'"
+_FAILED = f"state = '{DeliveryState.FAILED}'"
 
 
 class WebhookEndpoint(Base):
@@ -81,7 +82,7 @@ class WebhookDelivery(Base):
             postgresql_where=text(f"{_PENDING} AND is_next"),
         ),
         Index("ix_webhook_delivery_pending", "project", "receiver", postgresql_where=text(_PENDING)),
-        Index("ix_webhook_delivery_failed", "project", postgresql_where=text(f"state = '{DeliveryState.FAILED}'")),
+        Index("ix_webhook_delivery_failed", "project", postgresql_where=text(_FAILED)),
         Index("ix_webhook_delivery_run_id_state", "run_id", "state"),
         Index(
             "ix_webhook_delivery_turn",
