@@ -174,7 +174,10 @@ def _trajectory(kind: str, number: int, id: str) -> dict[str, Any]:
         "messages": messages,
         "tokens": [{"message": 2, "texts": [EVIL, "b"], "logprobs": [-0.1, -3.0]}],
         "tools": [{"type": "function", "function": {"name": EVIL}}],
-        "outcome": {"finish": EVIL, "email": {"subject": EVIL, "body": EVIL + LONG, "citations": [EVIL, "b"]}},
+        "outcome": {
+            "finish": EVIL,
+            "email": {"subject": EVIL, "body": EVIL if id == "s-1" else EVIL + LONG, "citations": [EVIL, "b"]},
+        },
         "score": 0.5,
         "score_explanation": EVIL,
         "score_parts": {EVIL: 0.5},

@@ -85,6 +85,16 @@ async def test_a_long_line_is_shown_whole_when_asked_for(visit: Visit, data_dir:
         await expect(visit.page.locator(".tokens .t0, .tokens .t1").first).to_contain_text(SEEN)
 
 
+async def test_what_an_email_takes_from_the_graph_is_marked(visit: Visit, data_dir: Path, database_url: str) -> None:
+    async with hostile_service(data_dir, database_url) as base:
+        await visit.open(base, f"{_RUN}/emails?iteration=1")
+        await expect(visit.page.locator(".email mark")).to_contain_text(SEEN)
+        await visit.page.locator(".citation").last.click()
+        await expect(visit.page.locator("div.chosen")).to_contain_text(SEEN)
+        await visit.page.get_by_role("slider").fill("2")
+        await expect(visit.page.locator(".email mark")).to_have_count(0)
+
+
 async def test_axe_finds_no_serious_fault_on_any_page(visit: Visit, data_dir: Path, database_url: str) -> None:
     async with hostile_service(data_dir, database_url) as base:
         await visit.open(base)

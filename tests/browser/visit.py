@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 _AXE = (Path(__file__).parent / "axe.min.js").read_text(encoding="utf-8")
 _BAD = ("serious", "critical")
-_TRIES = 3
+_TRIES = 5
 _PATIENCE_MS = 20_000
 
 
@@ -40,8 +40,9 @@ class Visit:
         """Load the dashboard at a place, such as `/runs/ID`."""
         self.base = base
         for _ in range(_TRIES):  # Chromium gives up its requests when an interface of this machine comes or goes
+            await self.page.goto("about:blank")
             await self.page.goto(f"{base}/#{place}")
-            if await self.page.locator("main").count():
+            if await self.page.locator("main").count():  # modules have run when a page is loaded
                 break
         await self.settled()
 

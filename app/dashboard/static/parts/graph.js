@@ -12,6 +12,8 @@ import { label } from "./text.js";
 const [_WIDTH, _HEIGHT] = [560, 420];
 const _RIM = 46;
 const _NAMED = 20;
+/** Scores that differ by less look alike. */
+const _SPREAD = 0.05;
 const _TICKS = 200;
 /** More than that nobody can read, and laying it out takes long: the highest scores are drawn. */
 const _DRAWN = 150;
@@ -24,7 +26,7 @@ export function KnowledgeGraph({ nodes, scores, cited, chosen, choose }) {
   const drawn = useMemo(() => picked(nodes, scores, cited), [nodes, nodes.length > _DRAWN ? scores : null]);
   const { places, links } = useMemo(() => layout(drawn), [drawn]);
   const [low, high] = useMemo(() => [Math.min(...Object.values(scores), 1), Math.max(...Object.values(scores), 0)], [scores]);
-  const size = (/** @type {string} */ id) => 6 + 12 * (((scores[id] ?? low) - low) / (high - low || 1));
+  const size = (/** @type {string} */ id) => 6 + 12 * (((scores[id] ?? low) - low) / Math.max(high - low, _SPREAD));
   return html`
     ${nodes.length > _DRAWN && html`<p class="muted">The ${_DRAWN} of ${nodes.length} nodes with the highest scores.</p>`}
     <svg class="graph" viewBox=${`0 0 ${_WIDTH} ${_HEIGHT}`} role="group" aria-label=${`Knowledge graph of ${nodes.length} nodes`}>
