@@ -2,6 +2,8 @@
 
 import { signal } from "./vendor/signals.js";
 
+const _AGAIN_MS = 300;
+
 /** Whether the service refused a request because nobody is signed in. */
 export const needsKey = signal(false);
 
@@ -45,7 +47,7 @@ export async function request(method, target, { body, raw, headers: more, signal
   const headers = new Headers({ Accept: "application/json", ...more });
   if (body !== undefined) headers.set("Content-Type", "application/json");
   const init = { method, headers, signal: aborted, body: raw ?? (body === undefined ? undefined : JSON.stringify(body)) };
-  const response = await fetch(target, init).catch((/** @type {Error} */ error) => {
+  const response = await sent(target, init).catch((/** @type {Error} */ error) => {
     if (error.name === "AbortError") throw error;
     throw new ApiError(0, "The service does not answer. Is it running, and are you connected?");
   });
@@ -53,6 +55,17 @@ export async function request(method, target, { body, raw, headers: more, signal
   if (response.ok) return reply;
   if (response.status === 401) needsKey.value = true;
   throw new ApiError(response.status, reply?.detail ?? response.statusText, reply?.errors);
+}
+
+/** Browsers give up requests when the network changes: what only reads is asked once more. @param {string} target @param {RequestInit} init */
+async function sent(target, init) {
+  try {
+    return await fetch(target, init);
+  } catch (error) {
+    if (init.method !== "GET" || init.signal?.aborted) throw error;
+    await new Promise((resume) => setTimeout(resume, _AGAIN_MS));
+    return fetch(target, init);
+  }
 }
 
 /** @param {string} text */
