@@ -86,7 +86,9 @@ MUTATIONS = (
     _one(
         "deliveries in their event's transaction",
         "app/events/log.py",
+        "    row = (await session.execute(insert(Event).values(event).returning(Event))).scalar_one()\n"
         "    await enqueue(session, row)\n",
+        "    row = (await session.execute(insert(Event).values(event).returning(Event))).scalar_one()\n"
         "    if type is EventType.RUN_CREATED:\n"
         "        await enqueue(session, row)\n"
         "    else:\n"
