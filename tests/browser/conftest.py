@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.browser.visit import Visit
+from tests.browser.visit import PATIENCE_MS, Visit
 
 if TYPE_CHECKING:  # its import takes half a second
     from playwright.async_api import Browser
@@ -18,8 +18,9 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 async def browser() -> AsyncIterator["Browser"]:
     if CHROMIUM is None:
         pytest.skip("no Chromium on PATH (Debian and Ubuntu: apt-get install chromium)")
-    from playwright.async_api import async_playwright
+    from playwright.async_api import async_playwright, expect
 
+    expect.set_options(timeout=PATIENCE_MS)
     async with async_playwright() as playwright:
         launched = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         yield launched

@@ -3,6 +3,7 @@
 import threading
 from pathlib import Path
 
+import httpx
 from playwright.async_api import expect
 
 from tests.browser.cut_connection import cut_connection
@@ -36,10 +37,10 @@ async def test_what_happened_while_the_connection_was_lost_is_shown(
             loop.gates[4].set()
             await expect(page.get_by_role("heading", level=1)).to_contain_text("completed")
             await visit.go(f"/runs/{started['run_id']}/events")
-            assert await page.locator(".events > li").count() == await _events(client, started["run_id"])
+            await expect(page.locator(".events > li")).to_have_count(await _events(client, started["run_id"]))
 
 
-async def _events(client: object, run_id: str) -> int:
+async def _events(client: httpx.AsyncClient, run_id: str) -> int:
     """How many events the log of the run has: none may be shown twice or left out."""
-    page = (await client.get(f"/runs/{run_id}/events", params={"limit": 200})).json()  # type: ignore[attr-defined]
+    page = (await client.get(f"/runs/{run_id}/events", params={"limit": 200})).json()
     return len(page["items"])

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 _AXE = (Path(__file__).parent / "axe.min.js").read_text(encoding="utf-8")
 _BAD = ("serious", "critical")
 _TRIES = 5
-_PATIENCE_MS = 20_000
+PATIENCE_MS = 20_000
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Visit:
     problems: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.page.set_default_timeout(_PATIENCE_MS)
+        self.page.set_default_timeout(PATIENCE_MS)
         self.page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
         self.page.on("request", self._look)
         self.page.on("console", self._hear)
