@@ -14,7 +14,7 @@ from sqlalchemy import insert
 from ulid import ULID
 
 from app.auth.scopes import Scope
-from app.db.tables import EvaluationJob, Promotion, Trajectory, WebhookDelivery, WebhookEndpoint
+from app.db.tables import DatasetVersion, EvaluationJob, Promotion, Trajectory, WebhookDelivery, WebhookEndpoint
 from tests.fakes.sales_agent import GRAPH
 from tests.integration.app.api_file import Json
 from tests.integration.app.emails import email, make_run, make_trajectory
@@ -61,6 +61,7 @@ async def tenants(data_dir: Path, database_url: str) -> AsyncIterator[Tenants]:
             "/models/{project}/{name}": "mail",
             "/promotions/{project}/{name}": "mail",
             "/graphs/{sha256}": await _stored(service, key.key, "/graphs", {"graph": GRAPH}),
+            "/inboxes/{name}": f"inbox-{ULID()}",
             "/scenarios/{sha256}": await _stored(service, key.key, "/scenarios", SCENARIOS),
         }
         hook = {"id": ids["/webhooks/{id}"], "project": "mail", "url": "https://mail.example/hook", "events": []}
@@ -79,6 +80,15 @@ async def tenants(data_dir: Path, database_url: str) -> AsyncIterator[Tenants]:
             await session.execute(insert(Promotion).values(named))
             evaluation = {"id": ids["/evaluations/{evaluation_id}"], "project": "mail", "total": 1, "status": "failed"}
             await session.execute(insert(EvaluationJob).values(evaluation | {"request": {"models": []}}))
+            inbox = {
+                "id": str(ULID()),
+                "project": "mail",
+                "kind": "inbox",
+                "name": ids["/inboxes/{name}"],
+                "version": 1,
+            }
+            inbox |= {"sha256": "0" * 64, "size": 1, "environment": "email_search", "origin": {"source": "api"}}
+            await session.execute(insert(DatasetVersion).values(inbox))
             await session.execute(insert(WebhookDelivery).values(delivery | {"id": ids["/webhooks/deliveries/{id}"]}))
         yield Tenants(service, bearer(key.key), await service.headers("sales", Scope), ids)
 
@@ -137,7 +147,11 @@ async def test_their_owner_reads_all_of_it(tenants: Tenants, api: Json) -> None:
             assert "There is no run" not in reply.text
     templates = [template for _, template in _operations(api)]
     there = {_begin(template, tenants.ids) for template in templates}
-    assert answered == there - {"/keys/{key_id}", "/models/{project}/{name}"}  # models need the engine
+    # Models need the engine; of keys and inboxes there are only lists.
+    assert answered == there - {"/keys/{key_id}", "/models/{project}/{name}", "/inboxes/{name}"}
+    inbox = tenants.ids["/inboxes/{name}"]
+    deleted = await tenants.service.client.delete(f"/inboxes/{inbox}", headers=dict(tenants.mail))
+    assert [each["name"] for each in deleted.json()["deleted"]] == [inbox]
     revoke = f"/keys/{tenants.ids['/keys/{key_id}']}"
     assert (await tenants.service.client.delete(revoke, headers=dict(tenants.mail))).status_code == 200
 
