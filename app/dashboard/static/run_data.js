@@ -22,6 +22,7 @@ export function openRun(runId) {
   const connection = signal(/** @type {import("./live.js").Connection} */ ("connecting"));
   const controller = new AbortController();
   let refreshing = 0;
+  let seen = 0; // the newest event
   let isClosed = false;
   /** @type {ReturnType<typeof follow> | undefined} */
   let stream;
@@ -39,6 +40,7 @@ export function openRun(runId) {
   /** @returns {Promise<Run>} */
   async function read() {
     const found = await get(path`runs/${runId}`, {}, controller.signal);
+    if (found.last_event < (run.value?.last_event ?? 0)) return found; // overtaken by a later read
     batch(() => {
       run.value = found;
       error.value = undefined;
@@ -91,6 +93,7 @@ export function openRun(runId) {
 
   /** @param {Event} event */
   function received(event) {
+    seen = event.seq;
     batch(() => {
       events.value = [event, ...events.value].slice(0, 5 * _EVENTS);
       if (event.type === "iteration.completed") completed(event);
@@ -117,7 +120,11 @@ export function openRun(runId) {
     if (refreshing || isClosed) return;
     refreshing = setTimeout(() => {
       refreshing = 0;
-      read().catch(() => {});
+      const newest = seen;
+      read().then(
+        (found) => found.last_event < newest && refresh(), // read from before the event
+        (problem) => (problem.status === 0 || problem.status >= 500) && refresh(),
+      );
     }, _REFRESH_MS);
   }
 
