@@ -67,8 +67,8 @@ export function openRun(runId) {
   async function readEvents(found) {
     const after = Math.max(0, found.last_event - _EVENTS);
     const page = await get(path`runs/${runId}/events`, { cursor: String(after), limit: _EVENTS }, controller.signal);
-    const known = new Set(events.value.map((event) => event.seq));
-    events.value = [...events.value, ...page.items.filter((/** @type {Event} */ each) => !known.has(each.seq)).reverse()];
+    const before = page.items.filter((/** @type {Event} */ each) => each.seq <= found.last_event); // the stream has the others
+    events.value = [...events.value, ...before.reverse()];
   }
 
   /** All figures of the iterations after this one. @param {number} after */
