@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 INSTALLED := $(VENV)/.installed
 ARGS ?=
+# Processes that run tests: one more than there are cores, because tests often wait; each has a Postgres and an engine.
+WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 7 ? cores + 1 : 8)))
 # Modules are compiled when they are first imported, not at the installation: what is compiled has to be kept.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -40,7 +42,7 @@ serve: $(RUNTIME) ## the service on http://127.0.0.1:8000
 	@$(BIN)/learnloop serve $(ARGS)
 
 test: $(INSTALLED) ## all tests
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=10 $(ARGS)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --durations=10 $(ARGS)
 
 check: $(INSTALLED) ## lint, formatting, imports, types, the OpenAPI file and the dashboard
 	$(BIN)/ruff check .

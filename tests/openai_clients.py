@@ -187,8 +187,8 @@ def use_langchain(base_url: str, api_key: str, model: str) -> None:
 
 
 async def use_agents_sdk(base_url: str, api_key: str, model: str) -> None:
-    """The OpenAI Agents SDK with its defaults, which are the Responses API and strict tools: run and streamed."""
-    from agents import Agent, MaxTurnsExceeded, RunConfig, RunContextWrapper, Runner, function_tool
+    """The OpenAI Agents SDK, by default with the Responses API and strict tools: run and streamed."""
+    from agents import Agent, MaxTurnsExceeded, ModelSettings, RunConfig, RunContextWrapper, Runner, function_tool
     from agents.models.openai_provider import OpenAIProvider
 
     searched: list[list[str]] = []
@@ -206,7 +206,13 @@ async def use_agents_sdk(base_url: str, api_key: str, model: str) -> None:
         assert said.final_output == said.raw_responses[0].output[0].model_dump()["content"][0]["text"]
 
         tools = [function_tool(search_inbox)]
-        agent: Agent[None] = Agent(name="assistant", instructions="Answer.", model=model, tools=list(tools))
+        agent: Agent[None] = Agent(
+            name="assistant",
+            instructions="Answer.",
+            model=model,
+            tools=list(tools),
+            model_settings=ModelSettings(temperature=0),  # sampled, even a taught model says something else at times
+        )
         for run in (_agent_run, _agent_stream):
             searched.clear()
             with suppress(MaxTurnsExceeded):  # the model knows little but to call the tool
