@@ -46,9 +46,16 @@ async def _answer(server: EmbeddedPostgres) -> object:
 
 def _pid(data_dir: Path) -> int:
     """The server's, once it is ready; 0 before."""
-    pid_file = data_dir / "postgres" / "postmaster.pid"
-    lines = pid_file.read_text().splitlines() if pid_file.exists() else []
+    lines = _lines(data_dir / "postgres" / "postmaster.pid")
     return int(lines[0]) if len(lines) > 7 and lines[7].strip() == "ready" else 0
+
+
+def _lines(file: Path) -> list[str]:
+    """None while it does not exist, which can change at any time."""
+    try:
+        return file.read_text().splitlines()
+    except FileNotFoundError:
+        return []
 
 
 def _kill_everything(starting: asyncio.subprocess.Process) -> None:
@@ -147,7 +154,7 @@ async def test_a_killed_server_is_started_again(data_dir: Path) -> None:
         os.kill(first, signal.SIGKILL)
 
         def replaced() -> bool:
-            lines = pid_file.read_text().splitlines() if pid_file.exists() else []
+            lines = _lines(pid_file)
             return len(lines) > 7 and int(lines[0]) != first and lines[7].strip() == "ready"
 
         await until(replaced)

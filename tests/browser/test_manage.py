@@ -1,0 +1,70 @@
+"""Runs are compared, receivers of events are looked after, and mail is stored, all by the pages."""
+
+from email.message import EmailMessage
+from pathlib import Path
+
+from playwright.async_api import expect
+
+from tests.browser.visit import Visit
+from tests.conditions import until
+from tests.fakes.faulty_receiver import faulty_receiver
+from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.served import run_with, served, settings_for
+
+
+async def test_runs_are_compared_deliveries_sent_again_and_mail_is_stored(
+    visit: Visit, data_dir: Path, database_url: str
+) -> None:
+    settings = settings_for(data_dir, database_url, allowed_private_hosts="127.0.0.0/8")
+    async with faulty_receiver() as receiver, served(settings, ScriptedLoop()) as client:
+        await visit.open(str(client.base_url).rstrip("/"), "/webhooks")
+        await _make_endpoint(visit, receiver.url)
+        for name, rate in (("slow", 0.001), ("quick", 0.002)):
+            body = {"iterations": 1, "model": {"name": name}, "learning_rate": rate}
+            run_id = (await client.post("/learn-loop", json=body)).raise_for_status().json()["run_id"]
+            await run_with(client, run_id, "completed")
+        await _compare(visit)
+        await _send_again(visit, receiver.url)
+        await until(lambda: len(receiver.arrivals) > len({each.id for each in receiver.arrivals}))
+        await _store_mail(visit)
+
+
+async def _make_endpoint(visit: Visit, address: str) -> None:
+    await visit.page.get_by_text("New endpoint").click()
+    await visit.page.get_by_label("Address", exact=True).fill("not an address")
+    await visit.button("Create").click()
+    await expect(visit.page.get_by_label("Address", exact=True)).to_have_attribute("aria-invalid", "true")
+    await visit.page.get_by_label("Address", exact=True).fill(address)
+    await visit.button("Create").click()
+    await expect(visit.page.get_by_text("It is shown only now")).to_be_visible()
+
+
+async def _compare(visit: Visit) -> None:
+    page = visit.page
+    await visit.link("Runs").first.click()
+    for name in ("slow", "quick"):
+        await page.get_by_label(f"Compare learnloop/{name}").check()
+    await visit.button("Compare 2 runs").click()
+    figures = page.get_by_role("region", name="Figures and settings")
+    await expect(figures.get_by_role("row", name="learning_rate")).to_contain_text("0.001")
+    await expect(figures.get_by_role("row", name="learning_rate")).to_contain_text("0.002")
+    await expect(figures.get_by_role("row", name="seed")).to_have_count(0)  # it is the same in both
+
+
+async def _send_again(visit: Visit, address: str) -> None:
+    await visit.link("Webhooks").click()
+    await visit.link(address).click()
+    first = visit.page.get_by_role("row").filter(has_text="delivered").first
+    await first.get_by_role("button", name="Redeliver").click()
+
+
+async def _store_mail(visit: Visit) -> None:
+    message = EmailMessage()
+    message["From"], message["To"], message["Subject"] = "ann@a.example", "bob@b.example", "The launch"
+    message["Date"], message["Message-ID"] = "Mon, 02 Nov 2026 10:00:00 +0000", "<one@a.example>"
+    message.set_content("It is on Friday.")
+    await visit.link("Data").click()
+    mail = {"name": "team mail.eml", "mimeType": "message/rfc822", "buffer": message.as_bytes()}
+    await visit.page.get_by_label("Upload an inbox").set_input_files(mail)
+    await expect(visit.page.get_by_text("Stored 1 emails as team-mail, version 1.")).to_be_visible()
+    await expect(visit.page.get_by_role("row").filter(has_text="team-mail")).to_contain_text("version 1")
