@@ -3,7 +3,7 @@
 from email.message import EmailMessage
 from pathlib import Path
 
-from playwright.async_api import expect
+from playwright.async_api import FilePayload, expect
 
 from tests.browser.visit import Visit
 from tests.conditions import until
@@ -64,7 +64,7 @@ async def _store_mail(visit: Visit) -> None:
     message["Date"], message["Message-ID"] = "Mon, 02 Nov 2026 10:00:00 +0000", "<one@a.example>"
     message.set_content("It is on Friday.")
     await visit.link("Data").click()
-    mail = {"name": "team mail.eml", "mimeType": "message/rfc822", "buffer": message.as_bytes()}
+    mail = FilePayload(name="team mail.eml", mimeType="message/rfc822", buffer=message.as_bytes())
     await visit.page.get_by_label("Upload an inbox").set_input_files(mail)
     await expect(visit.page.get_by_text("Stored 1 emails as team-mail, version 1.")).to_be_visible()
     await expect(visit.page.get_by_role("row").filter(has_text="team-mail")).to_contain_text("version 1")
