@@ -42,6 +42,7 @@ def demo(
     }
     print_introduction(progress, job.introduction.format(environment=environment), request["iterations"])
     with own_service(data_dir, waiting=Waiting(progress).show) as service:
+        progress.print(f"Watch it learn in a browser: {service.url}\n", soft_wrap=True)
         with RunDisplay(progress) as display:
             run = run_to_end(service, request, display)
         if run["status"] != "completed":
