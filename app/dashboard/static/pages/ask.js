@@ -27,7 +27,7 @@ export function Ask({ query }) {
     <p class="muted">The same task for the model before training and for the trained agent. Every answer is kept as a trajectory.</p>
     <${Loaded} state=${state}>${(/** @type {Run[]} */ runs) => {
       const trained = runs.filter((run) => run.best_checkpoint);
-      if (trained.length === 0) return html`<${Empty} title="Nobody to ask yet"><p>A run can be asked after its baseline. <a href=${href(["start"])}>Start one</a>.</p><//>`;
+      if (trained.length === 0) return html`<${Empty} title="No agent to ask yet"><p>A run can be asked after its baseline. <a href=${href(["start"])}>Start one</a>.</p><//>`;
       return html`<${Form} runs=${trained} first=${query.get("run") ?? trained[0].run_id} />`;
     }}<//>`;
 }

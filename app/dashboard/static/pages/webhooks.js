@@ -25,7 +25,7 @@ export function Webhooks() {
     { title: "State", cell: enabled },
     { title: "Made", cell: (/** @type {Endpoint} */ each) => moment(each.created_at) },
   ];
-  return html`<h1>Webhooks</h1><p class="muted">Addresses that are told what happens, by signed POST requests.</p>
+  return html`<h1>Webhooks</h1><p class="muted">Addresses that receive events, as signed POST requests.</p>
     <${New} reload=${state.reload} />
     <${Loaded} state=${state}>${(/** @type {Endpoint[]} */ found) =>
       found.length === 0
