@@ -104,5 +104,6 @@ async def _promote(visit: Visit) -> None:
     await visit.button("Promote").first.click()
     await page.get_by_label("Name", exact=True).fill("live")
     await visit.button("Promote it").click()
+    await expect(page.get_by_role("region", name="Promote", exact=True)).to_be_hidden()  # the service has answered
     await visit.link("Models").first.click()
     await expect(page.get_by_role("region", name="Promoted names")).to_contain_text("learnloop/live")
