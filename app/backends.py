@@ -62,7 +62,7 @@ def unusable_base_models(settings: Settings) -> dict[str, str]:
     """Those of our engine's configured base models that cannot be loaded, and why. Reads files: call it in a thread."""
     if settings.engine_url is not None:
         return {}  # the directories are those of another machine
-    faults = {name: base_model_fault(directory) for name, directory in settings.engine_base_models.items()}
+    faults = {name: base_model_fault(directory) for name, directory in settings.base_models.items()}
     return {name: fault for name, fault in faults.items() if fault is not None}
 
 

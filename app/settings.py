@@ -32,6 +32,7 @@ from app.security.address_guard import is_admissible
 from app.security.webhook_signing import is_secret
 from training.backends import embedded, serverless
 from training.backends.local import backend as local
+from training.base_model_files import added_base_models
 
 _HOST = r"(?:[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])"
 _ORIGIN_PATTERN = rf"http://{_HOST}(?::(?!80$)\d{{1,5}})?|https://{_HOST}(?::(?!443$)\d{{1,5}})?"
@@ -126,7 +127,7 @@ class Settings(BaseSettings):
     """Maximum number of conversations sampled in one batch."""
     engine_device: Literal["cpu", "cuda"] = "cpu"
     engine_base_models: Annotated[dict[str, Path], NoDecode] = Field(default_factory=dict)
-    """Further base models: NAME=DIRECTORY, comma-separated."""
+    """Further base models: NAME=DIRECTORY, comma-separated; those added to the data directory need no entry."""
     engine_url: HttpUrl | None = None
     """An engine that several processes share. None: this process starts its own in the data directory."""
     engine_key: SecretStr | None = None
@@ -334,6 +335,12 @@ class Settings(BaseSettings):
         if not all(re.fullmatch(rf"{_HOST}(?::\d{{1,5}})?", host.lower()) for host, _, _ in pairs):
             raise ValueError("expected HOST:PORT or HOST:PORT=KEY, comma-separated")
         return {host.lower(): key for host, _, key in pairs}
+
+    @property
+    def base_models(self) -> dict[str, Path]:
+        """The engine's base models but for the shipped one: those that were added to the data directory, and those of
+        `engine_base_models`."""
+        return added_base_models(self.data_dir) | self.engine_base_models
 
     def prompted_key(self, model: str, base_url: str | None) -> str | None:
         """The key for a prompted model; None leaves it to the provider's own variable, or there is none."""

@@ -1,4 +1,4 @@
-"""Whether a directory holds a base model that can be loaded, as far as its files show that without loading it.
+"""Base models as files: those in a data directory, and whether a directory holds one that can be loaded.
 
 Config, weights and tokenizer in Hugging Face layout; of weights only the headers and sizes are read.
 """
@@ -12,9 +12,22 @@ from typing import Any
 
 _MAX_HEADER = 100 << 20
 """Of a safetensors file, in bytes: the format's own limit."""
+_ADDED = "bases"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 Json = Any
+
+
+def added_base_models(data_dir: Path) -> dict[str, Path]:
+    """The directories of the base models that `learnloop bases add` put there, by name; what a killed one left
+    unfinished is hidden."""
+    places = sorted((data_dir / _ADDED).glob("[!.]*/config.json"))
+    return {place.parent.name: place.parent for place in places}
+
+
+def place_of_added(data_dir: Path, name: str) -> Path:
+    """Where a base model of that name is put."""
+    return data_dir / _ADDED / name
 
 
 def base_model_fault(directory: Path) -> str | None:

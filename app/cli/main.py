@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from app.cli import (
     ask,
+    bases,
     data,
     deployments,
     engine,
@@ -80,6 +81,7 @@ app.command()(pipeline)
 app.command()(ask.ask)
 app.command("eval")(evaluations.evaluate)
 app.add_typer(runs.app, name="runs")
+app.add_typer(bases.app, name="bases")
 app.add_typer(data.app, name="data")
 app.add_typer(deployments.app, name="deployments")
 app.add_typer(evaluations.app, name="evaluations")

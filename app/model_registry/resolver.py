@@ -150,7 +150,7 @@ def of_run(run: Run, step: int | None) -> ResolvedModel:
 
 def base_models(settings: Settings) -> frozenset[str]:
     """The names of the models that everybody may use."""
-    return frozenset({TINY_BASE, *settings.engine_base_models})
+    return frozenset({TINY_BASE, *settings.base_models})
 
 
 def _of_any_project(caller: Caller, name: str) -> ResolvedModel:

@@ -125,7 +125,7 @@ class RunStarter:
                 )
         if backend != EMBEDDED:
             return None  # it has its own base models; the run finds out whether this is one
-        base_model, bases = model["base_model"], {TINY_BASE, *self.resources.settings.engine_base_models}
+        base_model, bases = model["base_model"], {TINY_BASE, *self.resources.settings.base_models}
         if base_model in bases:
             unusable = await asyncio.to_thread(unusable_base_models, self.resources.settings)
             if (fault := unusable.get(base_model)) is not None:
@@ -257,8 +257,7 @@ def _foreseen(given: Mapping[str, Any], environment: Environment) -> list[str]:
         return []
     return [
         f"The base model {TINY_BASE} only knows the emails and graphs that Learnloop invents. On other data its "
-        "rollouts are as good as equal, and the run may learn nothing: use another base model "
-        "(LEARNLOOP_ENGINE_BASE_MODELS)."
+        "rollouts are as good as equal, and the run may learn nothing: use another base model (`learnloop bases add`)."
     ]
 
 

@@ -56,6 +56,7 @@ ELSEWHERE = {
     "docker": "there is no docker here",
     "export": "a variable of the shell",
     "kubectl": "there is no cluster here; tests/unit/deploy builds and checks the files",
+    "pip": "another package",
     "sbatch": "there is no Slurm here",
     "systemctl": "there is no systemd here",
     ".ci/run": "all checks, of which this is one",

