@@ -4,6 +4,7 @@ A rate is in [0, 1], a time is timestamptz, an id is a ULID (sortable by creatio
 """
 
 from app.db.tables.access import ApiKey, BrowserSession, IdempotencyKey
+from app.db.tables.agent_sessions import AgentSession, AgentSessionKey, SessionCall, SessionUse
 from app.db.tables.base import Base
 from app.db.tables.checkpoints import Checkpoint, Promotion
 from app.db.tables.data import DatasetVersion, Document, InboxPart
@@ -13,6 +14,8 @@ from app.db.tables.runs import Evaluation, Event, Feedback, Iteration, Journal, 
 from app.db.tables.webhooks import WebhookAttempt, WebhookDelivery, WebhookEndpoint
 
 __all__ = [
+    "AgentSession",
+    "AgentSessionKey",
     "ApiKey",
     "Base",
     "BrowserSession",
@@ -34,6 +37,8 @@ __all__ = [
     "Promotion",
     "Reflection",
     "Run",
+    "SessionCall",
+    "SessionUse",
     "Trajectory",
     "Verdict",
     "WebhookAttempt",

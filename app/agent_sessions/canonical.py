@@ -1,0 +1,105 @@
+"""The canonical form of a request: the same question of an agent that was started again has the same digest.
+
+What only concerns the form of the answer (streaming, log-probabilities) and names that the session decides (the model)
+are not part of it; so a client may ask for the same answer in another form.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from app.db.json_text import flaw
+from app.errors import InvalidRequest
+from training.model_calls import Message, Sampling
+
+Json = Any
+
+_NOT_ASKED = frozenset(
+    {"messages", "tools", "model", "stream", "stream_options", "logprobs", "return_token_ids"}
+    # About billing, storage and caches: they change no reply.
+    | {"metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store", "user"}
+)
+_OF_THE_REPLY = ("n", "parallel_tool_calls", "response_format", "stop", "tool_choice")
+"""What an agent may say of a reply where the run decides how it is sampled."""
+
+
+class BadRequestBody(InvalidRequest):
+    """OpenAI answers with 400 here, not 422."""
+
+    status = 400
+
+
+@dataclass(frozen=True, slots=True)
+class CanonicalRequest:
+    """What is asked of the model. `parameters` have neither messages nor tools."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Json, ...]
+    parameters: Mapping[str, Json]
+    digest: str
+
+
+def canonical(body: Mapping[str, Json], sampling: Sampling | None) -> CanonicalRequest:
+    """The canonical form of a chat completion request. Raises BadRequestBody.
+
+    `sampling` is the session's; without it the client's own parameters count.
+    """
+    if (why := flaw(dict(body))) is not None:
+        raise BadRequestBody(("body",), f"The body cannot be stored: {why}.")
+    messages, tools = body.get("messages"), body.get("tools") or []
+    if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
+        raise BadRequestBody(("body", "messages"), "messages must be a list of objects, and not empty.")
+    if not isinstance(tools, list) or not all(isinstance(each, dict) for each in tools):
+        raise BadRequestBody(("body", "tools"), "tools must be a list of objects.")
+    plain, parameters = tuple(map(_message, messages)), _parameters(body, sampling)
+    asked = [[_compared(each) for each in plain], tools, parameters]
+    text = json.dumps(asked, sort_keys=True, separators=(",", ":"))
+    return CanonicalRequest(plain, tuple(tools), parameters, hashlib.sha256(text.encode()).hexdigest())
+
+
+def seed_of_call(session_seed: int, digest: str, occurrence: int) -> int:
+    """The seed of a call. Parallel calls need no order for it, and one that is sampled again gets the same tokens."""
+    return Random(f"{session_seed}:{digest}:{occurrence}").getrandbits(53)
+
+
+def _parameters(body: Mapping[str, Json], sampling: Sampling | None) -> dict[str, Json]:
+    given = {name: value for name, value in body.items() if value is not None and name not in _NOT_ASKED}
+    if sampling is None:
+        return given
+    limit = given.get("max_completion_tokens") or given.get("max_tokens") or sampling.max_tokens
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise BadRequestBody(("body", "max_tokens"), "max_tokens must be a positive whole number.")
+    kept = {name: given[name] for name in _OF_THE_REPLY if name in given}
+    return {**kept, "max_tokens": min(limit, sampling.max_tokens), "temperature": sampling.temperature}
+
+
+def _message(message: Message) -> Message:
+    """Without members that say nothing; content that is text in parts is one text."""
+    plain = {name: value for name, value in message.items() if value not in (None, [], {}) and name != "token_ids"}
+    content = message.get("content")
+    if isinstance(content, list) and all(_is_text(part) for part in content):
+        content = "".join(part["text"] for part in content)
+    return {**plain, "role": message.get("role"), "content": content}
+
+
+def _is_text(part: Json) -> bool:
+    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+
+
+def _compared(message: Message) -> Json:
+    """Clients that decode the arguments of a call write them in their own way again."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return message
+    return {**message, "content": message["content"] or "", "tool_calls": [_compared_call(call) for call in calls]}
+
+
+def _compared_call(call: Json) -> Json:
+    try:
+        function = call["function"]
+        return [call.get("id"), function["name"], json.loads(function["arguments"])]
+    except (TypeError, KeyError, ValueError, AttributeError, RecursionError):
+        return call

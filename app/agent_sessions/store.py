@@ -1,0 +1,277 @@
+"""Agent sessions: all SQL about opening, restarting and ending them. All times are the database's."""
+
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+from ulid import ULID
+
+from app.auth.agent_session_keys import new_session_key
+from app.auth.caller import Caller
+from app.auth.keys import hash_of
+from app.db.session import Sessions
+from app.db.tables import AgentSession, AgentSessionKey
+from app.domain.agent_session_state import AgentSessionState
+from app.errors import Conflict, NotFound, TooManyRequests
+from training.agents.sessions import Outcome, SessionLimits
+from training.model_calls import Sampling
+
+Json = Any
+_SEED_BITS = 53
+_RETRY_AFTER_S = 60
+
+
+class SessionIsOver(Conflict):
+    """The session has ended or expired."""
+
+    title = "The session is over"
+
+
+class OutcomeKnown(Conflict):
+    """The session has ended with another outcome."""
+
+    title = "Another outcome is known"
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedModel:
+    """The checkpoint that answers in a session."""
+
+    asked: str
+    name: str
+    """As its server knows it."""
+    step: int | None
+    backend: str
+    run_id: str | None
+    """A run that trains it; None: only the engine knows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSlot:
+    """The rollout that a session is of."""
+
+    run_id: str
+    iteration: int
+    entry: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSpec:
+    """A session to open."""
+
+    project: str
+    model: PinnedModel
+    ttl: timedelta
+    limits: SessionLimits = field(default_factory=SessionLimits)
+    sampling: Sampling | None = None
+    """None: the client's own parameters count."""
+    seed: int | None = None
+    """None: a random one."""
+    explicit_restart: bool = False
+    labels: Mapping[str, Json] = field(default_factory=dict)
+    slot: RolloutSlot | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedSession:
+    """A session, and its key: the only time that it can be read."""
+
+    row: AgentSession
+    key: str | None = field(repr=False)
+    """None: the session was there before."""
+
+
+def outcome_of(row: AgentSession) -> Outcome | None:
+    """How it ended; None if it has not, or if nobody said so in time."""
+    return None if row.outcome is None else Outcome(**row.outcome)
+
+
+class AgentSessions:
+    """The sessions in the database. Ids are of sessions that the caller may see, unless it says otherwise."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    async def open(self, spec: SessionSpec, most_open: int | None = None) -> OpenedSession:
+        """Open a session. Raises TooManyRequests where the project has `most_open` open ones outside of runs."""
+        async with self._sessions.begin() as session:
+            await self._expire(session, AgentSession.project == spec.project)
+            if most_open is not None:
+                await _check_room(session, spec.project, most_open)
+            opened = await self._insert(session, spec)
+        assert opened is not None
+        return opened
+
+    async def open_in(self, session: AsyncSession, spec: SessionSpec) -> OpenedSession:
+        """The session of a rollout, in the caller's transaction: a new one, or the one that there is."""
+        assert spec.slot is not None
+        opened = await self._insert(session, spec)
+        if opened is not None:
+            return opened
+        row = await self._locked(session, *_of_slot(spec.slot))
+        if row.state == AgentSessionState.OPEN:
+            row.expires_at = func.clock_timestamp() + spec.ttl
+            await session.flush()
+            await session.refresh(row)
+        return OpenedSession(row, None)
+
+    async def _insert(self, session: AsyncSession, spec: SessionSpec) -> OpenedSession | None:
+        """None: there is a session of that rollout."""
+        slot = spec.slot
+        values: dict[Any, Json] = {
+            "id": str(ULID()),
+            "project": spec.project,
+            "asked_model": spec.model.asked,
+            "model": spec.model.name,
+            "step": spec.model.step,
+            "backend": spec.model.backend,
+            "model_run_id": spec.model.run_id,
+            "seed": secrets.randbits(_SEED_BITS) if spec.seed is None else spec.seed,
+            "sampling": spec.sampling
+            and {"temperature": spec.sampling.temperature, "max_tokens": spec.sampling.max_tokens},
+            "max_calls": spec.limits.max_calls,
+            "max_tokens": spec.limits.max_tokens,
+            "explicit_restart": spec.explicit_restart,
+            AgentSession.labels: dict(spec.labels),
+            "expires_at": func.clock_timestamp() + spec.ttl,
+            **({} if slot is None else {"run_id": slot.run_id, "iteration": slot.iteration, "entry": slot.entry}),
+        }
+        new = insert(AgentSession).values(values).on_conflict_do_nothing().returning(AgentSession)
+        row = (await session.execute(new)).scalar_one_or_none()
+        return None if row is None else OpenedSession(row, await _new_key(session, row.id))
+
+    async def restart(self, of: Caller, session_id: str) -> OpenedSession:
+        """Begin the next attempt, with a new key; earlier ones end. Raises NotFound, SessionIsOver."""
+        async with self._sessions.begin() as session:
+            return await self.restart_in(session, *_of_caller(of, session_id))
+
+    async def restart_in(self, session: AsyncSession, *which: ColumnElement[bool]) -> OpenedSession:
+        """The same in the caller's transaction."""
+        row = await self._open_one(session, *which)
+        row.attempt += 1
+        row.uses = 0
+        mine = (AgentSessionKey.session_id == row.id, AgentSessionKey.replaced_at.is_(None))
+        await session.execute(update(AgentSessionKey).where(*mine).values(replaced_at=func.clock_timestamp()))
+        key = await _new_key(session, row.id)
+        await session.flush()
+        return OpenedSession(row, key)
+
+    async def end(self, of: Caller, session_id: str, outcome: Outcome) -> AgentSession:
+        """End it. The same outcome again changes nothing. Raises NotFound, SessionIsOver, OutcomeKnown."""
+        which = _of_caller(of, session_id)
+        async with self._sessions.begin() as session:
+            row = await self._locked(session, *which)
+            if row.state == AgentSessionState.EXPIRED:
+                raise SessionIsOver(f"Session {session_id} expired at {row.ended_at:%Y-%m-%d %H:%M:%S} UTC.")
+            if row.state == AgentSessionState.ENDED and outcome_of(row) != outcome:
+                raise OutcomeKnown(f"Session {session_id} has ended with another outcome, which stays.")
+            if row.state == AgentSessionState.OPEN:
+                await end_row(session, row, outcome)
+        return row
+
+    async def get(self, of: Caller, session_id: str) -> AgentSession:
+        """One of them. Raises NotFound."""
+        async with self._sessions.begin() as session:
+            return await self._locked(session, *_of_caller(of, session_id), lock=False)
+
+    async def listed(
+        self, of: Caller, *, state: AgentSessionState | None, before: str | None, limit: int
+    ) -> Sequence[AgentSession]:
+        """Newest first; `before` is the id of a session."""
+        query = select(AgentSession).order_by(AgentSession.id.desc()).limit(limit)
+        if of.project is not None:
+            query = query.where(AgentSession.project == of.project)
+        if state is not None:
+            query = query.where(AgentSession.state == state)
+        if before is not None:
+            query = query.where(AgentSession.id < before)
+        async with self._sessions.begin() as session:
+            await self._expire(session)
+            return (await session.execute(query)).scalars().all()
+
+    async def over(self, ids: Collection[str]) -> Mapping[str, Outcome | None]:
+        """Those of them that are over, and how they ended. What is gone is over."""
+        listed = sorted(ids)
+        async with self._sessions.begin() as session:
+            await self._expire(session, AgentSession.id.in_(listed))
+            query = select(AgentSession).where(AgentSession.id.in_(listed))
+            rows = {row.id: row for row in (await session.execute(query)).scalars()}
+        found = {id: rows.get(id) for id in listed}
+        return {
+            id: None if row is None else outcome_of(row)
+            for id, row in found.items()
+            if row is None or row.state != AgentSessionState.OPEN
+        }
+
+    async def expire(self) -> None:
+        """Those that nobody ended in time count for nothing."""
+        async with self._sessions.begin() as session:
+            await self._expire(session)
+
+    async def _expire(self, session: AsyncSession, *which: ColumnElement[bool]) -> None:
+        due = (AgentSession.state == AgentSessionState.OPEN, AgentSession.expires_at <= func.clock_timestamp())
+        ended = {"state": AgentSessionState.EXPIRED, "ended_at": AgentSession.expires_at}
+        expired = update(AgentSession).where(*due, *which).values(ended)
+        await session.execute(expired.execution_options(synchronize_session=False))
+
+    async def _open_one(self, session: AsyncSession, *which: ColumnElement[bool]) -> AgentSession:
+        row = await self._locked(session, *which)
+        if row.state != AgentSessionState.OPEN:
+            raise SessionIsOver(f"Session {row.id} has {row.state}; open a new one.")
+        return row
+
+    async def _locked(self, session: AsyncSession, *which: ColumnElement[bool], lock: bool = True) -> AgentSession:
+        """Its row. Raises NotFound."""
+        await self._expire(session, *which)
+        query = select(AgentSession).where(*which)
+        row = (await session.execute(query.with_for_update() if lock else query)).scalar_one_or_none()
+        if row is None:
+            raise NotFound("There is no such session.")
+        return row
+
+
+async def end_row(session: AsyncSession, row: AgentSession, outcome: Outcome) -> None:
+    """End an open session whose row is locked."""
+    row.outcome = {name: value for name, value in asdict(outcome).items() if value is not None}
+    row.state = AgentSessionState.ENDED
+    row.ended_at = (await session.execute(select(func.clock_timestamp()))).scalar_one()
+    await session.flush()
+
+
+async def _new_key(session: AsyncSession, session_id: str) -> str:
+    key = new_session_key()
+    session.add(AgentSessionKey(sha256=hash_of(key), session_id=session_id))
+    await session.flush()
+    return key
+
+
+async def _check_room(session: AsyncSession, project: str, most_open: int) -> None:
+    await session.execute(select(func.pg_advisory_xact_lock(func.hashtext(f"agent_session/{project}"))))
+    mine = (AgentSession.project == project, AgentSession.state == AgentSessionState.OPEN)
+    query = select(func.count()).where(*mine, AgentSession.run_id.is_(None))
+    if (await session.execute(query)).scalar_one() >= most_open:
+        raise TooManyRequests(
+            f"Project {project} has {most_open} open sessions, the most that are allowed. "
+            "End some with POST /sessions/ID/outcome, or wait until they expire.",
+            retry_after_s=_RETRY_AFTER_S,
+        )
+
+
+def _of_caller(of: Caller, session_id: str) -> list[ColumnElement[bool]]:
+    return [
+        AgentSession.id == session_id,
+        *([] if of.project is None else [AgentSession.project == of.project]),
+    ]
+
+
+def _of_slot(slot: RolloutSlot) -> list[ColumnElement[bool]]:
+    return [
+        AgentSession.run_id == slot.run_id,
+        AgentSession.iteration == slot.iteration,
+        AgentSession.entry == slot.entry,
+    ]

@@ -1,0 +1,118 @@
+"""The agent sessions of a run's rollouts, opened and restarted under the run's lease."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.agent_sessions.calls import SessionCalls
+from app.agent_sessions.outcomes import Outcomes
+from app.agent_sessions.store import (
+    AgentSessions,
+    OpenedSession,
+    OutcomeKnown,
+    PinnedModel,
+    RolloutSlot,
+    SessionIsOver,
+    SessionSpec,
+)
+from app.aio.event_loops import run_on_loop
+from app.aio.retry import retry_while_database_is_down
+from app.auth.caller import Caller
+from app.db.session import Sessions
+from app.db.tables import AgentSession
+from app.runs.leases import Lease, require
+from training.agents.sessions import Outcome, RolloutSession, SessionEnd, SessionLimits, SessionOver
+from training.model_calls import AnsweredCall, Sampling
+
+Result = TypeVar("Result")
+
+
+class SessionsOfRun:
+    """`training.agents.sessions.RolloutSessions` for one run under one lease.
+
+    Used on any event loop; the database is asked on the service's (`main_loop`).
+    """
+
+    def __init__(
+        self, sessions: Sessions, lease: Lease, main_loop: asyncio.AbstractEventLoop, *, project: str, backend: str
+    ) -> None:
+        self._sessions = sessions
+        self._lease = lease
+        self._main_loop = main_loop
+        self._project = project
+        self._backend = backend
+        self._store = AgentSessions(sessions)
+        self._calls = SessionCalls(sessions)
+        self._outcomes = Outcomes(self._store)
+
+    async def open(
+        self,
+        iteration: int,
+        entry: str,
+        *,
+        model: str,
+        step: int | None,
+        seed: int,
+        sampling: Sampling,
+        limits: SessionLimits,
+        ttl_s: float,
+    ) -> RolloutSession:
+        """As the protocol. Raises LeaseLost."""
+        spec = SessionSpec(
+            self._project,
+            PinnedModel(model, model, step, self._backend, self._lease.run_id),
+            timedelta(seconds=ttl_s),
+            limits,
+            sampling,
+            seed,
+            explicit_restart=True,
+            slot=RolloutSlot(self._lease.run_id, iteration, entry),
+        )
+        return _shown(await self._leased(lambda session: self._store.open_in(session, spec)))
+
+    async def restart(self, session_id: str) -> RolloutSession:
+        """As the protocol. Raises SessionOver, LeaseLost."""
+        mine = (AgentSession.id == session_id, AgentSession.run_id == self._lease.run_id)
+        try:
+            return _shown(await self._leased(lambda session: self._store.restart_in(session, *mine)))
+        except SessionIsOver as error:
+            raise SessionOver(str(error)) from error
+
+    async def ended(self, session_id: str) -> SessionEnd:
+        """As the protocol."""
+        return await run_on_loop(self._main_loop, self._outcomes.wait(session_id))
+
+    async def end(self, session_id: str, outcome: Outcome) -> SessionEnd:
+        """As the protocol."""
+        try:
+            await self._on_main_loop(lambda: self._store.end(self._owner, session_id, outcome))
+        except (SessionIsOver, OutcomeKnown):
+            return await self.ended(session_id)
+        return SessionEnd(outcome)
+
+    async def calls(self, session_id: str) -> list[AnsweredCall]:
+        """As the protocol."""
+        return await self._on_main_loop(lambda: self._calls.of_last_attempt(session_id))
+
+    @property
+    def _owner(self) -> Caller:
+        return Caller(self._lease.actor, self._project, frozenset())
+
+    async def _leased(self, act: Callable[[AsyncSession], Awaitable[OpenedSession]]) -> OpenedSession:
+        async def work() -> OpenedSession:
+            async with self._sessions.begin() as session:
+                await require(session, self._lease)
+                return await act(session)
+
+        return await self._on_main_loop(work)
+
+    async def _on_main_loop(self, act: Callable[[], Awaitable[Result]]) -> Result:
+        return await run_on_loop(self._main_loop, retry_while_database_is_down(act))
+
+
+def _shown(opened: OpenedSession) -> RolloutSession:
+    row = opened.row
+    return RolloutSession(row.id, f"/sessions/{row.id}/v1", row.attempt, opened.key)

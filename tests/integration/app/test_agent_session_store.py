@@ -1,0 +1,240 @@
+"""Sessions and their calls in a real database: who may begin a call, what is answered again, what is trained."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select, update
+
+from app.agent_sessions.calls import (
+    Asker,
+    RecordedAnswer,
+    SessionCalls,
+    SessionLimitReached,
+    SessionOver,
+    SessionRestarted,
+    TakenCall,
+)
+from app.agent_sessions.canonical import canonical
+from app.agent_sessions.replay import Repetition
+from app.agent_sessions.store import AgentSessions, OutcomeKnown, PinnedModel, SessionIsOver, SessionSpec
+from app.auth.caller import LOCAL, Caller
+from app.auth.keys import hash_of
+from app.db.session import Sessions, make_engine, make_sessions, parse_url
+from app.db.tables import AgentSession, SessionCall
+from app.errors import NotFound, TooManyRequests
+from app.runs.leases import Lease, LeaseLost
+from app.worker.rollout_sessions import SessionsOfRun
+from tests.integration.app.test_leases import claimed, queued, worker
+from training.agents.sessions import Outcome, SessionEnd, SessionLimits
+from training.agents.sessions import SessionOver as RolloutSessionOver
+from training.model_calls import Sampling
+
+MODEL = PinnedModel("agent", "mail/agent@3", 3, "embedded", None)
+GREETING = canonical({"messages": [{"role": "user", "content": "hello"}]}, None)
+QUESTION = canonical({"messages": [{"role": "user", "content": "why?"}]}, None)
+
+
+@pytest.fixture
+async def sessions(database_url: str) -> AsyncIterator[Sessions]:
+    engine = make_engine(parse_url(database_url))
+    yield make_sessions(engine)
+    await engine.dispose()
+
+
+def spec(**more: Any) -> SessionSpec:
+    return SessionSpec("mail", MODEL, **({"ttl": timedelta(hours=1)} | more))
+
+
+def completion(text: str, *ids: int) -> dict[str, Any]:
+    tokens: list[Any] = [
+        {"token": f"token_id:{id}", "logprob": -0.1 * id, "bytes": None, "top_logprobs": []} for id in ids
+    ]
+    message = {"role": "assistant", "content": text}
+    choice = {"index": 0, "finish_reason": "stop", "message": message, "logprobs": {"content": tokens}}
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "mail/agent@3",
+        "choices": [choice],
+        "usage": {"prompt_tokens": 2, "completion_tokens": len(ids), "total_tokens": 2 + len(ids)},
+        "prompt_token_ids": [7, 8],
+    }
+
+
+async def begun(calls: SessionCalls, asker: Asker, request: Any = GREETING, **asked: Any) -> Any:
+    return await asyncio.wait_for(calls.begin(asker, request, "chat", Repetition(**asked)), 5)
+
+
+async def answered(calls: SessionCalls, asker: Asker, text: str, request: Any = GREETING) -> None:
+    await calls.answer(await begun(calls, asker, request), completion(text, 5, 6))
+
+
+async def test_an_agent_that_is_started_again_gets_its_answers(sessions: Sessions) -> None:
+    store, calls = AgentSessions(sessions), SessionCalls(sessions)
+    opened = await store.open(spec(explicit_restart=True))
+    first = Asker(opened.row.id, hash_of(opened.key or ""))
+    await answered(calls, first, "hi")
+    await answered(calls, first, "hi again")
+    await answered(calls, first, "because", QUESTION)
+    again = await store.restart(LOCAL, opened.row.id)
+    asker = Asker(again.row.id, hash_of(again.key or ""))
+    replayed = [await begun(calls, asker) for _ in range(2)]
+    assert [each.completion for each in replayed] == [completion("hi", 5, 6), completion("hi again", 5, 6)]
+    with pytest.raises(SessionRestarted):
+        await begun(calls, first)
+    # It goes another way now: what only the first start asked is not trained.
+    trained = await calls.of_last_attempt(opened.row.id)
+    assert [call.completion.choices[0].message.content for call in trained] == ["hi", "hi again"]
+    assert trained[0].completion.model_extra == {"prompt_token_ids": [7, 8]}
+    assert trained[0].used.completion_tokens == 2
+    assert [call.used for call in await calls.kept(opened.row.id)] == [True, True, False]
+
+
+async def test_a_call_that_is_sampled_again_has_the_same_seed(sessions: Sessions) -> None:
+    calls = SessionCalls(sessions)
+    asker = Asker((await AgentSessions(sessions).open(spec())).row.id)
+    first = await begun(calls, asker)
+    await calls.release(first)
+    assert await begun(calls, asker) == first
+    assert (await begun(calls, asker)).seed != first.seed  # another sample of the same
+
+
+async def test_a_dead_process_is_found_out_and_its_call_sampled_again(sessions: Sessions) -> None:
+    dead, alive = SessionCalls(sessions), SessionCalls(sessions)
+    asker = Asker((await AgentSessions(sessions).open(spec())).row.id)
+    first = await begun(dead, asker)
+    waiting = asyncio.create_task(begun(alive, asker))
+    await asyncio.sleep(0)
+    async with sessions.begin() as session:  # the time that it takes passes
+        await session.execute(update(SessionCall).values(held_until=func.clock_timestamp()))
+    taken = await waiting
+    assert (taken.number, taken.seed) == (first.number, first.seed)
+    assert await alive.answer(taken, completion("mine", 5)) == completion("mine", 5)
+    # The first one was only slow: what it sampled is not stored beside it, and its client gets what is.
+    assert await dead.answer(first, completion("mine, too", 6)) == completion("mine", 5)
+    assert len(await alive.kept(asker.session_id)) == 1
+
+
+async def test_what_a_process_works_on_is_left_to_it(sessions: Sessions) -> None:
+    alive = SessionCalls(sessions)
+    asker = Asker((await AgentSessions(sessions).open(spec())).row.id)
+    await begun(alive, asker)
+    before = await _held_until(sessions)
+    await alive.renew()
+    assert await _held_until(sessions) > before
+
+
+async def _held_until(sessions: Sessions) -> Any:
+    async with sessions() as session:
+        return (await session.execute(select(SessionCall.held_until))).scalar_one()
+
+
+async def test_the_very_first_request_restarts_a_session_opened_by_hand(sessions: Sessions) -> None:
+    calls = SessionCalls(sessions)
+    asker = Asker((await AgentSessions(sessions).open(spec())).row.id)
+    await answered(calls, asker, "hi")
+    await answered(calls, asker, "because", QUESTION)
+    replayed = [await begun(calls, asker), await begun(calls, asker, QUESTION)]
+    assert [type(each) for each in replayed] == [RecordedAnswer, RecordedAnswer]
+    assert isinstance(await begun(calls, asker, QUESTION), TakenCall)  # not the first one: another sample
+
+
+async def test_a_session_that_is_over_answers_nothing_and_keeps_its_outcome(sessions: Sessions) -> None:
+    store, calls = AgentSessions(sessions), SessionCalls(sessions)
+    id = (await store.open(spec())).row.id
+    running = await begun(calls, Asker(id))
+    outcome = Outcome(reward=0.1, parts={"cost": -1.0})
+    assert (await store.end(LOCAL, id, outcome)).state == "ended"
+    assert (await store.end(LOCAL, id, outcome)).state == "ended"
+    with pytest.raises(OutcomeKnown):
+        await store.end(LOCAL, id, Outcome(reward=0.2))
+    with pytest.raises(SessionOver):
+        await calls.answer(running, completion("too late", 5))
+    with pytest.raises(SessionOver):
+        await begun(calls, Asker(id))
+    with pytest.raises(SessionIsOver):
+        await store.restart(LOCAL, id)
+    assert await calls.of_last_attempt(id) == []
+
+
+async def test_sessions_that_nobody_ends_expire(sessions: Sessions) -> None:
+    store = AgentSessions(sessions)
+    late, open_one = (await store.open(spec(ttl=timedelta(0)))).row.id, (await store.open(spec())).row.id
+    with pytest.raises(SessionOver):
+        await begun(SessionCalls(sessions), Asker(late))
+    await store.expire()
+    assert (await store.get(LOCAL, late)).state == "expired"
+    assert await store.over([late, open_one, "gone"]) == {late: None, "gone": None}
+    with pytest.raises(SessionIsOver):
+        await store.end(LOCAL, late, Outcome(reward=1.0))
+
+
+async def test_limits(sessions: Sessions) -> None:
+    store, calls = AgentSessions(sessions), SessionCalls(sessions)
+    asker = Asker((await store.open(spec(limits=SessionLimits(max_calls=2, max_tokens=3)))).row.id)
+    await answered(calls, asker, "hi")
+    with pytest.raises(SessionLimitReached, match="3 tokens"):
+        await begun(calls, asker, QUESTION)
+    assert isinstance(await begun(calls, asker, is_retry=True), RecordedAnswer)  # costs nothing
+    with pytest.raises(TooManyRequests):
+        await store.open(spec(), most_open=1)
+
+
+async def test_other_projects_see_nothing(sessions: Sessions) -> None:
+    store, stranger = AgentSessions(sessions), Caller("key:x", "other", frozenset())
+    id = (await store.open(spec())).row.id
+    for act in (store.get(stranger, id), store.restart(stranger, id), store.end(stranger, id, Outcome(reward=1.0))):
+        with pytest.raises(NotFound):
+            await act
+    assert await store.listed(stranger, state=None, before=None, limit=9) == []
+    assert [row.id for row in await store.listed(LOCAL, state=None, before=None, limit=9)] == [id]
+
+
+def of_run(sessions: Sessions, lease: Lease) -> SessionsOfRun:
+    return SessionsOfRun(sessions, lease, asyncio.get_running_loop(), project="p", backend="embedded")
+
+
+async def opened_rollout(mine: SessionsOfRun) -> Any:
+    return await mine.open(
+        1,
+        "rollout/train/0",
+        model="p/x@0",
+        step=0,
+        seed=7,
+        sampling=Sampling(0.7, 64),
+        limits=SessionLimits(),
+        ttl_s=60,
+    )
+
+
+async def test_who_takes_a_run_over_finds_its_sessions(sessions: Sessions) -> None:
+    await queued(sessions)
+    lease = await claimed(worker(sessions, "a"))
+    first = await opened_rollout(of_run(sessions, lease))
+    async with sessions.begin() as session:
+        await session.execute(update(AgentSession).values(expires_at=func.now() + timedelta(seconds=1)))
+    mine = of_run(sessions, lease)
+    found = await opened_rollout(mine)
+    assert (found.id, found.path, found.attempt, found.api_key) == (first.id, first.path, 1, None)
+    restarted = await mine.restart(first.id)
+    assert (restarted.id, restarted.attempt) == (first.id, 2)
+    assert restarted.api_key is not None
+    waiting = asyncio.create_task(mine.ended(first.id))
+    await AgentSessions(sessions).end(LOCAL, first.id, Outcome(output="done"))
+    assert await asyncio.wait_for(waiting, 5) == SessionEnd(Outcome(output="done"))
+    assert await mine.end(first.id, Outcome(reason="too late")) == SessionEnd(Outcome(output="done"))
+    assert await mine.calls(first.id) == []
+    with pytest.raises(RolloutSessionOver):
+        await mine.restart(first.id)
+
+
+async def test_a_worker_that_lost_the_run_opens_nothing(sessions: Sessions) -> None:
+    await queued(sessions)
+    lease = await claimed(worker(sessions, "a"))
+    old = Lease(lease.run_id, lease.epoch - 1, lease.worker)
+    with pytest.raises(LeaseLost):
+        await opened_rollout(of_run(sessions, old))
