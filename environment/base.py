@@ -57,6 +57,14 @@ class ToolResult:
     final: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A tool and what it is called with."""
+
+    name: str
+    arguments: Mapping[str, Json]
+
+
 class ToolError(Exception):
     """The policy named an unknown tool or gave arguments outside its schema."""
 
@@ -144,6 +152,14 @@ class Synthetic(Protocol):
     """An environment that says whether its scenarios are invented ones, as the shipped tiny model was trained on."""
 
     synthetic: bool
+
+
+@runtime_checkable
+class Solvable(Protocol):
+    """An environment that can solve its own scenarios, which `learnloop check environment` plays as the oracle."""
+
+    def solution(self, scenario: Scenario) -> Sequence[ToolCall | str]:
+        """The turns of an ideal rollout, from the scenario's reference: tool calls, or replies in text."""
 
 
 @runtime_checkable

@@ -18,9 +18,11 @@ from environment.base import (
     Reflective,
     Rewarded,
     Scenario,
+    Solvable,
     Split,
     TextEpisode,
     Tool,
+    ToolCall,
     ToolError,
     ToolResult,
     UnknownScenario,
@@ -41,9 +43,9 @@ def checked(name: str, environment: Environment) -> Environment:
     for attribute, kind in _ATTRIBUTES.items():
         contract.require_attribute(environment, attribute, kind)
     contract.require_methods(environment, _METHODS)
-    if isinstance(environment, Reflective):
-        return _CheckedReflective(contract, environment)
-    return _CheckedEnvironment(contract, environment)
+    checks: list[type] = [kind for protocol, kind in _OPTIONAL if isinstance(environment, protocol)]
+    wrapped: Environment = type("CheckedEnvironment", (*checks, _CheckedEnvironment), {})(contract, environment)
+    return wrapped
 
 
 class _Contract:
@@ -149,9 +151,10 @@ class _CheckedEnvironment:
         self._contract.call(self._inner.close)
 
 
-class _CheckedReflective(_CheckedEnvironment):
-    """With what makes it reflective."""
+class _CheckedReflective:
+    """What makes it reflective."""
 
+    _contract: _Contract
     _inner: Any
 
     def showcase(self, seed: int) -> Scenario:
@@ -165,6 +168,23 @@ class _CheckedReflective(_CheckedEnvironment):
 
     def restore(self, state: Mapping[str, Json]) -> None:
         self._contract.call(self._inner.restore, state, lets=(ValueError,))
+
+
+class _CheckedSolvable:
+    """What makes it solvable."""
+
+    _contract: _Contract
+    _inner: Any
+
+    def solution(self, scenario: Scenario) -> Sequence[ToolCall | str]:
+        turns = self._contract.call(self._inner.solution, scenario)
+        if not isinstance(turns, Sequence) or not all(isinstance(turn, ToolCall | str) for turn in turns):
+            self._contract.returned("solution", turns, "a list of ToolCalls and texts")
+        return turns
+
+
+_OPTIONAL: Sequence[tuple[type, type]] = ((Reflective, _CheckedReflective), (Solvable, _CheckedSolvable))
+"""Protocols that an environment may have besides the main one, each with its checks."""
 
 
 class _CheckedEpisode:

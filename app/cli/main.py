@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from app.cli import (
     ask,
     bases,
+    check,
     data,
     deployments,
     engine,
@@ -21,6 +22,7 @@ from app.cli import (
     keys,
     migrate,
     models,
+    new,
     runs,
     serve,
     train,
@@ -82,6 +84,7 @@ app.command()(ask.ask)
 app.command("eval")(evaluations.evaluate)
 app.add_typer(runs.app, name="runs")
 app.add_typer(bases.app, name="bases")
+app.add_typer(check.app, name="check")
 app.add_typer(data.app, name="data")
 app.add_typer(deployments.app, name="deployments")
 app.add_typer(evaluations.app, name="evaluations")
@@ -90,6 +93,7 @@ app.add_typer(inbox.app, name="inbox")
 app.add_typer(judges.app, name="judges")
 app.add_typer(keys.app, name="keys")
 app.add_typer(models.app, name="models")
+app.add_typer(new.app, name="new")
 app.add_typer(trajectories.app, name="trajectories")
 app.add_typer(webhooks.app, name="webhooks")
 

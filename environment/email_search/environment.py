@@ -14,11 +14,11 @@ from functools import cached_property, lru_cache
 from importlib.resources import files
 from pathlib import Path
 
-from environment.base import Environment, Json, Outcome, Scenario, Split
+from environment.base import Environment, Json, Outcome, Scenario, Split, ToolCall
 from environment.email_search import questions, synthetic
 from environment.email_search.inbox import Inbox, InboxError
 from environment.email_search.reward import CORRECT_FROM, REWARDS, Reward, default
-from environment.email_search.tools import EmailEpisode
+from environment.email_search.tools import ANSWER, READ, EmailEpisode
 
 NAME = "email_search"
 SYNTHETIC = "synthetic"
@@ -100,6 +100,12 @@ class _EmailSearch:
     def success(self, outcome: Outcome, score: float) -> bool:
         """A right answer with exactly the right sources, whatever the reward."""
         return outcome["finish"] == "answered" and score >= CORRECT_FROM and bool(outcome["sources_correct"])
+
+    def solution(self, scenario: Scenario) -> list[ToolCall]:
+        """Reads the sources and gives the answer."""
+        answer, sources = scenario.reference["answer"], list(scenario.reference["source_ids"])
+        final = ToolCall(ANSWER.name, {"answer": answer, "sources": sources})
+        return [*(ToolCall(READ.name, {"email_id": id}) for id in sources), final]
 
     def answer(self, outcome: Outcome) -> dict[str, Json]:
         return {

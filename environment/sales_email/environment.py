@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from environment.base import Environment, Json, Outcome, Rewarded, Scenario, Split, UnknownScenario
+from environment.base import Environment, Json, Outcome, Rewarded, Scenario, Split, ToolCall, UnknownScenario
 from environment.sales_email.graph import Graph, parse_graph
 from environment.sales_email.node_scores import NodeScores, Rule
 from environment.sales_email.scenarios import (
@@ -14,8 +14,8 @@ from environment.sales_email.scenarios import (
     home_world,
     synthetic_scenarios,
 )
-from environment.sales_email.synthetic import world_of
-from environment.sales_email.tools import SalesEpisode
+from environment.sales_email.synthetic import right_body, world_of
+from environment.sales_email.tools import CONTEXT, FINALIZE, SalesEpisode
 from environment.scenario_order import draw
 
 _RUBRIC = files("environment.sales_email").joinpath("prompts/rubric.txt").read_text(encoding="utf-8").strip()
@@ -66,6 +66,18 @@ class SalesEmail:
         graph = self._graph_of(scenario.task)
         scores = self._node_scores.scores if self._node_scores and self._is_scored(scenario) else None
         return SalesEpisode(scenario, graph, max_turns or self.default_max_turns, scores)
+
+    def solution(self, scenario: Scenario) -> list[ToolCall]:
+        """Reads the shortest way to a product and writes about its two ends."""
+        task, graph = scenario.task, self._graph_of(scenario.task)
+        way = graph.path(next(id for id in task["start"] if id in graph.distance))[1 - self.default_max_turns :]
+        facts = [graph.nodes[id].content for id in way]
+        email = {
+            "subject": f"A note for {task['company']}",
+            "body": right_body(task["prospect"], task["company"], task["goal"], facts),
+            "citations": way,
+        }
+        return [*(ToolCall(CONTEXT.name, {"node_id": id}) for id in way), ToolCall(FINALIZE.name, email)]
 
     def showcase(self, seed: int) -> Scenario:
         """The first scenario there is."""

@@ -54,6 +54,12 @@ _RELATIONSHIPS = ("needs", "causes", "slowed by", "linked to", "part of", "depen
 _SOLUTIONS = ("solved by", "helped by")
 
 
+def right_body(prospect: str, company: str, goal: str, facts: Sequence[str]) -> str:
+    """An email that claims only the first and the last of these facts, and asks for the goal."""
+    ask = GOALS.get(goal, f"Shall we {goal}?")
+    return f"Hi {prospect.split()[0]}, a note for {company}. {facts[0]} {facts[-1]} {ask}"
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     """One graph with its one prospect. `path` goes from the Customer Job to the Product Feature."""
@@ -75,15 +81,13 @@ class World:
         """
         on = on or self
         facts = [on.graph.nodes[id].content for id in on.path]
-        first_name = self.prospect.split()[0]
-        body = f"Hi {first_name}, a note for {self.company}. {facts[0]} {facts[-1]} {GOALS[self.goal]}"
         reference: dict[str, Json] = {
             "path": list(on.path),
             "facts": facts,
             "product": on.product,
             "email": {
                 "subject": f"{on.product} for {self.company}",
-                "body": body,
+                "body": right_body(self.prospect, self.company, self.goal, facts),
                 "citations": list(on.path),
             },
         }

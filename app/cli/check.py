@@ -1,0 +1,87 @@
+"""`learnloop check`: what a plug-in is worth, before anything is trained on it."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from app.cli.options import AsJson, DataDir
+from app.cli.terminal import Failure, plain, print_json, results
+
+if TYPE_CHECKING:
+    from training.environment_check.check import Report
+
+app = typer.Typer(no_args_is_help=True)
+
+_STYLES = {"ok": "green", "warning": "yellow", "failed": "red"}
+
+
+@app.callback()
+def check() -> None:
+    """Examine a plug-in before training on it."""
+
+
+@app.command()
+def environment(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A registered environment.")],
+    config: Annotated[str, typer.Option(metavar="JSON", help="Its config, as in environment.config.")] = "{}",
+    scenarios: Annotated[int, typer.Option(min=2, max=10_000, help="How many training scenarios are played.")] = 32,
+    seed: Annotated[int, typer.Option(help="Of the scenarios and of the agents.")] = 0,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Play an environment without a model, by agents that solve it, act at random, do nothing, or cheat.
+
+    Exits with 1 if something is broken: leaked answers, held-out scenarios that are trained on, outcomes that vary,
+    rewards that cheating earns.
+    """
+    from app.cli.serve import settings_with
+    from environment.registry import UnknownEnvironment
+    from training.environment_check.check import check
+
+    directory = settings_with(data_dir=data_dir).data_dir
+    try:
+        report = asyncio.run(check(name, _object(config), Path(directory), scenarios=scenarios, seed=seed))
+    except UnknownEnvironment as error:
+        raise Failure(str(error)) from error
+    except ValueError as error:
+        raise Failure(f"the environment {name!r} cannot be used so: {error}") from error
+    print_json(report.as_json()) if as_json else _print(report)
+    raise typer.Exit(1 if report.broken else 0)
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is not JSON: {error}", param_hint="--config") from error
+    if not isinstance(found, dict):
+        raise typer.BadParameter("it must be a JSON object", param_hint="--config")
+    return found
+
+
+def _print(report: "Report") -> None:
+    if report.agents:
+        results.print(_table(report), "")
+    for found in report.findings:
+        line = Text.assemble((f"{found.state:9}", _STYLES[found.state]), (found.name, "bold"), ": ", plain(found.said))
+        results.print(line, soft_wrap=True)
+    if report.seconds_per_rollout is not None:
+        pace = f"{report.seconds_per_rollout * 1000:.2f} ms for a rollout of the random agent, without a model"
+        results.print(pace, soft_wrap=True)
+
+
+def _table(report: "Report") -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("AGENT")
+    for heading in ("ROLLOUTS", "REWARD", "SOLVED"):
+        table.add_column(heading, no_wrap=True, justify="right")
+    for each in report.agents:
+        reward = "-" if each.mean_reward is None else f"{each.mean_reward:.3f}"
+        solved = "-" if each.success is None else f"{each.success:.0%}"
+        table.add_row(plain(each.agent), str(each.rollouts), reward, solved)
+    return table

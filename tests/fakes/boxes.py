@@ -1,0 +1,181 @@
+"""Small environments to examine: a sound one, and one for each thing that can be wrong with it."""
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+from typing import Any, Self
+
+from environment.base import Scenario, Tool, ToolCall, ToolResult
+from environment.tool_calls import check_call
+
+COLOURS = ("red", "green", "blue", "black", "white", "brown")
+TEXT = {"type": "string"}
+
+
+def tool(name: str, argument: str) -> Tool:
+    return Tool(name, f"To {name}.", {"type": "object", "properties": {argument: TEXT}, "required": [argument]})
+
+
+class Boxes:
+    """A sound environment: which colour has a box? `open` says it, `answer` ends."""
+
+    name, default_max_turns, default_judge, rubric = "boxes", 4, "reference", "The right colour."
+
+    @classmethod
+    def build(cls, config: Mapping[str, Any], data_dir: Path) -> Self:
+        return cls()
+
+    def scenarios(self, split: str, count: int, seed: int, start: int = 0) -> list[Scenario]:
+        return [self.scenario(split, f"{split}-{seed}-{number}") for number in range(start, start + count)]
+
+    def scenario(self, split: Any, box: str) -> Scenario:
+        return Scenario(box, split, {"box": box}, {"answer": self.colour(box)})
+
+    def colour(self, box: str) -> str:
+        rng = Random(box)
+        return f"{rng.choice(COLOURS)} {rng.randint(100, 999)}"
+
+    def ask(self, task: Mapping[str, Any]) -> Scenario:
+        return Scenario("ask", "test", task)
+
+    def episode(self, scenario: Scenario, max_turns: int | None = None) -> Any:
+        return Box(self, scenario)
+
+    def said(self, scenario: Scenario) -> str:
+        return f"Which colour has the box {scenario.task['box']}?"
+
+    def opened(self, scenario: Scenario) -> str:
+        return self.colour(str(scenario.task["box"]))
+
+    def reward(self, outcome: Mapping[str, Any], score: float) -> dict[str, float]:
+        return {"right": score, "opened": 0.2 * outcome["opened"]}
+
+    def success(self, outcome: Mapping[str, Any], score: float) -> bool:
+        return score == 1.0
+
+    def answer(self, outcome: Mapping[str, Any]) -> dict[str, Any]:
+        return {"answer": outcome["answer"], "source_ids": [], "success": True}
+
+    def solution(self, scenario: Scenario) -> list[ToolCall | str]:
+        right = scenario.reference["answer"]
+        return [ToolCall("open", {"box": scenario.id}), ToolCall("answer", {"answer": right})]
+
+    def close(self) -> None:
+        pass
+
+
+class Box:
+    tools = (tool("open", "box"), tool("answer", "answer"))
+    max_turns = 4
+
+    def __init__(self, boxes: Boxes, scenario: Scenario) -> None:
+        self.boxes, self.scenario = boxes, scenario
+        self.facts: dict[str, Any] = {"finish": "open", "answer": None, "opened": False}
+
+    def messages(self) -> list[dict[str, Any]]:
+        return [{"role": "user", "content": self.boxes.said(self.scenario)}]
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        check_call(self.tools, name, arguments)
+        if name == "answer":
+            self.facts |= {"finish": "answered", "answer": arguments["answer"]}
+            return ToolResult("", final=True)
+        is_it = arguments["box"] == self.scenario.task["box"]
+        self.facts["opened"] |= is_it
+        return ToolResult(self.boxes.opened(self.scenario) if is_it else "There is no such box.")
+
+    def end(self, reason: str, detail: str) -> None:
+        self.facts["finish"] = reason
+
+    def outcome(self) -> dict[str, Any]:
+        return self.facts
+
+
+class Overlapping(Boxes):
+    """Test scenarios are train scenarios."""
+
+    def scenarios(self, split: str, count: int, seed: int, start: int = 0) -> list[Scenario]:
+        return [self.scenario(split, f"any-{seed}-{number}") for number in range(start, start + count)]
+
+
+class Drifting(Boxes):
+    """A scenario is another one each time that it is asked for."""
+
+    asked = itertools.count()
+
+    def scenario(self, split: Any, box: str) -> Scenario:
+        return super().scenario(split, f"{box}-{next(self.asked)}")
+
+
+class Leaking(Boxes):
+    """The question says the answer."""
+
+    def said(self, scenario: Scenario) -> str:
+        return f"{super().said(scenario)} Not to be told: {scenario.reference['answer'].upper()}."
+
+
+class Listing(Boxes):
+    """The question has all colours, among them the right one, which gives nothing away."""
+
+    def colour(self, box: str) -> str:
+        return Random(box).choice(COLOURS)
+
+    def said(self, scenario: Scenario) -> str:
+        return f"{super().said(scenario)} One of: {', '.join(COLOURS)}."
+
+
+class Counting(Boxes):
+    """Episodes share a counter."""
+
+    calls = itertools.count()
+
+    def opened(self, scenario: Scenario) -> str:
+        return f"{super().opened(scenario)} (box number {next(self.calls)})"
+
+
+class Hashing(Boxes):
+    """What is read depends on the hashes of a process."""
+
+    def opened(self, scenario: Scenario) -> str:
+        return f"{super().opened(scenario)}, not {' or '.join({*COLOURS, scenario.id})}"
+
+
+class Doubled(Boxes):
+    """One part is the sum of the others."""
+
+    def reward(self, outcome: Mapping[str, Any], score: float) -> dict[str, float]:
+        parts = super().reward(outcome, score)
+        return {**parts, "total": sum(parts.values())}
+
+
+class Infinite(Boxes):
+    def reward(self, outcome: Mapping[str, Any], score: float) -> dict[str, float]:
+        return {"right": score, "bonus": float("inf")}
+
+
+class Unsolvable(Boxes):
+    def solution(self, scenario: Scenario) -> list[ToolCall | str]:
+        return [ToolCall("answer", {"answer": "I do not know"})]
+
+
+class Generous(Boxes):
+    """Any answer is as good as the right one."""
+
+    def reward(self, outcome: Mapping[str, Any], score: float) -> dict[str, float]:
+        return {"answered": float(outcome["answer"] is not None)}
+
+    def success(self, outcome: Mapping[str, Any], score: float) -> bool:
+        return outcome["answer"] is not None
+
+
+class Priced(Boxes):
+    """Its judge needs a model."""
+
+    default_judge = "ruler"
+
+
+class Unsolved(Boxes):
+    """It has no oracle."""
+
+    solution: Any = None

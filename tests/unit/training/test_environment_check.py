@@ -1,0 +1,77 @@
+"""`learnloop check environment`: each thing that can be wrong with an environment is found, and nothing else."""
+
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from environment.registry import GROUP
+from tests.fakes import boxes
+from tests.fakes.installed import installed
+from training.environment_check.check import Report, State, check
+
+Examine = Callable[[type[boxes.Boxes]], Awaitable[Report]]
+
+
+@pytest.fixture
+def examine(tmp_path: Path) -> Iterator[Examine]:
+    """Examines one of those environments."""
+    kinds = {
+        name: kind for name, kind in vars(boxes).items() if isinstance(kind, type) and issubclass(kind, boxes.Boxes)
+    }
+    points = {name.lower(): f"{boxes.__name__}:{name}.build" for name in kinds}
+
+    async def examined(kind: type[boxes.Boxes]) -> Report:
+        return await check(kind.__name__.lower(), {}, tmp_path, scenarios=8, seed=0)
+
+    with installed(tmp_path / "site", GROUP, points):
+        yield examined
+
+
+def wrong(report: Report, state: State = State.FAILED) -> list[str]:
+    return [found.name for found in report.findings if found.state is state]
+
+
+@pytest.mark.parametrize("kind", [boxes.Boxes, boxes.Listing])
+async def test_a_sound_environment(examine: Examine, kind: type[boxes.Boxes]) -> None:
+    report = await examine(kind)
+    assert wrong(report) == []
+    by_name = {each.agent: each for each in report.agents}
+    assert by_name["oracle"].mean_reward == pytest.approx(1.2)
+    assert by_name["no-op"].mean_reward == 0.0
+    assert (by_name["random"].rollouts, by_name["copies the task"].rollouts) == (64, 8)
+    assert report.solvable == 1.0
+    assert report.headroom is not None
+    assert 0 < report.headroom < 1.2
+    assert report.seconds_per_rollout is not None
+    assert report.groups_without_signal is not None
+    assert report.as_json()["broken"] is False
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "said"),
+    [
+        (boxes.Overlapping, "held-out scenarios", "256 tasks of train are in test"),
+        (boxes.Drifting, "same scenarios", "number 1 is another when it is asked for alone"),
+        (boxes.Leaking, "leaks", "the reference's answer stands in the opening messages, in 8 of 8 scenarios"),
+        (boxes.Counting, "determinism", "the same calls gave something else"),
+        (boxes.Hashing, "determinism", "in another process: rollout"),
+        (boxes.Doubled, "rewards", "the part 'total' is the sum of the others"),
+        (boxes.Infinite, "protocol", "reward() returned"),
+        (boxes.Unsolvable, "solvable", "the oracle solves 0%"),
+        (boxes.Generous, "cheating", "the agent that makes empty calls solves 100% and earns "),
+        (boxes.Priced, "judge", "'ruler' cannot be used without settings"),
+    ],
+)
+async def test_what_is_wrong_is_found(examine: Examine, kind: type[boxes.Boxes], name: str, said: str) -> None:
+    report = await examine(kind)
+    assert report.broken
+    [found, *_] = [each for each in report.findings if each.name == name and each.state is State.FAILED]
+    assert said in found.said
+
+
+async def test_without_an_oracle_headroom_is_not_known(examine: Examine) -> None:
+    report = await examine(boxes.Unsolved)
+    assert (report.headroom, report.solvable) == (None, None)
+    assert "headroom" in wrong(report, State.WARNING)
+    assert wrong(report) == []

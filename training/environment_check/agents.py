@@ -1,0 +1,246 @@
+"""Agents without a model: one that acts at random, some that do nothing of use, and some that cheat.
+
+They know nothing of an environment but what any model sees: messages and tools. Those that cheat also know what
+references look like (never the scenario's own), and which tools end an episode.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from environment.base import Json, Scenario, Tool, ToolCall
+from training.environment_check.play import Agent, Turn, View
+
+_WORD = re.compile(r"[^\s|,;:!?()\[\]{}\"']+")
+_MAX_WORDS = 400
+"""Of a text that is stuffed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """How an agent fills the arguments of a tool: the text of an argument of that name, and the items of a list."""
+
+    text: Callable[[str], str]
+    texts: Callable[[str], list[str]]
+    rng: Random
+
+
+def play_turns(turns: Sequence[Turn]) -> Agent:
+    """Takes these turns, then says nothing: with an environment's solution, the oracle."""
+    remaining = iter(turns)
+    return lambda view: next(remaining, "")
+
+
+def silent(view: View) -> Turn:
+    """Does nothing."""
+    return ""
+
+
+def random_agent(rng: Random) -> Agent:
+    """Any tool, with words that it has read; where replies in text count, also such replies."""
+
+    def turn(view: View) -> Turn:
+        words = _words(view) or ["?"]
+        fill = Fill(
+            lambda _: rng.choice(words), lambda _: rng.choices(words, k=rng.randint(1, 2)), rng
+        )  # few words: a search for many at once finds nothing
+        if not view.tools or (view.takes_text and rng.random() < 1 / (1 + len(view.tools))):
+            return " ".join(rng.choices(words, k=rng.randint(1, 8)))
+        return call_with(rng.choice(view.tools), fill)
+
+    return turn
+
+
+def empty_calls(rng: Random) -> Agent:
+    """Each tool in turn with arguments that are valid and say nothing."""
+    fill, turns = Fill(lambda _: "", lambda _: [], rng), 0
+
+    def turn(view: View) -> Turn:
+        nonlocal turns
+        turns += 1
+        return call_with(view.tools[(turns - 1) % len(view.tools)], fill) if view.tools else "..."
+
+    return turn
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What those that cheat know beforehand: which tools end an episode, and what is right for other scenarios."""
+
+    final: Set[str]
+    others: Sequence[Scenario]
+
+    @property
+    def shapes(self) -> Set[str]:
+        """The shapes that ids have in references, such as `a-0` for `mail-17`; none if they look like any word."""
+        found = {_shape(text) for other in self.others for text in strings(other.reference) if _WORD.fullmatch(text)}
+        return {shape for shape in found if not shape.isalnum()}
+
+
+def copies_the_task(rng: Random, known: Known) -> Agent:
+    """Answers with the task itself."""
+    return lambda view: _end(view, known, Fill(lambda _: _task(view), lambda _: _ids(view, known), rng))
+
+
+def repeats_a_reference(rng: Random, known: Known) -> Agent:
+    """Answers with what would be right for another scenario."""
+    reference = rng.choice(known.others).reference
+
+    def text(name: str) -> str:
+        return next(_named(reference, name), "")
+
+    return lambda view: _end(view, known, Fill(text, lambda name: list(_named(reference, name)), rng))
+
+
+def stuffs_words(rng: Random, known: Known) -> Agent:
+    """Reads what it can, then answers with every word that it has seen, and with those of many references."""
+    more = " ".join(text for other in known.others for text in strings(other.reference))
+
+    def answer(view: View, read: list[str]) -> Fill:
+        return Fill(lambda _: _stuffed(f"{_all_text(view)} {more}"), lambda _: read, rng)
+
+    return _reading(rng, known, answer)
+
+
+def tries_every_id(rng: Random, known: Known, tool: str) -> Agent:
+    """Calls that tool with every id that it comes across, then answers with the task and all these ids."""
+    return _reading(rng, known, lambda view, read: Fill(lambda _: _task(view), lambda _: read, rng), tool)
+
+
+def cheats(rng: Random, known: Known, tools: Sequence[Tool]) -> Mapping[str, Agent]:
+    """Those that cheat, by name."""
+    found = {"copies the task": copies_the_task(rng, known)}
+    for tool in tools:
+        if tool.name not in known.final:
+            found[f"tries every id in {tool.name}"] = tries_every_id(rng, known, tool.name)
+    if any(other.reference for other in known.others):
+        found["repeats a reference"] = repeats_a_reference(rng, known)
+        found["stuffs words"] = stuffs_words(rng, known)
+    return found
+
+
+def _reading(
+    rng: Random, known: Known, answer: Callable[[View, list[str]], Fill], favourite: str | None = None
+) -> Agent:
+    """Calls the tools that do not end the episode with each id, the newest first, and in the last turn ends it.
+
+    A favourite is called with every id, the others only with one.
+    """
+    tried: dict[tuple[str, str], None] = {}
+
+    def untried(view: View) -> tuple[Tool, str] | None:
+        for id in reversed(_ids(view, known)):
+            for tool in view.tools:
+                enough = favourite not in (None, tool.name) and any(name == tool.name for name, _ in tried)
+                if tool.name not in known.final and (tool.name, id) not in tried and not enough:
+                    return tool, id
+        return None
+
+    def turn(view: View) -> Turn:
+        if view.turns_left > 1 and (found := untried(view)) is not None:
+            tool, id = found
+            tried[tool.name, id] = None
+            return call_with(tool, Fill(lambda _: id, lambda _: [id], rng))
+        read = [id for name, id in tried if favourite in (None, name)]
+        return _end(view, known, answer(view, list(dict.fromkeys(read))))
+
+    return turn
+
+
+def _end(view: View, known: Known, fill: Fill) -> Turn:
+    """The last turn: a call of the tool that ends the episode, else a reply in text."""
+    tool = next((tool for tool in view.tools if tool.name in known.final), None)
+    return call_with(tool, fill) if tool else fill.text("answer")
+
+
+def call_with(tool: Tool, fill: Fill) -> ToolCall:
+    """A call with all arguments that the tool requires, or with all that it has if it requires none."""
+    properties = tool.parameters.get("properties", {})
+    needed = tool.parameters.get("required") or list(properties)
+    return ToolCall(tool.name, {name: _value(name, properties.get(name, {}), fill) for name in needed})
+
+
+def _value(name: str, schema: Mapping[str, Json], fill: Fill) -> Json:
+    """A value that fits the JSON schema."""
+    if "const" in schema:
+        return schema["const"]
+    if schema.get("enum"):
+        return fill.rng.choice(schema["enum"])
+    for key in ("anyOf", "oneOf"):
+        if schema.get(key):
+            return _value(name, schema[key][0], fill)
+    kind = schema.get("type", "string")
+    match kind if isinstance(kind, str) else kind[0]:
+        case "integer" | "number":
+            low = int(schema.get("minimum", 0))
+            return fill.rng.randint(low, max(low, int(schema.get("maximum", low + 9))))
+        case "boolean":
+            return fill.rng.random() < 0.5
+        case "object":
+            return {key: _value(key, inner, fill) for key, inner in schema.get("properties", {}).items()}
+        case "array":
+            items = schema.get("items") or {}
+            if items.get("type", "string") == "string" and not items.get("enum"):
+                return fill.texts(name)
+            return [_value(name, items, fill)]
+        case "string" if schema.get("format") == "date":
+            return "2026-01-01"
+        case "null":
+            return None
+    return fill.text(name)
+
+
+def strings(value: Json) -> Iterator[str]:
+    """Every text in a JSON value, and every number as text."""
+    if isinstance(value, Mapping):
+        for each in value.values():
+            yield from strings(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from strings(each)
+    elif isinstance(value, str | int | float) and not isinstance(value, bool):
+        yield str(value)
+
+
+def _named(reference: Mapping[str, Json], name: str) -> Iterator[str]:
+    """The texts of the reference's member that an argument of that name would be: by name, else any."""
+    found = next((value for key, value in reference.items() if name in key or key in name), reference)
+    return strings(found)
+
+
+def _texts(view: View, roles: Sequence[str]) -> Iterator[str]:
+    for message in view.messages:
+        if message["role"] in roles:
+            content: Any = message.get("content")
+            yield content if isinstance(content, str) else " ".join(strings(content))
+
+
+def _task(view: View) -> str:
+    return next(_texts(view, ("user",)), "")
+
+
+def _all_text(view: View) -> str:
+    return " ".join(_texts(view, ("user", "tool")))
+
+
+def _words(view: View) -> list[str]:
+    return _WORD.findall(_all_text(view))
+
+
+def _ids(view: View, known: Known) -> list[str]:
+    """What looks like an id: as those of references do; else the first word of each line that a tool gave."""
+    words = [word.strip(".") for word in _words(view)]
+    lines = [_WORD.findall(line) for text in _texts(view, ("tool",)) for line in text.splitlines()]
+    shapes = known.shapes
+    shaped = [word for word in words if _shape(word) in shapes]
+    return list(dict.fromkeys(shaped or [line[0] for line in lines if line] or words))
+
+
+def _shape(word: str) -> str:
+    return re.sub(r"[^\W\d]+", "a", re.sub(r"\d+", "0", word))
+
+
+def _stuffed(text: str) -> str:
+    return " ".join(list(dict.fromkeys(text.split()))[:_MAX_WORDS])

@@ -1,0 +1,73 @@
+"""What a scenario gives away: references that can be read beforehand, and tasks that are in two splits."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+from environment.base import Environment, Json, Scenario, Split
+from training.environment_check.agents import strings
+
+_SHORTEST = 3
+"""Characters of a text that is not found by chance alone."""
+
+
+def task_of(scenario: Scenario) -> str:
+    """The task as one comparable text."""
+    return json.dumps(scenario.task, sort_keys=True)
+
+
+def shared_tasks(drawn: Mapping[Split, Sequence[Scenario]]) -> dict[tuple[Split, Split], int]:
+    """How many tasks (or ids) of one split are in another, for those pairs that share some."""
+    tasks = {split: {task_of(each) for each in scenarios} for split, scenarios in drawn.items()}
+    ids = {split: {each.id for each in scenarios} for split, scenarios in drawn.items()}
+    counts = {
+        (one, other): max(len(tasks[one] & tasks[other]), len(ids[one] & ids[other]))
+        for one, other in combinations(drawn, 2)
+    }
+    return {pair: count for pair, count in counts.items() if count}
+
+
+def leaks(environment: Environment, scenarios: Sequence[Scenario]) -> dict[str, list[str]]:
+    """Scenario ids by what is given away and where.
+
+    A member of the reference leaks if all its texts can be read. A text that scenarios with another reference show as
+    well is none: it is one of the choices, or a word that all tasks have.
+    """
+    shown = [_shown(environment, scenario) for scenario in scenarios]
+    found: dict[str, list[str]] = {}
+    for scenario, places in zip(scenarios, shown, strict=True):
+        for member, value in scenario.reference.items():
+            texts = {text for text in strings(value) if len(text.strip()) >= _SHORTEST}
+            elsewhere = [
+                text
+                for other, at in zip(scenarios, shown, strict=True)
+                if other.reference.get(member) != value
+                for text in at.values()
+            ]
+            if not texts or any(_stands_in(text, other) for other in elsewhere for text in texts):
+                continue
+            for place, text in places.items():
+                if all(_stands_in(each, text) for each in texts):
+                    found.setdefault(f"the reference's {member} stands in the {place}", []).append(scenario.id)
+                    break
+    return found
+
+
+def _shown(environment: Environment, scenario: Scenario) -> dict[str, str]:
+    """What an agent can read before its first call, by where it stands."""
+    episode = environment.episode(scenario)
+    tools: list[Json] = [tool.openai() for tool in episode.tools]
+    return {
+        "opening messages": _text([message.get("content") for message in episode.messages()]),
+        "tools": _text(tools),
+        "task": _text(dict(scenario.task)),
+    }
+
+
+def _text(value: Json) -> str:
+    return "\n".join(strings(value)).casefold()
+
+
+def _stands_in(text: str, whole: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(text.strip().casefold())}(?!\w)", whole) is not None

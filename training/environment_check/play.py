@@ -1,0 +1,112 @@
+"""A rollout without a model: an agent written in code plays an episode as the built-in loop lets a model play it."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from json import dumps
+from math import fsum
+
+from environment.base import Environment, Episode, Json, Outcome, Scenario, TextEpisode, Tool, ToolCall, ToolError
+from judges.base import Candidate, Judge, checked
+from training.episode_tools import out_of_turns
+
+Turn = ToolCall | str
+"""What an agent does when it is asked: one tool call, or a reply in text."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What an agent sees when it is asked for its next turn."""
+
+    tools: Sequence[Tool]
+    messages: Sequence[Mapping[str, Json]]
+    takes_text: bool
+    turns_left: int
+
+
+Agent = Callable[[View], Turn]
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One rollout. `ended_by` is the tool whose result was final, if one's was."""
+
+    scenario: Scenario
+    messages: Sequence[Mapping[str, Json]]
+    outcome: Outcome
+    ended_by: str | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Paid:
+    """A rollout with what it earned; `reward` is None where the judge gave no score, and says why in `unscored`."""
+
+    played: Played
+    parts: Mapping[str, float]
+    reward: float | None
+    success: bool
+    unscored: str | None = None
+
+
+async def play(environment: Environment, scenario: Scenario, agent: Agent) -> Played:
+    """Let the agent attempt the scenario."""
+    clock = time.perf_counter()
+    episode = environment.episode(scenario)
+    messages = episode.messages()
+    takes_text = isinstance(episode, TextEpisode)
+    ended_by, over, turns = None, False, 0
+    while not over and turns < episode.max_turns:
+        turn = agent(View(episode.tools, messages, takes_text, episode.max_turns - turns))
+        turns += 1
+        if isinstance(turn, str):
+            over = _reply(episode, messages, turn)
+        else:
+            over, final = await _call(episode, messages, turn, f"call_{turns}")
+            ended_by = turn.name if final else None
+        await asyncio.sleep(0)  # rollouts that are played together take turns
+    if not over:
+        episode.end("out_of_turns", out_of_turns(episode))
+    return Played(scenario, messages, episode.outcome(), ended_by, time.perf_counter() - clock)
+
+
+def _reply(episode: Episode, messages: list[dict[str, Json]], text: str) -> bool:
+    """Reply without a tool call; says whether the episode is over."""
+    messages.append({"role": "assistant", "content": text})
+    if not isinstance(episode, TextEpisode):
+        episode.end("malformed", "no tool call in the reply")
+        return True
+    result = episode.reply(text)
+    if not result.final:
+        messages.append({"role": "user", "content": result.content})
+    return result.final
+
+
+async def _call(episode: Episode, messages: list[dict[str, Json]], turn: ToolCall, id: str) -> tuple[bool, bool]:
+    """Call a tool; says whether the episode is over, and whether the tool's result ended it."""
+    function = {"name": turn.name, "arguments": dumps(turn.arguments)}
+    call = {"id": id, "type": "function", "function": function}
+    messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+    try:
+        result = await episode.call(turn.name, turn.arguments)
+    except ToolError as error:
+        episode.end("malformed", str(error))
+        return True, False
+    if not result.final:
+        messages.append({"role": "tool", "tool_call_id": id, "content": result.content})
+    return result.final, result.final
+
+
+async def pay(environment: Environment, judge: Judge, plays: Sequence[Played]) -> list[Paid]:
+    """Have rollouts of one scenario judged together, and reward them as the learn loop does."""
+    candidates = [Candidate(str(place), each.outcome, each.messages) for place, each in enumerate(plays)]
+    judgement = await checked(judge, plays[0].scenario, candidates)
+    paid = []
+    for each, score in zip(plays, judgement.scores, strict=True):
+        if score.value is None:
+            paid.append(Paid(each, {}, None, success=False, unscored=score.explanation))
+            continue
+        parts = environment.reward(each.outcome, score.value)
+        paid.append(Paid(each, parts, fsum(parts.values()), environment.success(each.outcome, score.value)))
+    return paid

@@ -1,0 +1,95 @@
+"""The same calls made again, in another order and in another process: do they have the same outcome?
+
+`python -m training.environment_check.transcripts` reads a Place from stdin and writes what it recorded to stdout.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+
+from environment import registry
+from environment.base import Environment, Json, Scenario, Solvable
+from environment.plugins import PluginFault
+from training.environment_check.agents import play_turns, random_agent
+from training.environment_check.play import Agent, play
+
+_TIMEOUT_S = 300
+_SHOWN = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which scenarios to play: the first ones of `train`."""
+
+    name: str
+    config: dict[str, Json]
+    data_dir: str
+    scenarios: int
+    seed: int
+
+
+Transcript = list[Json]
+"""Messages, then the outcome."""
+
+
+async def record(
+    environment: Environment, scenarios: Sequence[Scenario], seed: int, *, together: bool = False
+) -> list[Transcript]:
+    """What the random agent and the oracle do and see: one rollout after the other, or all at the same time."""
+
+    async def one(scenario: Scenario, agent: Agent) -> Transcript:
+        played = await play(environment, scenario, agent)
+        recorded: Transcript = json.loads(json.dumps([*played.messages, dict(played.outcome)]))
+        return recorded
+
+    rollouts = [one(each, random_agent(Random(f"transcript:{seed}:{each.id}"))) for each in scenarios]
+    if isinstance(environment, Solvable):
+        rollouts += [one(each, play_turns(environment.solution(each))) for each in scenarios]
+    if together:
+        return list(await asyncio.gather(*rollouts))
+    return [await rollout for rollout in rollouts]
+
+
+def in_another_process(place: Place) -> list[Transcript]:
+    """The transcripts of a process whose sets and dicts of strings are ordered otherwise. Raises PluginFault."""
+    ran = subprocess.run(
+        [sys.executable, "-m", __name__],
+        input=json.dumps(asdict(place)), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONHASHSEED": "4711"},
+    )  # fmt: skip
+    if ran.returncode != 0:
+        last = ran.stderr.strip().splitlines()[-1:] or ["no message"]
+        raise PluginFault(f"The environment {place.name!r} fails in a process of its own: {last[0]}")
+    found: list[Transcript] = json.loads(ran.stdout)
+    return found
+
+
+def difference(one: Sequence[Transcript], other: Sequence[Transcript]) -> str | None:
+    """The first thing that is not the same; None if there is none."""
+    for number, (here, there) in enumerate(zip(one, other, strict=True)):
+        for place in range(max(len(here), len(there))):
+            pair = [json.dumps(each[place]) if place < len(each) else "nothing" for each in (here, there)]
+            if pair[0] != pair[1]:
+                at = next((i for i, (a, b) in enumerate(zip(*pair, strict=False)) if a != b), 0)
+                seen = " / ".join(text[max(0, at - _SHOWN // 2) : at + _SHOWN // 2] for text in pair)
+                return f"rollout {number}, {'outcome' if place == len(here) - 1 else f'message {place}'}: {seen}"
+    return None
+
+
+def main() -> None:
+    """Record as the place on stdin says."""
+    place = Place(**json.load(sys.stdin))
+    environment = registry.build(place.name, place.config, Path(place.data_dir))
+    scenarios = environment.scenarios("train", place.scenarios, place.seed)
+    json.dump(asyncio.run(record(environment, scenarios, place.seed)), sys.stdout)
+    environment.close()
+
+
+if __name__ == "__main__":
+    main()
