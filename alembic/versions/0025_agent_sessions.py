@@ -113,6 +113,8 @@ def upgrade() -> None:
         sa.Column("digest", sa.String(64), nullable=False),
         sa.Column("occurrence", sa.Integer(), nullable=False),
         sa.Column("idempotency_key", sa.Text()),
+        sa.Column("begun_at", _TIME, server_default=sa.text("clock_timestamp()"), nullable=False),
+        sa.Column("delivered_at", _TIME),
         _of_session("session_use"),
         sa.PrimaryKeyConstraint("session_id", "attempt", "number", name=op.f("pk_session_use")),
     )

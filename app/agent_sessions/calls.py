@@ -8,9 +8,10 @@ the same call with the same seed.
 
 import asyncio
 import secrets
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -29,7 +30,7 @@ from app.agent_sessions.records import (
     unpack_request,
     usage_of,
 )
-from app.agent_sessions.replay import Answered, Begun, Holder, RecordedCall, Repetition, Wait, decide, restarts
+from app.agent_sessions.replay import Answered, Holder, RecordedCall, Repetition, Wait, decide, restarts
 from app.aio.event_loops import shielded
 from app.aio.periodic import every
 from app.aio.retry import retry_while_database_is_down
@@ -43,6 +44,7 @@ Json = Any
 _HELD = timedelta(seconds=6)
 _RENEW_EVERY_S = 2.0
 _LOOK_AGAIN_S = 0.1
+_NOTE_AFTER_S = 0.05
 _KEEP_TRYING_S = 60.0
 """To record an answer while the database is away."""
 
@@ -54,9 +56,14 @@ _LOCKED = text(
     "agent_session_key WHERE sha256 = :key AND session_id = :id AND replaced_at IS NOT NULL) AS replaced "
     "FROM agent_session WHERE id = :id FOR UPDATE"
 )
+_LATER = (
+    "SELECT 1 FROM session_use later WHERE later.session_id = use.session_id AND later.attempt = use.attempt "
+    "AND later.number > use.number AND later.begun_at > call.answered_at"
+)
 _SAME = text(
     "SELECT call.number, call.occurrence, call.answered_at IS NOT NULL AS answered, call.holder, "
-    "coalesce(call.held_until > clock_timestamp(), false) AS held, use.number IS NOT NULL AS used, use.idempotency_key "
+    "coalesce(call.held_until > clock_timestamp(), false) AS held, use.number AS use, use.idempotency_key, "
+    f"use.delivered_at IS NOT NULL OR EXISTS ({_LATER}) AS delivered "
     "FROM session_call call LEFT JOIN session_use use ON use.session_id = call.session_id AND use.attempt = :attempt "
     "AND use.digest = call.digest AND use.occurrence = call.occurrence "
     "WHERE call.session_id = :id AND call.digest = :digest ORDER BY call.occurrence"
@@ -67,7 +74,7 @@ _COUNT = (
 )
 _USE = (
     "INSERT INTO session_use (session_id, attempt, number, digest, occurrence, idempotency_key) "
-    "VALUES (:id, :attempt, :uses, :digest, :occurrence, :idempotency_key) "
+    "VALUES (:id, :attempt, :use, :digest, :occurrence, :idempotency_key) "
     "ON CONFLICT (session_id, attempt, digest, occurrence) DO NOTHING"
 )
 _HOLD = (
@@ -92,6 +99,11 @@ _ANSWER = text(
 _RELEASE = text(
     "UPDATE session_call SET holder = NULL, held_until = NULL "
     "WHERE session_id = :id AND number = :number AND holder = :holder"
+)
+_DELIVERED = text(
+    "UPDATE session_use SET delivered_at = clock_timestamp() FROM unnest(CAST(:ids AS text[]), "
+    "CAST(:attempts AS integer[]), CAST(:numbers AS integer[])) AS mine (id, attempt, number) WHERE "
+    "session_use.session_id = mine.id AND session_use.attempt = mine.attempt AND session_use.number = mine.number"
 )
 _RENEW = text(
     "UPDATE session_call SET held_until = clock_timestamp() + :held FROM "
@@ -137,21 +149,23 @@ class Asker:
 
 
 @dataclass(frozen=True, slots=True)
-class TakenCall:
-    """A call that this process samples now."""
+class BegunCall:
+    """A request and the call that it is."""
 
     session_id: str
+    attempt: int
+    use: int
+    """Number of the request in its attempt."""
     number: int
     occurrence: int
     seed: int
+    recorded: dict[str, Json] | None = None
+    """The answer, if there is one; None: this process samples it now."""
 
-
-@dataclass(frozen=True, slots=True)
-class RecordedAnswer:
-    """The answer of a call that was answered before."""
-
-    number: int
-    completion: dict[str, Json]
+    @property
+    def key(self) -> tuple[str, int]:
+        """Of the call."""
+        return self.session_id, self.number
 
 
 @dataclass
@@ -160,12 +174,16 @@ class SessionCalls:
 
     sessions: Sessions
     _holder: str = field(default_factory=lambda: secrets.token_hex(8))
-    _running: set[tuple[str, int]] = field(default_factory=set)
+    _replying: Counter[tuple[str, int]] = field(default_factory=Counter)
+    """Calls that are sampled, or whose answer is sent."""
+    _sampling: set[tuple[str, int]] = field(default_factory=set)
+    _delivered: set[tuple[str, int, int]] = field(default_factory=set)
+    """Session, attempt and number of requests whose replies arrived, which is not written down yet."""
+    _noting: asyncio.Task[None] | None = None
 
-    async def begin(
-        self, asker: Asker, request: CanonicalRequest, protocol: str, asked: Repetition
-    ) -> TakenCall | RecordedAnswer:
-        """Take the call that the request is, or find its answer; waits while somebody else works on it.
+    async def begin(self, asker: Asker, request: CanonicalRequest, protocol: str, asked: Repetition) -> BegunCall:
+        """Take the call that the request is, or find its answer; waits while somebody else works on it. Who begins one
+        must `finish` it.
 
         Raises SessionOver, SessionRestarted, SessionLimitReached.
         """
@@ -176,68 +194,71 @@ class SessionCalls:
 
     async def _try(
         self, asker: Asker, request: CanonicalRequest, packed: bytes, protocol: str, asked: Repetition
-    ) -> TakenCall | RecordedAnswer | None:
-        async with self.sessions.begin() as session:
-            row = await _open_row(session, asker)
-            calls = await self._same(session, asker.session_id, row.attempt, request.digest)
-            attempt, uses = row.attempt, row.uses
-            if not row.explicit_restart and request.digest == row.opening_digest and restarts(calls, asked):
-                attempt, uses = attempt + 1, 0
-                calls = await self._same(session, asker.session_id, attempt, request.digest)
-            decision = decide(calls, asked)
-            if isinstance(decision, Wait):
-                return None
-            is_new_use = decision.occurrence >= len(calls) or not calls[decision.occurrence].used
-            if is_new_use:
-                _check_limit("calls", uses, row.max_calls)
-            values: dict[str, Json] = {
-                "id": asker.session_id,
-                "attempt": attempt,
-                "uses": uses + is_new_use,
-                "calls": row.calls,
-                "digest": request.digest,
-                "occurrence": decision.occurrence,
-                "idempotency_key": asked.idempotency_key,
-            }
-            if isinstance(decision, Answered):
-                await session.execute(_REPLAYED, values)
-                return RecordedAnswer(decision.number, await _answer_of(session, asker.session_id, decision.number))
-            _check_limit("tokens", row.tokens, row.max_tokens)
-            taken = self._taken(asker.session_id, row, request, decision)
-            values |= {
-                "calls": max(row.calls, taken.number),
-                "number": taken.number,
-                "protocol": protocol,
-                "request": packed,
-                "seed": taken.seed,
-                "holder": self._holder,
-                "held": _HELD,
-            }
-            await session.execute(_TAKEN, values)
-        self._running.add((taken.session_id, taken.number))
-        return taken
-
-    def _taken(self, session_id: str, row: Any, request: CanonicalRequest, decision: Begun) -> TakenCall:
-        number = row.calls + 1 if decision.number is None else decision.number
-        given = request.parameters.get("seed")
-        seed = given if isinstance(given, int) else seed_of_call(row.seed, request.digest, decision.occurrence)
-        return TakenCall(session_id, number, decision.occurrence, seed)
+    ) -> BegunCall | None:
+        async with AsyncExitStack() as unless_begun:
+            async with self.sessions.begin() as session:
+                row = await _open_row(session, asker)
+                calls = await self._same(session, asker.session_id, row.attempt, request.digest)
+                attempt, uses = row.attempt, row.uses
+                if not row.explicit_restart and request.digest == row.opening_digest and restarts(calls, asked):
+                    attempt, uses = attempt + 1, 0
+                    calls = await self._same(session, asker.session_id, attempt, request.digest)
+                decision = decide(calls, asked)
+                if isinstance(decision, Wait):
+                    return None
+                use = calls[decision.occurrence].use if decision.occurrence < len(calls) else None
+                if use is None:
+                    _check_limit("calls", uses, row.max_calls)
+                    uses += 1
+                number = row.calls + 1 if decision.number is None else decision.number
+                seed = _seed(row.seed, request, decision.occurrence)
+                call = BegunCall(asker.session_id, attempt, use or uses, number, decision.occurrence, seed)
+                values: dict[str, Json] = {
+                    "id": call.session_id,
+                    "attempt": attempt,
+                    "uses": uses,
+                    "use": call.use,
+                    "calls": max(row.calls, number),
+                    "digest": request.digest,
+                    "occurrence": decision.occurrence,
+                    "idempotency_key": asked.idempotency_key,
+                }
+                # Before the commit: who looks after it must see that we work on the call.
+                self._replying[call.key] += 1
+                unless_begun.callback(self._forget, call)
+                if isinstance(decision, Answered):
+                    await session.execute(_REPLAYED, values)
+                    call = replace(call, recorded=await _answer_of(session, *call.key))
+                else:
+                    _check_limit("tokens", row.tokens, row.max_tokens)
+                    held = {"number": number, "seed": seed, "holder": self._holder, "held": _HELD}
+                    await session.execute(_TAKEN, values | held | {"protocol": protocol, "request": packed})
+                    self._sampling.add(call.key)
+            unless_begun.pop_all()
+        return call
 
     async def _same(self, session: AsyncSession, id: str, attempt: int, digest: str) -> list[RecordedCall]:
         rows = await session.execute(_SAME, {"id": id, "attempt": attempt, "digest": digest})
         return [
             RecordedCall(
-                row.number, row.occurrence, row.answered, self._holder_of(id, row), row.used, row.idempotency_key
+                row.number,
+                row.occurrence,
+                row.answered,
+                self._holder_of(id, row),
+                row.use,
+                row.delivered or (id, attempt, row.use) in self._delivered,
+                row.idempotency_key,
             )
             for row in rows
         ]
 
     def _holder_of(self, id: str, row: Any) -> Holder:
-        if row.holder == self._holder:
-            return Holder.US if (id, row.number) in self._running else Holder.NOBODY
-        return Holder.OTHER if row.holder is not None and row.held else Holder.NOBODY
+        if (id, row.number) in self._replying:
+            return Holder.US
+        of_another = row.holder not in (None, self._holder)
+        return Holder.OTHER if of_another and row.held else Holder.NOBODY
 
-    async def answer(self, call: TakenCall, completion: dict[str, Json]) -> dict[str, Json]:
+    async def answer(self, call: BegunCall, completion: dict[str, Json]) -> dict[str, Json]:
         """Record the answer; when this returns it is durable. Returns the recorded one, which another process may have
         been the first to give. Raises SessionOver.
 
@@ -258,18 +279,31 @@ class SessionCalls:
                 is_open, is_first = (await session.execute(_ANSWER, values)).one()
                 if not is_open:
                     raise SessionOver("The session ended before its model had answered.")
-                return completion if is_first else await _answer_of(session, call.session_id, call.number)
+                recorded = completion if is_first else await _answer_of(session, *call.key)
+            self._sampling.discard(call.key)
+            return recorded
 
-        try:
-            return await shielded(retry_while_database_is_down(record, _KEEP_TRYING_S))
-        finally:
-            self._running.discard((call.session_id, call.number))
+        return await shielded(retry_while_database_is_down(record, _KEEP_TRYING_S))
 
-    async def release(self, call: TakenCall) -> None:
-        """Nobody works on the call any more; who asks for it again gets it."""
-        if (call.session_id, call.number) not in self._running:
-            return  # answered
-        self._running.discard((call.session_id, call.number))
+    async def finish(self, call: BegunCall, *, delivered: bool) -> None:
+        """Nobody works on the call any more. If it was not answered, or the reply not delivered, the same request asks
+        for it again."""
+        is_unanswered = call.recorded is None and call.key in self._sampling
+        self._forget(call)
+        if delivered:
+            self._delivered.add((call.session_id, call.attempt, call.use))
+            self._noting = self._noting or asyncio.create_task(self._note_delivered(), name="note deliveries")
+        elif is_unanswered:
+            await self._release(call)
+
+    def _forget(self, call: BegunCall) -> None:
+        self._replying[call.key] -= 1
+        if not self._replying[call.key]:
+            del self._replying[call.key]
+        if call.recorded is None:
+            self._sampling.discard(call.key)
+
+    async def _release(self, call: BegunCall) -> None:
         values = {"id": call.session_id, "number": call.number, "holder": self._holder}
 
         async def let_go() -> None:
@@ -281,20 +315,38 @@ class SessionCalls:
         except DATABASE_DOWN as error:  # others find out after a few seconds
             log.warning("a call was not released", session_id=call.session_id, error=str(error).splitlines()[0])
 
+    async def _note_delivered(self) -> None:
+        """Write down what arrived, together with what does within a moment. What is lost with this process counts as
+        not arrived, unless the agent asked for more since."""
+        await asyncio.sleep(_NOTE_AFTER_S)
+        self._noting = None
+        noted = sorted(self._delivered)
+        ids, attempts, numbers = (list(column) for column in zip(*noted, strict=True))
+        try:
+            async with self.sessions.begin() as session:
+                await session.execute(text("SET LOCAL synchronous_commit = off"))
+                await session.execute(_DELIVERED, {"ids": ids, "attempts": attempts, "numbers": numbers})
+        except DATABASE_DOWN as error:
+            log.warning("deliveries were not noted", error=str(error).splitlines()[0])
+        self._delivered.difference_update(noted)
+
     @asynccontextmanager
-    async def renewing(self) -> AsyncIterator[None]:
+    async def working(self) -> AsyncIterator[None]:
         """While open, others are told which calls this process works on."""
-        async with every(_RENEW_EVERY_S, self.renew, "hold the calls of agent sessions"):
-            yield
+        try:
+            async with every(_RENEW_EVERY_S, self.renew, "hold the calls of agent sessions"):
+                yield
+        finally:
+            if self._noting is not None:
+                await self._noting
 
     async def renew(self) -> None:
         """Say that this process still works on its calls."""
-        if not self._running:
+        if not self._sampling:
             return
-        ids, numbers = zip(*sorted(self._running), strict=True)
-        values = {"ids": list(ids), "numbers": list(numbers), "holder": self._holder, "held": _HELD}
+        ids, numbers = (list(column) for column in zip(*sorted(self._sampling), strict=True))
         async with self.sessions.begin() as session:
-            await session.execute(_RENEW, values)
+            await session.execute(_RENEW, {"ids": ids, "numbers": numbers, "holder": self._holder, "held": _HELD})
 
     async def kept(self, session_id: str, *, after: int = 0, limit: int | None = None) -> list[KeptCall]:
         """The calls of a session, in the order in which they began; those that are not answered yet, too."""
@@ -376,6 +428,11 @@ async def _answer_of(session: AsyncSession, session_id: str, number: int) -> dic
     found = await session.get_one(SessionCall, (session_id, number))
     assert found.answer is not None
     return unpack_answer(found.answer)
+
+
+def _seed(session_seed: int, request: CanonicalRequest, occurrence: int) -> int:
+    given = request.parameters.get("seed")
+    return given if isinstance(given, int) else seed_of_call(session_seed, request.digest, occurrence)
 
 
 def _check_limit(of: str, count: int, most: int | None) -> None:

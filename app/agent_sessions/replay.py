@@ -1,9 +1,9 @@
 """Which call a request is: a new one, or one that was begun before. A pure function of what is recorded.
 
 Within an attempt a request that is made again is another sample on purpose: it is the next *occurrence* of its digest.
-It is the same call where that was never answered and nobody works on it (the client or the service died), where the
-client says that it repeats itself, or where it brings the Idempotency-Key of the call. A new attempt counts from 0, and
-so is given what earlier ones were.
+It is the same call where the reply to that did not arrive and nobody works on it (the client or the service died),
+where the client says that it repeats itself, or where it brings the Idempotency-Key of the call. A new attempt counts
+from 0, and so is given what earlier ones were.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from enum import Enum
 
 
 class Holder(Enum):
-    """Who samples a call."""
+    """Who samples a call, or sends its answer."""
 
     NOBODY = "nobody"
     US = "us"
@@ -23,15 +23,23 @@ class Holder(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """A call with the digest of the request; `used` says whether this attempt made it."""
+    """A call with the digest of the request."""
 
     number: int
     occurrence: int
     answered: bool
     holder: Holder
-    used: bool
+    use: int | None
+    """Number of the request by which this attempt made it; None: it did not."""
+    delivered: bool
+    """Whether the reply to this attempt's request arrived, as far as one knows."""
     idempotency_key: str | None
     """Of this attempt's request."""
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether this attempt's request was cut off, so that the same one asks for the same again."""
+        return not (self.answered and self.delivered) and self.holder is Holder.NOBODY
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +76,7 @@ Decision = Answered | Begun | Wait
 
 def decide(calls: Sequence[RecordedCall], asked: Repetition) -> Decision:
     """`calls` are all of the session with the request's digest, in the order of their occurrence."""
-    used = [call for call in calls if call.used]
+    used = [call for call in calls if call.use is not None]
     repeated = _repeated(used, asked)
     if repeated is None and any(_unsure(call, asked) for call in used):
         return Wait()
@@ -82,9 +90,9 @@ def decide(calls: Sequence[RecordedCall], asked: Repetition) -> Decision:
 
 
 def restarts(calls: Sequence[RecordedCall], asked: Repetition) -> bool:
-    """Whether a request that is the session's very first one begins a new attempt: all that made it were answered."""
-    used = [call for call in calls if call.used]
-    return bool(used) and all(call.answered for call in used) and asked == Repetition()
+    """Whether a request that is the session's very first one begins a new attempt: all replies to it arrived."""
+    used = [call for call in calls if call.use is not None]
+    return bool(used) and all(call.answered and call.delivered for call in used) and asked == Repetition()
 
 
 def _repeated(used: Sequence[RecordedCall], asked: Repetition) -> RecordedCall | None:
@@ -92,9 +100,8 @@ def _repeated(used: Sequence[RecordedCall], asked: Repetition) -> RecordedCall |
     if asked.idempotency_key is not None:
         return next((call for call in used if call.idempotency_key == asked.idempotency_key), None)
     plain = [call for call in used if call.idempotency_key is None]
-    abandoned = [call for call in plain if not call.answered and call.holder is Holder.NOBODY]
-    if abandoned:
-        return abandoned[0]
+    if (abandoned := next((call for call in plain if call.is_abandoned), None)) is not None:
+        return abandoned
     return plain[-1] if asked.is_retry and plain else None
 
 

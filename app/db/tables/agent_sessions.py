@@ -148,3 +148,6 @@ class SessionUse(Base):
     digest: Mapped[str] = mapped_column(String(64))
     occurrence: Mapped[int]
     idempotency_key: Mapped[str | None]
+    begun_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    delivered_at: Mapped[datetime | None]
+    """When the whole reply had been sent; written a moment later. None: as far as one knows, it did not arrive."""

@@ -10,12 +10,10 @@ from sqlalchemy import func, select, update
 
 from app.agent_sessions.calls import (
     Asker,
-    RecordedAnswer,
     SessionCalls,
     SessionLimitReached,
     SessionOver,
     SessionRestarted,
-    TakenCall,
 )
 from app.agent_sessions.canonical import canonical
 from app.agent_sessions.replay import Repetition
@@ -70,7 +68,9 @@ async def begun(calls: SessionCalls, asker: Asker, request: Any = GREETING, **as
 
 
 async def answered(calls: SessionCalls, asker: Asker, text: str, request: Any = GREETING) -> None:
-    await calls.answer(await begun(calls, asker, request), completion(text, 5, 6))
+    call = await begun(calls, asker, request)
+    await calls.answer(call, completion(text, 5, 6))
+    await calls.finish(call, delivered=True)
 
 
 async def test_an_agent_that_is_started_again_gets_its_answers(sessions: Sessions) -> None:
@@ -82,8 +82,10 @@ async def test_an_agent_that_is_started_again_gets_its_answers(sessions: Session
     await answered(calls, first, "because", QUESTION)
     again = await store.restart(LOCAL, opened.row.id)
     asker = Asker(again.row.id, hash_of(again.key or ""))
-    replayed = [await begun(calls, asker) for _ in range(2)]
-    assert [each.completion for each in replayed] == [completion("hi", 5, 6), completion("hi again", 5, 6)]
+    for said in ("hi", "hi again"):
+        replayed = await begun(calls, asker)
+        assert replayed.recorded == completion(said, 5, 6)
+        await calls.finish(replayed, delivered=True)
     with pytest.raises(SessionRestarted):
         await begun(calls, first)
     # It goes another way now: what only the first start asked is not trained.
@@ -98,7 +100,7 @@ async def test_a_call_that_is_sampled_again_has_the_same_seed(sessions: Sessions
     calls = SessionCalls(sessions)
     asker = Asker((await AgentSessions(sessions).open(spec())).row.id)
     first = await begun(calls, asker)
-    await calls.release(first)
+    await calls.finish(first, delivered=False)
     assert await begun(calls, asker) == first
     assert (await begun(calls, asker)).seed != first.seed  # another sample of the same
 
@@ -117,6 +119,25 @@ async def test_a_dead_process_is_found_out_and_its_call_sampled_again(sessions: 
     # The first one was only slow: what it sampled is not stored beside it, and its client gets what is.
     assert await dead.answer(first, completion("mine, too", 6)) == completion("mine", 5)
     assert len(await alive.kept(asker.session_id)) == 1
+
+
+async def test_a_reply_that_was_lost_with_its_process_is_given_again(sessions: Sessions) -> None:
+    dead, alive = SessionCalls(sessions), SessionCalls(sessions)
+    asker = Asker((await AgentSessions(sessions).open(spec())).row.id)
+    await dead.answer(await begun(dead, asker), completion("hi", 5))
+    replayed = await begun(alive, asker)
+    assert replayed.recorded == completion("hi", 5)
+    async with alive.working():
+        await alive.finish(replayed, delivered=True)
+    assert (await begun(SessionCalls(sessions), asker)).attempt == 2  # it arrived, so the agent was started again
+
+
+async def test_a_reply_arrived_if_the_agent_asked_for_more(sessions: Sessions) -> None:
+    dead, alive = SessionCalls(sessions), SessionCalls(sessions)
+    asker = Asker((await AgentSessions(sessions).open(spec(explicit_restart=True))).row.id)
+    await dead.answer(await begun(dead, asker), completion("hi", 5))
+    await begun(alive, asker, QUESTION)
+    assert (await begun(alive, asker)).occurrence == 1
 
 
 async def test_what_a_process_works_on_is_left_to_it(sessions: Sessions) -> None:
@@ -138,9 +159,11 @@ async def test_the_very_first_request_restarts_a_session_opened_by_hand(sessions
     asker = Asker((await AgentSessions(sessions).open(spec())).row.id)
     await answered(calls, asker, "hi")
     await answered(calls, asker, "because", QUESTION)
-    replayed = [await begun(calls, asker), await begun(calls, asker, QUESTION)]
-    assert [type(each) for each in replayed] == [RecordedAnswer, RecordedAnswer]
-    assert isinstance(await begun(calls, asker, QUESTION), TakenCall)  # not the first one: another sample
+    for request, said in ((GREETING, "hi"), (QUESTION, "because")):
+        replayed = await begun(calls, asker, request)
+        assert replayed.recorded == completion(said, 5, 6)
+        await calls.finish(replayed, delivered=True)
+    assert (await begun(calls, asker, QUESTION)).recorded is None  # not the first one: another sample
 
 
 async def test_a_session_that_is_over_answers_nothing_and_keeps_its_outcome(sessions: Sessions) -> None:
@@ -179,7 +202,7 @@ async def test_limits(sessions: Sessions) -> None:
     await answered(calls, asker, "hi")
     with pytest.raises(SessionLimitReached, match="3 tokens"):
         await begun(calls, asker, QUESTION)
-    assert isinstance(await begun(calls, asker, is_retry=True), RecordedAnswer)  # costs nothing
+    assert (await begun(calls, asker, is_retry=True)).recorded is not None  # costs nothing
     with pytest.raises(TooManyRequests):
         await store.open(spec(), most_open=1)
 

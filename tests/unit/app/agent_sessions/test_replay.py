@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from app.agent_sessions.replay import (
     restarts,
 )
 
-CALL = RecordedCall(1, 0, answered=True, holder=Holder.NOBODY, used=True, idempotency_key=None)
+CALL = RecordedCall(1, 0, answered=True, holder=Holder.NOBODY, use=1, delivered=True, idempotency_key=None)
 
 
 @dataclass
@@ -27,35 +28,31 @@ class Records:
     calls: dict[str, list[RecordedCall]] = field(default_factory=dict)
     samplings: Counter[tuple[str, int]] = field(default_factory=Counter)
 
-    def ask(self, digest: str, asked: Repetition, *, dies: bool = False) -> int | None:
-        """The occurrence that the request was answered with; None: client or service died meanwhile."""
+    def ask(self, digest: str, asked: Repetition, *, lost: Literal["request", "reply"] | None = None) -> int | None:
+        """The occurrence that the request was answered with; None: client or service died before that or after it."""
         calls = self.calls.setdefault(digest, [])
         decision = decide(calls, asked)
         assert not isinstance(decision, Wait)  # nobody else works on this session
         if isinstance(decision, Begun) and decision.number is None:
-            calls.append(
-                replace(CALL, number=len(calls) + 1, occurrence=decision.occurrence, answered=False, used=False)
-            )
-        call = replace(
-            calls[decision.occurrence], used=True, idempotency_key=calls[decision.occurrence].idempotency_key
-        )
-        if isinstance(decision, Begun) and not dies:
+            calls.append(replace(CALL, number=len(calls) + 1, occurrence=decision.occurrence, answered=False))
+        call = replace(calls[decision.occurrence], use=1, delivered=lost is None)
+        if isinstance(decision, Begun) and lost != "request":
             self.samplings[digest, decision.occurrence] += 1
             call = replace(call, answered=True)
         calls[decision.occurrence] = call
-        return None if dies else decision.occurrence
+        return None if lost else decision.occurrence
 
     def restart(self) -> None:
         for digest, calls in self.calls.items():
-            self.calls[digest] = [replace(call, used=False) for call in calls]
+            self.calls[digest] = [replace(call, use=None, delivered=False) for call in calls]
 
 
 @given(
     st.lists(st.sampled_from("abc"), min_size=1, max_size=8),
-    st.lists(st.sampled_from(["agent", "service", "late"]), max_size=6),
+    st.lists(st.tuples(st.sampled_from(["agent", "service"]), st.sampled_from(["request", "reply"])), max_size=6),
     st.data(),
 )
-def test_deaths_change_no_answer(requests: list[str], deaths: list[str], data: st.DataObject) -> None:
+def test_deaths_change_no_answer(requests: list[str], deaths: list[Any], data: st.DataObject) -> None:
     undisturbed = [(digest, requests[:place].count(digest)) for place, digest in enumerate(requests)]
     records = Records()
     answers: list[tuple[str, int | None]] = []
@@ -63,18 +60,18 @@ def test_deaths_change_no_answer(requests: list[str], deaths: list[str], data: s
     while len(answers) < len(requests):
         digest = requests[len(answers)]
         dies: bool = data.draw(st.booleans())
-        death = left.pop() if left and dies else None
-        if death is None:
+        if not (left and dies):
             answers.append((digest, records.ask(digest, Repetition())))
-        elif death == "service":  # in mid-call; the client, which lives, repeats the request, and may say so
-            records.ask(digest, Repetition(), dies=True)
-            answers.append((digest, records.ask(digest, Repetition(is_retry=data.draw(st.booleans())))))
-        else:  # the agent, in mid-call or after it was answered
-            records.ask(digest, Repetition(), dies=death == "agent")
+            continue
+        who, lost = left.pop()
+        records.ask(digest, Repetition(), lost=lost)
+        if who == "agent":
             records.restart()
             answers = []
+        else:  # the client, which lives, repeats the request, and may say so
+            answers.append((digest, records.ask(digest, Repetition(is_retry=data.draw(st.booleans())))))
     assert answers == undisturbed
-    assert set(records.samplings) >= set(undisturbed)
+    assert set(records.samplings) == set(undisturbed)
     assert set(records.samplings.values()) == {1}
 
 
@@ -85,6 +82,12 @@ def test_a_request_made_again_is_another_sample() -> None:
 def test_a_retry_gets_the_last_answer() -> None:
     calls = [CALL, replace(CALL, number=2, occurrence=1)]
     assert decide(calls, Repetition(is_retry=True)) == Answered(1, 2)
+
+
+def test_a_reply_that_did_not_arrive_is_given_again() -> None:
+    lost = replace(CALL, delivered=False)
+    assert decide([lost], Repetition()) == Answered(0, 1)
+    assert decide([replace(lost, holder=Holder.US)], Repetition()) == Begun(1, None)  # it is being sent
 
 
 def test_an_idempotency_key_names_its_call_and_no_other() -> None:
@@ -107,13 +110,14 @@ def test_whether_another_process_died_is_waited_for() -> None:
 
 
 def test_a_call_of_an_earlier_attempt_that_still_runs_is_waited_for() -> None:
-    assert decide([replace(CALL, answered=False, holder=Holder.US, used=False)], Repetition()) == Wait()
+    assert decide([replace(CALL, answered=False, holder=Holder.US, use=None)], Repetition()) == Wait()
 
 
 def test_the_first_request_restarts_the_session_once_it_was_answered() -> None:
     running = replace(CALL, number=2, occurrence=1, answered=False, holder=Holder.US)
     assert restarts([CALL], Repetition())
     assert not restarts([CALL, running], Repetition())
-    assert not restarts([replace(CALL, used=False)], Repetition())
+    assert not restarts([replace(CALL, delivered=False)], Repetition())
+    assert not restarts([replace(CALL, use=None)], Repetition())
     assert not restarts([CALL], Repetition(is_retry=True))
     assert not restarts([CALL], Repetition(idempotency_key="a"))
