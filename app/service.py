@@ -133,6 +133,7 @@ async def _driving(resources: Resources, learn: LearnLoop) -> AsyncIterator[tupl
         data_dir=settings.data_dir,
         learn=learn,
         tracing=resources.tracing,
+        agent_modules=settings.agent_modules,
     )
     store = EvaluationStore(sessions)
     await _release_predecessor(leases, store, settings.data_dir / "worker")

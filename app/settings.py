@@ -83,6 +83,8 @@ class Settings(BaseSettings):
     """Open connections to this process; fewer if it may not open as many files."""
     max_connections_per_client: int = Field(1_000, ge=0, le=50_000)
     """Open connections of one address; 0: no limit."""
+    agent_modules: Annotated[tuple[str, ...], NoDecode] = ()
+    """Python modules, with what is below them, whose functions runs may name as their agent; comma-separated."""
     backend: str = embedded.NAME
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
     """Browser origins allowed to call the API (CORS), comma-separated, or `*`."""
@@ -296,6 +298,16 @@ class Settings(BaseSettings):
         if not all(map(is_admissible, hosts)):
             raise ValueError("expected host names and networks such as crm.internal or 10.1.0.0/16, comma-separated")
         return hosts
+
+    @field_validator("agent_modules", mode="before")
+    @classmethod
+    def _modules(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        modules = tuple(entry.strip() for entry in value.split(",") if entry.strip())
+        if not all(part.isidentifier() for module in modules for part in module.split(".")):
+            raise ValueError("expected names of Python modules such as my_agents or acme.agents, comma-separated")
+        return modules
 
     @field_validator("hf_repos", mode="before")
     @classmethod

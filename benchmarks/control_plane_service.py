@@ -19,11 +19,11 @@ from app.settings import load_settings
 from environment.base import Environment
 from judges.base import Judge
 from tests.fakes.scripted_learning import ScriptedBackend, scripted_result
-from training.agents.base import Agent
 from training.backends.base import Policy
 from training.budget import RunBudget
 from training.journal import Journal
 from training.phases import Phase
+from training.rollouts import Player
 from training.types import IterationResult, Progress, Resume, RunConfig
 
 ROLLOUTS = 64
@@ -51,7 +51,7 @@ class PacedLoop:
         journal: Journal,
         resume: Resume | None,
         budget: RunBudget | None = None,
-        agent: Agent | None = None,
+        agent: Player | None = None,
         now: object = None,
     ) -> AsyncGenerator[IterationResult, None]:
         for iteration in range(resume.iteration if resume else 0, config.iterations + 1):

@@ -15,6 +15,10 @@ Json = Any
 Outcome = Mapping[str, Json]
 """Facts about one finished episode; keys are the environment's own and documented there."""
 
+REPORTED_REWARD = "reported_reward"
+"""The fact of an outcome, a number, that is its reward: whoever acted reported it, or whoever ran the gym. Such a
+rollout is not shown to a judge."""
+
 Split = Literal["train", "validation", "test"]
 """`train` feeds GRPO, `validation` picks the best checkpoint, `test` is read once, for the report."""
 
@@ -99,6 +103,14 @@ class TextEpisode(Protocol):
 
     def reply(self, text: str) -> ToolResult:
         """Take such a reply: as the answer (`final`), or as a turn to which the result's content is the user's."""
+
+
+@runtime_checkable
+class ReportedEpisode(Protocol):
+    """An episode of an agent that has tools of its own: it is not over before the agent reports what came of it."""
+
+    def report(self, text: str) -> None:
+        """Take the agent's report: an outcome as JSON, or else its output. Raises ValueError for a bad outcome."""
 
 
 class Environment(Protocol):

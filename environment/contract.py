@@ -16,6 +16,7 @@ from environment.base import (
     Json,
     Outcome,
     Reflective,
+    ReportedEpisode,
     Rewarded,
     Scenario,
     Solvable,
@@ -126,7 +127,7 @@ class _CheckedEnvironment:
     def episode(self, scenario: Scenario, max_turns: int | None = None) -> Episode:
         made = self._contract.call(self._inner.episode, scenario, max_turns, lets=(UnknownScenario,))
         self._contract.require_methods(made, _EPISODE_METHODS)
-        kind = _CheckedTextEpisode if isinstance(made, TextEpisode) else _CheckedEpisode
+        kind = next((kind for protocol, kind in _EPISODES if isinstance(made, protocol)), _CheckedEpisode)
         return kind(self._contract, made)
 
     def reward(self, outcome: Outcome, score: float) -> dict[str, float]:
@@ -235,6 +236,22 @@ class _CheckedTextEpisode(_CheckedEpisode):
 
     def reply(self, text: str) -> ToolResult:
         return self._result("reply", self._contract.call(self._inner.reply, text))
+
+
+class _CheckedReportedEpisode(_CheckedEpisode):
+    """Of an agent that reports what came of it."""
+
+    _inner: Any
+
+    def report(self, text: str) -> None:
+        self._contract.call(self._inner.report, text, lets=(ValueError,))
+
+
+_EPISODES: Sequence[tuple[type, type[_CheckedEpisode]]] = (
+    (ReportedEpisode, _CheckedReportedEpisode),
+    (TextEpisode, _CheckedTextEpisode),
+)
+"""Protocols that an episode may have besides the main one, with its checks."""
 
 
 def _is_finite(value: object) -> bool:

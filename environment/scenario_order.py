@@ -1,9 +1,9 @@
-"""Scenarios from a fixed set: whole passes over it, each in another order."""
+"""Scenarios from a fixed set: whole passes over it, each in another order; and which split each one is in."""
 
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from environment.base import Scenario
+from environment.base import Scenario, Split
 
 
 def draw(pool: Sequence[Scenario], count: int, seed: int, start: int) -> Iterator[Scenario]:
@@ -13,3 +13,12 @@ def draw(pool: Sequence[Scenario], count: int, seed: int, start: int) -> Iterato
         part = Random(f"pass:{seed}:{number}").sample(pool, len(pool))[place : place + count]
         yield from part
         start, count = start + len(part), count - len(part)
+
+
+def splits_of(count: int, salt: str) -> list[Split]:
+    """The splits of a set that names none: a fifth, at least one, for each held-out split; the first is for `train`."""
+    held_out = max(1, count // 5)
+    places = Random(salt).sample(range(1, count), 2 * held_out)
+    splits: dict[int, Split] = dict.fromkeys(places[:held_out], "validation")
+    splits |= dict.fromkeys(places[held_out:], "test")
+    return [splits.get(place, "train") for place in range(count)]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from environment.base import Json, Outcome, Scenario
+from environment.base import REPORTED_REWARD, Json, Outcome, Scenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,24 @@ class Judge(Protocol):
 
 
 async def checked(judge: Judge, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
-    """The judge's verdicts. Raises what it raises, and ValueError if it does not score every candidate."""
-    judgement = await judge.judge(scenario, candidates)
-    if len(judgement.scores) != len(candidates):
-        raise ValueError(f"it gave {len(judgement.scores)} scores for {len(candidates)} candidates")
-    return judgement
+    """The judge's verdicts. Those whose reward is reported it is not shown. Raises what it raises, and ValueError if it
+    does not score every candidate."""
+    asked = [candidate for candidate in candidates if candidate.outcome.get(REPORTED_REWARD) is None]
+    judgement = await judge.judge(scenario, asked) if asked else Judgement([])
+    if len(judgement.scores) != len(asked):
+        raise ValueError(f"it gave {len(judgement.scores)} scores for {len(asked)} candidates")
+    scores = iter(judgement.scores)
+    return Judgement(
+        [_reported(candidate) or next(scores) for candidate in candidates],
+        judgement.calls,
+    )
+
+
+def _reported(candidate: Candidate) -> Score | None:
+    """The verdict that a reported reward stands for: the reward itself, as far as it lies in [0, 1]."""
+    if (reward := candidate.outcome.get(REPORTED_REWARD)) is None:
+        return None
+    return Score(min(max(reward, 0.0), 1.0), f"a reward of {reward:g} was reported")
 
 
 def take_no_settings(name: str, config: Mapping[str, Json]) -> None:

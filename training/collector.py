@@ -12,7 +12,7 @@ from ulid import ULID
 from environment.base import Environment, Scenario
 from environment.plugins import PluginFault
 from judges.base import Judge, Judgement
-from training.agents.base import Agent
+from training.agents.remote import RolloutName
 from training.backends.base import BackendUnavailable, Endpoint
 from training.budget import BudgetReached, Estimates, IterationBudget, RunBudget, usage_of_calls, usage_of_entries
 from training.chat import Chat, open_chat
@@ -26,7 +26,7 @@ from training.journal import (
     load_rollout,
 )
 from training.phases import Phase, Purpose
-from training.rollouts import failed, rollout
+from training.rollouts import Player, failed, rollout
 from training.scoring import assign_rewards, judge_group
 from training.types import FailureKind, Group, Progress, Rollout, RunConfig
 
@@ -72,7 +72,7 @@ class RunContext:
     estimates: Estimates
     now: Callable[[], float]
     """Dates the rollouts, in seconds since the epoch."""
-    agent: Agent | None = None
+    agent: Player | None = None
     """One that owns its loop; None: the built-in loop."""
 
     async def collector(self, iteration: int) -> "RolloutCollector":
@@ -146,6 +146,7 @@ class RolloutCollector:
                 timeout_s=run.config.rollout_timeout_s,
                 reservation=reservation,
                 agent=run.agent,
+                name=RolloutName(self.journal.iteration, str(entry)),
                 now=run.now,
             )
             run.estimates.saw_rollout(finished)

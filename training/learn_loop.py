@@ -14,14 +14,13 @@ from typing import Literal
 from environment.base import Environment, Reflective, Rewarded, Scenario
 from environment.trace import span
 from judges.base import Judge
-from training.agents.base import Agent
 from training.backends.art_import import import_art
 from training.backends.base import Endpoint, Policy
 from training.budget import Estimates, RunBudget, Unlimited
 from training.collector import Report, RolloutCollector, RolloutTask, RunContext, rollout_tasks, seed_of
 from training.journal import IterationJournal, Journal, NoJournal
 from training.phases import Phase, Purpose
-from training.rollouts import failed, total
+from training.rollouts import Player, failed, total
 from training.scoring import share, success_rate, summarise
 from training.train_step import TrainStep
 from training.types import (
@@ -55,7 +54,7 @@ async def learn_loop(
     journal: Journal | None = None,
     resume: Resume | None = None,
     budget: RunBudget | None = None,
-    agent: Agent | None = None,
+    agent: Player | None = None,
     now: Callable[[], float] = time.time,
 ) -> AsyncGenerator[IterationResult, None]:
     """Run the loop, yielding the baseline (iteration 0) and then each iteration as it is done.

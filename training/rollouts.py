@@ -12,8 +12,9 @@ import structlog
 
 from environment.base import Environment, Episode, Json, Scenario, TextEpisode, ToolError
 from environment.genai_spans import invoke_agent
-from training.agents import own_loop
+from training.agents import own_loop, remote
 from training.agents.base import Agent
+from training.agents.remote import RemoteRollouts, RemoteTask, RolloutName
 from training.backends.art_import import import_art
 from training.budget import BudgetReached, Reservation, Unreserved
 from training.chat import Chat, message_of
@@ -31,6 +32,9 @@ _LONGEST_PAUSE_S = 15.0
 _GONE = (404, 410)
 """There is no such model or checkpoint, or its files are lost."""
 
+Player = Agent | RemoteRollouts
+"""Who makes the rollouts, in place of the built-in loop."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -46,11 +50,13 @@ async def rollout(
     max_completion_tokens: int = 256,
     timeout_s: float = 300.0,
     reservation: Reservation | None = None,
-    agent: Agent | None = None,
+    agent: Player | None = None,
+    name: RolloutName | None = None,
     now: Callable[[], float] = time.time,
 ) -> Rollout:
     """One rollout. Cancellation passes through; whatever else goes wrong on the way is the rollout's `failure`. `now`
-    dates it, in seconds since the epoch. `agent` is one that owns its loop; None: the built-in loop.
+    dates it, in seconds since the epoch. `agent` is one that owns its loop, here or elsewhere; None: the built-in loop.
+    `name` is the same when the rollout is made again (default: made of `id`).
 
     Raises what the environment raises if it cannot open the scenario or tell its outcome, and BudgetReached where the
     next request does not fit the reservation.
@@ -63,23 +69,28 @@ async def rollout(
         environment.name, model=chat.model, rollout_id=id, scenario_id=scenario.id, task=scenario.task
     ) as traced:
         try:
-            async with asyncio.timeout(timeout_s):
-                for restart in itertools.count():
-                    try:
-                        calls = ModelCalls(
-                            chat, sampling, Random(seed), reservation or Unreserved(), trajectory.metrics
-                        )
-                        if agent is None:
-                            await _play(episode, trajectory, calls)
-                        else:
-                            await own_loop.play(agent, episode, trajectory, calls)
-                        break
-                    except _endpoint_errors() as error:
-                        if not chat.remembers or restart == _RESTARTS:
-                            raise
-                        log.info("rollout restarts: its endpoint was away", rollout_id=id, error=str(error))
-                    await asyncio.sleep(min(0.5 * 2**restart, _LONGEST_PAUSE_S))
-                    episode, trajectory = _open(environment, scenario, id, max_turns)
+            if isinstance(agent, RemoteRollouts):
+                again = name or RolloutName(0, id)
+                task = RemoteTask(again, scenario, chat.model, sampling, seed, episode.max_turns, timeout_s)
+                failure = await remote.play(agent, task, episode, trajectory, reservation or Unreserved())
+            else:
+                async with asyncio.timeout(timeout_s):
+                    for restart in itertools.count():
+                        try:
+                            calls = ModelCalls(
+                                chat, sampling, Random(seed), reservation or Unreserved(), trajectory.metrics
+                            )
+                            if agent is None:
+                                await _play(episode, trajectory, calls)
+                            else:
+                                await own_loop.play(agent, episode, trajectory, calls)
+                            break
+                        except _endpoint_errors() as error:
+                            if not chat.remembers or restart == _RESTARTS:
+                                raise
+                            log.info("rollout restarts: its endpoint was away", rollout_id=id, error=str(error))
+                        await asyncio.sleep(min(0.5 * 2**restart, _LONGEST_PAUSE_S))
+                        episode, trajectory = _open(environment, scenario, id, max_turns)
         except BudgetReached:
             raise
         except TimeoutError:

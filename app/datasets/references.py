@@ -15,10 +15,11 @@ from app.db.tables import DatasetVersion
 from app.domain.stored_request import Choice
 from environment.email_search.environment import NAME as EMAIL_SEARCH
 from environment.email_search.environment import SYNTHETIC
+from environment.own_agent.environment import NAME as OWN_AGENT
 
 Json = Any
 _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,62})(?:@(?P<version>[0-9]{1,9}))?")
-_SHIPPED = (EMAIL_SEARCH, "sales_email")
+_SHIPPED = (EMAIL_SEARCH, "sales_email", OWN_AGENT)
 """Environments whose setting `scenarios` can be a name; for others it means what they say."""
 
 

@@ -19,25 +19,26 @@ from app.db.tables import Checkpoint, Reflection, Run, Trajectory
 from app.domain.stored_request import Choice
 from app.errors import BadGateway, Conflict, InvalidRequest, NotFound
 from app.model_registry.resolver import ModelResolver, of_run
-from app.runs.configuration import make_agent, make_environment
+from app.runs.configuration import make_environment, make_player
 from app.runs.documents import UnknownDocument, resolve_references
 from app.schemas.ask import AskOut, AskRequest, InvokeOut, InvokeParameters
 from app.schemas.run_request import EnvironmentChoice
 from app.service import Service
+from app.settings import Settings
 from app.worker.measures import count_rollouts
 from app.worker.save_iteration import rollout_row
 from environment.base import Environment, Json, Reflective, Scenario
 from environment.email_search.environment import NAME as EMAIL_SEARCH
 from environment.email_search.environment import SYNTHETIC, inbox_with, is_synthetic
+from environment.own_agent.environment import NAME as OWN_AGENT
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from environment.trace import span, tracing
-from training.agents.base import Agent
 from training.agents.registry import UnknownAgent
 from training.backends.base import Endpoint
 from training.chat import Chat, message_of, open_chat
 from training.histories import identity
-from training.rollouts import rollout
+from training.rollouts import Player, rollout
 from training.types import FailureKind, Rollout, RunConfig
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ async def _answer(service: Service, agent: _Agent, request: AskRequest, tell: Te
         if agent.state is not None and isinstance(made, Reflective):
             made.restore(agent.state)
         scenario = _scenario(made, request)
-        own_loop = await _own_loop(agent.run)
+        own_loop = await _own_loop(service.settings, agent)
         clock = await database_time(service.sessions)
         async with open_chat(agent.endpoint) as chat:
             attempt = await rollout(
@@ -250,17 +251,19 @@ async def _environment(sessions: Sessions, data_dir: Path, agent: _Agent) -> Env
         raise InvalidRequest((*where, "config"), str(error)) from error
 
 
-async def _own_loop(run: Run | None) -> Agent | None:
-    """The run's agent, if it has one that owns its loop. Raises Conflict."""
+async def _own_loop(settings: Settings, agent: _Agent) -> Player | None:
+    """The run's agent, if it has one that owns its loop, or the environment's. Raises Conflict."""
+    run = agent.run
+    chosen = run.stored_request.agent if run else None
     try:
-        return await asyncio.to_thread(make_agent, run.stored_request.agent if run else None)
+        return await asyncio.to_thread(make_player, chosen, agent.environment, settings.agent_modules)
     except (UnknownAgent, PluginFault, ValueError) as error:
         raise Conflict(f"The agent of run {run.id if run else None} cannot be made again: {error}") from error
 
 
 def _without_scenarios(environment: Choice) -> Choice:
-    """A question about an inbox needs none of those that a run learned from."""
-    if environment.name != EMAIL_SEARCH:
+    """A question about an inbox, or to an agent, needs none of those that a run learned from."""
+    if environment.name not in (EMAIL_SEARCH, OWN_AGENT):
         return environment
     kept = {key: value for key, value in environment.config.items() if key != "scenarios"}
     return Choice(name=environment.name, config=kept)

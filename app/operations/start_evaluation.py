@@ -1,7 +1,7 @@
 """Starts an evaluation: checks the request as far as possible, resolves names once and for all, and saves it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -21,7 +21,7 @@ from app.events.log import append_to_evaluation
 from app.model_registry.resolver import ModelResolver, ResolvedModel
 from app.processes.engine import EngineUnavailable
 from app.resources import Resources
-from app.runs.configuration import make_agent, make_environment, make_judge, model_spec
+from app.runs.configuration import make_agent, make_environment, make_judge, make_own_agent, model_spec
 from app.runs.documents import UnknownDocument, resolve_references
 from app.runs.store import RunStore
 from app.schemas.evaluations import EvaluationRequest, ModelToEvaluate
@@ -175,7 +175,7 @@ class EvaluationStarter:
         agent = own.agent if own else None
         if request.agent is not None:
             agent = Choice(name=request.agent.name, config=request.agent.config)
-        await _check_agent(agent)
+        await _check_agent(agent, environment, self.resources.settings.agent_modules)
         return StoredEvaluation(
             models=models,
             environment=environment,
@@ -236,7 +236,11 @@ class EvaluationStarter:
             raise InvalidRequest(("body", "judge", "config"), str(error)) from error
 
 
-async def _check_agent(agent: Choice | None) -> None:
+async def _check_agent(agent: Choice | None, environment: Choice, modules: Sequence[str]) -> None:
+    try:
+        await asyncio.to_thread(make_own_agent, environment, modules)
+    except ValueError as error:
+        raise InvalidRequest(("body", "environment", "config", "runner"), str(error)) from error
     try:
         await asyncio.to_thread(make_agent, agent)
     except (UnknownAgent, PluginFault) as error:

@@ -22,7 +22,7 @@ from app.operations.run_defaults import judge_with_defaults, with_defaults
 from app.processes.engine import EngineUnavailable
 from app.resources import Resources
 from app.runs import documents
-from app.runs.configuration import make_agent, make_environment, make_judge
+from app.runs.configuration import make_agent, make_environment, make_judge, make_own_agent, runner_of
 from app.runs.documents import NewDocument, UnknownDocument
 from app.runs.queries import RunQueries
 from app.runs.resume_point import INHERITED, begin_with
@@ -242,13 +242,24 @@ def _checked(
         stored, new = documents.extract_documents(
             Choice(**given["environment"]), environment, given["model"]["project"]
         )
+    with _as_fault_of(("body", "environment", "config", "runner"), ValueError):
+        make_own_agent(environment, settings.agent_modules)
     if given["agent"] is not None:
+        _refuse_agent(environment)
         where = ("body", "agent")
         with _as_fault_of((*where, "name"), UnknownAgent, PluginFault), _as_fault_of((*where, "config"), ValueError):
             make_agent(Choice(**given["agent"]))
     judge = judge_with_defaults(request.judge, made.default_judge)
     _check_judges(request, judge, JudgeServices(rubric=made.rubric, model=judge_model(settings)))
     return {**given, "environment": stored.model_dump(), "judge": judge}, new, _foreseen(given, made)
+
+
+def _refuse_agent(environment: Choice) -> None:
+    """Raises InvalidRequest where the environment has its own agent."""
+    if runner_of(environment) is not None:
+        raise InvalidRequest(
+            ("body", "agent"), f"The environment {environment.name} names its agent in `runner`: leave out `agent`."
+        )
 
 
 def _foreseen(given: Mapping[str, Any], environment: Environment) -> list[str]:

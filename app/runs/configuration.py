@@ -1,5 +1,6 @@
 """From a stored request to what the learn loop takes."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import environment.registry
@@ -8,9 +9,13 @@ import training.agents.registry
 from app.db.tables import Run
 from app.domain.stored_request import Choice
 from environment.base import Environment
+from environment.own_agent.environment import NAME as OWN_AGENT
+from environment.own_agent.runner import PythonFunction, Runner, parse_runner
 from judges.base import Judge, JudgeServices
 from training.agents.base import Agent
+from training.agents.python_function import load_function
 from training.backends.base import ModelSpec
+from training.rollouts import Player
 
 
 def make_environment(choice: Choice, data_dir: Path) -> Environment:
@@ -26,6 +31,23 @@ def make_judge(choice: Choice, services: JudgeServices) -> Judge:
 def make_agent(choice: Choice | None) -> Agent | None:
     """Raises UnknownAgent, ValueError for a bad config, or PluginFault."""
     return None if choice is None else training.agents.registry.build(choice.name, choice.config)
+
+
+def make_player(choice: Choice | None, environment: Choice, modules: Sequence[str]) -> Player | None:
+    """Who makes the rollouts, in place of the built-in loop. Raises as `make_agent` and `make_own_agent` do."""
+    return make_own_agent(environment, modules) or make_agent(choice)
+
+
+def runner_of(environment: Choice) -> Runner | None:
+    """How tasks reach an agent that lives elsewhere; None: the rollouts are made here. Raises ValueError."""
+    return parse_runner(environment.config.get("runner")) if environment.name == OWN_AGENT else None
+
+
+def make_own_agent(environment: Choice, modules: Sequence[str]) -> Agent | None:
+    """The Python function that the environment names as its agent; None if it names none. `modules` are those that the
+    operator allows. Raises ValueError."""
+    runner = runner_of(environment)
+    return load_function(runner, modules) if isinstance(runner, PythonFunction) else None
 
 
 def model_spec(run: Run) -> ModelSpec:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from app.processes.engine import EngineUnavailable
 from app.results.files import ResultsFiles
 from app.runs import ledger
 from app.runs.budget import Clock, Meter
-from app.runs.configuration import make_agent, make_environment, make_judge, model_spec
+from app.runs.configuration import make_environment, make_judge, make_player, model_spec
 from app.runs.documents import resolve_references
 from app.runs.leases import Lease, LeaseLost
 from app.runs.no_signal import check_rule
@@ -35,10 +35,10 @@ from app.worker.measures import count_iteration
 from app.worker.save_iteration import iteration_rows, save_iteration
 from environment.base import Environment, Json
 from judges.base import Judge, JudgeServices
-from training.agents.base import Agent
 from training.backends.base import BackendUnavailable, Policy
 from training.budget import BudgetReached, RunBudget
 from training.journal import Journal
+from training.rollouts import Player
 from training.types import IterationResult, Progress, Resume, RunConfig
 
 MakeServices = Callable[[Run, Environment], JudgeServices]
@@ -59,7 +59,7 @@ class LearnLoop(Protocol):
         journal: Journal,
         resume: Resume | None,
         budget: RunBudget,
-        agent: Agent | None,
+        agent: Player | None,
         now: Callable[[], float],
     ) -> AsyncGenerator[IterationResult, None]: ...
 
@@ -107,6 +107,8 @@ class Driver:
     data_dir: Path
     learn: LearnLoop
     tracing: Tracing
+    agent_modules: Sequence[str] = ()
+    """Whose functions may be agents here."""
     clock: Clock = time.monotonic
     """Measures the time that a run is driven."""
 
@@ -216,7 +218,7 @@ class Driver:
                 journal=work.journal,
                 resume=resume,
                 budget=work.meter,
-                agent=await asyncio.to_thread(make_agent, request.agent),
+                agent=await asyncio.to_thread(make_player, request.agent, choice, self.agent_modules),
                 now=work.now,
             )
             await stack.enter_async_context(aclosing(results))

@@ -27,7 +27,7 @@ from app.evaluations.sequential import Decision, Evidence, Rule, evidence
 from app.evaluations.store import EvaluationLease, EvaluationLost, EvaluationStore
 from app.processes.engine import Engine, EngineUnavailable
 from app.runs.budget import Meter
-from app.runs.configuration import make_agent, make_environment, make_judge
+from app.runs.configuration import make_environment, make_judge, make_player
 from app.runs.documents import resolve_references
 from app.settings import Settings
 from app.worker.evaluation_budget import EvaluationBudget, Price, meter_of, prices_of, saved_usage
@@ -36,7 +36,7 @@ from app.worker.measures import count_judge_calls, count_rollouts
 from app.worker.save_iteration import rollout_row, verdict_row
 from environment.base import Environment, Json, Scenario
 from judges.base import Judge, Judgement
-from training.agents.base import Agent
+from training.agents.remote import RolloutName
 from training.backends import embedded
 from training.backends.art_import import import_art
 from training.backends.base import BackendUnavailable, Endpoint, ModelSpec
@@ -44,7 +44,7 @@ from training.budget import Usage
 from training.chat import Chat, open_chat
 from training.collector import first_of_several, seed_of
 from training.prompted import PromptedChat, cost_usd
-from training.rollouts import rollout
+from training.rollouts import Player, rollout
 from training.scoring import assign_rewards, judge_group
 from training.types import Failure, FailureKind, Rollout
 
@@ -140,7 +140,7 @@ class EvaluationDriver:
                 asyncio.Semaphore(request.concurrency),
                 lambda: clock.now().timestamp(),
                 driven.progress,
-                await asyncio.to_thread(make_agent, request.agent),
+                await asyncio.to_thread(make_player, request.agent, whole, self.settings.agent_modules),
             )
             trial = await work.all_scenarios()
             return await _report(work) | ({"trial": trial} if trial else {})
@@ -237,7 +237,7 @@ class _Work:
     gate: asyncio.Semaphore
     now: Callable[[], float]
     progress: _Progress
-    agent: Agent | None
+    agent: Player | None
 
     async def all_scenarios(self) -> dict[str, Json] | None:
         """Make and judge whatever is not saved yet; of a trial, until it is decided. Returns what it decided."""
@@ -309,6 +309,7 @@ class _Work:
                 timeout_s=request.rollout_timeout_s,
                 reservation=reservation,
                 agent=self.agent,
+                name=RolloutName(0, str(slot)),
                 now=self.now,
             )
             self.budget.saw(made)

@@ -9,6 +9,7 @@ from environment.base import Json, Scenario, Split
 from environment.invented_names import Names
 from environment.sales_email.graph import Graph
 from environment.sales_email.synthetic import GOALS, ROLES, World, make_world
+from environment.scenario_order import splits_of
 
 DEFAULT_GOAL = "book a call"
 MAX_STARTS = 10
@@ -71,11 +72,8 @@ def given_scenarios(prospects: Json, graph: Graph) -> list[Scenario]:
         if missing or not all("split" in item for item in prospects):
             raise ValueError(f"either no scenario names its split, or each does and all three occur: {_SPLITS}")
         return scenarios
-    held_out = max(1, len(scenarios) // 5)
-    places = Random("sales_email:split").sample(range(1, len(scenarios)), 2 * held_out)
-    splits: dict[int, Split] = dict.fromkeys(places[:held_out], "validation")
-    splits |= dict.fromkeys(places[held_out:], "test")
-    return [replace(scenario, split=splits.get(place, "train")) for place, scenario in enumerate(scenarios)]
+    splits = splits_of(len(scenarios), "sales_email:split")
+    return [replace(scenario, split=split) for scenario, split in zip(scenarios, splits, strict=True)]
 
 
 def _given(item: Json, position: int, graph: Graph) -> Scenario:

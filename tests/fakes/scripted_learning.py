@@ -12,11 +12,11 @@ from typing import Any, cast
 from environment.base import Environment, Json, Scenario
 from judges.base import Judge, Score
 from tests.policies import train
-from training.agents.base import Agent
 from training.backends.base import Backend, Endpoint, ModelSpec, Policy, Reproducibility, TrainOutcome, TrainRequest
 from training.budget import RunBudget
 from training.journal import Journal
 from training.phases import Phase
+from training.rollouts import Player
 from training.types import (
     Evaluation,
     Group,
@@ -145,7 +145,7 @@ class ScriptedLoop:
         journal: Journal,
         resume: Resume | None,
         budget: RunBudget | None = None,
-        agent: Agent | None = None,
+        agent: Player | None = None,
         now: object = None,
     ) -> AsyncGenerator[IterationResult, None]:
         try:

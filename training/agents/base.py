@@ -47,6 +47,8 @@ class AgentTask:
     max_turns: int
     """Requests to the model, of whatever kind; the next one ends the rollout."""
     model: AgentModel
+    task: Mapping[str, Json] = field(default_factory=dict)
+    """The scenario's task as the environment keeps it."""
 
 
 class Agent(Protocol):

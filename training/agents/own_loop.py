@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
 
-from environment.base import Episode, Json, TextEpisode, ToolError
+from environment.base import Episode, Json, ReportedEpisode, TextEpisode, ToolError
 from training.agents.base import Agent, AgentTask
 from training.agents.gateway import Gateway, Refused, agent_model, on_loop
 from training.episode_tools import call_tool, out_of_turns
@@ -46,7 +46,14 @@ async def play(agent: Agent, episode: Episode, trajectory: "Trajectory", calls: 
     rollout = _OwnLoop(episode, calls, trajectory.metrics)
     gateway = Gateway(calls.model, rollout.complete, asyncio.get_running_loop())
     async with agent_model(gateway) as model:
-        task = AgentTask(tuple(episode.messages()), tuple(episode.tools), rollout.call_tool, episode.max_turns, model)
+        task = AgentTask(
+            tuple(episode.messages()),
+            tuple(episode.tools),
+            rollout.call_tool,
+            episode.max_turns,
+            model,
+            dict(episode.scenario.task),
+        )
         working = _AgentThread(agent, task)
         try:
             first: set[asyncio.Future[Any]] = {working.ended, rollout.stopped}
@@ -88,6 +95,8 @@ class _OwnLoop:
         import openai
 
         if not self._over and self._calls.begun >= self._episode.max_turns:
+            if isinstance(self._episode, ReportedEpisode):  # not over before the agent says what came of it
+                raise Refused(400, "out_of_turns", out_of_turns(self._episode))
             self._end("out_of_turns", out_of_turns(self._episode))
         if self._over or self.closed:
             self._stop(None)
@@ -136,6 +145,11 @@ class _OwnLoop:
         if error is not None:
             raise AgentFailed(f"the agent {agent} raised {type(error).__name__}: {error}") from error
         output = str(ended.result())
+        if isinstance(self._episode, ReportedEpisode):
+            try:
+                return self._episode.report(output)
+            except ValueError as bad:
+                raise AgentFailed(f"the agent {agent} reported {bad}") from bad
         if not (isinstance(self._episode, TextEpisode) and self._episode.reply(output).final):
             self._end("malformed", f"the agent ended without a final tool call: {output[:200]!r}")
 

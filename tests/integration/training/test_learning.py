@@ -14,12 +14,12 @@ from environment.email_search.environment import SyntheticEmailSearch
 from judges.reference import ReferenceJudge
 from tests.conditions import answered
 from tests.fakes.engine_process import EngineProcess
-from training.agents.base import Agent
 from training.agents.langgraph_react import LangGraphAgent
 from training.backends.base import ModelSpec
 from training.backends.embedded import EmbeddedBackend
 from training.collector import RolloutsFailed
 from training.learn_loop import learn_loop
+from training.rollouts import Player
 from training.types import EvaluationConfig, IterationResult, Progress, RunConfig
 
 CONFIG = RunConfig(
@@ -38,7 +38,7 @@ def learn(
     name: str,
     base: str,
     progress: Callable[[Progress], None],
-    agent: Agent | None = None,
+    agent: Player | None = None,
 ) -> AsyncIterator[IterationResult]:
     """The loop for a model of that name."""
 

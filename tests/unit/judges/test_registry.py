@@ -11,7 +11,7 @@ MODEL = JudgeServices(model=JudgeModel(name="openai/judge", api_key="none"))
 
 
 def test_the_shipped_judges_are_registered_under_their_names() -> None:
-    assert registry.names() == ["blend", "correctness", "feedback", "grounding", "reference", "ruler"]
+    assert registry.names() == ["blend", "correctness", "feedback", "grounding", "reference", "reported", "ruler"]
     for name in registry.names():
         assert registry.build(name, {}, MODEL).name == name
 

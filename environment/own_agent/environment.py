@@ -1,0 +1,177 @@
+"""The environment `agent`: an agent that lives elsewhere does the tasks with its own tools, in its own loop.
+
+Config: `scenarios`, a list of `{"task": {...}, "id"?, "split"?, "reference"?}`; `runner`, how a task reaches the agent
+(`runner.py`); and `success_from`, the score from which a rollout counts as a success.
+
+Learnloop shows the agent a task and takes back an outcome: a reward, or an output that the judge scores.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal, get_args
+
+from environment.base import REPORTED_REWARD, Json, Outcome, Scenario, Split, Tool, ToolError, ToolResult
+from environment.own_agent.outcome import AgentOutcome, read_report
+from environment.own_agent.runner import PythonFunction, Runner, parse_runner
+from environment.scenario_order import draw, splits_of
+
+NAME = "agent"
+DEFAULT_MAX_TURNS = 20
+MAX_SCENARIOS = 100_000
+_RUBRIC = files("environment.own_agent").joinpath("prompts/rubric.txt").read_text(encoding="utf-8").strip()
+_SETTINGS = ("scenarios", "runner", "success_from")
+_KEYS = ("task", "id", "split", "reference")
+_SPLITS: tuple[Split, ...] = get_args(Split)
+_MAX_ID = 200
+
+
+def build(config: Mapping[str, Json], data_dir: Path) -> "AgentEnvironment":
+    """The environment of a request's config. Raises ValueError."""
+    if unknown := set(config) - set(_SETTINGS):
+        raise ValueError(f"{NAME} knows no config {', '.join(sorted(unknown))}; it has: {', '.join(_SETTINGS)}")
+    success_from = config.get("success_from", 0.5)
+    if not isinstance(success_from, int | float) or isinstance(success_from, bool) or not 0 < success_from <= 1:
+        raise ValueError(f"success_from must be a number above 0 and at most 1, not {success_from!r}")
+    runner = parse_runner(config["runner"]) if "runner" in config else None
+    rows = config.get("scenarios")
+    return AgentEnvironment(() if rows is None else given_scenarios(rows), runner, float(success_from))
+
+
+class AgentEnvironment:
+    """Its episodes are played where the agent is."""
+
+    name = NAME
+    default_max_turns = DEFAULT_MAX_TURNS
+    default_judge = "ruler"
+    rubric = _RUBRIC
+
+    def __init__(self, scenarios: Sequence[Scenario], runner: Runner | None, success_from: float) -> None:
+        """Without a runner, or without scenarios, there is nothing to roll out."""
+        self._scenarios = {split: [each for each in scenarios if each.split == split] for split in _SPLITS}
+        self._runner = runner
+        self._success_from = success_from
+
+    def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
+        if self._runner is None:
+            raise ValueError('there is no runner: say how tasks reach the agent, such as {"runner": {"pull": {}}}')
+        if not self._scenarios[split]:
+            raise ValueError("there are no scenarios: give a list of them, or the name or hash of stored ones")
+        return list(draw(self._scenarios[split], count, seed, start))
+
+    def ask(self, task: Mapping[str, Json]) -> Scenario:
+        """A task for the agent, if it is a function that runs here."""
+        if not isinstance(self._runner, PythonFunction):
+            raise ValueError(
+                "this agent lives elsewhere, and cannot be asked from here: open a session for it (POST /sessions "
+                '{"model": ...}) and let the agent work with the base URL and key that it returns'
+            )
+        return Scenario("ask", "test", dict(task))
+
+    def episode(self, scenario: Scenario, max_turns: int | None = None) -> "AgentEpisode":
+        return AgentEpisode(scenario, max_turns or DEFAULT_MAX_TURNS)
+
+    def reward(self, outcome: Outcome, score: float) -> dict[str, float]:
+        """What the agent reported; else the score."""
+        if outcome.get(REPORTED_REWARD) is None:
+            return {"score": score}
+        return dict(outcome["parts"]) or {"reported": outcome[REPORTED_REWARD]}
+
+    def success(self, outcome: Outcome, score: float) -> bool:
+        return score >= self._success_from
+
+    def answer(self, outcome: Outcome) -> dict[str, Json]:
+        shown = outcome["output"] if outcome["output"] is not None else outcome[REPORTED_REWARD]
+        text = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
+        return {"answer": None if shown is None else text, "source_ids": [], "success": outcome["finish"] == "reported"}
+
+    def close(self) -> None:
+        return None
+
+
+class AgentEpisode:
+    """One attempt at a task; `outcome` has what the agent reported of it.
+
+    `finish` is `reported`, or how it ended otherwise; `answer` is the output if it is a text: what judges of answers
+    compare.
+    """
+
+    tools: Sequence[Tool] = ()
+
+    def __init__(self, scenario: Scenario, max_turns: int) -> None:
+        self.scenario = scenario
+        self.max_turns = max_turns
+        self._finish, self._detail = "unfinished", ""
+        self._reported = AgentOutcome()
+
+    def messages(self) -> list[dict[str, Json]]:
+        """The task: what the agent makes of it, it decides itself."""
+        return [{"role": "user", "content": json.dumps(dict(self.scenario.task), ensure_ascii=False)}]
+
+    async def call(self, name: str, arguments: Mapping[str, Json]) -> ToolResult:
+        raise ToolError(f"there is no tool {name!r} here: the agent has its own")
+
+    def end(self, reason: Literal["out_of_turns", "malformed"], detail: str) -> None:
+        self._finish, self._detail = reason, detail
+
+    def report(self, text: str) -> None:
+        self._reported, self._finish, self._detail = read_report(text), "reported", ""
+
+    def outcome(self) -> Outcome:
+        reported = self._reported
+        return {
+            "finish": self._finish,
+            "detail": self._detail,
+            "output": reported.output,
+            "answer": reported.output if isinstance(reported.output, str) else None,
+            REPORTED_REWARD: reported.reward,
+            "parts": dict(reported.parts),
+        }
+
+
+def given_scenarios(rows: Json) -> list[Scenario]:
+    """The tasks of a request as scenarios, in their order. Raises ValueError naming the one at fault.
+
+    Either each one names its `split`, or none does: then a fifth of them, at least one, goes to each held-out split.
+    """
+    if not isinstance(rows, list) or not len(_SPLITS) <= len(rows) <= MAX_SCENARIOS:
+        raise ValueError(f"scenarios must be a list of {len(_SPLITS)} to {MAX_SCENARIOS} tasks")
+    named = [isinstance(row, Mapping) and "split" in row for row in rows]
+    drawn = splits_of(len(rows), "agent:split")
+    found = [_scenario(row, position, drawn[position]) for position, row in enumerate(rows)]
+    if any(named) and not (all(named) and {each.split for each in found} == set(_SPLITS)):
+        raise ValueError(f"either no scenario names its split, or each does and all three occur: {', '.join(_SPLITS)}")
+    _check_apart(found)
+    return found
+
+
+def _scenario(row: Json, position: int, drawn: Split) -> Scenario:
+    where = f"scenario number {position}"
+    if not isinstance(row, Mapping):
+        raise ValueError(f"{where} is not an object")
+    if unknown := sorted(set(row) - set(_KEYS)):
+        raise ValueError(f"{where} has no {', '.join(unknown)}; it takes: {', '.join(_KEYS)}")
+    task, reference, id = row.get("task"), row.get("reference", {}), row.get("id", f"given.{position}")
+    if not isinstance(task, Mapping) or not task:
+        raise ValueError(f"{where} needs a task: the object that the agent is given")
+    if not isinstance(reference, Mapping):
+        raise ValueError(f"{where}: reference must be an object")
+    if not isinstance(id, str) or not 0 < len(id) <= _MAX_ID:
+        raise ValueError(f"{where}: id must be a text of 1 to {_MAX_ID} characters")
+    if (split := row.get("split", drawn)) not in _SPLITS:
+        raise ValueError(f"{where} has the split {split!r}; there are: {', '.join(_SPLITS)}")
+    return Scenario(id, split, dict(task), dict(reference))
+
+
+def _check_apart(scenarios: Sequence[Scenario]) -> None:
+    """No id twice, and no task in two splits. Raises ValueError."""
+    ids, tasks = dict[str, int](), dict[str, int]()
+    for position, each in enumerate(scenarios):
+        if (first := ids.setdefault(each.id, position)) != position:
+            raise ValueError(f"scenario number {position} has the id {each.id!r} of number {first}")
+        first = tasks.setdefault(json.dumps(each.task, sort_keys=True), position)
+        if scenarios[first].split != each.split:
+            raise ValueError(
+                f"scenario number {position} ({each.split}) has the task of number {first} ({scenarios[first].split})"
+            )

@@ -1,0 +1,23 @@
+"""The judge `reported`: takes rewards that were reported, and has no opinion of its own. No model, no key."""
+
+from collections.abc import Mapping, Sequence
+
+from environment.base import Json, Scenario
+from judges.base import Candidate, Judge, Judgement, JudgeServices, Score, take_no_settings
+
+NAME = "reported"
+
+
+def build(config: Mapping[str, Json], services: JudgeServices) -> Judge:
+    """The judge; it has no settings. Raises ValueError if there are some."""
+    take_no_settings(NAME, config)
+    return ReportedJudge()
+
+
+class ReportedJudge:
+    """No judge is shown a rollout whose reward was reported: what comes here has none."""
+
+    name = NAME
+
+    async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
+        return Judgement([Score(None, "no reward was reported")] * len(candidates))

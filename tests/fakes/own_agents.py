@@ -1,0 +1,44 @@
+"""Agents as teams have them, for the environment `agent`: named by module path, or behind HTTP."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from openai import AsyncOpenAI, BadRequestError
+
+from training.agents.base import AgentModel
+
+Json = Any
+
+
+async def _say(model: AgentModel, *messages: Json) -> str:
+    client = AsyncOpenAI(base_url=model.base_url, api_key=model.api_key, http_client=model.http_client, max_retries=0)
+    reply = await client.chat.completions.create(model=model.model, messages=list(messages))
+    return reply.choices[0].message.content or ""
+
+
+async def answering(task: Mapping[str, Json], model: AgentModel) -> Json:
+    """Answers with what the model says, for a judge."""
+    return await _say(model, {"role": "user", "content": task["question"]})
+
+
+async def scoring(task: Mapping[str, Json], model: AgentModel) -> Json:
+    """Scores itself; of a task to give up it says so, and one to lie about it reports wrongly."""
+    said = await _say(model, {"role": "user", "content": task["question"]})
+    return {"refuse": {"reward": None, "reason": "no network"}, "lie": {"reward": float("nan")}}.get(
+        said, {"parts": {"right": float(said == "yes"), "length": -0.25}}
+    )
+
+
+async def endless(task: Mapping[str, Json], model: AgentModel) -> Json:
+    """Asks until it is refused, and reports that."""
+    turns = 0
+    try:
+        while True:
+            await _say(model, {"role": "user", "content": f"{turns}"})
+            turns += 1
+    except BadRequestError:
+        return {"reward": turns}
+
+
+def blocking(task: Mapping[str, Json], model: AgentModel) -> Json:
+    """No async function."""

@@ -1,0 +1,130 @@
+"""Runs over an agent that lives elsewhere: it does the tasks, Learnloop gives it a model and takes back an outcome."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conditions import answered
+from tests.fakes.scripted_chat import Reply, scripted_chat
+from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
+from tests.integration.app.served import run_with, served, settings_for
+from training.learn_loop import learn_loop
+
+AGENTS = "tests.fakes.own_agents"
+TASKS: list[Any] = [{"task": {"question": f"{n}?"}, "reference": {"answer": "yes"}} for n in range(5)]
+SMALL: dict[str, Any] = {
+    "iterations": 1,
+    "groups_per_iteration": 2,
+    "rollouts_per_group": 4,
+    "evaluation": {"scenarios": 1, "test_scenarios": 1, "samples": 1},
+}
+
+
+def request(runner: Any, **more: Any) -> dict[str, Any]:
+    config = {"scenarios": TASKS, "runner": runner}
+    return {"environment": {"name": "agent", "config": config}, "judge": {"name": "reported"}, **SMALL, **more}
+
+
+async def get(client: httpx.AsyncClient, path: str) -> Any:
+    return (await client.get(path)).raise_for_status().json()
+
+
+async def by_seed(asked: Mapping[str, Any]) -> Reply:
+    """Half of the replies are right."""
+    return Reply(content="yes" if asked["seed"] % 2 else "no")
+
+
+async def test_a_python_function_is_trained_evaluated_and_asked(data_dir: Path, database_url: str) -> None:
+    settings = settings_for(data_dir, database_url, agent_modules="tests.fakes")
+    async with scripted_chat(by_seed) as chat:
+        backend = ScriptedBackend(chat.url)
+        async with served(settings, learn_loop, backend) as client:  # type: ignore[arg-type]
+            posted = await client.post("/learn-loop", json=request({"python": f"{AGENTS}:scoring"}))
+            run_id = posted.raise_for_status().json()["run_id"]
+            run = await run_with(client, run_id, "completed", "failed")
+            assert run["status"] == "completed"
+            [policy] = backend.policies.values()
+            trained = [each for sent in policy.requests for group in sent.groups for each in group.trajectories]
+            assert {each.reward for each in trained} == {0.75, -0.25}
+            for each in (await get(client, f"/runs/{run_id}/trajectories?limit=200"))["items"]:
+                shown = await get(client, f"/trajectories/{each['id']}")
+                assert [message["role"] for message in shown["messages"]] == ["user", "assistant"]
+                assert shown["reward"] == sum(shown["outcome"]["parts"].values())
+            assert (await get(client, f"/runs/{run_id}/verify"))["ok"]
+
+            asked = await client.post("/ask", json={"run_id": run_id, "input": {"question": "Now?"}})
+            assert asked.raise_for_status().json()["answer"] in ("0.75", "-0.25")
+
+            config = {"name": "agent", "config": {"scenarios": TASKS, "runner": {"python": f"{AGENTS}:answering"}}}
+            body = {"run_id": run_id, "scenarios": 1, "environment": config, "judge": {"name": "reference"}}
+            posted = await client.post("/evaluations", json=body)
+            path = f"/evaluations/{posted.raise_for_status().json()['evaluation_id']}"
+            done = await answered(lambda: get(client, path), lambda found: found["status"] in ("completed", "failed"))
+            assert done["status"] == "completed"
+            for each in (await get(client, f"{path}/trajectories"))["items"]:
+                assert (await get(client, f"/trajectories/{each['id']}"))["outcome"]["answer"] in ("yes", "no")
+
+
+async def test_what_gives_no_outcome_fails_alone_and_is_never_zero(data_dir: Path, database_url: str) -> None:
+    settings = settings_for(data_dir, database_url, agent_modules=AGENTS)
+    said = ["refuse", "lie", "yes", "no"]
+
+    async def in_turn(asked: Mapping[str, Any]) -> Reply:
+        number = len(chat.requests) - 5  # after the four of the baseline
+        return Reply(content=said[number % 4] if 0 <= number < 16 else "yes")
+
+    async with scripted_chat(in_turn) as chat:
+        backend = ScriptedBackend(chat.url)
+        async with served(settings, learn_loop, backend) as client:  # type: ignore[arg-type]
+            body = request({"python": f"{AGENTS}:scoring"}, concurrency=1, rollouts_per_group=8)
+            run_id = (await client.post("/learn-loop", json=body)).raise_for_status().json()["run_id"]
+            assert (await run_with(client, run_id, "completed", "failed"))["status"] == "completed"
+            rows = (await get(client, f"/runs/{run_id}/trajectories?limit=200&kind=train"))["items"]
+            errors = [each["error"] for each in rows]
+            assert sum(error is None for error in errors) == 8
+            assert sum("no network" in error for error in errors if error) == 4
+            assert sum("reward is a finite number" in error for error in errors if error) == 4
+            assert {each["reward"] for each in rows if each["error"]} == {None}
+            [policy] = backend.policies.values()
+            [sent] = policy.requests
+            assert [len(group.trajectories) for group in sent.groups] == [4, 4]
+
+
+async def test_an_agent_out_of_turns_is_told_so_and_still_reports(data_dir: Path, database_url: str) -> None:
+    settings = settings_for(data_dir, database_url, agent_modules=AGENTS)
+    async with (
+        scripted_chat(by_seed) as chat,
+        served(settings, learn_loop, ScriptedBackend(chat.url)) as client,  # type: ignore[arg-type]
+    ):
+        body = request({"python": f"{AGENTS}:endless"}, max_turns=3)
+        run_id = (await client.post("/learn-loop", json=body)).raise_for_status().json()["run_id"]
+        assert (await run_with(client, run_id, "completed", "failed"))["status"] == "completed"
+        rows = (await get(client, f"/runs/{run_id}/trajectories?limit=200&kind=train"))["items"]
+        assert {(each["turns"], each["reward"]) for each in rows} == {(3, 3.0)}
+
+
+@pytest.mark.parametrize(
+    ("change", "place", "said"),
+    [
+        ({"judge": None}, ["body", "judge", "config"], "LEARNLOOP_JUDGE_MODEL"),
+        ({"agent": {"name": "langgraph"}}, ["body", "agent"], "leave out `agent`"),
+        ({"runner": {"python": "os:system"}}, ["body", "environment", "config", "runner"], "LEARNLOOP_AGENT_MODULES"),
+        ({"runner": {"python": f"{AGENTS}:nobody"}}, ["body", "environment", "config", "runner"], "has no nobody"),
+        ({"runner": {"python": f"{AGENTS}:blocking"}}, ["body", "environment", "config", "runner"], "not an async"),
+        ({"runner": {"carrier": "pigeon"}}, ["body", "environment", "config"], "runner must be one of"),
+    ],
+)
+async def test_a_run_over_an_agent_that_cannot_be_is_refused(
+    data_dir: Path, database_url: str, change: dict[str, Any], place: list[str], said: str
+) -> None:
+    settings = settings_for(data_dir, database_url, agent_modules=AGENTS)
+    body = request(change.pop("runner", {"python": f"{AGENTS}:scoring"})) | change
+    async with served(settings, ScriptedLoop()) as client:
+        refused = await client.post("/learn-loop", json=body)
+    assert refused.status_code == 422
+    [error] = refused.json()["errors"]
+    assert error["loc"] == place
+    assert said in error["msg"]

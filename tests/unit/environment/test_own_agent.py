@@ -1,0 +1,131 @@
+"""Tasks for an agent that lives elsewhere: what is a scenario, what is an outcome, and what they are worth."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from environment.own_agent.outcome import BadOutcome, outcome_of, parse_outcome, read_report
+from environment.own_agent.runner import Pull, Push, PythonFunction, parse_runner
+from environment.registry import build
+
+TASKS: list[Any] = [{"task": {"question": f"What is {n}?"}, "reference": {"answer": str(n)}} for n in range(10)]
+PULL: dict[str, Any] = {"runner": {"pull": {}}}
+
+
+def made(**config: Any) -> Any:
+    return build("agent", {"scenarios": TASKS, **PULL, **config}, Path())
+
+
+def test_a_fifth_of_the_tasks_is_held_out_for_each_split() -> None:
+    environment = made()
+    drawn = {split: environment.scenarios(split, 40, 0) for split in ("train", "validation", "test")}
+    ids = {split: {each.id for each in found} for split, found in drawn.items()}
+    assert {split: len(found) for split, found in ids.items()} == {"train": 6, "validation": 2, "test": 2}
+    assert not ids["train"] & ids["validation"] | ids["train"] & ids["test"] | ids["validation"] & ids["test"]
+    assert drawn["train"] == environment.scenarios("train", 40, 0)
+    assert drawn["train"][10:20] == environment.scenarios("train", 10, 0, 10)
+
+
+@pytest.mark.parametrize(
+    ("scenarios", "said"),
+    [
+        (TASKS[:2], "a list of 3 to"),
+        ([*TASKS[:3], "more"], "scenario number 3 is not an object"),
+        ([*TASKS[:3], {"task": {}}], "scenario number 3 needs a task"),
+        ([*TASKS[:3], {"task": {"a": 1}, "answer": 2}], "scenario number 3 has no answer; it takes: task, id"),
+        ([*TASKS[:3], {"task": {"a": 1}, "id": "given.0"}], "scenario number 3 has the id 'given.0' of number 0"),
+        ([{**each, "split": "train"} for each in TASKS], "all three occur"),
+        ([*TASKS[:3], {"task": {"a": 1}, "split": "exam"}], "scenario number 3 has the split 'exam'"),
+    ],
+)
+def test_what_is_no_set_of_tasks_is_refused(scenarios: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        made(scenarios=scenarios)
+
+
+def test_a_task_is_in_one_split_only() -> None:
+    with pytest.raises(ValueError, match="has the task of number"):
+        made(scenarios=[{"task": {"same": True}, "id": str(n)} for n in range(5)])
+
+
+def test_a_reported_reward_is_the_reward_and_else_the_score_is() -> None:
+    environment = made(success_from=0.8)
+
+    def finished(report: str) -> Any:
+        episode: Any = environment.episode(environment.scenarios("train", 1, 0)[0])
+        episode.report(report)
+        return episode.outcome()
+
+    parts = finished('{"parts": {"right": 1, "slow": -0.25}}')
+    assert parts["reported_reward"] == 0.75
+    assert environment.reward(parts, 0.75) == {"right": 1.0, "slow": -0.25}
+    assert environment.reward(finished('{"reward": 2.5}'), 1.0) == {"reported": 2.5}
+    said = finished("It is 3.")
+    assert (said["answer"], said["reported_reward"], environment.reward(said, 0.4)) == (
+        "It is 3.",
+        None,
+        {"score": 0.4},
+    )
+    assert [environment.success(said, score) for score in (0.79, 0.8)] == [False, True]
+    assert environment.answer(said) == {"answer": "It is 3.", "source_ids": [], "success": True}
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"reward": float("nan")}, "reward is a finite number"),
+        ({"reward": True}, "reward is a finite number"),
+        ({"reward": "1"}, "reward is a finite number"),
+        ({"parts": {"right": None}}, "the part 'right' is null"),
+        ({"parts": [1]}, "parts is an object"),
+        ({"reward": 1, "parts": {"right": 0.5}}, "the parts add up to 0.5, and the reward is 1"),
+        ({"output": {"a": float("inf")}}, "output is not JSON"),
+        ({"reward": 1, "score": 1}, "an outcome has no score"),
+        ({"reason": 1}, "reason is a text"),
+        ([1], "an outcome is an object"),
+    ],
+)
+def test_what_is_no_outcome_says_why(value: Any, said: str) -> None:
+    with pytest.raises(BadOutcome, match=said):
+        parse_outcome(value)
+
+
+def test_what_an_agent_says_in_the_end_is_an_outcome_or_an_output() -> None:
+    assert read_report('{"reward": 0}').reward == 0.0
+    assert not read_report('{"reward": null, "reason": "no network"}').known
+    assert read_report('{"answer": 3}').output == '{"answer": 3}'
+    assert read_report("3").output == "3"
+    assert (outcome_of(3).reward, outcome_of("3").output, outcome_of({"a": 1}).output) == (3.0, "3", {"a": 1})
+    assert outcome_of(None).reason == "the agent returned None"
+    for outcome in (outcome_of(0), outcome_of({"parts": {"a": 0.5, "b": 1}}), outcome_of({"a": "b"})):
+        assert read_report(outcome.text()) == outcome
+
+
+def test_runners() -> None:
+    assert parse_runner({"pull": {}}) == Pull()
+    assert parse_runner({"push": {"url": "https://a.example"}}) == Push("https://a.example")
+    assert parse_runner({"python": "acme.agents:mail"}) == PythonFunction("acme.agents", "mail")
+    wrong: list[Any] = [
+        None,
+        {},
+        {"shell": "ls"},
+        {"pull": {"a": 1}},
+        {"push": {}},
+        {"python": "os.system"},
+        {"python": 1},
+    ]
+    for value in wrong:
+        with pytest.raises(ValueError, match="runner"):
+            parse_runner(value)
+    with pytest.raises(ValueError, match="there is no runner"):
+        build("agent", {"scenarios": TASKS}, Path()).scenarios("train", 1, 0)
+
+
+def test_an_agent_elsewhere_cannot_be_asked_from_here() -> None:
+    with pytest.raises(ValueError, match="open a session"):
+        made().ask({"question": "3?"})
+    here = made(runner={"python": "acme:agent"})
+    assert dict(here.ask({"question": "3?"}).task) == {"question": "3?"}
+    assert json.loads(here.episode(here.ask({"a": 1})).messages()[0]["content"]) == {"a": 1}
