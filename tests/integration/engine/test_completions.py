@@ -64,8 +64,44 @@ async def test_token_ids_are_told_to_whom_asks_for_them(client: openai.AsyncOpen
     )
     before = [*told["prompt_token_ids"], *_ids(exact)]
     assert (longer.model_extra or {})["prompt_token_ids"][: len(before)] == before
-    with pytest.raises(openai.BadRequestError, match="return_token_ids is not supported with stream"):
-        await client.chat.completions.create(**body, stream=True, extra_body={"return_token_ids": True})
+    stream = await client.chat.completions.create(**body, stream=True, extra_body={"return_token_ids": True})
+    prompts, streamed = [], dict[int, list[int]]()
+    async for chunk in stream:
+        if "prompt_token_ids" in (chunk.model_extra or {}):
+            prompts.append((chunk.model_extra or {})["prompt_token_ids"])
+        for delta in chunk.choices:
+            streamed.setdefault(delta.index, []).extend((delta.model_extra or {}).get("token_ids", []))
+    assert prompts == [told["prompt_token_ids"]]
+    assert streamed == {0: _ids(plain, 0), 1: _ids(plain, 1)}
+
+
+async def test_a_client_that_kept_the_tokens_of_a_reply_gives_them_back(client: openai.AsyncOpenAI) -> None:
+    """So a conversation goes on after the engine has forgotten it, with the tokens that were sampled."""
+
+    async def prompt(told: dict[str, Any]) -> list[int]:
+        messages: Any = [
+            *MESSAGES,
+            {"role": "assistant", "content": "mail", **told},
+            {"role": "user", "content": "On?"},
+        ]
+        completion = await client.chat.completions.create(
+            model="tiny", messages=messages, max_tokens=1, extra_body={"return_token_ids": True}
+        )
+        return cast(list[int], (completion.model_extra or {})["prompt_token_ids"])
+
+    spelled = [7, 8, 9, 8]  # no tokens that the text would give
+    plain, exact = await prompt({}), await prompt({"token_ids": spelled})
+    begin = next(place for place, (a, b) in enumerate(zip(plain, exact, strict=False)) if a != b)
+    assert exact[begin : begin + len(spelled)] == spelled
+    rest = exact[begin + len(spelled) :]
+    assert rest == plain[-len(rest) :]
+    for told, said in (
+        ({"token_ids": [10**6]}, "the model has no token 1000000"),
+        ({"token_ids": ["a"]}, "token_ids must be a list of token ids"),
+        ({"token_ids": [1], "role": "user"}, "only an assistant's message has token_ids"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=said):
+            await prompt(told)
 
 
 async def test_a_seed_decides_the_reply_whatever_else_is_sampled(client: openai.AsyncOpenAI) -> None:

@@ -146,8 +146,10 @@ class Chat:
         left = len(tasks)
         event = first
         try:
+            exact = {"prompt_token_ids": prepared.prompt} if prepared.request.return_token_ids else {}
             for streamed in choices:
-                yield {**header, "choices": [streamed.opening()]}
+                yield {**header, "choices": [streamed.opening()], **exact}
+                exact = {}
             while True:
                 if isinstance(event, int):
                     sample = tasks[event].result()
@@ -187,8 +189,10 @@ class Chat:
         _check_length(request, target, tokenizer)
         tools = request.offered_tools
         scope = target.model.id if target.model else target.key
-        exact, conversation = self._turns.find(scope, tools, request.messages)
-        prompt = tuple(tokenizer.prompt(request.messages, tools, exact=exact))
+        remembered, conversation = self._turns.find(scope, tools, request.messages)
+        exact = {**remembered, **_told_ids(request.messages, tokenizer)}
+        messages = [{key: value for key, value in each.items() if key != "token_ids"} for each in request.messages]
+        prompt = tuple(tokenizer.prompt(messages, tools, exact=exact))
         # A grammar knows how many calls there can be, and a call's end from a text of its arguments that looks like it.
         stop = (*request.stop, TOOL_CALL_END) if request.only_one_call and not grammar else tuple(request.stop)
         samples = tuple(
@@ -239,11 +243,13 @@ class _StreamedChoice:
     def token(self, token: int, logprob: float) -> dict[str, Json] | None:
         """The delta that a token makes, if any. Log-probabilities come with their token, before text held back."""
         text = self._text.push(token)
+        told: dict[str, Json] = {}
         if self._prepared.logprobs and not self._prepared.request.top_logprobs:
             sample = Sample([token], [logprob], "stop", 0, 0)
-            content = token_logprobs(self._prepared.texts, sample)
-            return self._delta({"content": text}, logprobs={"content": content, "refusal": None})
-        return self._delta({"content": text}) if text else None
+            told["logprobs"] = {"content": token_logprobs(self._prepared.texts, sample), "refusal": None}
+        if self._prepared.request.return_token_ids:
+            told["token_ids"] = [token]
+        return {**self._delta({"content": text}), **told} if told or text else None
 
     def closing(self, made: dict[str, Json], sample: Sample) -> list[dict[str, Json]]:
         """The last deltas: what of the content is missing, tool calls whole, the reason to finish."""
@@ -262,6 +268,16 @@ class _StreamedChoice:
         self, delta: dict[str, Json], *, logprobs: Json = None, finish_reason: str | None = None
     ) -> dict[str, Json]:
         return {"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+
+
+def _told_ids(messages: Sequence[Mapping[str, Json]], tokenizer: ChatTokenizer) -> dict[int, tuple[int, ...]]:
+    """Of assistant messages by index: the sampled ids that the client has kept. Raises ApiError for unknown ones."""
+    told = {index: tuple(message["token_ids"]) for index, message in enumerate(messages) if "token_ids" in message}
+    for index, ids in told.items():
+        if max(ids, default=0) >= tokenizer.vocab_size:
+            said = f"message {index}: the model has no token {max(ids)}"
+            raise ApiError(400, said, code="invalid_value", param="messages")
+    return told
 
 
 def _check_length(request: ChatRequest, target: Target, tokenizer: ChatTokenizer) -> None:

@@ -11,6 +11,7 @@ Json = Any
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
 _ROLES = ("system", "user", "assistant", "tool")
+_MOST_TOKENS = 2**31
 _TYPES = {"string", "number", "integer", "boolean", "object", "array", "null"}
 
 _UNSUPPORTED: Mapping[str, tuple[Json, ...]] = {
@@ -73,7 +74,17 @@ def _plain_message(message: Json, number: int) -> dict[str, Json]:
     for key in ("tool_call_id", "name"):
         if isinstance(message.get(key), str):
             plain[key] = message[key]
+    if message.get("token_ids") is not None:
+        plain["token_ids"] = _token_ids(message["token_ids"], role, number)
     return plain
+
+
+def _token_ids(ids: Json, role: str, number: int) -> list[int]:
+    if role != "assistant":
+        raise ValueError(f"message {number}: only an assistant's message has token_ids")
+    if not isinstance(ids, list) or not all(type(id) is int and 0 <= id < _MOST_TOKENS for id in ids):
+        raise ValueError(f"message {number}: token_ids must be a list of token ids")
+    return ids
 
 
 def _text(content: Json, number: int) -> str:
@@ -250,7 +261,7 @@ class ChatRequest(BaseModel):
     parallel_tool_calls: bool | None = None
     """False: the reply ends with its first tool call."""
     return_token_ids: bool | None = None
-    """As vLLM: the completion has `prompt_token_ids`, its choices `token_ids`."""
+    """As vLLM: the completion, or its first chunk, has `prompt_token_ids`, and its choices have `token_ids`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -268,8 +279,6 @@ class ChatRequest(BaseModel):
                 raise _fault("tool_choice", f"tool_choice names {named!r}, which is not among the tools")
         if self.tool_choice == "required" and not names:
             raise _fault("tool_choice", "tool_choice is required but there are no tools")
-        if self.return_token_ids and self.stream:
-            raise _fault("return_token_ids", "return_token_ids is not supported with stream")
         if self.top_logprobs and not self.logprobs:
             raise _fault("top_logprobs", "top_logprobs needs logprobs")
         return self
