@@ -21,6 +21,7 @@ from app.processes.engine import Engine
 from app.processes.state_file import DamagedFile, read_line, write_line
 from app.resources import Resources, open_resources
 from app.results.files import ResultsFiles
+from app.runs.environment_access import EnvironmentAccess
 from app.runs.leases import Leases, Limits
 from app.runs.queries import RunQueries
 from app.runs.store import RunStore
@@ -134,6 +135,7 @@ async def _driving(resources: Resources, learn: LearnLoop) -> AsyncIterator[tupl
         learn=learn,
         tracing=resources.tracing,
         agent_modules=settings.agent_modules,
+        access=EnvironmentAccess(settings),
     )
     store = EvaluationStore(sessions)
     await _release_predecessor(leases, store, settings.data_dir / "worker")

@@ -7,6 +7,7 @@ Each field comes from the environment variable named after it (`LEARNLOOP_PORT`,
 import ipaddress
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -178,6 +179,17 @@ class Settings(BaseSettings):
     prompted_servers: Annotated[dict[str, SecretStr], NoDecode] = Field(default_factory=dict)
     """OpenAI-compatible servers that evaluations may ask, each with its key: HOST:PORT or HOST:PORT=KEY,
     comma-separated."""
+    environment_commands: Annotated[tuple[str, ...], NoDecode] = ()
+    """Commands that environments may run, such as an MCP server's, comma-separated: word for word, or the beginning and
+    `*`. Empty: none."""
+    environment_modules: Annotated[tuple[str, ...], NoDecode] = ()
+    """Python modules that `verifiers` may load as environments, comma-separated. Empty: none."""
+    environment_hosts: Annotated[tuple[str, ...], NoDecode] = ()
+    """Private host names and networks (CIDR) that environments can reach."""
+    environment_secrets: dict[str, dict[str, SecretStr]] = Field(default_factory=dict)
+    """Secrets by name for the servers of environments, which are URLs or commands, as JSON."""
+    environment_servers: int = Field(16, ge=1, le=1024)
+    """Maximum number of servers, or connections to them, that a run uses at the same time."""
     wandb_api_key: SecretStr | None = Field(None, validation_alias=_from("WANDB_API_KEY"))
     weave_project: str | None = Field(
         None, validation_alias=_from("WEAVE_PROJECT"), pattern=r"^([\w.-]+/)?[\w.-]+$", max_length=256
@@ -289,7 +301,24 @@ class Settings(BaseSettings):
             raise ValueError("expected whsec_ and 24 to 64 random bytes in base64")
         return value
 
-    @field_validator("allowed_private_hosts", mode="before")
+    @field_validator("environment_commands", "environment_modules", mode="before")
+    @classmethod
+    def _entries(cls, value: object) -> object:
+        return tuple(entry.strip() for entry in value.split(",") if entry.strip()) if isinstance(value, str) else value
+
+    @field_validator("environment_commands")
+    @classmethod
+    def _commands(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for command in value:
+            try:
+                words = shlex.split(command)
+            except ValueError as error:
+                raise ValueError(f"{command!r} is no command: {error}") from error
+            if words[:1] in ([], ["*"]):
+                raise ValueError("a command must begin with the program: * alone would allow every command")
+        return value
+
+    @field_validator("allowed_private_hosts", "environment_hosts", mode="before")
     @classmethod
     def _hosts(cls, value: object) -> object:
         if not isinstance(value, str):

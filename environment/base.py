@@ -77,6 +77,10 @@ class UnknownScenario(Exception):
     """No scenario of that id, or none that fits the request."""
 
 
+class EpisodeFailed(Exception):
+    """Something that the episode needs, such as a server, failed. The rollout then failed too: it has no reward."""
+
+
 class Episode(Protocol):
     """One attempt at a scenario; owns whatever its tool calls change."""
 
@@ -88,7 +92,8 @@ class Episode(Protocol):
         """The opening messages (system, user) in OpenAI's form."""
 
     async def call(self, name: str, arguments: Mapping[str, Json]) -> ToolResult:
-        """Execute one tool call. Raises ToolError for a bad name or bad arguments."""
+        """Execute one tool call. Raises ToolError for a bad name or bad arguments, which ends the rollout as malformed,
+        or EpisodeFailed."""
 
     def end(self, reason: Literal["out_of_turns", "malformed"], detail: str) -> None:
         """Tell the episode that it ended without a final tool call."""
@@ -111,6 +116,18 @@ class ReportedEpisode(Protocol):
 
     def report(self, text: str) -> None:
         """Take the agent's report: an outcome as JSON, or else its output. Raises ValueError for a bad outcome."""
+
+
+@runtime_checkable
+class OpenedEpisode(Protocol):
+    """An episode that holds something, such as a connection to a server. Its `tools` are known once it is open."""
+
+    async def open(self) -> None:
+        """Get ready. Waiting for a turn may take any time and does not count as the rollout's; what is done then must
+        have a time-out of its own. Raises EpisodeFailed."""
+
+    async def close(self) -> None:
+        """Let go of everything, whatever became of the rollout."""
 
 
 class Environment(Protocol):

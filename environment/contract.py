@@ -7,13 +7,15 @@ the middle of the learn loop.
 import json
 import math
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
 from environment.base import (
     Environment,
     Episode,
+    EpisodeFailed,
     Json,
+    OpenedEpisode,
     Outcome,
     Reflective,
     ReportedEpisode,
@@ -196,10 +198,23 @@ class _CheckedEpisode:
         for name, kind in (("scenario", Scenario), ("max_turns", int)):
             contract.require_attribute(inner, name, kind)
         self.scenario, self.max_turns = inner.scenario, inner.max_turns
-        self.tools: Sequence[Tool] = tuple(getattr(inner, "tools", ()))
-        for tool in self.tools:
+        self.tools = self._tools()
+
+    def _tools(self) -> Sequence[Tool]:
+        tools = tuple(getattr(self._inner, "tools", ()))
+        for tool in tools:
             if not isinstance(tool, Tool):
-                contract.fault(f"its episodes have the tool {_shown(tool)}; expected a Tool")
+                self._contract.fault(f"its episodes have the tool {_shown(tool)}; expected a Tool")
+        return tools
+
+    async def open(self) -> None:
+        if isinstance(self._inner, OpenedEpisode):
+            await self._awaited("open", self._inner.open())
+            self.tools = self._tools()
+
+    async def close(self) -> None:
+        if isinstance(self._inner, OpenedEpisode):
+            await self._awaited("close", self._inner.close())
 
     def messages(self) -> list[dict[str, Json]]:
         messages = self._contract.call(self._inner.messages)
@@ -209,13 +224,15 @@ class _CheckedEpisode:
         return messages
 
     async def call(self, name: str, arguments: Mapping[str, Json]) -> ToolResult:
+        return self._result("call", await self._awaited("call", self._inner.call(name, arguments)))
+
+    async def _awaited(self, method: str, work: Awaitable[object]) -> object:
         try:
-            result = await self._inner.call(name, arguments)
-        except (PluginFault, ToolError):
+            return await work
+        except (PluginFault, EpisodeFailed, ToolError):
             raise
         except Exception as error:
-            self._contract.raised("call", error)
-        return self._result("call", result)
+            self._contract.raised(method, error)
 
     def end(self, reason: Literal["out_of_turns", "malformed"], detail: str) -> None:
         self._contract.call(self._inner.end, reason, detail)

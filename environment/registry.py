@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from environment import plugins
+from environment.access import Access, NeedsAccess
 from environment.base import Environment, Json
 from environment.contract import checked
 
@@ -23,11 +24,17 @@ def names() -> list[str]:
     return sorted(plugins.registered(GROUP))
 
 
-def build(name: str, config: Mapping[str, Json], data_dir: Path) -> Environment:
-    """The environment of that name, checked at each call.
+def build(name: str, config: Mapping[str, Json], data_dir: Path, access: Access | None = None) -> Environment:
+    """The environment of that name, checked at each call. `access` is what the operator lets it reach; without it, one
+    that reaches out can be looked at, and opens no episode.
 
-    Raises UnknownEnvironment, ValueError for a bad config, or PluginFault.
+    Raises UnknownEnvironment, ValueError for a bad config or something that the operator does not allow, or
+    PluginFault.
     """
-    if (point := plugins.registered(GROUP).get(name)) is not None:
-        return checked(name, plugins.build("environment", point, config, data_dir))
-    raise UnknownEnvironment(f"Unknown environment {name!r}. Available: {', '.join(names())}.")
+    if (point := plugins.registered(GROUP).get(name)) is None:
+        raise UnknownEnvironment(f"Unknown environment {name!r}. Available: {', '.join(names())}.")
+    made = plugins.build("environment", point, config, data_dir)
+    environment = checked(name, made)
+    if access is not None and isinstance(made, NeedsAccess):
+        made.admit(access)
+    return environment

@@ -2,15 +2,17 @@
 
 import asyncio
 import itertools
+import math
 import time
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from environment.base import Environment, Episode, Json, Scenario, TextEpisode, ToolError
+from environment.base import Environment, Episode, Json, OpenedEpisode, Scenario, TextEpisode, ToolError
 from environment.genai_spans import invoke_agent
 from training.agents import own_loop, remote
 from training.agents.base import Agent
@@ -74,16 +76,13 @@ async def rollout(
                 task = RemoteTask(again, scenario, chat.model, sampling, seed, episode.max_turns, timeout_s)
                 failure = await remote.play(agent, task, episode, trajectory, reservation or Unreserved())
             else:
-                async with asyncio.timeout(timeout_s):
+                async with asyncio.timeout(timeout_s) as limit:
                     for restart in itertools.count():
                         try:
                             calls = ModelCalls(
                                 chat, sampling, Random(seed), reservation or Unreserved(), trajectory.metrics
                             )
-                            if agent is None:
-                                await _play(episode, trajectory, calls)
-                            else:
-                                await own_loop.play(agent, episode, trajectory, calls)
+                            await _play_here(agent, episode, trajectory, calls, limit)
                             break
                         except _endpoint_errors() as error:
                             if not chat.remembers or restart == _RESTARTS:
@@ -108,11 +107,43 @@ def _open(environment: Environment, scenario: Scenario, id: str, max_turns: int 
     """A fresh episode and its empty trajectory."""
     art = import_art()
     episode = environment.episode(scenario, max_turns)
-    tools = [tool.openai() for tool in episode.tools]
-    trajectory = art.Trajectory(messages_and_choices=episode.messages(), tools=tools or None)
+    trajectory = art.Trajectory(messages_and_choices=episode.messages(), tools=_offered(episode))
     trajectory.metadata |= {"rollout_id": id, "scenario_id": scenario.id}
     trajectory.metrics |= {"turns": 0, "prompt_tokens": 0, "completion_tokens": 0, "sampling_s": 0.0, "tools_s": 0.0}
     return episode, trajectory
+
+
+async def _play_here(
+    agent: Agent | None, episode: Episode, trajectory: "Trajectory", calls: ModelCalls, limit: asyncio.Timeout
+) -> None:
+    async with _ready(episode, trajectory, limit):
+        if agent is None:
+            await _play(episode, trajectory, calls)
+        else:
+            await own_loop.play(agent, episode, trajectory, calls)
+
+
+@asynccontextmanager
+async def _ready(episode: Episode, trajectory: "Trajectory", limit: asyncio.Timeout) -> AsyncIterator[None]:
+    """The episode open, and its tools in the trajectory. The limit stands still until then. Raises EpisodeFailed."""
+    if not isinstance(episode, OpenedEpisode):
+        yield
+        return
+    now = asyncio.get_running_loop().time
+    left = (limit.when() or math.inf) - now()
+    limit.reschedule(None)
+    try:
+        await episode.open()
+        limit.reschedule(now() + left)
+        trajectory.tools = _offered(episode)
+        yield
+    finally:
+        await episode.close()
+
+
+def _offered(episode: Episode) -> Any:
+    """The episode's tools as ART keeps them; None where it has none."""
+    return [tool.openai() for tool in episode.tools] or None
 
 
 def _endpoint_errors() -> tuple[type[Exception], ...]:

@@ -19,7 +19,7 @@ from environment.own_agent.environment import NAME as OWN_AGENT
 
 Json = Any
 _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,62})(?:@(?P<version>[0-9]{1,9}))?")
-_SHIPPED = (EMAIL_SEARCH, "sales_email", OWN_AGENT)
+_SHIPPED = (EMAIL_SEARCH, "sales_email", "mcp", OWN_AGENT)
 """Environments whose setting `scenarios` can be a name; for others it means what they say."""
 
 

@@ -4,7 +4,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import insert, select
@@ -21,6 +20,7 @@ from app.errors import BadGateway, Conflict, InvalidRequest, NotFound
 from app.model_registry.resolver import ModelResolver, of_run
 from app.runs.configuration import make_environment, make_player
 from app.runs.documents import UnknownDocument, resolve_references
+from app.runs.environment_access import EnvironmentAccess
 from app.schemas.ask import AskOut, AskRequest, InvokeOut, InvokeParameters
 from app.schemas.run_request import EnvironmentChoice
 from app.service import Service
@@ -178,7 +178,7 @@ async def _by_name(models: ModelResolver, request: AskRequest, caller: Caller) -
 
 
 async def _answer(service: Service, agent: _Agent, request: AskRequest, tell: Tell | None) -> AskOut:
-    made = await _environment(service.sessions, service.settings.data_dir, agent)
+    made = await _environment(service.sessions, service.settings, agent)
     try:
         if agent.state is not None and isinstance(made, Reflective):
             made.restore(agent.state)
@@ -236,13 +236,14 @@ def _missing(agent: _Agent, error: str | None) -> str:
     )
 
 
-async def _environment(sessions: Sessions, data_dir: Path, agent: _Agent) -> Environment:
+async def _environment(sessions: Sessions, settings: Settings, agent: _Agent) -> Environment:
     where = ("body", "environment")
     project = agent.run.model_project if agent.run else agent.project
     try:
+        data_dir = settings.data_dir
         chosen = await pin(sessions, data_dir, _without_scenarios(agent.environment), project)
         whole = await resolve_references(sessions, data_dir, _without_scenarios(chosen), project)
-        return await asyncio.to_thread(make_environment, whole, data_dir)
+        return await asyncio.to_thread(make_environment, whole, data_dir, EnvironmentAccess(settings))
     except (UnknownEnvironment, PluginFault) as error:
         raise InvalidRequest((*where, "name"), str(error)) from error
     except (UnknownDataset, UnknownDocument) as error:

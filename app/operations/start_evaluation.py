@@ -23,6 +23,7 @@ from app.processes.engine import EngineUnavailable
 from app.resources import Resources
 from app.runs.configuration import make_agent, make_environment, make_judge, make_own_agent, model_spec
 from app.runs.documents import UnknownDocument, resolve_references
+from app.runs.environment_access import EnvironmentAccess
 from app.runs.store import RunStore
 from app.schemas.evaluations import EvaluationRequest, ModelToEvaluate
 from app.schemas.run_request import EnvironmentChoice
@@ -205,9 +206,9 @@ class EvaluationStarter:
         InvalidRequest."""
         where = ("body", "environment")
         try:
-            data_dir = self.resources.settings.data_dir
-            whole = await resolve_references(self.resources.sessions, data_dir, choice, project)
-            made = await asyncio.to_thread(make_environment, whole, data_dir)
+            settings = self.resources.settings
+            whole = await resolve_references(self.resources.sessions, settings.data_dir, choice, project)
+            made = await asyncio.to_thread(make_environment, whole, settings.data_dir, EnvironmentAccess(settings))
         except UnknownDocument as error:
             raise InvalidRequest((*where, "config", error.kind), str(error)) from error
         except (UnknownEnvironment, PluginFault) as error:

@@ -24,6 +24,7 @@ from app.resources import Resources
 from app.runs import documents
 from app.runs.configuration import make_agent, make_environment, make_judge, make_own_agent, runner_of
 from app.runs.documents import NewDocument, UnknownDocument
+from app.runs.environment_access import EnvironmentAccess
 from app.runs.queries import RunQueries
 from app.runs.resume_point import INHERITED, begin_with
 from app.runs.store import RunStore
@@ -232,7 +233,7 @@ def _checked(
     config = ("body", "graph") if short else ("body", "environment", "config")
     named = ("body", "environment", "name")
     with _as_fault_of(named, UnknownEnvironment, PluginFault), _as_fault_of(config, ValueError):
-        made = make_environment(environment, settings.data_dir)
+        made = make_environment(environment, settings.data_dir, EnvironmentAccess(settings))
         try:
             begin_with(made, state)
             for split in get_args(Split):

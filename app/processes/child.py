@@ -26,6 +26,8 @@ async def spawn(
     argv: Sequence[str],
     *,
     stderr: IO[bytes] | int,
+    stdin: int = asyncio.subprocess.DEVNULL,
+    stdout: int = asyncio.subprocess.DEVNULL,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     user: tuple[int, int] | None = None,
@@ -35,8 +37,8 @@ async def spawn(
     `death_signal` when the thread that started the child ends."""
     return await asyncio.create_subprocess_exec(
         *argv,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
+        stdin=stdin,
+        stdout=stdout,
         stderr=stderr,
         env=env,
         cwd=cwd,

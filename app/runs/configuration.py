@@ -8,6 +8,7 @@ import judges.registry
 import training.agents.registry
 from app.db.tables import Run
 from app.domain.stored_request import Choice
+from environment.access import Access
 from environment.base import Environment
 from environment.own_agent.environment import NAME as OWN_AGENT
 from environment.own_agent.runner import PythonFunction, Runner, parse_runner
@@ -18,9 +19,10 @@ from training.backends.base import ModelSpec
 from training.rollouts import Player
 
 
-def make_environment(choice: Choice, data_dir: Path) -> Environment:
-    """Raises UnknownEnvironment, ValueError for a bad config, or PluginFault."""
-    return environment.registry.build(choice.name, choice.config, data_dir)
+def make_environment(choice: Choice, data_dir: Path, access: Access | None = None) -> Environment:
+    """Without `access` it opens no episode that reaches out. Raises UnknownEnvironment, ValueError for a bad config or
+    something that the operator does not allow, or PluginFault."""
+    return environment.registry.build(choice.name, choice.config, data_dir, access)
 
 
 def make_judge(choice: Choice, services: JudgeServices) -> Judge:

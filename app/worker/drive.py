@@ -33,6 +33,7 @@ from app.worker.checkpoint_retention import prune
 from app.worker.journal_store import Cost, StoredJournal
 from app.worker.measures import count_iteration
 from app.worker.save_iteration import iteration_rows, save_iteration
+from environment.access import Access
 from environment.base import Environment, Json
 from judges.base import Judge, JudgeServices
 from training.backends.base import BackendUnavailable, Policy
@@ -109,6 +110,8 @@ class Driver:
     tracing: Tracing
     agent_modules: Sequence[str] = ()
     """Whose functions may be agents here."""
+    access: Access | None = None
+    """What the runs' environments may reach; None: nothing."""
     clock: Clock = time.monotonic
     """Measures the time that a run is driven."""
 
@@ -193,7 +196,7 @@ class Driver:
                     lambda: resolve_references(self.sessions, self.data_dir, request.environment, run.model_project)
                 ),
             )
-            environment = stack.enter_context(closing(make_environment(choice, self.data_dir)))
+            environment = stack.enter_context(closing(make_environment(choice, self.data_dir, self.access)))
             if resume is None:
                 begin_with(
                     environment,

@@ -29,6 +29,7 @@ from app.processes.engine import Engine, EngineUnavailable
 from app.runs.budget import Meter
 from app.runs.configuration import make_environment, make_judge, make_player
 from app.runs.documents import resolve_references
+from app.runs.environment_access import EnvironmentAccess
 from app.settings import Settings
 from app.worker.evaluation_budget import EvaluationBudget, Price, meter_of, prices_of, saved_usage
 from app.worker.judge_services import judge_services
@@ -127,7 +128,8 @@ class EvaluationDriver:
         whole = await run_on_loop(main_loop, resolving)
         clock = await run_on_loop(main_loop, database_time(self.sessions))
         async with AsyncExitStack() as stack:
-            environment = stack.enter_context(closing(make_environment(whole, self.settings.data_dir)))
+            access = EnvironmentAccess(self.settings)
+            environment = stack.enter_context(closing(make_environment(whole, self.settings.data_dir, access)))
             services = judge_services(self.settings, self.sessions, main_loop, None, environment)
             work = _Work(
                 job,

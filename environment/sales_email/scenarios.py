@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
-from typing import get_args
 
 from environment.base import Json, Scenario, Split
+from environment.given_scenarios import check_keys, check_rows, split_of, with_splits
 from environment.invented_names import Names
 from environment.sales_email.graph import Graph
 from environment.sales_email.synthetic import GOALS, ROLES, World, make_world
-from environment.scenario_order import splits_of
 
 DEFAULT_GOAL = "book a call"
 MAX_STARTS = 10
@@ -17,7 +16,6 @@ MAX_PROSPECTS = 10_000
 HOME_EVERY = 8
 """Each so-manieth synthetic training scenario is a new prospect on the first one's graph, the home graph: where node
 scores have something to follow."""
-_SPLITS: tuple[Split, ...] = get_args(Split)
 _PROSPECT_KEYS = ("prospect", "role", "company", "goal", "start", "split")
 _TASK_KEYS = ("prospect", "role", "company", "goal", "start", "graph")
 _MAX_CHARACTERS = 200
@@ -64,26 +62,15 @@ def given_scenarios(prospects: Json, graph: Graph) -> list[Scenario]:
 
     Either each one names its `split`, or none does: then a fifth of them, at least one, goes to each held-out split.
     """
-    if not isinstance(prospects, list) or not len(_SPLITS) <= len(prospects) <= MAX_PROSPECTS:
-        raise ValueError(f"scenarios must be a list of {len(_SPLITS)} to {MAX_PROSPECTS} prospects")
+    check_rows(prospects, "prospects", MAX_PROSPECTS)
     scenarios = [_given(item, position, graph) for position, item in enumerate(prospects)]
-    if any("split" in item for item in prospects):
-        missing = set(_SPLITS) - {scenario.split for scenario in scenarios}
-        if missing or not all("split" in item for item in prospects):
-            raise ValueError(f"either no scenario names its split, or each does and all three occur: {_SPLITS}")
-        return scenarios
-    splits = splits_of(len(scenarios), "sales_email:split")
-    return [replace(scenario, split=split) for scenario, split in zip(scenarios, splits, strict=True)]
+    return with_splits(scenarios, prospects, "sales_email:split")
 
 
 def _given(item: Json, position: int, graph: Graph) -> Scenario:
     where = f"scenario number {position}"
-    if not isinstance(item, dict) or (unknown := sorted(set(item) - set(_PROSPECT_KEYS))):
-        wrong = f"has no {', '.join(unknown)}" if isinstance(item, dict) else "is not an object"
-        raise ValueError(f"{where} {wrong}; it takes: {', '.join(_PROSPECT_KEYS)}")
-    split = item.get("split", "train")
-    if split not in _SPLITS:
-        raise ValueError(f"{where} has the split {split!r}; there are: {', '.join(_SPLITS)}")
+    check_keys(item, where, _PROSPECT_KEYS)
+    split = split_of(item, where)
     try:
         asked = asked_scenario({key: value for key, value in item.items() if key != "split"}, graph)
     except ValueError as error:

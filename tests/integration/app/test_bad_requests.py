@@ -42,6 +42,8 @@ BAD_LEARN_LOOPS: list[tuple[dict[str, Any], list[str]]] = [
     ({"environment": {"config": {"inbox": "../../etc/passwd"}}}, ["body", "environment", "config"]),
     ({"environment": {"config": {"inbox": "nobody"}}}, ["body", "environment", "config"]),
     ({"environment": {"config": {"depth": 3}}}, ["body", "environment", "config"]),
+    ({"environment": {"name": "mcp"}}, ["body", "environment", "config"]),
+    ({"environment": {"name": "mcp", "config": {"server": {"command": ["sh"]}}}}, ["body", "environment", "config"]),
     ({"judge": {"name": "oracle"}}, ["body", "judge", "name"]),
     ({"judge": {"config": {"a": 1}}}, ["body", "judge", "config"]),
     ({"model": {"name": "../up"}}, ["body", "model", "name"]),

@@ -8,7 +8,7 @@ from environment import registry
 
 
 def test_the_shipped_environments_are_registered(tmp_path: Path) -> None:
-    assert registry.names() == ["agent", "email_search", "sales_email"]
+    assert registry.names() == ["agent", "email_search", "mcp", "sales_email"]
     for name in registry.names():
         environment = registry.build(name, {}, tmp_path)
         assert environment.name == name

@@ -1,0 +1,74 @@
+"""What environments may reach outside of this process, by the operator's settings."""
+
+import shlex
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from signal import SIGKILL
+
+import httpx
+
+from app.processes.child import spawn
+from app.security.address_guard import AddressGuard, AddressRefused, GuardedTransport, parse
+from app.settings import Settings
+
+_ANY_ARGUMENTS = "*"
+
+
+class EnvironmentAccess:
+    """`environment.access.Access`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.max_servers = settings.environment_servers
+        self._commands = [shlex.split(command) for command in settings.environment_commands]
+        self._modules = settings.environment_modules
+        self._hosts = settings.environment_hosts
+        self._secrets = settings.environment_secrets
+
+    def check_url(self, url: str) -> None:
+        """Raises ValueError."""
+        try:
+            parse(url)
+        except AddressRefused as refused:
+            raise ValueError(f"{url}: {refused}") from refused
+
+    def check_command(self, command: Sequence[str]) -> None:
+        """Raises ValueError unless the settings have the command, word for word, or its beginning followed by `*`."""
+        for allowed in self._commands:
+            if list(command) == allowed:
+                return
+            if allowed[-1:] == [_ANY_ARGUMENTS] and list(command[: len(allowed) - 1]) == allowed[:-1]:
+                return
+        raise ValueError(
+            f"the command {shlex.join(command)!r} may not be run here: the operator allows commands in "
+            "LEARNLOOP_ENVIRONMENT_COMMANDS"
+        )
+
+    def check_module(self, name: str) -> None:
+        """Raises ValueError unless the settings have the module."""
+        if name not in self._modules:
+            raise ValueError(
+                f"{name!r} may not be loaded here: the operator allows Python modules in LEARNLOOP_ENVIRONMENT_MODULES"
+            )
+
+    def secret(self, server: str, name: str) -> str:
+        """Raises ValueError."""
+        secret = self._secrets.get(server, {}).get(name)
+        if secret is None:
+            raise ValueError(
+                f"there is no secret {name!r} for {server}: the operator sets them in LEARNLOOP_ENVIRONMENT_SECRETS"
+            )
+        return secret.get_secret_value()
+
+    def http_transport(self) -> httpx.AsyncBaseTransport:
+        """Without proxies, and with a connection for each request: a kept one could be to an address that was allowed
+        for another name."""
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        return GuardedTransport(AddressGuard(self._hosts), httpx.AsyncHTTPTransport(trust_env=False, limits=limits))
+
+    async def start(self, command: Sequence[str], environment: Mapping[str, str], directory: Path) -> Process:
+        """Raises OSError or ValueError."""
+        self.check_command(command)
+        return await spawn(
+            command, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment, cwd=directory, death_signal=SIGKILL
+        )

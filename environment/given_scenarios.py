@@ -1,0 +1,43 @@
+"""Scenarios that a request or an upload brings, as lists of objects."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import get_args
+
+from environment.base import Json, Scenario, Split
+from environment.scenario_order import splits_of
+
+SPLITS: tuple[Split, ...] = get_args(Split)
+
+
+def check_rows(rows: Json, what: str, most: int) -> None:
+    """Raises ValueError unless the rows are a list with a place for each split."""
+    if not isinstance(rows, list) or not len(SPLITS) <= len(rows) <= most:
+        raise ValueError(f"scenarios must be a list of {len(SPLITS)} to {most} {what}")
+
+
+def check_keys(row: Json, where: str, keys: Sequence[str]) -> None:
+    """Raises ValueError unless the row is an object with no other keys."""
+    if not isinstance(row, dict) or (unknown := sorted(set(row) - set(keys))):
+        wrong = f"has no {', '.join(unknown)}" if isinstance(row, dict) else "is not an object"
+        raise ValueError(f"{where} {wrong}; it takes: {', '.join(keys)}")
+
+
+def split_of(row: dict[str, Json], where: str) -> Split:
+    """What the row says of its split; `train` where it says nothing. Raises ValueError."""
+    split: Split = row.get("split", "train")
+    if split not in SPLITS:
+        raise ValueError(f"{where} has the split {split!r}; there are: {', '.join(SPLITS)}")
+    return split
+
+
+def with_splits(scenarios: Sequence[Scenario], rows: Sequence[dict[str, Json]], seed: str) -> list[Scenario]:
+    """The scenarios of the rows, with splits where the rows name none: then a fifth of them, at least one, goes to each
+    held-out split, and never the first. Raises ValueError where some rows name a split and others do not."""
+    if any("split" in row for row in rows):
+        missing = set(SPLITS) - {scenario.split for scenario in scenarios}
+        if missing or not all("split" in row for row in rows):
+            raise ValueError(f"either no scenario names its split, or each does and all three occur: {SPLITS}")
+        return list(scenarios)
+    splits = splits_of(len(scenarios), seed)
+    return [replace(scenario, split=split) for scenario, split in zip(scenarios, splits, strict=True)]

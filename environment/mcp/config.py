@@ -1,0 +1,144 @@
+"""The settings of the environment `mcp`: which server, which tools of it, and which tasks."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+
+from environment.base import Json, Scenario
+from environment.given_scenarios import check_keys, check_rows, split_of, with_splits
+
+MAX_TASKS = 10_000
+_SETTINGS = ("allow_tools", "instructions", "max_result_characters", "scenarios", "server", "tool_timeout_s")
+_TASK_KEYS = ("id", "task", "answer", "split")
+_MAX_CHARACTERS = 20_000
+_MAX_TOOL_TIMEOUT_S = 600.0
+_MAX_RESULT_CHARACTERS = 200_000
+_INSTRUCTIONS = files("environment.mcp").joinpath("prompts/system.txt").read_text(encoding="utf-8").strip()
+
+
+@dataclass(frozen=True, slots=True)
+class StdioServer:
+    """A server that is started as a process; `env` gives names of secrets by environment variable."""
+
+    command: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """As the operator names it."""
+        return shlex.join(self.command)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpServer:
+    """A server at a URL (streamable HTTP); `headers` gives names of secrets by header."""
+
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """As the operator names it."""
+        return self.url
+
+
+Server = StdioServer | HttpServer
+
+
+@dataclass(frozen=True, slots=True)
+class McpConfig:
+    """What a run says of its environment."""
+
+    server: Server | None = None
+    scenarios: Sequence[Scenario] | None = None
+    instructions: str = _INSTRUCTIONS
+    allow_tools: Sequence[str] | None = None
+    """Names as the server gives them; None: all."""
+    tool_timeout_s: float = 30.0
+    max_result_characters: int = 8_000
+
+
+def parse(config: Mapping[str, Json]) -> McpConfig:
+    """Raises ValueError with a message for the user."""
+    check_keys(dict(config), "the config of mcp", _SETTINGS)
+    given = dict(config)
+    if "server" in given:
+        given["server"] = server(given["server"])
+    if "scenarios" in given:
+        given["scenarios"] = _scenarios(given["scenarios"])
+    if "instructions" in given:
+        given["instructions"] = _text(given["instructions"], "instructions")
+    if "allow_tools" in given:
+        given["allow_tools"] = _strings(given["allow_tools"], "allow_tools")
+    if "tool_timeout_s" in given:
+        given["tool_timeout_s"] = _number(given["tool_timeout_s"], "tool_timeout_s", _MAX_TOOL_TIMEOUT_S)
+    if "max_result_characters" in given:
+        most = _number(given["max_result_characters"], "max_result_characters", _MAX_RESULT_CHARACTERS)
+        given["max_result_characters"] = int(most)
+    return McpConfig(**given)
+
+
+def server(value: Json) -> Server:
+    """The server of a request. Raises ValueError."""
+    if not isinstance(value, dict) or ("command" in value) == ("url" in value):
+        raise ValueError('server must be {"command": [...]} or {"url": ...}')
+    if "command" in value:
+        check_keys(value, "server", ("command", "env"))
+        return StdioServer(_strings(value["command"], "server.command"), _names(value.get("env", {}), "server.env"))
+    check_keys(value, "server", ("url", "headers"))
+    return HttpServer(_text(value["url"], "server.url"), _names(value.get("headers", {}), "server.headers"))
+
+
+def asked(value: Mapping[str, Json]) -> Scenario:
+    """A user's own task. Raises ValueError."""
+    check_keys(dict(value), "a task", ("task",))
+    return Scenario(id="ask", split="test", task={"task": _text(value.get("task"), "task")})
+
+
+def _scenarios(rows: Json) -> list[Scenario]:
+    check_rows(rows, "tasks", MAX_TASKS)
+    scenarios = with_splits([_scenario(row, place) for place, row in enumerate(rows)], rows, "mcp:split")
+    if len({scenario.id for scenario in scenarios}) < len(scenarios):
+        raise ValueError("two scenarios have the same id")
+    return scenarios
+
+
+def _scenario(row: Json, place: int) -> Scenario:
+    where = f"scenario number {place}"
+    check_keys(row, where, _TASK_KEYS)
+    id = _text(row.get("id", f"given.{place}"), f"{where}: id")
+    reference = {} if row.get("answer") is None else {"answer": _text(row["answer"], f"{where}: answer")}
+    return Scenario(id, split_of(row, where), {"task": _text(row.get("task"), f"{where}: task")}, reference)
+
+
+def _text(value: Json, where: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{where} must be a string that is not empty")
+    if len(value) > _MAX_CHARACTERS:
+        raise ValueError(f"{where} has {len(value)} characters; at most {_MAX_CHARACTERS} are allowed")
+    return value
+
+
+def _strings(value: Json, where: str) -> tuple[str, ...]:
+    if (
+        not isinstance(value, list)
+        or not value
+        or not all(isinstance(each, str) and "\0" not in each for each in value)
+    ):
+        raise ValueError(f"{where} must be a list of strings that is not empty")
+    return tuple(value)
+
+
+def _names(value: Json, where: str) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
+        raise ValueError(
+            f"{where} must give names of secrets, which the operator sets in LEARNLOOP_ENVIRONMENT_SECRETS"
+        )
+    return value
+
+
+def _number(value: Json, where: str, most: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= most:
+        raise ValueError(f"{where} must be a number from 1 to {most:g}")
+    return float(value)

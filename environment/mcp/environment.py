@@ -1,0 +1,152 @@
+"""The environment `mcp`: the tools of any MCP server, and tasks to do with them. It needs the extra `mcp`."""
+
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from environment.access import Access
+from environment.base import Environment, EpisodeFailed, Json, Outcome, Scenario, Split, Tool, ToolResult
+from environment.mcp.config import HttpServer, McpConfig, asked, parse
+from environment.mcp.pool import SessionPool
+from environment.mcp.session import McpSession
+from environment.scenario_order import draw
+
+NAME = "mcp"
+_RUBRIC = files("environment.mcp").joinpath("prompts/rubric.txt").read_text(encoding="utf-8").strip()
+
+
+class McpEnvironment:
+    """Each episode has a session of its own, so that episodes share nothing but what the server itself shares."""
+
+    name = NAME
+    default_max_turns = 8
+    default_judge = "ruler"
+    rubric = _RUBRIC
+
+    def __init__(self, config: McpConfig) -> None:
+        self._config = config
+        self._access: Access | None = None
+        self._pool: SessionPool | None = None
+
+    def admit(self, access: Access) -> None:
+        """Raises ValueError for a server that the operator does not allow, or where none is given."""
+        server = self._config.server
+        if server is None:
+            raise ValueError('mcp needs a server: {"command": [...]} or {"url": ...}')
+        if find_spec("mcp") is None:
+            raise ValueError("mcp needs a package that is not installed here: pip install 'learnloop[mcp]'")
+        if isinstance(server, HttpServer):
+            access.check_url(server.url)
+            named = server.headers
+        else:
+            access.check_command(server.command)
+            named = server.env
+        for secret in named.values():
+            access.secret(server.name, secret)
+        self._access = access
+
+    def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
+        """Raises ValueError where none were given."""
+        if self._config.scenarios is None:
+            raise ValueError('mcp needs scenarios: a list of tasks such as {"task": "..."}, at least three')
+        return list(draw([each for each in self._config.scenarios if each.split == split], count, seed, start))
+
+    def ask(self, task: Mapping[str, Json]) -> Scenario:
+        """A scenario from `{"task": "..."}`. Raises ValueError."""
+        return asked(task)
+
+    def episode(self, scenario: Scenario, max_turns: int | None = None) -> "McpEpisode":
+        """An episode whose session begins as it is opened."""
+        return McpEpisode(self, scenario, self._config.instructions, max_turns or self.default_max_turns)
+
+    def reward(self, outcome: Outcome, score: float) -> dict[str, float]:
+        """The judge's verdict, less a fine for a tool call that was none."""
+        return {"score": score, "malformed": -0.5 if outcome["finish"] == "malformed" else 0.0}
+
+    def success(self, outcome: Outcome, score: float) -> bool:
+        """Whether there is an answer, and the judge was more for it than against it."""
+        return outcome["finish"] == "answer" and score >= 0.5
+
+    def answer(self, outcome: Outcome) -> dict[str, Json]:
+        """What `/ask` returns; no tool of any server says what a source is."""
+        answered = outcome["finish"] == "answer"
+        note = {} if answered else {"note": outcome["detail"]}
+        return {"answer": outcome["answer"], "source_ids": [], "success": answered, **note}
+
+    async def session(self) -> McpSession:
+        """A session for one episode. Raises EpisodeFailed."""
+        access = self._access
+        if access is None:
+            raise EpisodeFailed("the operator's permission to reach the MCP server was not asked for")
+        if self._pool is None:
+            self._pool = SessionPool(lambda: McpSession(self._config, access), access.max_servers)
+        return await self._pool.take()
+
+    def close(self) -> None:
+        """End all sessions."""
+        if self._pool is not None:
+            self._pool.close()
+
+
+class McpEpisode:
+    """One attempt at a task. A reply without a tool call is its answer."""
+
+    def __init__(self, environment: McpEnvironment, scenario: Scenario, instructions: str, max_turns: int) -> None:
+        self.scenario = scenario
+        self.max_turns = max_turns
+        self.tools: Sequence[Tool] = ()
+        self._environment = environment
+        self._instructions = instructions
+        self._session: McpSession | None = None
+        self._outcome: dict[str, Json] = {
+            "finish": None, "detail": None, "answer": None, "tool_calls": 0, "tool_errors": 0, "max_turns": max_turns
+        }  # fmt: skip
+
+    async def open(self) -> None:
+        """Raises EpisodeFailed."""
+        self._session = await self._environment.session()
+        self.tools = self._session.tools
+
+    async def close(self) -> None:
+        """The server ends in the background."""
+        if self._session is not None:
+            self._session.close()
+
+    def messages(self) -> list[dict[str, Json]]:
+        """The instructions and the task."""
+        return [
+            {"role": "system", "content": self._instructions},
+            {"role": "user", "content": self.scenario.task["task"]},
+        ]
+
+    async def call(self, name: str, arguments: Mapping[str, Json]) -> ToolResult:
+        """What the server says of the call; also that there is no such tool, or that its arguments are wrong, is a
+        result, from which a model learns. Raises EpisodeFailed."""
+        if self._session is None:
+            raise EpisodeFailed("the episode is not open")
+        result = await self._session.call(name, arguments)
+        self._outcome["tool_calls"] += 1
+        self._outcome["tool_errors"] += result.failed
+        return ToolResult(result.text)
+
+    def reply(self, text: str) -> ToolResult:
+        """The answer."""
+        self._outcome |= {"finish": "answer", "answer": text}
+        return ToolResult("", final=True)
+
+    def end(self, reason: Literal["out_of_turns", "malformed"], detail: str) -> None:
+        """Without an answer."""
+        self._outcome |= {"finish": reason, "detail": detail}
+
+    def outcome(self) -> Outcome:
+        """`finish` (`answer`, `out_of_turns`, `malformed`, or None), `detail`, `answer`, `tool_calls`, `tool_errors` of
+        them that failed, and `max_turns`."""
+        return dict(self._outcome)
+
+
+def build(config: Mapping[str, Json], data_dir: Path) -> Environment:
+    """Raises ValueError for a bad config. A server and scenarios may be missing: tasks can be checked without one, and
+    `/ask` needs no others."""
+    return McpEnvironment(parse(config))

@@ -1,0 +1,182 @@
+"""One session with an MCP server: what an episode has to itself.
+
+A session lives in a task of its own, as the SDK's contexts must be left where they were entered. Whatever ends that
+task ends every call under way, so that none waits for a server that is gone.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from datetime import timedelta
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from environment.access import Access
+from environment.base import EpisodeFailed, Json, Tool
+from environment.mcp.config import McpConfig, StdioServer
+from environment.mcp.http import http_transport
+from environment.mcp.stdio import stdio_transport
+from environment.mcp.tools import ToolText, failure, offered, text_of
+
+if TYPE_CHECKING:
+    from mcp import ClientSession, types
+
+    from environment.mcp.limits import Streams
+
+START_TIMEOUT_S = 60.0
+"""Until a server has named its tools; the first start of one that npx or uvx fetches takes long."""
+_PING_TIMEOUT_S = 5.0
+_ENDING_S = 1.0
+"""Until a session whose connection was lost says why."""
+_MAX_PAGES = 100
+Result = TypeVar("Result")
+
+
+class McpSession:
+    """A connection to the server, begun at once."""
+
+    def __init__(self, config: McpConfig, access: Access) -> None:
+        self._config = config
+        self._access = access
+        self._stop = asyncio.Event()
+        self._client: ClientSession | None = None
+        self._tools: Mapping[str, tuple[str, Tool]] = {}
+        self._ready = asyncio.Event()
+        self.begun_at = asyncio.get_running_loop().time()
+        self.task = asyncio.create_task(self._run(), name="mcp-session")
+        """Done when everything that belongs to the session is gone."""
+        self.task.add_done_callback(_seen)
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """What the model is offered, once the session is ready."""
+        return [tool for _, tool in self._tools.values()]
+
+    async def ready(self) -> None:
+        """Wait until the tools are known. Raises EpisodeFailed."""
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await self._unless_ended(self._ready.wait())
+        except TimeoutError:
+            self.close()
+            raise EpisodeFailed(f"the MCP server did not name its tools within {START_TIMEOUT_S:g} s") from None
+
+    async def call(self, name: str, arguments: Mapping[str, Json]) -> ToolText:
+        """What the model reads of the tool's result. Raises EpisodeFailed where it is the server that failed."""
+        if name not in self._tools:
+            return failure(f"there is no tool {name!r}; there are: {', '.join(self._tools)}")
+        return await self._unless_ended(self._call(self._tools[name][0], dict(arguments)))
+
+    def close(self) -> None:
+        """End the session; `task` is done when it has ended."""
+        self._stop.set()
+
+    def kill(self) -> None:
+        """End the session without waiting for the server."""
+        self.task.cancel()
+
+    async def _run(self) -> None:
+        from mcp import ClientSession
+        from mcp.types import Implementation
+
+        client_info = Implementation(name="learnloop", version="1")
+        async with (
+            self._transport() as (reader, writer),
+            ClientSession(reader, writer, client_info=client_info) as client,
+        ):
+            await client.initialize()
+            self._tools = offered(await _all_tools(client), self._config.allow_tools)
+            self._client = client
+            self._ready.set()
+            await self._stop.wait()
+
+    def _transport(self) -> "AbstractAsyncContextManager[Streams]":
+        server = self._config.server
+        assert server is not None, "admitted without a server"
+        if isinstance(server, StdioServer):
+            return stdio_transport(server, self._access)
+        return http_transport(server, self._access)
+
+    async def _call(self, name: str, arguments: dict[str, Json]) -> ToolText:
+        import anyio
+        from mcp import McpError
+        from mcp.types import CONNECTION_CLOSED
+
+        assert self._client is not None, "not ready"
+        limit = timedelta(seconds=self._config.tool_timeout_s)
+        try:
+            result = await self._client.call_tool(name, arguments, read_timeout_seconds=limit)
+        except McpError as error:
+            if error.error.code == HTTPStatus.REQUEST_TIMEOUT:
+                await self._check_alive()
+                return failure(f"no result within {self._config.tool_timeout_s:g} s")
+            if error.error.code == CONNECTION_CLOSED:
+                await self._check_connected()
+            return failure(error.error.message)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            await self._check_connected()
+            raise
+        except RuntimeError as error:  # a result that its own schema does not allow
+            return failure(str(error))
+        return text_of(result, self._config.max_result_characters)
+
+    async def _check_alive(self) -> None:
+        """A slow tool is the model's choice; a server that answers nothing is not. Raises EpisodeFailed."""
+        assert self._client is not None, "not ready"
+        try:
+            async with asyncio.timeout(_PING_TIMEOUT_S):
+                await self._client.send_ping()
+        except Exception as error:
+            await self._check_connected()
+            raise EpisodeFailed(
+                f"the MCP server hangs: no result within {self._config.tool_timeout_s:g} s, and no answer to a ping"
+            ) from error
+
+    async def _check_connected(self) -> None:
+        """Servers use the number of the SDK's own error for theirs. Raises EpisodeFailed."""
+        await asyncio.wait({self.task}, timeout=_ENDING_S)
+        if self.task.done():
+            raise EpisodeFailed(_why(self.task))
+
+    async def _unless_ended(self, work: Awaitable[Result]) -> Result:
+        """The result of the work. Raises EpisodeFailed if the session ends before it has one."""
+        working = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait({working, self.task}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise EpisodeFailed(_why(self.task))
+            return working.result()
+        finally:
+            working.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await working
+
+
+async def _all_tools(client: "ClientSession") -> "list[types.Tool]":
+    from mcp.types import PaginatedRequestParams
+
+    tools: list[types.Tool] = []
+    cursor = None
+    for _ in range(_MAX_PAGES):
+        page = await client.list_tools(params=PaginatedRequestParams(cursor=cursor))
+        tools += page.tools
+        if not (cursor := page.nextCursor):
+            return tools
+    raise EpisodeFailed(f"the MCP server's list of tools has more than {_MAX_PAGES} pages")
+
+
+def _seen(task: "asyncio.Task[Any]") -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+def _why(task: "asyncio.Task[None]") -> str:
+    """What ended the session, in one sentence."""
+    error: BaseException | None = None if task.cancelled() else task.exception()
+    failed = error
+    while isinstance(failed, BaseExceptionGroup):
+        # What the SDK raises because of it comes after what happened.
+        failed = next((each for each in failed.exceptions if isinstance(each, EpisodeFailed)), failed.exceptions[0])
+    if isinstance(failed, EpisodeFailed):
+        return str(failed)
+    return f"the MCP session ended: {type(failed).__name__}: {failed}" if failed else "the MCP session ended"

@@ -1,0 +1,149 @@
+"""A server's process as a transport of the MCP SDK.
+
+The SDK's own reads a line of any length into memory, inherits our standard error, and may leave the children of a
+server behind. Here all that a session reads is bounded, and its process group is killed at the end.
+"""
+
+import asyncio
+import os
+import signal
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from environment.access import Access
+from environment.base import EpisodeFailed
+from environment.mcp.config import StdioServer
+from environment.mcp.limits import MAX_SESSION_BYTES, too_much
+
+if TYPE_CHECKING:
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+    from mcp.shared.message import SessionMessage
+
+    from environment.mcp.limits import Streams
+
+_INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "USER")
+"""What a server sees of our environment: the SDK's choice. Keys of ours are not for it."""
+_CHUNK = 65_536
+_GRACE_S = 1.0
+"""How long a server may take to end once its standard input is closed."""
+_STDERR_BYTES = 2_000
+
+
+@asynccontextmanager
+async def stdio_transport(server: StdioServer, access: Access) -> "AsyncIterator[Streams]":
+    """The streams of a fresh process in an empty working directory, both of which are gone afterwards.
+
+    Raises EpisodeFailed for a server that cannot be started, ends, or sends too much.
+    """
+    with TemporaryDirectory(prefix="learnloop-mcp-", ignore_cleanup_errors=True) as directory:
+        process = await _started(server, access, directory)
+        grace_s = 0.0
+        try:
+            async with _streams(process) as streams:
+                yield streams
+            grace_s = _GRACE_S
+        finally:
+            await _end(process, grace_s)
+
+
+async def _started(server: StdioServer, access: Access, directory: str) -> Process:
+    secrets = {variable: access.secret(server.name, name) for variable, name in server.env.items()}
+    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    try:
+        return await access.start(server.command, {**inherited, "TMPDIR": directory, **secrets}, Path(directory))
+    except OSError as error:
+        raise EpisodeFailed(f"the MCP server {server.name} cannot be started: {error.strerror or error}") from error
+
+
+@asynccontextmanager
+async def _streams(process: Process) -> "AsyncIterator[Streams]":
+    import anyio
+    from mcp.shared.message import SessionMessage
+
+    received, reader = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    writer, sent = anyio.create_memory_object_stream[SessionMessage](0)
+    last_words = _LastWords()
+    async with anyio.create_task_group() as tasks, received, reader, writer, sent:
+        tasks.start_soon(_read, process, received, last_words)
+        tasks.start_soon(_write, process, sent)
+        tasks.start_soon(last_words.read, process)
+        yield reader, writer
+        tasks.cancel_scope.cancel()
+
+
+class _LastWords:
+    """The end of what a server wrote to its standard error."""
+
+    def __init__(self) -> None:
+        self._text = b""
+
+    async def read(self, process: Process) -> None:
+        """Until the end of the stream."""
+        assert process.stderr is not None
+        while chunk := await process.stderr.read(_CHUNK):
+            self._text = (self._text + chunk)[-_STDERR_BYTES:]
+
+    def __str__(self) -> str:
+        text = self._text.decode(errors="replace").strip()
+        return f"; it last wrote: {text}" if text else ""
+
+
+async def _read(
+    process: Process, received: "MemoryObjectSendStream[SessionMessage | Exception]", last_words: _LastWords
+) -> None:
+    """Pass messages on, one a line. Lines that are none are left out: servers print banners."""
+    from mcp.shared.message import SessionMessage
+    from mcp.types import JSONRPCMessage
+    from pydantic import ValidationError
+
+    assert process.stdout is not None
+    rest, total = bytearray(), 0
+    while chunk := await process.stdout.read(_CHUNK):
+        total += len(chunk)
+        if total > MAX_SESSION_BYTES:
+            raise too_much()
+        *lines, end = chunk.split(b"\n")
+        for line in lines:
+            with suppress(ValidationError):
+                await received.send(SessionMessage(JSONRPCMessage.model_validate_json(bytes(rest) + line)))
+            rest.clear()
+        rest += end
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_GRACE_S):
+            await process.wait()
+    ended = "closed its output" if process.returncode is None else f"ended with status {process.returncode}"
+    raise EpisodeFailed(f"the MCP server {ended}{last_words}")
+
+
+async def _write(process: Process, sent: "MemoryObjectReceiveStream[SessionMessage]") -> None:
+    assert process.stdin is not None
+    async for message in sent:
+        text = message.message.model_dump_json(by_alias=True, exclude_none=True)
+        with suppress(ConnectionError):  # it has ended, which the reader says
+            process.stdin.write(text.encode() + b"\n")
+            await process.stdin.drain()
+
+
+async def _end(process: Process, grace_s: float) -> None:
+    """Let the server end by itself for a moment, then kill whatever is left of its group."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await process.wait()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    with suppress(TimeoutError):  # of a grandchild that left the group, and still has the pipes
+        async with asyncio.timeout(_GRACE_S):
+            for pipe in (process.stdout, process.stderr):
+                while pipe is not None and await pipe.read(
+                    _CHUNK
+                ):  # asyncio sees no end of a process behind what nobody reads
+                    pass
+            await process.wait()
