@@ -46,6 +46,7 @@ ILLUSTRATIONS = {
     "OTEL_EXPORTER_OTLP": "settings",
     "WANDB_API_KEY": "settings",
     "LEARNLOOP_ALLOWED": "settings",
+    "LEARNLOOP_ENVIRONMENT": "settings",
     "learn_loop                      run_id": "a drawing",
     "POST /hooks": "the form of a message",
 }

@@ -12,7 +12,7 @@ import pytest
 from pydantic import SecretStr
 
 from app.runs.environment_access import EnvironmentAccess
-from app.settings import Settings
+from app.settings import load_settings
 from environment.base import Environment
 from environment.registry import build
 from tests.conditions import until
@@ -31,7 +31,7 @@ DONE = Reply(content="the answer")
 
 
 def access(**given: Any) -> EnvironmentAccess:
-    return EnvironmentAccess(Settings(environment_commands=(NAME, shlex.join(TIME_SERVER)), **given))
+    return EnvironmentAccess(load_settings(environment_commands=(NAME, shlex.join(TIME_SERVER)), **given))
 
 
 def environment(server: Mapping[str, Any], *, reach: EnvironmentAccess | None = None, **config: Any) -> Environment:
@@ -136,7 +136,7 @@ async def test_episodes_share_nothing_and_end_with_the_run() -> None:
             most = max(most, sum(map(_runs, started)))
             return process
 
-    settings = Settings(environment_commands=(NAME,), environment_servers=2)
+    settings = load_settings(environment_commands=(NAME,), environment_servers=2)
     made = environment({"command": COMMAND}, reach=Counting(settings), allow_tools=["count", "child"])
     # Waiting for a place is not the rollout's time.
     rollouts = await asyncio.gather(*(roll(made, [call("count"), call("child"), DONE]) for _ in range(3)))
@@ -168,7 +168,7 @@ async def test_a_server_at_a_url() -> None:
 
 
 async def test_a_server_that_cannot_be_started_says_so() -> None:
-    reach = EnvironmentAccess(Settings(environment_commands=("/no/such/server", "true")))
+    reach = EnvironmentAccess(load_settings(environment_commands=("/no/such/server", "true")))
     missing = await roll(environment({"command": ["/no/such/server"]}, reach=reach), [DONE])
     assert "the MCP server /no/such/server cannot be started: No such file" in str(missing.error)
     ended = await roll(environment({"command": ["true"]}, reach=reach), [DONE])

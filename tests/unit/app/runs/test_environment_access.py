@@ -3,14 +3,14 @@
 from typing import Any
 
 import pytest
-from pydantic import SecretStr, ValidationError
+from pydantic import SecretStr
 
 from app.runs.environment_access import EnvironmentAccess
-from app.settings import Settings
+from app.settings import SettingsError, load_settings
 
 
 def access(**given: Any) -> EnvironmentAccess:
-    return EnvironmentAccess(Settings(**given))
+    return EnvironmentAccess(load_settings(**given))
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ async def test_a_command_is_checked_again_as_it_is_started(tmp_path: Any) -> Non
 
 @pytest.mark.parametrize("commands", ["*", "a, *", "'open"])
 def test_every_command_at_once_cannot_be_allowed(commands: str) -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(SettingsError):
         access(environment_commands=commands)
 
 
