@@ -9,15 +9,16 @@ cost what the most expensive group did; the first one is judged alone.
 
 import json
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from environment.base import Environment, Scenario
+from environment.base import Environment, Json, Scenario
 from judges.base import JudgeCall, Judgement
 from training.journal import EntryName
 from training.phases import Phase
+from training.recorded_calls import usages_of
 from training.types import Rollout, RunConfig
 
 
@@ -161,14 +162,24 @@ def usage_of_entries(kept: Mapping[str, str]) -> dict[Phase, Usage]:
         if entry is None or _is_part(entry, kept):
             continue
         value = json.loads(text)
-        each = _tokens([value["metrics"]]) if entry.kind == "rollout" else _of_judgements(value)
+        each = _USED[entry.kind](value)
         used[entry.phase] = used.get(entry.phase, Usage()) + each
     return used
 
 
 def _is_part(entry: EntryName, kept: Mapping[str, str]) -> bool:
-    """Whether another entry has it too: the verdicts on all groups repeat those on each."""
+    """Whether another entry has it too: a rollout has its calls, the verdicts on all groups repeat those on each."""
+    if entry.kind == "calls":
+        return str(entry.rollout) in kept
     return entry.kind == "judge" and entry.number is not None and str(EntryName("judge", entry.purpose)) in kept
+
+
+def _of_rollout(value: Mapping[str, Mapping[str, float | int | bool]]) -> Usage:
+    return _tokens([value["metrics"]])
+
+
+def _of_calls(value: Sequence[Json]) -> Usage:
+    return _tokens(usages_of(value))
 
 
 def _of_judgements(value: list[dict[str, list[dict[str, object]]]]) -> Usage:
@@ -187,3 +198,11 @@ def _opening_bytes(environment: Environment, scenario: Scenario) -> int:
     episode = environment.episode(scenario)
     opening = [episode.messages(), [tool.openai() for tool in episode.tools]]
     return len(json.dumps(opening, ensure_ascii=False).encode())
+
+
+_USED: Mapping[str, Callable[[Json], Usage]] = {
+    "rollout": _of_rollout,
+    "calls": _of_calls,
+    "judge": _of_judgements,
+}
+"""What the entries of a kind used."""

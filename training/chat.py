@@ -1,5 +1,6 @@
 """How a rollout reaches its model: chat completions in OpenAI's form."""
 
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion
     from openai.types.chat.chat_completion import Choice
 
+_TOKEN_ID = "token_id:"
 _RETRIES = 2
 """Of one request, on connection errors, 429 and 5xx, with the client's back-off."""
 
@@ -82,3 +84,29 @@ def message_of(choice: "Choice") -> dict[str, Json]:
     if choice.message.tool_calls:
         message["tool_calls"] = [call.model_dump(mode="json") for call in choice.message.tool_calls]
     return message
+
+
+def sampled_ids(choice: "Choice") -> list[int] | None:
+    """The token ids of a reply, which its log-probabilities name; None where they do not."""
+    tokens = choice.logprobs.content if choice.logprobs else None
+    if tokens is None or not all(token.token.startswith(_TOKEN_ID) for token in tokens):
+        return None
+    return [int(token.token.removeprefix(_TOKEN_ID)) for token in tokens]
+
+
+def identity(message: Mapping[str, Json]) -> str:
+    """What of a message the model sees: clients write the rest in their own way when they send it again."""
+    calls = [
+        [call.get("id"), call["function"]["name"], _value(call["function"]["arguments"])]
+        for call in message.get("tool_calls") or []
+        if "function" in call
+    ]
+    shown = [message.get("role"), message.get("content") or "", calls, message.get("tool_call_id")]
+    return json.dumps(shown, sort_keys=True)
+
+
+def _value(arguments: Json) -> Json:
+    try:
+        return json.loads(arguments)
+    except (TypeError, ValueError, RecursionError):
+        return arguments

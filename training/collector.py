@@ -1,6 +1,7 @@
 """The rollouts that an iteration makes, and the verdicts on them; what the journal has of them is not made again."""
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from training.journal import (
     load_rollout,
 )
 from training.phases import Phase, Purpose
+from training.recorded_calls import RecordedCalls
 from training.rollouts import Player, failed, rollout
 from training.scoring import assign_rewards, judge_group
 from training.types import FailureKind, Group, Progress, Rollout, RunConfig
@@ -145,6 +147,7 @@ class RolloutCollector:
                 max_completion_tokens=run.config.max_completion_tokens,
                 timeout_s=run.config.rollout_timeout_s,
                 reservation=reservation,
+                recorded=self._recorded(entry),
                 agent=run.agent,
                 name=RolloutName(self.journal.iteration, str(entry)),
                 now=run.now,
@@ -155,6 +158,14 @@ class RolloutCollector:
         self.journal.keep_soon(str(entry), dump_rollout(finished))
         counted.made()
         return finished
+
+    def _recorded(self, entry: EntryName) -> RecordedCalls:
+        """The answered calls of that rollout, those before us too; further ones go to the journal."""
+        kept: list[str] = []
+        while (part := self.journal.kept.get(str(entry.calls(len(kept))))) is not None:
+            kept.append(part)
+        further = itertools.count(len(kept))
+        return RecordedCalls(kept, lambda part: self.journal.keep_soon(str(entry.calls(next(further))), part))
 
     async def scored(
         self, purpose: Purpose, scenarios: Sequence[Scenario], rollouts: Sequence[Rollout]

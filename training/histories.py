@@ -7,14 +7,14 @@ endpoints tell messages only; there whole messages take the place of tokens.
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from environment.base import Json
 from training.backends.art_import import import_art
 from training.call_sequences import sequences_of
-from training.chat import message_of
+from training.chat import identity, message_of, sampled_ids
 from training.model_calls import AnsweredCall
 
 if TYPE_CHECKING:
@@ -79,35 +79,17 @@ def _sampled(calls: Sequence[AnsweredCall]) -> list[_SampledChoice]:
 def _by_tokens(call: AnsweredCall, choice: "Choice") -> _SampledChoice | None:
     """None where the prompt's tokens, or the reply's, are not known."""
     prompt = (call.completion.model_extra or {}).get(PROMPT_TOKEN_IDS)
-    tokens = choice.logprobs.content if choice.logprobs else None
-    if prompt is None or tokens is None:
+    reply = sampled_ids(choice)
+    if prompt is None or reply is None:
         return None
     kept = choice.model_copy(update={PROMPT_TOKEN_IDS: prompt})
     (kept.model_extra or {}).pop("token_ids", None)  # the log-probabilities name them
-    return _SampledChoice(call, kept, prompt, [int(token.token.partition(":")[2]) for token in tokens])
+    return _SampledChoice(call, kept, prompt, reply)
 
 
 def _by_messages(call: AnsweredCall, choice: "Choice") -> _SampledChoice:
     prompt = [json.dumps(list(call.tools), sort_keys=True), *map(identity, call.messages)]
     return _SampledChoice(call, choice, prompt, [identity(message_of(choice))])
-
-
-def identity(message: Mapping[str, Json]) -> str:
-    """What of a message the model sees: clients write the rest in their own way when they send it again."""
-    calls = [
-        [call.get("id"), call["function"]["name"], _value(call["function"]["arguments"])]
-        for call in message.get("tool_calls") or []
-        if "function" in call
-    ]
-    shown = [message.get("role"), message.get("content") or "", calls, message.get("tool_call_id")]
-    return json.dumps(shown, sort_keys=True)
-
-
-def _value(arguments: Json) -> Json:
-    try:
-        return json.loads(arguments)
-    except (TypeError, ValueError, RecursionError):
-        return arguments
 
 
 def _with_visible_replies(sequence: list[_SampledChoice]) -> Iterator[list[_SampledChoice]]:

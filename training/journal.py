@@ -1,9 +1,9 @@
 """What an unfinished iteration has finished: entries by name, each kept once, so that a takeover repeats no work.
 
-Entries of one iteration: `rollout/PURPOSE/N` (a finished rollout), `judge/PURPOSE` (the verdicts on all groups; before
-it `judge/PURPOSE/N`, those on one group, where they cost something), `train.intent` (the step that training starts
-from) and `train` (what it led to). With the same config everything else is computed again from them, and comes out the
-same.
+Entries of one iteration: `rollout/PURPOSE/N` (a finished rollout), before it `calls/PURPOSE/N/K` (calls of its model
+that were answered), `judge/PURPOSE` (the verdicts on all groups; before it `judge/PURPOSE/N`, those on one group, where
+they cost something), `train.intent` (the step that training starts from) and `train` (what it led to). With the same
+config everything else is computed again from them, and comes out the same.
 """
 
 import json
@@ -24,28 +24,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EntryName:
-    """What was made for a purpose: the N-th rollout, the verdicts on the N-th group or, without a number, on all."""
+    """What was made for a purpose: the N-th rollout, a part of its calls, the verdicts on the N-th group or, without a
+    number, on all."""
 
-    kind: Literal["rollout", "judge"]
+    kind: Literal["rollout", "calls", "judge"]
     purpose: Purpose
     number: int | None = None
+    part: int | None = None
+    """Of calls: which were kept together, from 0."""
 
     def __str__(self) -> str:
-        return f"{self.kind}/{self.purpose}" + ("" if self.number is None else f"/{self.number}")
+        numbers = (number for number in (self.number, self.part) if number is not None)
+        return "/".join((self.kind, self.purpose, *map(str, numbers)))
 
     @classmethod
     def parse(cls, name: str) -> "EntryName | None":
         """The parts of a name; None for an entry of the training."""
         kind, *rest = name.split("/")
-        if kind not in ("rollout", "judge"):
+        if kind not in ("rollout", "calls", "judge"):
             return None
-        purpose, *number = rest
-        return cls(kind, Purpose(purpose), int(number[0]) if number else None)  # type: ignore[arg-type]
+        purpose, *numbers = rest
+        return cls(kind, Purpose(purpose), *map(int, numbers))  # type: ignore[arg-type]
 
     @property
     def phase(self) -> Phase:
         """The phase whose time and usage it counts as."""
-        return self.purpose.rollout_phase if self.kind == "rollout" else self.purpose.judge_phase
+        return self.purpose.judge_phase if self.kind == "judge" else self.purpose.rollout_phase
+
+    @property
+    def rollout(self) -> "EntryName":
+        """The rollout that calls belong to."""
+        return EntryName("rollout", self.purpose, self.number)
+
+    def calls(self, part: int) -> "EntryName":
+        """That part of a rollout's calls."""
+        return EntryName("calls", self.purpose, self.number, part)
 
 
 TRAIN_INTENT = "train.intent"

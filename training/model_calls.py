@@ -13,7 +13,8 @@ from environment.base import Json
 from environment.genai_spans import Reply
 from environment.genai_spans import chat as chat_span
 from training.budget import Reservation, Usage
-from training.chat import Chat, message_of
+from training.chat import Chat, identity, message_of, sampled_ids
+from training.recorded_calls import RecordedCalls
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion
@@ -52,8 +53,10 @@ class ModelCalls:
         seeds: Random,
         reservation: Reservation,
         metrics: "dict[str, float | int | bool]",
+        recorded: RecordedCalls | None = None,
     ) -> None:
-        """`metrics` are the trajectory's: turns, prompt_tokens, completion_tokens and sampling_s are counted there."""
+        """`metrics` are the trajectory's: turns, prompt_tokens, completion_tokens and sampling_s are counted there.
+        What `recorded` has is not asked again, and was charged before."""
         self.begun = 0
         self.model = chat.model
         self.tells_token_ids = chat.tells_token_ids
@@ -62,6 +65,7 @@ class ModelCalls:
         self._seeds = seeds
         self._reservation = reservation
         self._metrics = metrics
+        self._recorded = recorded or RecordedCalls()
         self._answered: dict[int, AnsweredCall] = {}
         self._running: dict[int, Callable[[], Usage]] = {}
         self._admission = asyncio.Lock()
@@ -86,13 +90,18 @@ class ModelCalls:
         seed = self._seeds.getrandbits(53)
         asked, limit = tuple(messages), min(self._sampling.max_tokens, max_tokens or self._sampling.max_tokens)
         parameters = {"temperature": self._sampling.temperature, "max_tokens": limit, "seed": seed}
+        body = self._body(asked, tools, {**(options or {}), **parameters})
+        if (known := self._recorded.answer(body)) is not None:
+            self._answer(number, asked, tools, known)
+            return known
         most = partial(self._most, asked, tools, limit)
         async with self._admission:  # what the running calls need must not be promised twice
             await self._reservation.room_for(lambda: sum((each() for each in self._running.values()), most()))
             self._running[number] = most
         try:
             with chat_span("openai", model=self.model, messages=asked, parameters=parameters) as traced:
-                completion, used = await self._sampled(asked, tools, {**(options or {}), **parameters})
+                completion = await self._sampled(body)
+                used = self._answer(number, asked, tools, completion)
                 choice = completion.choices[0]
                 traced.output = Reply(
                     message_of(choice), choice.finish_reason, used.prompt_tokens, used.completion_tokens
@@ -100,26 +109,49 @@ class ModelCalls:
         finally:
             del self._running[number]
         self._reservation.spend(used)
-        self._answered[number] = AnsweredCall(asked, tools, completion, used)
         return completion
 
-    async def _sampled(
+    def _body(
         self, messages: tuple[Message, ...], tools: Sequence[Json], parameters: Mapping[str, Json]
-    ) -> "tuple[ChatCompletion, Usage]":
-        """The answer, and what it took."""
-        clock = time.monotonic()
+    ) -> Mapping[str, Json]:
         offered = {"tools": tools} if tools else {}
-        body = {"model": self.model, "messages": list(messages), **offered, **parameters}
-        completion = await self._chat.complete(body)
-        metrics = self._metrics
-        metrics["turns"] += 1
-        metrics["sampling_s"] += time.monotonic() - clock
+        return {"model": self.model, "messages": list(messages), **offered, **parameters}
+
+    async def _sampled(self, body: Mapping[str, Json]) -> "ChatCompletion":
+        clock = time.monotonic()
+        asked = {**body, "messages": self._exact(body["messages"])} if self._recorded.given else body
+        completion = await self._chat.complete(asked)
+        seconds = time.monotonic() - clock
+        self._metrics["sampling_s"] += seconds
+        self._recorded.add(body, completion, seconds)
+        return completion
+
+    def _exact(self, messages: Sequence[Message]) -> list[Message]:
+        """The messages, each of our replies with the tokens that were sampled: who gives the conversation may not
+        remember it."""
+        told = list(messages)
+        for call in self.answered if self._chat.tells_token_ids else ():
+            place = len(call.messages)
+            if tuple(messages[:place]) != call.messages or place == len(messages):
+                continue
+            for choice in call.completion.choices:
+                ids = sampled_ids(choice)
+                if ids and identity(message_of(choice)) == identity(messages[place]):
+                    told[place] = {**messages[place], "token_ids": ids}
+        return told
+
+    def _answer(
+        self, number: int, messages: tuple[Message, ...], tools: Sequence[Json], completion: "ChatCompletion"
+    ) -> Usage:
+        """Note the answer; returns what it took."""
         used = Usage()
         if completion.usage:
             used = Usage(completion.usage.prompt_tokens, completion.usage.completion_tokens)
-        metrics["prompt_tokens"] += used.prompt_tokens
-        metrics["completion_tokens"] += used.completion_tokens
-        return completion, used
+        self._metrics["turns"] += 1
+        self._metrics["prompt_tokens"] += used.prompt_tokens
+        self._metrics["completion_tokens"] += used.completion_tokens
+        self._answered[number] = AnsweredCall(messages, tools, completion, used)
+        return used
 
     def _most(self, messages: tuple[Message, ...], tools: Sequence[Json], reply_tokens: int) -> Usage:
         """What a request takes at most: what it repeats of an earlier one, and of the rest a token for every byte."""

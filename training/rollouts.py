@@ -22,6 +22,7 @@ from training.budget import BudgetReached, Reservation, Unreserved
 from training.chat import Chat, message_of
 from training.episode_tools import call_tool, out_of_turns
 from training.model_calls import ModelCalls, Sampling
+from training.recorded_calls import RecordedCalls
 from training.types import Failure, FailureKind, Rollout
 
 if TYPE_CHECKING:
@@ -52,18 +53,22 @@ async def rollout(
     max_completion_tokens: int = 256,
     timeout_s: float = 300.0,
     reservation: Reservation | None = None,
+    recorded: RecordedCalls | None = None,
     agent: Player | None = None,
     name: RolloutName | None = None,
     now: Callable[[], float] = time.time,
 ) -> Rollout:
     """One rollout. Cancellation passes through; whatever else goes wrong on the way is the rollout's `failure`. `now`
     dates it, in seconds since the epoch. `agent` is one that owns its loop, here or elsewhere; None: the built-in loop.
-    `name` is the same when the rollout is made again (default: made of `id`).
+    `name` is the same when the rollout is made again (default: made of `id`), and `recorded` has what its model
+    answered before.
 
     Raises what the environment raises if it cannot open the scenario or tell its outcome, and BudgetReached where the
     next request does not fit the reservation.
     """
     sampling = Sampling(temperature, max_completion_tokens)
+    # Who remembers conversations and cannot be told of them must be asked all turns of one.
+    recorded = (recorded or RecordedCalls()) if chat.tells_token_ids or not chat.remembers else None
     started_at, clock = now(), time.monotonic()
     failure: Failure | None = None
     episode, trajectory = _open(environment, scenario, id, max_turns)
@@ -80,7 +85,7 @@ async def rollout(
                     for restart in itertools.count():
                         try:
                             calls = ModelCalls(
-                                chat, sampling, Random(seed), reservation or Unreserved(), trajectory.metrics
+                                chat, sampling, Random(seed), reservation or Unreserved(), trajectory.metrics, recorded
                             )
                             await _play_here(agent, episode, trajectory, calls, limit)
                             break

@@ -36,8 +36,7 @@ from environment.registry import UnknownEnvironment
 from environment.trace import span, tracing
 from training.agents.registry import UnknownAgent
 from training.backends.base import Endpoint
-from training.chat import Chat, message_of, open_chat
-from training.histories import identity
+from training.chat import Chat, identity, message_of, open_chat
 from training.rollouts import Player, rollout
 from training.types import FailureKind, Rollout, RunConfig
 

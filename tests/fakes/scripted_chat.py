@@ -18,12 +18,13 @@ Json = Any
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Tool calls as (name, arguments as text), a text, an error status, or any body at all."""
+    """Tool calls as (name, arguments as text), a text, an error status, or any body at all; and its token ids."""
 
     calls: tuple[tuple[str, str], ...] = ()
     content: str | None = None
     status: int = 200
     body: Json = None
+    tokens: tuple[int, ...] = ()
 
 
 Script = Callable[[Mapping[str, Json]], Awaitable[Reply]]
@@ -86,12 +87,18 @@ def _completion(reply: Reply, model: str) -> Json:
         for number, (name, arguments) in enumerate(reply.calls)
     ]
     message = {"role": "assistant", "content": reply.content} | ({"tool_calls": calls} if calls else {})
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
+    if reply.tokens:
+        content = [
+            {"token": f"token_id:{token}", "logprob": -0.5, "bytes": None, "top_logprobs": []} for token in reply.tokens
+        ]
+        choice["logprobs"] = {"content": content, "refusal": None}
     return {
         "id": "chatcmpl-1",
         "object": "chat.completion",
         "created": 0,
         "model": model,
-        "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}],
+        "choices": [choice],
         "usage": {"prompt_tokens": 50, "completion_tokens": 10, "total_tokens": 60},
     }
 

@@ -29,7 +29,8 @@ class Endpoint:
     remembers: bool = False
     """It keeps the sampled ids of a conversation between its turns, and loses them when it restarts."""
     tells_token_ids: bool = False
-    """Asked for `return_token_ids` it says which token ids a prompt had, as vLLM does."""
+    """Asked for `return_token_ids` it says which token ids a prompt had, as vLLM does; and it takes those of earlier
+    replies back with their messages, so that it need not remember them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,9 +258,10 @@ class Deaths:
 
 @pytest.mark.parametrize("environment", MAKERS)
 async def test_a_loop_that_dies_again_and_again_ends_with_the_same_weights(
-    engine: EngineProcess, calm: Calm, proxy: LossyProxy, environment: str
+    engine: EngineProcess, calm: Calm, proxy: LossyProxy, environment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     undisturbed = await calm(environment)
+    monkeypatch.setattr("training.recorded_calls.KEEP_AFTER_S", 0.0)  # each call is kept, and given again
     stage = Stage(proxy, environment)
     stage.kill = deaths = Deaths(undisturbed, seed=17)
     await stage.to_the_end()

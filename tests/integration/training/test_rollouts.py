@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, Script, ScriptedChat, call, scripted_chat
 from training.chat import open_chat
 from training.histories import messages_of
+from training.recorded_calls import RecordedCalls
 from training.rollouts import failed, rollout, total
 from training.types import Rollout
 
@@ -72,6 +74,44 @@ async def test_everything_is_recorded() -> None:
     assert [message["role"] for message in model.requests[2]["messages"]][-2:] == ["assistant", "tool"]
     assert len({request["seed"] for request in model.requests}) == 3
     assert (total([done, done], "turns"), failed([done])) == (6, 0)
+
+
+async def test_a_rollout_that_is_made_again_goes_on_where_it_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.recorded_calls.KEEP_AFTER_S", 0.0)
+    search = replace(call("search_inbox", keywords=["nothing like it"]), tokens=(5, 6))
+    replies, parts = [search, replace(READ, tokens=(7,)), RIGHT], list[str]()
+
+    async def never_the_last(request: Mapping[str, Any]) -> Reply:
+        return replies[len(parts)] if len(parts) < 2 else await hang(request)
+
+    async with scripted_chat(in_turn(replies)) as model:
+        calm = await roll(model)
+    async with scripted_chat(never_the_last) as model:
+        cut = asyncio.create_task(roll(model, recorded=RecordedCalls(keep=parts.append)))
+        await until(lambda: len(model.requests) == 3)
+        cut.cancel()
+    async with scripted_chat(in_turn([RIGHT])) as model:
+        endpoint = replace(model.endpoint(), remembers=True, tells_token_ids=True)
+        async with open_chat(endpoint) as chat:
+            again = await rollout(ENVIRONMENT, SCENARIO, chat, id="r1", seed=7, recorded=RecordedCalls(parts))
+        [request] = model.requests
+    assert len(parts) == 2
+    assert messages_of(again.trajectory) == messages_of(calm.trajectory)
+    assert (again.outcome, again.error) == (calm.outcome, None)
+    counted = ("turns", "prompt_tokens", "completion_tokens")
+    assert [again.trajectory.metrics[name] for name in counted] == [calm.trajectory.metrics[name] for name in counted]
+    # Its server may have forgotten what it sampled: it is told.
+    told = [message["token_ids"] for message in request["messages"] if message["role"] == "assistant"]
+    assert told == [[5, 6], [7]]
+
+
+async def test_what_was_not_asked_the_same_is_asked_anew() -> None:
+    async with scripted_chat(in_turn([RIGHT, RIGHT])) as model:
+        recorded = RecordedCalls()
+        await roll(model, recorded=recorded)
+        await roll(model, recorded=recorded, seed=8)
+        await roll(model, recorded=recorded, seed=8)
+    assert len(model.requests) == 2
 
 
 async def test_the_seed_decides_the_seeds_of_the_turns() -> None:
