@@ -89,7 +89,7 @@ def _completion(reply: Reply, model: str) -> Json:
     message = {"role": "assistant", "content": reply.content} | ({"tool_calls": calls} if calls else {})
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
     if reply.tokens:
-        content = [
+        content: list[Json] = [
             {"token": f"token_id:{token}", "logprob": -0.5, "bytes": None, "top_logprobs": []} for token in reply.tokens
         ]
         choice["logprobs"] = {"content": content, "refusal": None}
