@@ -5,9 +5,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-_PAUSE_S = 0.005
-_LONGEST_PAUSE_S = 0.1
-_PATIENCE_S = 60.0
+_PAUSE_S = 0.01
+_LONGEST_PAUSE_S = 0.25
+_PATIENCE_S = 180.0
 """Long enough for a machine that does something else, too. What comes sooner is seen sooner."""
 
 
@@ -29,5 +29,5 @@ async def answered(
     async with asyncio.timeout(timeout_s):
         while not wanted(answer := await ask()):
             elapsed = time.monotonic() - started
-            await asyncio.sleep(min(max(_PAUSE_S, elapsed / 20), _LONGEST_PAUSE_S))
+            await asyncio.sleep(min(max(_PAUSE_S, elapsed / 8), _LONGEST_PAUSE_S))
     return answer

@@ -33,5 +33,6 @@ async def test_the_page_asks_for_a_key_and_never_shows_or_keeps_it(
         )
 
         await visit.button("Sign out").click()
+        await expect(page.get_by_label("API key")).to_be_visible()  # the service has answered
         await page.reload()
         await expect(page.get_by_label("API key")).to_be_visible()

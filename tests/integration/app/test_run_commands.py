@@ -80,7 +80,7 @@ async def test_watch_says_why_a_run_waits(client: httpx.AsyncClient, loop: Scrip
     )
     assert process.stderr is not None
     expected = f"run {waiting} is queued: It is next and starts when a worker is free: 1 run in progress.\n"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (line := (await process.stderr.readline()).decode()) != expected:
             assert line, "it ended without saying why the run waits"
     loop.gates[0].set()

@@ -101,9 +101,9 @@ def test_an_interrupt_cancels_the_run(service: ScriptedService, stop: signal.Sig
         text=True,
         env={**os.environ, "COLUMNS": "80"},
     )
-    assert service.being_read.wait(30)
+    assert service.being_read.wait(60)
     process.send_signal(stop)
-    _, stderr = process.communicate(timeout=30)
+    _, stderr = process.communicate(timeout=60)
     assert service.cancelled
     assert process.returncode == 130
     assert f"run {RUN_ID} is cancelled" in stderr

@@ -88,7 +88,7 @@ async def test_events_of_a_job(http: httpx.AsyncClient) -> None:
     first = (await http.get(f"{path}/events", params={"limit": 1})).json()
     assert (first["data"], first["has_more"]) == (seen[:1], True)
     # Nothing follows a finished job, so there is nothing to wait for.
-    rest = await http.get(f"{path}/events", params={"after": seen[-1]["id"], "wait_s": 30}, timeout=5)
+    rest = await http.get(f"{path}/events", params={"after": seen[-1]["id"], "wait_s": 30}, timeout=20)
     assert rest.json()["data"] == []
     assert (await http.get(f"{path}/events", params={"after": "nothing"})).status_code == 404
 

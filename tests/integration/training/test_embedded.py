@@ -107,7 +107,7 @@ async def test_the_engine_says_whether_a_model_repeats_to_the_bit(
     policy = await backend.register(spec())
     assert policy.reproducibility.reproducible, policy.reproducibility.reason
     assert "matrix products" in policy.reproducibility.reason
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=60) as client:
         health = (await client.get(engine.base_url.removesuffix("v1") + "health")).json()
     assert health["reproducible"] is True
 

@@ -107,7 +107,7 @@ async def test_cancelling_in_the_middle_of_rollouts_leaves_the_engine_idle(
             raise AssertionError("the baseline takes a minute")
 
     work = asyncio.create_task(consume())
-    async with httpx.AsyncClient(base_url=engine.base_url.removesuffix("/v1")) as http:
+    async with httpx.AsyncClient(base_url=engine.base_url.removesuffix("/v1"), timeout=60) as http:
 
         async def sampling_s() -> float:
             seconds: float = (await http.get("/health")).json()["busy_seconds"]["sampling"]

@@ -341,5 +341,5 @@ async def test_who_is_cancelled_stops_at_once_and_leaves_the_job_to_be_followed(
 
 
 async def test_the_fake_knows_its_key(server: HostedServer) -> None:
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         assert (await http.post(server.url + CHAT.removeprefix("POST /v1"), json={})).status_code == 401

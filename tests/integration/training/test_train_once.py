@@ -322,7 +322,7 @@ async def test_a_training_that_is_still_under_way_is_waited_for(
     # Another model's training is before ours in the engine's queue, long enough for the next process to come.
     long = await sampled(queued[0], tokens=400)
     before_us = asyncio.create_task(take(queued[0], Entries(), long * 30))
-    async with httpx.AsyncClient(base_url=engine.base_url.removesuffix("/v1")) as http:
+    async with httpx.AsyncClient(base_url=engine.base_url.removesuffix("/v1"), timeout=60) as http:
         await answered(
             lambda: http.get("/health"), lambda health: health.json()["busy_seconds"]["training"] > 0, timeout_s=60
         )
