@@ -9,9 +9,9 @@ _PACKAGES = ("alembic", "app", "benchmarks", "environment", "judges", "tests", "
 
 def freeze(directory: Path) -> Path:
     """Copy the packages to `directory`/code, and return that. `python -m` takes them from there if it is the working
-    directory."""
+    directory. What was compiled goes along: the files keep their times, so it still fits."""
     code = directory / "code"
     for name in _PACKAGES:
-        shutil.copytree(ROOT / name, code / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, code / name)
     shutil.copy(ROOT / "pyproject.toml", code)
     return code

@@ -14,7 +14,6 @@ from typing import Any
 
 from fastapi.routing import APIRoute
 from jsonschema import Draft202012Validator
-from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from app.main import create_app
 from app.settings import load_settings
@@ -37,6 +36,8 @@ def flaws(api: Json) -> list[str]:
 
 def invalid(api: Json) -> list[str]:
     """Where it is no OpenAPI document."""
+    from openapi_spec_validator import OpenAPIV31SpecValidator  # its import takes half a second
+
     return [f"{'/'.join(map(str, e.path))}: {e.message}" for e in OpenAPIV31SpecValidator(api).iter_errors()]
 
 

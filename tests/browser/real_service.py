@@ -11,19 +11,21 @@ import httpx
 
 from app.cli.service_process import free_port
 from tests.conditions import answered
+from tests.fakes.engine_process import EngineProcess
 
 
 @asynccontextmanager
-async def real_service(data_dir: Path, database_url: str) -> AsyncIterator[str]:
+async def real_service(data_dir: Path, database_url: str, engine: EngineProcess) -> AsyncIterator[str]:
     """Its base URL."""
     port = free_port()
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LEARNLOOP_", "ART_"))}
     environment = kept | {"DATABASE_URL": database_url, "LEARNLOOP_LOG_LEVEL": "warning"}
+    environment["LEARNLOOP_ENGINE_URL"] = engine.base_url.removesuffix("/v1")
     command = [sys.executable, "-m", "app.cli", "serve", "--port", str(port), "--data-dir", str(data_dir)]
     process = await create_subprocess_exec(*command, env=environment, stdout=DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:
-        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
 
             async def ready() -> bool:
                 try:

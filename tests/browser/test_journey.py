@@ -7,6 +7,7 @@ from playwright.async_api import expect
 
 from tests.browser.real_service import real_service
 from tests.browser.visit import Visit
+from tests.fakes.engine_process import EngineProcess
 
 _LONG_MS = 120_000
 _SMALL = {
@@ -19,16 +20,19 @@ _SMALL = {
 }
 
 
-async def test_a_run_from_the_form_to_a_promoted_checkpoint(visit: Visit, data_dir: Path, database_url: str) -> None:
-    async with real_service(data_dir, database_url) as base:
-        await visit.open(base)
-        await expect(visit.page.get_by_text("No runs yet")).to_be_visible()
-        await _start(visit)
-        await _watch_it_finish(visit)
-        await _read_a_trajectory(visit)
-        await _compare(visit)
-        await _ask_and_rate(visit)
-        await _promote(visit)
+async def test_a_run_from_the_form_to_a_promoted_checkpoint(
+    visit: Visit, data_dir: Path, database_url: str, tmp_path: Path
+) -> None:
+    with EngineProcess(tmp_path) as engine:
+        async with real_service(data_dir, database_url, engine) as base:
+            await visit.open(base)
+            await expect(visit.page.get_by_text("No runs yet")).to_be_visible()
+            await _start(visit)
+            await _watch_it_finish(visit)
+            await _read_a_trajectory(visit)
+            await _compare(visit)
+            await _ask_and_rate(visit)
+            await _promote(visit)
 
 
 async def _start(visit: Visit) -> None:

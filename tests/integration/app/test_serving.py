@@ -21,6 +21,9 @@ from tests.integration.app.served import served, settings_for
 
 _SERVE = "from app.server import serve; from app.settings import load_settings; serve(load_settings(_env_file=None))"
 
+NO_ENGINE = {"LEARNLOOP_ENGINE_URL": "http://127.0.0.1:9"}
+"""Somebody else's: none of our own is started, whose imports take seconds."""
+
 
 def _environment(data_dir: Path, **more: str) -> dict[str, str]:
     ours = {name for field in Settings.model_fields for name in (f"LEARNLOOP_{field.upper()}", field.upper())}
@@ -29,7 +32,7 @@ def _environment(data_dir: Path, **more: str) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def _process(data_dir: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
+async def _process(data_dir: Path, **more: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
     """The service in a process, its database ready, with everything it starts; killed at the end."""
     server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -38,12 +41,12 @@ async def _process(data_dir: Path) -> AsyncIterator[tuple[asyncio.subprocess.Pro
         sys.executable,
         "-c",
         _SERVE,
-        env=_environment(data_dir, LEARNLOOP_PORT=str(port), LEARNLOOP_STOP_TIMEOUT_S="15"),
+        env=_environment(data_dir, LEARNLOOP_PORT=str(port), LEARNLOOP_STOP_TIMEOUT_S="15", **more),
         stderr=asyncio.subprocess.DEVNULL,
         start_new_session=True,
     )
     try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False) as client:
             await answered(lambda: _is_up(client), bool)
             yield process, client
     finally:
@@ -55,7 +58,7 @@ async def _process(data_dir: Path) -> AsyncIterator[tuple[asyncio.subprocess.Pro
 async def _is_up(client: httpx.AsyncClient) -> bool:
     try:
         return (await client.get("/health/ready")).status_code == 200
-    except httpx.ConnectError:
+    except httpx.TransportError:
         return False
 
 
@@ -72,12 +75,12 @@ async def test_nothing_outlives_the_service(data_dir: Path) -> None:
             process.send_signal(number)
             assert await process.wait() == status
             await until(partial(_gone, children))
-    async with _process(data_dir) as (_, client):
+    async with _process(data_dir, **NO_ENGINE) as (_, client):
         assert (await client.get("/runs")).json() == {"items": [], "next_cursor": None}
 
 
 async def test_a_service_with_a_frozen_database_stops_leaves_nothing_and_starts_again(data_dir: Path) -> None:
-    async with _process(data_dir) as (process, client):
+    async with _process(data_dir, **NO_ENGINE) as (process, client):
         assert (await client.get("/runs")).status_code == 200
         children = psutil.Process(process.pid).children(recursive=True)
         for each in children:
@@ -86,7 +89,7 @@ async def test_a_service_with_a_frozen_database_stops_leaves_nothing_and_starts_
         process.terminate()
         await process.wait()
         await until(partial(_gone, children))
-    async with _process(data_dir) as (_, client):
+    async with _process(data_dir, **NO_ENGINE) as (_, client):
         assert (await client.get("/runs")).json() == {"items": [], "next_cursor": None}
 
 
@@ -115,7 +118,7 @@ async def _refusal(data_dir: Path, **environment: str) -> str:
         sys.executable,
         "-c",
         code,
-        env=_environment(data_dir, **{"LEARNLOOP_PORT": "0"} | environment),
+        env=_environment(data_dir, **{"LEARNLOOP_PORT": "0"} | NO_ENGINE | environment),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
     )

@@ -1,26 +1,22 @@
 """ART's training protocol on the service's own URL: unmodified clients with the service's keys, over a real engine."""
 
-import asyncio
-import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
-from sqlalchemy import update
+from sqlalchemy import func, update
 
 from app.auth.scopes import Scope
-from app.cli.service_process import free_port
 from app.db.tables import Promotion, Run
 from app.model_registry.promotions import Promotions
-from tests.conditions import answered
 from tests.fakes.engine_process import EngineProcess
 from tests.integration.app.keyed import bearer, keyed
-from tests.integration.app.model_stage import CALLER, ENGINE_KEY, ModelStage, engine_http, model_stage
+from tests.integration.app.model_stage import CALLER, ModelStage, engine_http, model_stage
 from tests.integration.engine.art_process import art_process
 from tests.integration.engine.training_client import create_model, events, sample, sampled_group, submit, train
 from training.backends.art_import import import_art
@@ -37,48 +33,12 @@ async def _client(stage: ModelStage, project: str = "mail", **more: Any) -> Asyn
         yield http
 
 
-@asynccontextmanager
-async def _serving(stage: ModelStage, data_dir: Path, database_url: str) -> AsyncIterator[str]:
-    """The URL of `learnloop serve`, a process of its own over the stage's database and engine; it requires keys."""
-    port = free_port()
-    settings = {
-        "DATABASE_URL": database_url,
-        "LEARNLOOP_REQUIRE_KEYS": "always",
-        "LEARNLOOP_ENGINE_URL": stage.engine.base_url.removesuffix("/v1"),
-        "LEARNLOOP_ENGINE_KEY": ENGINE_KEY,
-        "LEARNLOOP_ENGINE_BASE_MODELS": f"tiny={stage.engine.data_dir.parent / 'base'}",
-        "LEARNLOOP_LOG_LEVEL": "error",
-    }
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "app.cli", "serve", "--data-dir", str(data_dir), "--port", str(port)),
-        env={**os.environ, **settings},
-    )
-
-    async def is_ready() -> bool:
-        assert process.returncode is None
-        try:
-            return (await http.get("/health/ready")).status_code == 200
-        except httpx.TransportError:
-            return False
-
-    try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as http:
-            await answered(is_ready, bool)
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        process.terminate()
-        await process.wait()
-
-
-async def test_the_flows_of_arts_examples_train_with_a_key(
-    stage: ModelStage, tmp_path: Path, data_dir: Path, database_url: str
-) -> None:
+async def test_the_flows_of_arts_examples_train_with_a_key(stage: ModelStage, tmp_path: Path) -> None:
     async with _client(stage) as http:
         for name in TAUGHT:
             await create_model(http, name, project="mail", base_model=f"{CALLER}@1")
-    async with _serving(stage, data_dir / "served", database_url) as url:
-        where = {"TRAINING_URL": url, "TRAINING_KEY": await stage.key(), "TRAINING_PROJECT": "mail"}
-        flows = await art_process("art_flows.py", tmp_path, where)
+    where = {"TRAINING_URL": stage.base_url, "TRAINING_KEY": await stage.key(), "TRAINING_PROJECT": "mail"}
+    [flows] = await art_process(tmp_path, where, "art_flows.py")
     for name, flow in flows.items():
         assert (flow["before"], flow["after"]) == (0, 1), name
         assert flow["metrics"]["data/step_trainer_tokens"] == flow["sampled"], name
@@ -205,7 +165,9 @@ async def test_a_model_of_a_live_run_is_left_alone(stage: ModelStage) -> None:
 
         async def set_status(status: str) -> None:
             async with stage.service.sessions.begin() as session:
-                await session.execute(update(Run).where(Run.id == run_id).values(status=status))
+                # Somebody else drives it: our own worker must not take it.
+                held = {"status": status, "lease_until": func.now() + timedelta(hours=1)}
+                await session.execute(update(Run).where(Run.id == run_id).values(held))
 
         async def conflict(reply: httpx.Response, text: str) -> None:
             assert reply.status_code == 409, reply.text

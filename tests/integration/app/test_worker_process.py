@@ -22,7 +22,7 @@ from tests.fakes.scripted_learning import ScriptedLoop
 from tests.fakes.trace_server import COLLECTOR, SentSpan, TraceServer, trace_server
 from tests.integration.app.served import served, settings_for
 from tests.integration.app.test_metrics import figure
-from tests.integration.app.test_serving import _environment
+from tests.integration.app.test_serving import NO_ENGINE, _environment
 from tests.integration.app.test_tracing import path
 from tests.unit.deploy.test_observability import documented_metrics, offered_metrics, used_metrics
 
@@ -70,7 +70,7 @@ async def _until(client: httpx.AsyncClient, run_id: str, wanted: Callable[[Any],
 
 async def _check_metrics(port: int, engine: str) -> None:
     """What the worker counted itself, what the database knows, and what the engine says."""
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as worker:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False) as worker:
         assert (await worker.get("/health/live")).status_code == 200
         assert (await worker.get("/runs")).status_code == 404
         steps = partial(figure, worker, "learnloop_engine_decode_steps_total", engine=engine)
@@ -152,7 +152,7 @@ async def test_workers_drive_a_run_one_after_the_other(
 
 
 async def test_a_worker_without_a_database_says_so(data_dir: Path) -> None:
-    async with _worker(data_dir) as process:
+    async with _worker(data_dir, **NO_ENGINE) as process:
         assert process.stderr is not None
         said = (await process.stderr.read()).decode()
         assert await process.wait() == 1

@@ -14,13 +14,16 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 from app.cli.service_process import free_port
 from tests.integration.cli.conftest import Learnloop
 
+NO_ENGINE = {"LEARNLOOP_ENGINE_URL": "http://127.0.0.1:9"}
+"""Somebody else's: none of our own is started, whose imports take seconds."""
+
 
 def _serve(data_dir: Path, port: int, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "app.cli", "serve", "--data-dir", str(data_dir), "--port", str(port)],
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, **environment},
+        env={**os.environ, **NO_ENGINE, **environment},
     )
 
 
@@ -104,7 +107,10 @@ def test_a_bad_setting_ends_the_start(tmp_path: Path, environment: dict[str, str
     assert "Traceback" not in stderr
 
 
-def test_a_run_of_its_own_says_why_its_service_does_not_start(learnloop: Learnloop, data_dir: Path, url: str) -> None:
+def test_a_run_of_its_own_says_why_its_service_does_not_start(
+    learnloop: Learnloop, data_dir: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(*next(iter(NO_ENGINE.items())))
     ran = learnloop("train", "--data-dir", str(data_dir))
     assert ran.exit_code == 1
     assert "the service exited during startup" in ran.stderr

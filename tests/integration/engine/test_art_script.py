@@ -1,6 +1,7 @@
-"""Scripts that know ART and nothing of ours, as processes of their own, against our engine."""
+"""Scripts that know ART and nothing of ours, in a process of their own, against our engine."""
 
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -9,16 +10,26 @@ from tests.fakes.scripted_judge import KEY, scripted_judge
 from tests.integration.engine.art_process import art_process
 from tests.integration.engine.training_client import create_model
 
+Json = Any
 TAUGHT = ("art-e", "langgraph", "rebuilt")
 """The flows whose models have to call a tool."""
 
 
-async def test_an_unmodified_art_script_trains_to_the_end(
-    engine: EngineProcess, http: httpx.AsyncClient, tmp_path: Path
+async def test_unmodified_art_scripts_train_to_the_end(
+    engine: EngineProcess, http: httpx.AsyncClient, caller: str, tmp_path: Path
 ) -> None:
+    for name in TAUGHT:
+        await create_model(http, name, project="flows", base_model=f"test/{caller}@1")
     async with scripted_judge(noise=0.3) as judge:
-        urls = {"TRAINING_URL": engine.base_url, "TRAINING_KEY": "none", "JUDGE_URL": judge.url, "JUDGE_KEY": KEY}
-        result = await art_process("art_script.py", tmp_path, urls)
+        where = {"TRAINING_URL": engine.base_url, "TRAINING_KEY": "none", "TRAINING_PROJECT": "flows"}
+        urls = where | {"JUDGE_URL": judge.url, "JUDGE_KEY": KEY}
+        result, flows = await art_process(tmp_path, urls, "art_script.py", "art_flows.py")
+    assert len(judge.requests) == 4  # one a group
+    await _check_script(result, http, tmp_path)
+    _check_flows(flows)
+
+
+async def _check_script(result: Json, http: httpx.AsyncClient, directory: Path) -> None:
     assert [each["step"] for each in result["trained"]] == [1, 2]
     for each in result["trained"]:
         assert len(each["rewards"]) == 8
@@ -27,24 +38,19 @@ async def test_an_unmodified_art_script_trains_to_the_end(
         assert each["metrics"]["loss/grad_norm"] > 0
     assert result["step"] == 2
     assert result["answer"][-1]["role"] == "assistant"
-    assert len(judge.requests) == 4  # one a group
 
     [model] = [each for each in (await http.get("/preview/models")).json()["data"] if each["project"] == "script"]
     kept = [each["step"] for each in (await http.get(f"/preview/models/{model['id']}/checkpoints")).json()["data"]]
     best = max(result["trained"], key=lambda each: sum(each["rewards"]))["step"]
     assert kept == sorted({best, 2})
     # ART keeps trajectories and figures on its own side.
-    assert len(list(tmp_path.rglob("trajectories/train/*.parquet"))) == 2
-    assert next(tmp_path.rglob("history.jsonl")).read_text().count("train/reward") >= 2
+    mine = directory / "script"
+    assert len(list(mine.rglob("trajectories/train/*.parquet"))) == 2
+    assert next(mine.rglob("history.jsonl")).read_text().count("train/reward") >= 2
 
 
-async def test_the_flows_of_arts_examples_train(
-    engine: EngineProcess, http: httpx.AsyncClient, caller: str, tmp_path: Path
-) -> None:
-    for name in TAUGHT:
-        await create_model(http, name, project="flows", base_model=f"test/{caller}@1")
-    where = {"TRAINING_URL": engine.base_url, "TRAINING_KEY": "none", "TRAINING_PROJECT": "flows"}
-    flows = await art_process("art_flows.py", tmp_path, where)
+def _check_flows(flows: Json) -> None:
+    """Those of ART's published examples."""
     for name, flow in flows.items():
         assert (flow["before"], flow["after"]) == (0, 1), name
         metrics = flow["metrics"]

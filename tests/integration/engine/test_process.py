@@ -25,7 +25,7 @@ from tests.integration.engine.training_client import create_model, sample, sampl
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_polite_signal_ends_it_with_status_0(base: Path, tmp_path: Path, number: int) -> None:
-    with EngineProcess(tmp_path, "--base-model", f"tiny={base}", command=("training.engine",)) as engine:
+    with EngineProcess(tmp_path, "--base-model", f"tiny={base}") as engine:
         ready = json.loads((tmp_path / "ready.json").read_text())
         assert ready["pid"] == engine.pid
         assert engine.stop(number) == 0
@@ -101,7 +101,7 @@ def _from_outside() -> set[str]:
 async def test_only_who_has_the_key_gets_in(base: Path, tmp_path: Path) -> None:
     arguments = ("--base-model", f"tiny={base}", "--api-key-env", "ENGINE_KEY", "--max-body-mb", "1")
     with EngineProcess(tmp_path, *arguments, environment={"ENGINE_KEY": "canary-key"}) as engine:
-        async with httpx.AsyncClient(base_url=engine.base_url) as http:
+        async with httpx.AsyncClient(base_url=engine.base_url, timeout=60) as http:
             for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "canary-key"}):
                 refused = await http.get("/models", headers=headers)
                 assert refused.status_code == 401

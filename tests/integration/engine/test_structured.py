@@ -2,16 +2,17 @@
 
 import asyncio
 import json
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import openai
 import pytest
-from langchain_core.messages import HumanMessage
-from langchain_openai import ChatOpenAI
 from pydantic import BaseModel, Field, SecretStr
 
 from tests.fakes.engine_process import EngineProcess
 from tests.openai_clients import MESSAGES
+
+if TYPE_CHECKING:  # its import takes a second
+    from langchain_openai import ChatOpenAI
 
 Json = Any
 SHORT: Json = {"seed": 5, "max_tokens": 300}
@@ -37,7 +38,9 @@ class Weather(BaseModel):
 
 
 @pytest.fixture
-def langchain(engine: EngineProcess) -> ChatOpenAI:
+def langchain(engine: EngineProcess) -> "ChatOpenAI":
+    from langchain_openai import ChatOpenAI
+
     return ChatOpenAI(model="tiny", base_url=engine.base_url, api_key=SecretStr("none"), max_retries=0, seed=3)
 
 
@@ -131,13 +134,13 @@ async def test_the_same_reply_whether_or_not_others_are_constrained(client: open
 
 @pytest.mark.parametrize("method", ["json_schema", "function_calling"])
 async def test_structured_output_of_langchain(
-    langchain: ChatOpenAI, method: Literal["json_schema", "function_calling"]
+    langchain: "ChatOpenAI", method: Literal["json_schema", "function_calling"]
 ) -> None:
     structured = langchain.with_structured_output(Meeting, method=method, strict=True)
-    assert isinstance(await asyncio.to_thread(structured.invoke, [HumanMessage("When?")]), Meeting)
+    assert isinstance(await asyncio.to_thread(structured.invoke, "When?"), Meeting)
 
 
-async def test_json_mode_of_langchain(langchain: ChatOpenAI) -> None:
+async def test_json_mode_of_langchain(langchain: "ChatOpenAI") -> None:
     structured = langchain.with_structured_output(None, method="json_mode", include_raw=True)
-    reply: Json = await asyncio.to_thread(structured.invoke, [HumanMessage("When?")])
+    reply: Json = await asyncio.to_thread(structured.invoke, "When?")
     assert reply["parsing_error"] is None or reply["raw"].response_metadata["finish_reason"] == "length"

@@ -4,7 +4,12 @@ import sys
 
 import pytest
 import torch
-from transformers import masking_utils
+
+from training.engine.model_classes import import_model_classes
+
+import_model_classes()  # as the engine does: without the compiler, whose import takes seconds
+
+from transformers import masking_utils  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

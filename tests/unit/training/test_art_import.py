@@ -3,8 +3,6 @@
 import subprocess
 import sys
 
-_HEAVY = "('torch', 'transformers', 'art', 'litellm', 'openai')"
-
 
 def python(code: str) -> str:
     """What a new interpreter prints."""
@@ -12,36 +10,24 @@ def python(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_art_comes_without_torch_and_torch_can_come_later() -> None:
+def test_art_comes_late_without_torch_and_litellm_and_they_can_come_later() -> None:
+    service = (
+        "training.learn_loop, training.rollouts, training.scoring, training.backends.embedded, "
+        "environment.email_search.environment, environment.sales_email.environment, judges.reference"
+    )
     code = (
-        "import sys\n"
+        f"import sys, {service}\n"
+        "def imported(*names): return [name for name in sys.modules if name.split('.')[0] in names]\n"
+        "assert imported('torch', 'transformers', 'art', 'litellm', 'openai') == [], 'with the service'\n"
         "from training.backends.art_import import import_art\n"
         "art, again = import_art(), import_art()\n"
         "client = import_art('art.serverless.client')\n"
         "assert art is again is sys.modules['art']\n"
         "assert art.Trajectory(messages_and_choices=[]).reward == 0.0\n"
         "assert client.Client.__module__ == 'art.serverless.client'\n"
-        "print([name for name in sys.modules if name.split('.')[0] in ('torch', 'transformers')])\n"
+        "assert imported('torch', 'transformers', 'litellm') == [], 'with art'\n"
         "from importlib.util import find_spec\n"
         "assert find_spec('torch') is not None\n"
-    )
-    assert python(code) == "[]"
-
-
-def test_what_the_service_imports_brings_none_of_it() -> None:
-    modules = (
-        "training.learn_loop, training.rollouts, training.scoring, training.backends.embedded, "
-        "environment.email_search.environment, environment.sales_email.environment, judges.reference"
-    )
-    assert python(f"import sys, {modules}; print([name for name in {_HEAVY} if name in sys.modules])") == "[]"
-
-
-def test_art_comes_without_litellm_and_knows_its_choices_when_they_come() -> None:
-    code = (
-        "import sys\n"
-        "from training.backends.art_import import import_art\n"
-        "import_art('art.serverless.client')\n"
-        "early = [name for name in sys.modules if name.split('.')[0] == 'litellm']\n"
         "logging = sys.modules['art.utils.trajectory_logging']\n"
         "assert not isinstance(object(), logging.Choices)\n"
         "from judges.litellm_loop import import_litellm\n"
@@ -49,9 +35,9 @@ def test_art_comes_without_litellm_and_knows_its_choices_when_they_come() -> Non
         "from litellm.types.utils import Choices\n"
         "assert isinstance(Choices(), logging.Choices)\n"
         "assert litellm.acompletion and import_art('art.rewards.ruler').acompletion is litellm.acompletion\n"
-        "print(early)\n"
+        "print('done')\n"
     )
-    assert python(code) == "[]"
+    assert python(code) == "done"
 
 
 def test_an_art_that_needs_more_of_litellm_gets_it() -> None:

@@ -2,10 +2,10 @@
 
 from typing import Any, cast
 
-import art
 from openai.types.chat.chat_completion import Choice
 
 from environment.base import Scenario
+from training.backends.art_import import import_art
 from training.rollouts import sampled_tokens
 from training.types import Rollout
 
@@ -25,7 +25,7 @@ def choice(tokens: list[tuple[str, bytes | None, float]] | None) -> Choice:
 
 
 def rollout(*items: Any) -> Rollout:
-    trajectory = art.Trajectory(messages_and_choices=list(items))
+    trajectory = import_art().Trajectory(messages_and_choices=list(items))
     return Rollout("t", Scenario("s", "train", {}, {}), trajectory, cast(Any, {}))
 
 
