@@ -1,4 +1,4 @@
-"""Checks the types of the dashboard's JavaScript, which stand in its comments.
+"""Checks the types of the dashboard's JavaScript, which stand in its comments, and those that clients are given.
 
     python -m scripts.check_dashboard
 
@@ -14,9 +14,14 @@ import platform
 import subprocess
 import sys
 import tarfile
+import tempfile
 from pathlib import Path
 
 import httpx
+
+from app.http.typescript import client_types
+from app.main import create_app
+from app.settings import load_settings
 
 VERSION = "7.0.2"
 _SHA512 = {
@@ -64,11 +69,15 @@ def _fetch(folder: Path) -> None:
 
 def main() -> None:
     try:
-        command = [str(compiler()), "--project", str(_PROJECT)]
+        tsc = str(compiler())
     except NotToBeHad as error:
         print(f"The dashboard's types were not checked: no TypeScript compiler ({error})")
         return
-    sys.exit(subprocess.run(command).returncode)
+    with tempfile.TemporaryDirectory() as folder:
+        given = Path(folder) / "learnloop.ts"
+        given.write_text(client_types(create_app(load_settings(_env_file=None, data_dir=Path("nowhere"))).openapi()))
+        commands = ([tsc, "--project", str(_PROJECT)], [tsc, "--strict", "--noEmit", str(given)])
+        sys.exit(max(subprocess.run(command).returncode for command in commands))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from app.http.typescript import declared, reached
 from app.main import create_app
 from app.settings import load_settings
 
@@ -51,7 +52,6 @@ USED = (
     "TrajectoryOut",
 )
 _HEAD = "// Made from the OpenAPI file by `python -m scripts.dashboard_types`; do not edit.\n"
-_PLAIN = {"string": "string", "integer": "number", "number": "number", "boolean": "boolean", "null": "null"}
 
 
 def files() -> dict[str, str]:
@@ -61,7 +61,7 @@ def files() -> dict[str, str]:
     request = api["paths"]["/learn-loop"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     fields = json.dumps(dict(_fields(request, schemas)), indent=2)
     return {
-        "api_types.d.ts": _HEAD + "".join(_declared(name, schemas[name]) for name in sorted(_reached(schemas))),
+        "api_types.d.ts": _HEAD + "".join(declared(name, schemas[name]) for name in sorted(reached(schemas, USED))),
         "api_fields.js": f"{_HEAD}\n/** @type {{Record<string, any>}} */\nexport const FIELDS = {fields};\n",
     }
 
@@ -84,54 +84,6 @@ def _meant(schema: Json, schemas: Json) -> Json:
         return _meant(schemas[schema["$ref"].rpartition("/")[2]], schemas)
     several = [each for each in schema.get("anyOf", ()) if each.get("type") != "null"]
     return _meant(several[0], schemas) if several else schema
-
-
-def _reached(schemas: Json) -> set[str]:
-    reached: set[str] = set()
-    waiting = list(USED)
-    while waiting:
-        if (name := waiting.pop()) not in reached:
-            reached.add(name)
-            waiting.extend(_named(schemas[name]))
-    return reached
-
-
-def _named(schema: Json) -> Iterator[str]:
-    """The schemas that one refers to."""
-    if isinstance(schema, dict):
-        if "$ref" in schema:
-            yield schema["$ref"].rpartition("/")[2]
-        for part in schema.values():
-            yield from _named(part)
-    elif isinstance(schema, list):
-        for part in schema:
-            yield from _named(part)
-
-
-def _declared(name: str, schema: Json) -> str:
-    if "properties" not in schema:
-        return f"\nexport type {name} = {_type(schema)};\n"
-    fields = "".join(f'  "{field}": {_type(each)};\n' for field, each in schema["properties"].items())
-    return f"\nexport interface {name} {{\n{fields}}}\n"
-
-
-def _type(schema: Json) -> str:
-    if "$ref" in schema:
-        return str(schema["$ref"].rpartition("/")[2])
-    if several := schema.get("anyOf") or schema.get("oneOf"):
-        return " | ".join(dict.fromkeys(map(_type, several)))
-    if "const" in schema:
-        return f'"{schema["const"]}"'
-    if "enum" in schema:
-        return " | ".join(f'"{value}"' for value in schema["enum"])
-    match schema.get("type"):
-        case "array":
-            return f"({_type(schema['items'])})[]"
-        case "object":
-            values = schema.get("additionalProperties")
-            return f"Record<string, {_type(values)}>" if isinstance(values, dict) and values else "Record<string, any>"
-        case plain:
-            return _PLAIN.get(plain or "", "any")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from app.cli import (
     migrate,
     models,
     new,
+    openapi,
     runs,
     serve,
     train,
@@ -82,6 +83,7 @@ app.command()(train.train)
 app.command()(pipeline)
 app.command()(ask.ask)
 app.command("eval")(evaluations.evaluate)
+app.command()(openapi.openapi)
 app.add_typer(runs.app, name="runs")
 app.add_typer(bases.app, name="bases")
 app.add_typer(check.app, name="check")

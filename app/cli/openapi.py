@@ -1,0 +1,23 @@
+"""`learnloop openapi`: the API of this version, for programs that make clients of it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli.terminal import print_json, results
+
+
+def openapi(
+    typescript: Annotated[bool, typer.Option("--typescript", help="Print TypeScript types instead.")] = False,
+) -> None:
+    """Print the OpenAPI document of this version; no service is needed."""
+    from app.http.typescript import client_types
+    from app.main import create_app
+    from app.settings import load_settings
+
+    api = create_app(load_settings(_env_file=None, data_dir=Path("nowhere"))).openapi()
+    if typescript:
+        results.print(client_types(api), soft_wrap=True, end="")
+    else:
+        print_json(api)

@@ -1,0 +1,45 @@
+"""A client of a Learnloop service.
+
+    from learnloop import Learnloop
+
+    with Learnloop("http://127.0.0.1:8000") as client:
+        run = client.learn_loop(environment={"name": "email_search"}, iterations=14)
+        for event in run.events():
+            ...
+        print(run.wait()["best_checkpoint"])
+
+`AsyncLearnloop` is the same with `async` and `await`. It imports httpx and nothing else.
+"""
+
+from learnloop.client import AsyncLearnloop, AsyncRun, Learnloop, Run
+from learnloop.errors import (
+    APIError,
+    Conflict,
+    Forbidden,
+    InvalidRequest,
+    LearnloopError,
+    NotAuthenticated,
+    NotFound,
+    ServiceError,
+    TooManyRequests,
+    Unreachable,
+    WaitTimeout,
+)
+
+__all__ = [
+    "APIError",
+    "AsyncLearnloop",
+    "AsyncRun",
+    "Conflict",
+    "Forbidden",
+    "InvalidRequest",
+    "Learnloop",
+    "LearnloopError",
+    "NotAuthenticated",
+    "NotFound",
+    "Run",
+    "ServiceError",
+    "TooManyRequests",
+    "Unreachable",
+    "WaitTimeout",
+]

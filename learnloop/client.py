@@ -1,0 +1,163 @@
+"""The client, sync and async: both perform the same operations."""
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Self, Unpack
+from urllib.parse import urlsplit
+
+import httpx
+
+from learnloop import operations
+from learnloop.steps import AsyncSteps, SyncSteps
+from learnloop.types import Accepted, Answer, Event, LearnLoopRequest, RunState, Task
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_TIMEOUT_S = 60.0
+
+
+def _settings(base_url: str | None, api_key: str | None, timeout_s: float) -> dict[str, Any]:
+    """What both kinds of httpx's clients are made with. Raises ValueError for what is no URL of a service."""
+    url = base_url or os.environ.get("LEARNLOOP_URL") or DEFAULT_URL
+    key = api_key or os.environ.get("LEARNLOOP_API_KEY")
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{url!r} is not the URL of a service, such as {DEFAULT_URL}")
+    # A proxy of the environment cannot reach this machine's loopback.
+    outside = parts.hostname not in _LOOPBACK
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    return {"base_url": url.rstrip("/"), "headers": headers, "timeout": timeout_s, "trust_env": outside}
+
+
+class Learnloop:
+    """A Learnloop service. Its methods raise the errors of `learnloop.errors`."""
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        *,
+        timeout_s: float = _TIMEOUT_S,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        """Default: LEARNLOOP_URL and LEARNLOOP_API_KEY. `timeout_s` is httpx's. Raises ValueError for a bad URL."""
+        self._steps = SyncSteps(httpx.Client(**_settings(base_url, api_key, timeout_s), transport=transport))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._steps.http.close()
+
+    def learn_loop(self, *, idempotency_key: str | None = None, **request: Unpack[LearnLoopRequest]) -> "Run":
+        """Start a run, with the fields of `POST /learn-loop`. The same key starts it only once."""
+        accepted = self._steps.run(operations.learn_loop(request, idempotency_key))
+        return Run(self._steps, accepted["run_id"])
+
+    def run(self, run_id: str) -> "Run":
+        """A run by its id; asks nothing yet."""
+        return Run(self._steps, run_id)
+
+    def ask(self, model: str, *, idempotency_key: str | None = None, **task: Unpack[Task]) -> Answer:
+        """Give a model a task: a base model, `PROJECT/NAME`, `PROJECT/NAME@STEP` or a promoted name."""
+        return self._steps.run(operations.ask(task, idempotency_key, model=model))
+
+
+class Run:
+    """A run of the service."""
+
+    def __init__(self, steps: SyncSteps, run_id: str) -> None:
+        self._steps = steps
+        self.id = run_id
+
+    def state(self) -> RunState:
+        """What it is now."""
+        return self._steps.run(operations.run_state(self.id))
+
+    def wait(self, timeout_s: float | None = None) -> RunState:
+        """Wait until it is completed, failed, cancelled or paused: look at `status`. Raises WaitTimeout."""
+        return self._steps.run(operations.wait(self.id, timeout_s))
+
+    def events(self, after: int = 0) -> Iterator[Event]:
+        """Its events after number `after`, as they happen, until it has ended, whatever connections are lost."""
+        return self._steps.iterate(operations.events(self.id, after))
+
+    def ask(self, *, idempotency_key: str | None = None, **task: Unpack[Task]) -> Answer:
+        """Give its agent a task; by default its best checkpoint does it."""
+        return self._steps.run(operations.ask(task, idempotency_key, run_id=self.id))
+
+    def cancel(self) -> Accepted:
+        """Cancel it."""
+        return self._steps.run(operations.cancel(self.id))
+
+
+class AsyncLearnloop:
+    """A Learnloop service, for asyncio. Its methods raise the errors of `learnloop.errors`."""
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        *,
+        timeout_s: float = _TIMEOUT_S,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """Default: LEARNLOOP_URL and LEARNLOOP_API_KEY. `timeout_s` is httpx's. Raises ValueError for a bad URL."""
+        self._steps = AsyncSteps(httpx.AsyncClient(**_settings(base_url, api_key, timeout_s), transport=transport))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._steps.http.aclose()
+
+    async def learn_loop(
+        self, *, idempotency_key: str | None = None, **request: Unpack[LearnLoopRequest]
+    ) -> "AsyncRun":
+        """Start a run, with the fields of `POST /learn-loop`. The same key starts it only once."""
+        accepted = await self._steps.run(operations.learn_loop(request, idempotency_key))
+        return AsyncRun(self._steps, accepted["run_id"])
+
+    def run(self, run_id: str) -> "AsyncRun":
+        """A run by its id; asks nothing yet."""
+        return AsyncRun(self._steps, run_id)
+
+    async def ask(self, model: str, *, idempotency_key: str | None = None, **task: Unpack[Task]) -> Answer:
+        """Give a model a task: a base model, `PROJECT/NAME`, `PROJECT/NAME@STEP` or a promoted name."""
+        return await self._steps.run(operations.ask(task, idempotency_key, model=model))
+
+
+class AsyncRun:
+    """A run of the service, for asyncio."""
+
+    def __init__(self, steps: AsyncSteps, run_id: str) -> None:
+        self._steps = steps
+        self.id = run_id
+
+    async def state(self) -> RunState:
+        """What it is now."""
+        return await self._steps.run(operations.run_state(self.id))
+
+    async def wait(self, timeout_s: float | None = None) -> RunState:
+        """Wait until it is completed, failed, cancelled or paused: look at `status`. Raises WaitTimeout."""
+        return await self._steps.run(operations.wait(self.id, timeout_s))
+
+    def events(self, after: int = 0) -> AsyncIterator[Event]:
+        """Its events after number `after`, as they happen, until it has ended, whatever connections are lost."""
+        return self._steps.iterate(operations.events(self.id, after))
+
+    async def ask(self, *, idempotency_key: str | None = None, **task: Unpack[Task]) -> Answer:
+        """Give its agent a task; by default its best checkpoint does it."""
+        return await self._steps.run(operations.ask(task, idempotency_key, run_id=self.id))
+
+    async def cancel(self) -> Accepted:
+        """Cancel it."""
+        return await self._steps.run(operations.cancel(self.id))

@@ -1,0 +1,115 @@
+"""What can go wrong, as exceptions. All of them are a LearnloopError:
+
+Unreachable            no service answers, and repeating the request did not help
+WaitTimeout            the run has not ended within the time given to `wait`
+APIError               the service answered with an error
+    NotAuthenticated   401: no valid API key
+    Forbidden          403: the key does not allow this
+    NotFound           404
+    Conflict           409: the state does not allow this
+    InvalidRequest     413, 415, 422 and other errors of the request; `errors` names the fields
+    TooManyRequests    429
+    ServiceError       500 to 599
+"""
+
+from typing import Any
+
+import httpx
+
+
+class LearnloopError(Exception):
+    """Any error of this client."""
+
+
+class Unreachable(LearnloopError):
+    """No service answers at the address."""
+
+
+class WaitTimeout(LearnloopError):
+    """The run has not ended in time; it goes on."""
+
+
+class APIError(LearnloopError):
+    """The service answered with an error; `problem` is its problem document (RFC 9457), `{}` if it sent none."""
+
+    def __init__(self, status: int, problem: dict[str, Any], message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.problem = problem
+        self.retry_after_s = retry_after_s
+        """Seconds after which the service expects the request again, if it says so."""
+
+    @property
+    def title(self) -> str:
+        """The kind of problem, in a few words."""
+        return str(self.problem.get("title", ""))
+
+    @property
+    def detail(self) -> str:
+        """What is wrong with this request."""
+        return str(self.problem.get("detail", ""))
+
+    @property
+    def errors(self) -> list[dict[str, Any]]:
+        """The fields at fault, each with its `loc` and a `msg`; empty if no field is."""
+        return list(self.problem.get("errors") or ())
+
+
+class InvalidRequest(APIError):
+    """The request cannot be taken as it is."""
+
+
+class NotAuthenticated(APIError):
+    """The request has no valid API key."""
+
+
+class Forbidden(APIError):
+    """The API key does not allow this."""
+
+
+class NotFound(APIError):
+    """There is no such run, model, session or other object."""
+
+
+class Conflict(APIError):
+    """The current state does not allow this."""
+
+
+class TooManyRequests(APIError):
+    """More requests than the API key may make."""
+
+
+class ServiceError(APIError):
+    """The service failed, or something that it needs."""
+
+
+_BY_STATUS = {401: NotAuthenticated, 403: Forbidden, 404: NotFound, 409: Conflict, 429: TooManyRequests}
+
+
+def error_of(response: httpx.Response) -> APIError:
+    """The error that a response, read whole, reports."""
+    problem = _problem(response)
+    kind = _BY_STATUS.get(response.status_code, ServiceError if response.is_server_error else InvalidRequest)
+    request = f"{response.request.method} {response.request.url.path} failed ({response.status_code})"
+    said = [f"{_place(each)}: {each.get('msg')}" for each in problem.get("errors") or ()]
+    message = "; ".join(said) or problem.get("detail") or problem.get("title") or response.reason_phrase
+    return kind(response.status_code, problem, f"{request}: {message}", _retry_after_s(response))
+
+
+def _problem(response: httpx.Response) -> dict[str, Any]:
+    try:
+        found = response.json()
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _place(error: dict[str, Any]) -> str:
+    return ".".join(str(part) for part in error.get("loc", ()) if part != "body") or "body"
+
+
+def _retry_after_s(response: httpx.Response) -> float | None:
+    try:
+        return float(response.headers["retry-after"])
+    except (KeyError, ValueError):
+        return None

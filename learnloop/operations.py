@@ -1,0 +1,146 @@
+"""The operations that the client has, as steps (see `learnloop.steps`): requests, repetitions, reconnections."""
+
+import json
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from learnloop.errors import APIError, LearnloopError, Unreachable, WaitTimeout, error_of
+from learnloop.steps import Emit, Feed, Open, Operation, ReadLine, Send, Wait
+from learnloop.types import Accepted, Answer, Event, RunState, RunStatus, Task
+
+Json = Any
+RETRIES = 5
+"""How often a request is repeated: with the pauses below, over half a minute."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
+_RETRIED = (429, 503)
+_FIRST_POLL_S, _LONGEST_POLL_S = 0.2, 5.0
+AT_REST: tuple[RunStatus, ...] = ("completed", "failed", "cancelled", "paused")
+"""The statuses of a run that goes on only if somebody asks it to."""
+
+
+def learn_loop(request: Mapping[str, Json], key: str | None) -> Operation[Accepted]:
+    """Start a run."""
+    return _call("POST", "/learn-loop", request, key)
+
+
+def run_state(run_id: str) -> Operation[RunState]:
+    """What a run is now."""
+    return _call("GET", f"/runs/{_segment(run_id)}")
+
+
+def cancel(run_id: str) -> Operation[Accepted]:
+    """Cancel a run."""
+    return _call("POST", f"/runs/{_segment(run_id)}/cancel")
+
+
+def ask(task: Task, key: str | None, **who: str) -> Operation[Answer]:
+    """Give the agent of a run (`run_id`), or a model by name (`model`), a task."""
+    return _call("POST", "/ask", {**who, **task}, key)
+
+
+def wait(run_id: str, timeout_s: float | None) -> Operation[RunState]:
+    """The run as soon as it has ended or is paused. Raises WaitTimeout."""
+    until = None if timeout_s is None else time.monotonic() + timeout_s
+    pause = _FIRST_POLL_S
+    while True:
+        state = yield from run_state(run_id)
+        if state["status"] in AT_REST:
+            return state
+        left = None if until is None else until - time.monotonic()
+        if left is not None and left <= 0:
+            raise WaitTimeout(f"run {run_id} is still {state['status']} after {timeout_s:g} s")
+        yield Wait(pause if left is None else min(pause, left))
+        pause = min(2 * pause, _LONGEST_POLL_S)
+
+
+def events(run_id: str, after: int) -> Feed[Event]:
+    """The events of a run after a number, in order, until it has ended. A stream that breaks off is continued."""
+    newest, failures = after, 0
+    while True:
+        had = newest
+        failure: LearnloopError | None = None
+        try:
+            headers = {"accept": "text/event-stream", "last-event-id": str(newest)}
+            response = yield Open(f"/runs/{_segment(run_id)}/events", headers)
+            if response.status_code == httpx.codes.NO_CONTENT:
+                return
+            failure = None if response.is_success else error_of(response)
+            while failure is None and (line := (yield ReadLine())) is not None:
+                event = _event(line)
+                if event is not None:
+                    newest, failures = event["seq"], 0
+                    yield Emit(event)
+        except httpx.TransportError as error:
+            failure = _unreachable(error)
+        if failure is not None:
+            failures += 1
+            _give_up(failure, failures)
+            yield Wait(_pause_s(failure, failures))
+        elif newest == had:
+            yield Wait(_FIRST_PAUSE_S)
+
+
+def _event(line: str) -> Event | None:
+    """The event that a line of the stream has; None for the other lines and for progress, which is no event."""
+    if not line.startswith("data: "):
+        return None
+    found: Event = json.loads(line.removeprefix("data: "))
+    return found if "seq" in found else None
+
+
+def _call(method: str, path: str, body: Mapping[str, Json] | None = None, key: str | None = None) -> Operation[Any]:
+    """The JSON that a request is answered with, repeated where that can help.
+
+    A POST is repeated with the same Idempotency-Key, so that what it asks for is done once.
+    """
+    headers = {"accept": "application/json"}
+    if method == "POST":
+        headers["idempotency-key"] = key or str(uuid.uuid4())
+    content = None if body is None else json.dumps(body).encode()
+    if content is not None:
+        headers["content-type"] = "application/json"
+    failures = 0
+    while True:
+        try:
+            response = yield Send(method, path, content, headers)
+            if response.is_success:
+                return response.json()
+            failure: LearnloopError = error_of(response)
+        except httpx.TransportError as error:
+            failure = _unreachable(error)
+        failures += 1
+        _give_up(failure, failures)
+        yield Wait(_pause_s(failure, failures))
+
+
+def _give_up(failure: LearnloopError, failures: int) -> None:
+    """Raise the failure, unless a repetition may help: of what could not be sent, and of what the service put off."""
+    if isinstance(failure, APIError):
+        put_off = failure.status in _RETRIED or (failure.status == 409 and failure.retry_after_s is not None)
+    else:
+        put_off = True
+    if not put_off or failures > RETRIES:
+        raise failure
+
+
+def _pause_s(failure: LearnloopError, failures: int) -> float:
+    asked = failure.retry_after_s if isinstance(failure, APIError) else None
+    doubled = min(_FIRST_PAUSE_S * 2 ** (failures - 1), _LONGEST_PAUSE_S)
+    return doubled if asked is None else asked
+
+
+def _unreachable(error: httpx.TransportError) -> Unreachable:
+    request = error.request
+    found = Unreachable(f"{request.method} {request.url} failed: {str(error) or type(error).__name__}")
+    found.__cause__ = error
+    return found
+
+
+def _segment(id: str) -> str:
+    """An id as one part of a path, whatever it holds: `..` would lead to another operation."""
+    return quote(id, safe="").replace(".", "%2E")

@@ -1,0 +1,168 @@
+"""Requests and replies as they are in JSON. Replies can have more members than are named here.
+
+A test compares each of these with the service's OpenAPI file.
+"""
+
+from typing import Any, Literal, NotRequired, TypedDict
+
+RunStatus = Literal["queued", "running", "paused", "completed", "failed", "cancelled"]
+
+
+class Named(TypedDict):
+    """An environment, a judge or an agent, by name."""
+
+    name: str
+    config: NotRequired[dict[str, Any]]
+
+
+class ModelChoice(TypedDict, total=False):
+    """The model to train: a new or an existing one of the project by name, and what a new one starts from."""
+
+    name: str
+    project: str
+    base_model: str
+
+
+class Budget(TypedDict, total=False):
+    """Limits of a run."""
+
+    max_usd: float
+    max_minutes: float
+    max_tokens: int
+
+
+class Evaluation(TypedDict, total=False):
+    """How often and on how many held-out scenarios the model is evaluated."""
+
+    every: int
+    scenarios: int
+    test_scenarios: int
+    samples: int
+
+
+class LearnLoopRequest(TypedDict, total=False):
+    """The body of `POST /learn-loop`; every field has a default."""
+
+    environment: Named
+    agent: Named
+    judge: Named | list[dict[str, Any]]
+    model: ModelChoice
+    backend: str
+    iterations: int
+    groups_per_iteration: int
+    rollouts_per_group: int
+    max_turns: int
+    max_completion_tokens: int
+    learning_rate: float
+    warmup_iterations: int
+    temperature: float
+    seed: int
+    concurrency: int
+    rollout_timeout_s: float
+    train_options: dict[str, Any]
+    evaluation: Evaluation
+    budget: Budget
+    checkpoints: dict[str, Any]
+    on_no_signal: dict[str, Any]
+    webhooks: list[dict[str, Any]]
+    graph: list[dict[str, Any]] | dict[str, Any]
+    depth: int
+
+
+class Task(TypedDict, total=False):
+    """A task for `POST /ask`: the fields of the included environments, or `input` for any other."""
+
+    checkpoint: int
+    environment: Named
+    input: dict[str, Any]
+    question: str
+    inbox_address: str
+    query_date: str
+    prospect: str
+    company: str
+    role: str
+    goal: str
+    start: str | list[str]
+    graph: str
+
+
+class Accepted(TypedDict):
+    """A run that was started, or asked to do something."""
+
+    run_id: str
+    status: RunStatus
+
+
+class RunModel(TypedDict):
+    """The model that a run trains."""
+
+    project: str
+    name: str
+    base_model: str
+
+
+class Progress(TypedDict):
+    """How far a run is: iterations, and within the one that goes on, `done` of `total` steps of its phase."""
+
+    iterations_done: int
+    iterations_total: int
+    iteration: int | None
+    phase: str | None
+    done: int | None
+    total: int | None
+
+
+class BestCheckpoint(TypedDict):
+    """The checkpoint that did best on the validation scenarios, and the share that it solved."""
+
+    step: int
+    success: float | None
+
+
+class RunState(TypedDict):
+    """A run, as `GET /runs/{run_id}` tells it."""
+
+    run_id: str
+    status: RunStatus
+    environment: str
+    judge: str
+    backend: str
+    model: RunModel
+    progress: Progress
+    best_checkpoint: BestCheckpoint | None
+    rollouts: int
+    error: str | None
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+    warnings: list[str]
+    request: dict[str, Any]
+    iterations: list[dict[str, Any]]
+    evaluations: list[dict[str, Any]]
+    summary: dict[str, Any] | None
+
+
+class Event(TypedDict):
+    """Something that happened to a run; docs/events.md lists the types and what `data` has."""
+
+    seq: int
+    type: str
+    version: int
+    run_id: str
+    iteration: int | None
+    actor: str
+    occurred_at: str
+    data: dict[str, Any]
+
+
+class Answer(TypedDict):
+    """What an agent answered."""
+
+    question: str | None
+    answer: str | None
+    source_ids: list[str]
+    success: bool
+    note: str | None
+    trajectory_id: str
+    model: str
+    step: int | None

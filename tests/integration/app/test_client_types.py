@@ -1,0 +1,116 @@
+"""The client's requests and types are those of the API.
+
+What the last release had and is no more, `test_released_api` finds.
+"""
+
+import types as python_types
+from collections.abc import Iterator
+from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+import pytest
+
+from learnloop import operations, types
+from learnloop.steps import Open, Send
+from tests.integration.app.api_file import Json, current_api
+
+_PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null", dict: "object"}
+OPERATIONS = [
+    (operations.learn_loop({}, None), types.LearnLoopRequest, types.Accepted),
+    (operations.run_state("{run_id}"), None, types.RunState),
+    (operations.cancel("{run_id}"), None, types.Accepted),
+    (operations.ask({}, None), types.Task, types.Answer),
+    (operations.events("{run_id}", 0), None, types.Event),
+]
+
+
+def alternatives(hint: Any) -> list[Any]:
+    origin = get_origin(hint)
+    if origin is NotRequired:
+        return alternatives(get_args(hint)[0])
+    return list(get_args(hint)) if origin in (Union, python_types.UnionType) else [hint]
+
+
+class Api:
+    def __init__(self, document: Json) -> None:
+        self.document = document
+
+    def forms(self, schema: Json) -> list[Json]:
+        """What a schema allows, without references."""
+        if "$ref" in schema:
+            return self.forms(self.document["components"]["schemas"][schema["$ref"].rpartition("/")[2]])
+        several = schema.get("anyOf") or schema.get("oneOf")
+        return [form for each in several for form in self.forms(each)] if several else [schema]
+
+    def misfits(self, hint: Any, schema: Json, place: str, *, sent: bool) -> Iterator[str]:
+        """Where a value of that type could not be sent, or what is received is not of that type."""
+        forms, hints = self.forms(schema), alternatives(hint)
+        if sent:
+            pairs = [(each, [form for form in forms if self._kind(form) == self._kind_of(each)]) for each in hints]
+            yield from (f"{place} does not take {each}" for each, fits in pairs if not fits)
+        else:
+            pairs = [(each, [form]) for form in forms for each in hints if self._kind(form) == self._kind_of(each)]
+            kinds = {self._kind_of(each) for each in hints}
+            yield from (f"{place} may be {self._kind(form)}" for form in forms if self._kind(form) not in kinds)
+        for each, fitting in pairs:
+            for form in fitting:
+                yield from self._inside(each, form, place, sent=sent)
+
+    def _inside(self, hint: Any, form: Json, place: str, *, sent: bool) -> Iterator[str]:
+        if is_typeddict(hint):
+            for name, member in get_type_hints(hint, include_extras=True).items():
+                if name not in form.get("properties", {}):
+                    yield f"{place} has no {name}"
+                else:
+                    yield from self.misfits(member, form["properties"][name], f"{place}.{name}", sent=sent)
+        elif get_origin(hint) is list and get_args(hint)[0] is not Any:
+            yield from self.misfits(get_args(hint)[0], form["items"], f"{place}[]", sent=sent)
+        elif get_origin(hint) is Literal:
+            ours, theirs = set(get_args(hint)), set(form.get("enum", ()))
+            if not (ours <= theirs if sent else theirs <= ours):
+                yield f"{place} is one of {sorted(theirs)}"
+
+    def _kind(self, form: Json) -> str:
+        return str(form.get("type", "any"))
+
+    def _kind_of(self, hint: Any) -> str:
+        if is_typeddict(hint):
+            return "object"
+        if get_origin(hint) is Literal:
+            return "string"
+        return "array" if get_origin(hint) is list else _PLAIN[get_origin(hint) or hint]
+
+
+@pytest.fixture(scope="module")
+def api() -> Api:
+    return Api(current_api())
+
+
+@pytest.mark.parametrize(("operation", "sent", "received"), OPERATIONS)
+def test_each_operation_is_one_of_the_api(api: Api, operation: Any, sent: Any, received: Any) -> None:
+    step = next(operation)
+    assert isinstance(step, Send | Open)
+    method = step.method.lower() if isinstance(step, Send) else "get"
+    there = api.document["paths"][step.path.replace("%7B", "{").replace("%7D", "}")][method]
+    taken = {parameter["name"].lower() for parameter in there.get("parameters", ())}
+    assert {name for name in step.headers if name not in ("accept", "content-type")} <= taken
+    if sent is not None:
+        [content] = there["requestBody"]["content"].values()
+        assert list(api.misfits(sent, content["schema"], "body", sent=True)) == []
+    reply = next(reply for status, reply in there["responses"].items() if status.startswith("2"))
+    [schema] = api.forms(reply["content"]["application/json"]["schema"])
+    if received is types.Event:
+        schema = schema["properties"]["items"]["items"]
+    assert list(api.misfits(received, schema, "reply", sent=False)) == []
+
+
+def test_a_misfit_is_found(api: Api) -> None:
+    schema = {"type": "object", "properties": {"status": {"type": "integer"}, "run_id": {"type": "string"}}}
+    assert list(api.misfits(types.Accepted, schema, "reply", sent=False)) == ["reply.status may be integer"]
+    assert list(api.misfits(types.Budget, schema, "body", sent=True)) == [
+        "body has no max_usd",
+        "body has no max_minutes",
+        "body has no max_tokens",
+    ]
+    other = {"type": "string", "enum": ["queued", "lost"]}
+    [said] = api.misfits(types.RunStatus, other, "status", sent=False)
+    assert said == "status is one of ['lost', 'queued']"

@@ -1,0 +1,138 @@
+"""What the client does step by step: no server, no waiting."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import httpx
+import pytest
+
+from learnloop import Conflict, InvalidRequest, NotFound, ServiceError, TooManyRequests, Unreachable, WaitTimeout
+from learnloop import operations as operation
+from learnloop.steps import Emit, Open, ReadLine, Send, Wait
+
+URL = "http://service"
+LOST = httpx.ConnectError("refused", request=httpx.Request("GET", URL))
+
+
+def replied(status: int, body: Any = None, **headers: str) -> httpx.Response:
+    request = httpx.Request("POST", f"{URL}/learn-loop")
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return httpx.Response(status, json=body or {}, headers=named, request=request)
+
+
+class Performed:
+    """Performs an operation by a script: what each request, and each line of a stream, gives."""
+
+    def __init__(self, steps: Any, script: Iterable[Any]) -> None:
+        self.sent: list[Send | Open] = []
+        self.waits: list[float] = []
+        self.emitted: list[Any] = []
+        self.result: Any = None
+        given, error, remaining = None, None, iter(script)
+        while True:
+            try:
+                step = steps.throw(error) if error else steps.send(given)
+            except StopIteration as ended:
+                self.result = ended.value
+                return
+            given = error = None
+            if isinstance(step, Wait):
+                self.waits.append(step.seconds)
+            elif isinstance(step, Emit):
+                self.emitted.append(step.item)
+            else:
+                if not isinstance(step, ReadLine):
+                    self.sent.append(step)
+                given = next(remaining)
+                if isinstance(given, Exception):
+                    given, error = None, given
+
+
+def test_a_post_is_repeated_with_the_same_key_and_body() -> None:
+    script = [
+        LOST,
+        replied(503),
+        replied(409, retry_after="2"),
+        replied(429, retry_after="7"),
+        replied(202, {"run_id": "r"}),
+    ]
+    done = Performed(operation.learn_loop({"iterations": 2}, None), script)
+    assert done.result == {"run_id": "r"}
+    assert len({(each.headers["idempotency-key"], each.content) for each in done.sent if isinstance(each, Send)}) == 1
+    assert (len(done.sent), done.waits) == (5, [0.5, 1.0, 2.0, 7.0])
+
+
+def test_a_given_key_is_used() -> None:
+    done = Performed(operation.learn_loop({}, "mine"), [replied(202)])
+    assert done.sent[0].headers["idempotency-key"] == "mine"
+
+
+def test_patience_ends() -> None:
+    with pytest.raises(Unreachable, match="GET http://service failed: refused"):
+        Performed(operation.run_state("r"), [LOST] * (operation.RETRIES + 1))
+    with pytest.raises(ServiceError):
+        Performed(operation.run_state("r"), [replied(503)] * (operation.RETRIES + 1))
+    with pytest.raises(TooManyRequests):
+        Performed(operation.run_state("r"), [replied(429)] * (operation.RETRIES + 1))
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(404, NotFound), (409, Conflict), (422, InvalidRequest), (413, InvalidRequest), (500, ServiceError)],
+)
+def test_what_no_repetition_mends_is_raised(status: int, kind: type[Exception]) -> None:
+    with pytest.raises(kind):
+        Performed(operation.run_state("r"), [replied(status)])
+
+
+def test_an_error_says_what_is_wrong() -> None:
+    errors = [{"loc": ["body", "judge", "name"], "msg": "Unknown judge 'x'."}]
+    problem = {"title": "Invalid request", "detail": "1 field", "errors": errors}
+    with pytest.raises(InvalidRequest) as raised:
+        Performed(operation.learn_loop({}, None), [replied(422, problem)])
+    error = raised.value
+    assert str(error) == "POST /learn-loop failed (422): judge.name: Unknown judge 'x'."
+    assert (error.status, error.title, error.detail, error.errors) == (422, "Invalid request", "1 field", errors)
+
+
+def line(seq: int) -> str:
+    return f"data: {json.dumps({'seq': seq})}"
+
+
+def test_a_stream_goes_on_where_it_broke_off() -> None:
+    script = [
+        replied(200), "id: 4", line(4), 'data: {"done": 1}', line(5), LOST,
+        LOST,
+        replied(503),
+        replied(200), ": nothing new", line(6), None,
+        replied(200), None,
+        replied(204),
+    ]  # fmt: skip
+    done = Performed(operation.events("r", 3), script)
+    assert [each["seq"] for each in done.emitted] == [4, 5, 6]
+    assert [each.headers["last-event-id"] for each in done.sent] == ["3", "5", "5", "5", "6", "6"]
+    assert done.waits == [0.5, 1.0, 2.0, 0.5]
+
+
+def test_a_stream_that_is_refused_ends() -> None:
+    with pytest.raises(NotFound):
+        Performed(operation.events("r", 0), [replied(404)])
+    with pytest.raises(Unreachable):
+        Performed(operation.events("r", 0), [LOST] * (operation.RETRIES + 1))
+
+
+@pytest.mark.parametrize("status", operation.AT_REST)
+def test_waiting_ends_with_the_run(status: str) -> None:
+    states = [{"status": "queued"}, {"status": "running"}, {"status": status}]
+    done = Performed(operation.wait("r", None), [replied(200, state) for state in states])
+    assert (done.result, done.waits) == ({"status": status}, [0.2, 0.4])
+
+
+def test_waiting_ends_in_time() -> None:
+    with pytest.raises(WaitTimeout, match="run r is still running after 0 s"):
+        Performed(operation.wait("r", 0), [replied(200, {"status": "running"})])
+
+
+def test_an_id_leads_nowhere_else() -> None:
+    assert Performed(operation.run_state("../keys?x"), [replied(200)]).sent[0].path == "/runs/%2E%2E%2Fkeys%3Fx"
