@@ -1,8 +1,11 @@
-"""`learnloop data`: inboxes and questions about them, prepared once and used again."""
+"""`learnloop data`: inboxes and questions about them, prepared once and used again; and tasks for MCP servers."""
 
-from collections.abc import Iterator
+import asyncio
+import json
+import shlex
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from app.datasets.store import DatasetStore, Version
     from app.settings import Settings
 
-app = typer.Typer(no_args_is_help=True, help="Prepare data that the email agent learns from, and list what there is.")
+app = typer.Typer(no_args_is_help=True, help="Prepare data that agents learn from, and list what there is.")
 _SHOWN_QUESTIONS = 3
 
 Name = Annotated[str, typer.Argument(help="Name of the data: letters, digits, '-' and '_'.")]
@@ -112,6 +115,51 @@ _RECIPE_FLAGS = (
 )  # fmt: skip
 
 
+@app.command()
+def tasks(
+    path: Annotated[Path, typer.Argument(help="JSON file to write, with scenarios for POST /scenarios.")],
+    command: Annotated[
+        str | None, typer.Option(help="Command that starts the MCP server, such as 'uvx mcp-server-time'.")
+    ] = None,
+    url: Annotated[str | None, typer.Option(help="URL of the MCP server, if it is not started by a command.")] = None,
+    count: Annotated[int, typer.Option(min=3, max=1_000, help="Maximum number of tasks.")] = 60,
+    model: Annotated[
+        str | None, typer.Option(help="Writes them, in litellm's form. \\[default: LEARNLOOP_JUDGE_MODEL]")
+    ] = None,
+) -> None:
+    """Have a language model write tasks for the tools of an MCP server, for the environment mcp."""
+    import httpx
+
+    from app.datasets.model_writer import NotWritten
+    from app.datasets.task_writer import write_tasks
+    from app.runs.environment_access import EnvironmentAccess
+    from app.worker.judge_services import judge_model
+    from environment.base import EpisodeFailed
+    from environment.mcp.config import HttpServer, StdioServer
+    from environment.mcp.session import tools_of
+
+    if (command is None) == (url is None):
+        raise Failure("give either --command or --url")
+    # Who gives a command or a URL here may run or reach it without us, too.
+    hosts = None if url is None else [httpx.URL(url).host]
+    settings = settings_with(environment_commands=command and [command], environment_hosts=hosts)
+    writer = replace(judge_model(settings), name=model or settings.judge_model)
+    if writer.name is None:
+        raise Failure("name the model that writes the tasks: --model, or LEARNLOOP_JUDGE_MODEL")
+    server = HttpServer(url) if url is not None else StdioServer(tuple(shlex.split(command or "")))
+
+    async def write(advance: Callable[[int], None]) -> list[dict[str, Any]]:
+        return await write_tasks(writer, await tools_of(server, EnvironmentAccess(settings)), count, advance)
+
+    try:
+        with _bar() as advance:
+            written = asyncio.run(write(lambda done: advance("tasks", done, count)))
+        path.write_text(json.dumps(written, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    except (EpisodeFailed, NotWritten, OSError) as error:
+        raise Failure(str(error)) from error
+    results.print(plain(f"{len(written)} tasks are in {path}. Read them before you train on them."))
+
+
 @app.command("list")
 def list_(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List the prepared data of the data directory: the newest version of each name."""
@@ -184,7 +232,7 @@ def _preparation(recipe: Any, settings: "Settings", advance: "Advance") -> "Prep
 def _plainly() -> Iterator[None]:
     """Turn foreseen errors into a Failure."""
     from app.datasets.hub import HubError
-    from app.datasets.question_writer import NotWritten
+    from app.datasets.model_writer import NotWritten
     from app.datasets.recipe import BadRecipe
     from app.datasets.store import StoreError
     from environment.email_search.importer import MailSourceError

@@ -14,15 +14,14 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_exponential
-
+from app.datasets.model_writer import NotWritten, completed
 from app.datasets.recipe import BadRecipe, Recipe
 from app.datasets.store import canonical
 from environment.email_search.inbox import Email, Inbox
 from environment.email_search.question_sets import Question, words_of
 from environment.email_search.template_questions import emails_in_random_order, topic_of
 from judges.base import JudgeModel
-from judges.llm import Completion, JudgeUnavailable, complete
+from judges.llm import JudgeUnavailable
 
 Json = Any
 _PROMPT = files("app.datasets").joinpath("prompts/questions.txt").read_text(encoding="utf-8")
@@ -31,8 +30,6 @@ _MAX_CHARACTERS = 1_000
 """Of a question, and of an answer."""
 _MIN_BODY_CHARACTERS = 40
 _MAX_BODY_CHARACTERS = 5_000
-_TIMEOUT_S = 120.0
-_REQUESTS = 5
 _TEXT = {"type": "string"}
 _SCHEMA = {
     "type": "object",
@@ -50,10 +47,6 @@ _SCHEMA = {
     "required": ["questions"],
     "additionalProperties": False,
 }
-
-
-class NotWritten(Exception):
-    """The model wrote too few questions, or none; the message says why."""
 
 
 @dataclass(slots=True)
@@ -183,7 +176,7 @@ async def _asked(
     """The journal's entry about the email; a new one if it has none."""
     if (entry := known.get(email.id)) is not None:
         return entry
-    completion = await _completed(model, _prompt(email, owner))
+    completion = await completed(model, _prompt(email, owner), _SCHEMA)
     entry = {
         "email": email.id,
         "questions": _parsed(completion.text),
@@ -194,17 +187,6 @@ async def _asked(
     journal.write(json.dumps(entry, ensure_ascii=False) + "\n")
     journal.flush()
     return entry
-
-
-@retry(
-    retry=retry_if_exception(lambda error: isinstance(error, JudgeUnavailable) and error.retryable),
-    stop=stop_after_attempt(_REQUESTS),
-    wait=wait_random_exponential(multiplier=1.0, min=0.5, max=60.0),
-    reraise=True,
-)
-async def _completed(model: JudgeModel, prompt: str) -> Completion:
-    messages = [{"role": "user", "content": prompt}]
-    return await complete(model, messages, schema=_SCHEMA, temperature=None, timeout_s=_TIMEOUT_S)
 
 
 def _prompt(email: Email, owner: str | None) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from environment.access import Access
 from environment.base import EpisodeFailed, Json, Tool
-from environment.mcp.config import McpConfig, StdioServer
+from environment.mcp.config import McpConfig, Server, StdioServer
 from environment.mcp.http import http_transport
 from environment.mcp.stdio import stdio_transport
 from environment.mcp.tools import ToolText, failure, offered, text_of
@@ -150,6 +150,17 @@ class McpSession:
             working.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await working
+
+
+async def tools_of(server: Server, access: Access) -> Sequence[Tool]:
+    """The server's tools, as models are offered them. Raises EpisodeFailed."""
+    session = McpSession(McpConfig(server), access)
+    try:
+        await session.ready()
+        return session.tools
+    finally:
+        session.close()
+        await asyncio.wait({session.task})
 
 
 async def _all_tools(client: "ClientSession") -> "list[types.Tool]":

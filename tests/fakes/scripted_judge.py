@@ -27,6 +27,11 @@ def marked(quality: float) -> str:
     return f"quality={quality:.4f}"
 
 
+def _marked_truth(text: str) -> float:
+    found = _TRUTH.findall(text)
+    return float(found[-1]) if found else 0.5
+
+
 @dataclass(frozen=True, slots=True)
 class Raw:
     """Any HTTP response at all."""
@@ -75,6 +80,8 @@ class ScriptedJudge:
     """Added to the first attempt; falls linearly to nothing for the last."""
     noise: float = 0.0
     """Standard deviation."""
+    truth: Callable[[str], float] | None = None
+    """What an attempt deserves by its text; None: what is marked in it, else 0.5."""
     malformed: float = 0.0
     """The share of replies."""
     replies: list[Raw | str | None] = field(default_factory=list)
@@ -128,8 +135,7 @@ class ScriptedJudge:
         last = max(1, len(attempts) - 1)
         entries: Entries = []
         for position, (id, text) in enumerate(attempts):
-            found = _TRUTH.findall(text)
-            opinion = float(found[-1]) if found else 0.5
+            opinion = (self.truth or _marked_truth)(text)
             opinion += self.bias * (1 - position / last) + chance.gauss(0.0, self.noise)
             entries.append({key: id, "explanation": "as I see it", "score": round(min(1.0, max(0.0, opinion)), 3)})
         return entries

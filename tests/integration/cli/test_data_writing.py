@@ -1,12 +1,15 @@
 """Questions that a language model writes: kept as they come, never paid for twice, and none of them twice."""
 
 import json
+import shlex
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from environment.registry import build
 from tests.fakes.answering import Answer, answering
 from tests.integration.cli.conftest import Learnloop
 from tests.integration.cli.test_data import archive
@@ -92,3 +95,44 @@ def test_the_emails_run_out_and_what_is_no_question_is_counted(learnloop: Learnl
     assert (counts["emails"], counts["unusable"], counts["repeated"]) == (EMAILS, 1, 13)
     rows = sum(made["scenarios"][split] for split in ("train", "validation", "test"))
     assert rows == EMAILS - 13 - 1
+
+
+def test_tasks_for_the_tools_of_a_server(learnloop: Learnloop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    hours = [f"Convert {hour}:00." for hour in range(10)]
+    answers = ["no JSON", {"tasks": hours}, {"tasks": ["Convert 3:00!", "", 7, "Add 5 days."]}]
+
+    def answer(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        asked.append(json.loads(body)["messages"][0]["content"])
+        content = json.dumps(answers[min(len(asked), len(answers)) - 1])
+        reply = {
+            "id": "c", "object": "chat.completion", "created": 0, "model": "gpt-4.1-mini",
+            "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": content}}],
+            "usage": {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120},
+        }  # fmt: skip
+        return 200, {"content-type": "application/json"}, json.dumps(reply).encode()
+
+    command = shlex.join([str(Path(sys.executable).with_name("mcp-server-time")), "--local-timezone", "Europe/Berlin"])
+    with answering(answer) as at:
+        for name, value in {
+            "JUDGE_MODEL": "openai/gpt-4.1-mini",
+            "JUDGE_API_KEY": "sk-1",
+            "JUDGE_BASE_URL": at,
+        }.items():
+            monkeypatch.setenv(f"LEARNLOOP_{name}", value)
+        made = learnloop("data", "tasks", str(tmp_path / "tasks.json"), "--command", command, "--count", "20")
+    assert made.exit_code == 0, made.stderr
+    tasks = json.loads((tmp_path / "tasks.json").read_text())
+    assert tasks == [{"task": task} for task in (*hours, "Add 5 days.")]
+    assert "convert_time" in asked[0]
+    assert "- Convert 9:00." in asked[2]
+    made_of_it = build("mcp", {"scenarios": tasks}, tmp_path)
+    assert made_of_it.scenarios("test", 1, seed=0)
+
+
+def test_tasks_need_a_server_and_a_model(learnloop: Learnloop, tmp_path: Path) -> None:
+    path = str(tmp_path / "tasks.json")
+    assert "give either --command or --url" in learnloop("data", "tasks", path).stderr
+    assert "LEARNLOOP_JUDGE_MODEL" in learnloop("data", "tasks", path, "--command", "true").stderr
+    ended = learnloop("data", "tasks", path, "--command", "true", "--model", "openai/x")
+    assert "the MCP server ended with status 0" in ended.stderr

@@ -1,0 +1,28 @@
+"""A language model that writes data: asked until it answers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_exponential
+
+from judges.base import JudgeModel
+from judges.llm import Completion, JudgeUnavailable, complete
+
+_TIMEOUT_S = 120.0
+_REQUESTS = 5
+
+
+class NotWritten(Exception):
+    """The model wrote too little, or nothing; the message says why."""
+
+
+@retry(
+    retry=retry_if_exception(lambda error: isinstance(error, JudgeUnavailable) and error.retryable),
+    stop=stop_after_attempt(_REQUESTS),
+    wait=wait_random_exponential(multiplier=1.0, min=0.5, max=60.0),
+    reraise=True,
+)
+async def completed(model: JudgeModel, prompt: str, schema: Mapping[str, Any]) -> Completion:
+    """What the model writes, in the form of the JSON schema if it keeps to it. Raises JudgeUnavailable."""
+    messages = [{"role": "user", "content": prompt}]
+    return await complete(model, messages, schema=schema, temperature=None, timeout_s=_TIMEOUT_S)
