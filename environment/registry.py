@@ -4,13 +4,17 @@ A package adds one with an entry point in the group `learnloop.environments` tha
 a callable taking the request's `environment.config` and the data directory, returning an Environment.
 """
 
+import sys
 from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 from environment import plugins
 from environment.access import Access, NeedsAccess
 from environment.base import Environment, Json
 from environment.contract import checked
+from environment.traits import Document, Traits
 
 GROUP = "learnloop.environments"
 
@@ -38,3 +42,24 @@ def build(name: str, config: Mapping[str, Json], data_dir: Path, access: Access 
     if access is not None and isinstance(made, NeedsAccess):
         made.admit(access)
     return environment
+
+
+def traits(name: str) -> Traits:
+    """What the environment of that name says of its config; nothing, if there is none or it cannot be loaded."""
+    point = plugins.registered(GROUP).get(name)
+    return Traits() if point is None else _traits(point)
+
+
+def documents() -> dict[str, tuple[str, Document]]:
+    """The settings of all environments that are documents, each with the environment that has it."""
+    return {setting: (name, document) for name in names() for setting, document in traits(name).documents.items()}
+
+
+@cache
+def _traits(point: EntryPoint) -> Traits:
+    try:
+        point.load()
+    except Exception:  # whoever builds it is told
+        return Traits()
+    found = getattr(sys.modules[point.module], "TRAITS", None)
+    return found if isinstance(found, Traits) else Traits()

@@ -27,8 +27,6 @@ from app.runs.queries import RunQueries
 from app.schemas.documents import GraphListed, GraphRequest, GraphsOut, GraphStored, ScenariosRequest, ScenariosStored
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
-from environment.sales_email.graph import dump_graph, parse_graph
-from environment.sales_email.synthetic import world_of
 
 router = keyed_router("documents", route_class=BigBodyRoute)
 _PART_CHARACTERS = 262_144
@@ -126,16 +124,17 @@ async def get_run_graph(
 
 async def _invented(queries: RunQueries, run: Run) -> list[Any]:
     """The nodes of the invented graph that the run scores. Raises NotFound."""
-    if run.environment == "sales_email":
-        key = (await queries.reflection(run.id, None)).state.get("graph")
-        if key is not None:
-            return dump_graph(world_of(key).graph)
+    graphs = environment.registry.traits(run.environment).documents.get("graph")
+    nodes = graphs.learned_on((await queries.reflection(run.id, None)).state) if graphs else None
+    if nodes is not None:
+        return list(nodes)
     raise NotFound(f"Run {run.id} was started without a graph.")
 
 
 def _checked_graph(caller: Caller, request: GraphRequest) -> NewDocument:
     try:
-        parse_graph(request.graph)
+        _, graphs = environment.registry.documents()["graph"]
+        graphs.check(request.graph)
         return documents.document(caller.namespace, "graph", request.graph)
     except ValueError as error:
         raise InvalidRequest(("body", "graph"), str(error)) from error

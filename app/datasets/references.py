@@ -13,14 +13,10 @@ from app.datasets.store import DatasetStore
 from app.db.session import Sessions
 from app.db.tables import DatasetVersion
 from app.domain.stored_request import Choice
-from environment.email_search.environment import NAME as EMAIL_SEARCH
-from environment.email_search.environment import SYNTHETIC
-from environment.own_agent.environment import NAME as OWN_AGENT
+from environment.registry import traits
 
 Json = Any
 _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,62})(?:@(?P<version>[0-9]{1,9}))?")
-_SHIPPED = (EMAIL_SEARCH, "sales_email", "mcp", OWN_AGENT)
-"""Environments whose setting `scenarios` can be a name; for others it means what they say."""
 
 
 class UnknownDataset(ValueError):
@@ -37,16 +33,16 @@ async def pin(sessions: Sessions, data_dir: Path, environment: Choice, project: 
 
     An inbox that was imported under the name, and not prepared or uploaded, stays as it is.
     """
-    config = dict(environment.config)
+    config, datasets = dict(environment.config), traits(environment.name).datasets
     finder = _Finder(sessions, DatasetStore(data_dir), project)
-    if environment.name == EMAIL_SEARCH and config.get("inbox", SYNTHETIC) != SYNTHETIC:
+    if "inbox" in datasets and config.get("inbox") not in (None, *datasets["inbox"]):
         inbox = await finder.inbox(config["inbox"])
         if inbox is not None:
             config["inbox"] = {"sha256": inbox.sha256, "name": inbox.name, "version": inbox.version}
             questions = await rows.questions_of(sessions, project, inbox) if "scenarios" not in config else None
             if questions is not None:
                 config["scenarios"] = {"sha256": questions.sha256}
-    if environment.name in _SHIPPED and isinstance(config.get("scenarios"), str):
+    if "scenarios" in datasets and isinstance(config.get("scenarios"), str):
         config["scenarios"] = {"sha256": (await finder.named("scenarios", config["scenarios"])).sha256}
     return Choice(name=environment.name, config=config)
 
@@ -54,7 +50,11 @@ async def pin(sessions: Sessions, data_dir: Path, environment: Choice, project: 
 async def make_present(sessions: Sessions, data_dir: Path, environment: Choice) -> None:
     """Have the inbox that the environment refers to by its hash in the data directory, if it was uploaded."""
     inbox = environment.config.get("inbox")
-    if environment.name == EMAIL_SEARCH and isinstance(inbox, dict) and isinstance(inbox.get("sha256"), str):
+    if (
+        "inbox" in traits(environment.name).datasets
+        and isinstance(inbox, dict)
+        and isinstance(inbox.get("sha256"), str)
+    ):
         await inbox_parts.fetch(sessions, DatasetStore(data_dir), inbox["sha256"])
 
 

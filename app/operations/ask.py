@@ -27,12 +27,9 @@ from app.service import Service
 from app.settings import Settings
 from app.worker.measures import count_rollouts
 from app.worker.save_iteration import rollout_row
-from environment.base import Environment, Json, Reflective, Scenario
-from environment.email_search.environment import NAME as EMAIL_SEARCH
-from environment.email_search.environment import SYNTHETIC, inbox_with, is_synthetic
-from environment.own_agent.environment import NAME as OWN_AGENT
+from environment.base import Environment, Json, Reflective, Scenario, UnknownScenario
 from environment.plugins import PluginFault
-from environment.registry import UnknownEnvironment
+from environment.registry import UnknownEnvironment, traits
 from environment.trace import span, tracing
 from training.agents.registry import UnknownAgent
 from training.backends.base import Endpoint
@@ -123,19 +120,19 @@ async def ask(
 async def invoke(service: Service, models: ModelResolver, parameters: InvokeParameters, caller: Caller) -> InvokeOut:
     """Ask the newest trained agent of the default environment; the base model if nothing was trained yet.
 
-    A real address means the imported inbox that has email of it. If none has, the reply says so: whoever deploys this
-    agent in place of another one has not imported the email yet.
+    It is asked in the config in which the task can be done. If there is none, the reply says so: whoever deploys this
+    agent in place of another one has not imported what it is asked about yet.
     """
-    newest = await service.queries.newest_trained(EnvironmentChoice().name, caller.project)
-    asked = parameters.model_dump() | ({"run_id": newest.id} if newest else {"model": service.settings.art_base_model})
-    address = parameters.inbox_address
-    own = newest.stored_request.environment.config.get("inbox", SYNTHETIC) if newest else SYNTHETIC
-    if address and own == SYNTHETIC and not is_synthetic(address):
-        inbox = await asyncio.to_thread(inbox_with, service.settings.data_dir, address)
-        if inbox is None:
-            answer = f"No inbox here has email of {address}. Import it: learnloop inbox import NAME PATH"
-            return InvokeOut(question=parameters.question, answer=answer, source_ids=[], success=False)
-        asked["environment"] = {"name": EnvironmentChoice().name, "config": {"inbox": inbox}}
+    name, task = EnvironmentChoice().name, parameters.model_dump()
+    newest = await service.queries.newest_trained(name, caller.project)
+    asked = task | ({"run_id": newest.id} if newest else {"model": service.settings.art_base_model})
+    own = newest.stored_request.environment.config if newest else {}
+    try:
+        fit = await asyncio.to_thread(traits(name).config_for, task, own, service.settings.data_dir)
+    except UnknownScenario as error:
+        return InvokeOut(question=parameters.question, answer=str(error), source_ids=[], success=False)
+    if fit != own:
+        asked["environment"] = {"name": name, "config": fit}
     reply = await ask(service, models, AskRequest.model_validate(asked), caller)
     return InvokeOut.model_validate(reply, from_attributes=True)
 
@@ -240,8 +237,8 @@ async def _environment(sessions: Sessions, settings: Settings, agent: _Agent) ->
     project = agent.run.model_project if agent.run else agent.project
     try:
         data_dir = settings.data_dir
-        chosen = await pin(sessions, data_dir, _without_scenarios(agent.environment), project)
-        whole = await resolve_references(sessions, data_dir, _without_scenarios(chosen), project)
+        chosen = await pin(sessions, data_dir, _for_asking(agent.environment), project)
+        whole = await resolve_references(sessions, data_dir, _for_asking(chosen), project)
         return await asyncio.to_thread(make_environment, whole, data_dir, EnvironmentAccess(settings))
     except (UnknownEnvironment, PluginFault) as error:
         raise InvalidRequest((*where, "name"), str(error)) from error
@@ -261,11 +258,10 @@ async def _own_loop(settings: Settings, agent: _Agent) -> Player | None:
         raise Conflict(f"The agent of run {run.id if run else None} cannot be made again: {error}") from error
 
 
-def _without_scenarios(environment: Choice) -> Choice:
-    """A question about an inbox, or to an agent, needs none of those that a run learned from."""
-    if environment.name not in (EMAIL_SEARCH, OWN_AGENT):
-        return environment
-    kept = {key: value for key, value in environment.config.items() if key != "scenarios"}
+def _for_asking(environment: Choice) -> Choice:
+    """Without what a run learned from, as far as a user's own task does not need it."""
+    unneeded = traits(environment.name).asked_without
+    kept = {key: value for key, value in environment.config.items() if key not in unneeded}
     return Choice(name=environment.name, config=kept)
 
 

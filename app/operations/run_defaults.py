@@ -5,9 +5,7 @@ from typing import Any
 from app.errors import InvalidRequest
 from app.schemas.run_request import Judges, LearnLoopRequest
 from app.settings import Settings
-
-_ON_A_GRAPH = "sales_email"
-"""The environment that a bare `graph` stands for."""
+from environment.registry import documents
 
 
 def with_defaults(request: LearnLoopRequest, settings: Settings, run_id: str) -> dict[str, Any]:
@@ -40,13 +38,14 @@ def _environment(request: LearnLoopRequest) -> dict[str, Any]:
     name, config = request.environment.name, request.environment.config
     if request.graph is None:
         return {"name": name, "config": config}
-    if "name" in request.environment.model_fields_set and name != _ON_A_GRAPH:
+    meant, _ = documents()["graph"]
+    if "name" in request.environment.model_fields_set and name != meant:
         raise InvalidRequest(
-            ("body", "graph"), f"A graph can only be given for the environment {_ON_A_GRAPH}, not for {name}."
+            ("body", "graph"), f"A graph can only be given for the environment {meant}, not for {name}."
         )
     if "graph" in config:
         raise InvalidRequest(("body", "graph"), "Give either graph or environment.config.graph.")
-    return {"name": _ON_A_GRAPH, "config": {**config, "graph": request.graph}}
+    return {"name": meant, "config": {**config, "graph": request.graph}}
 
 
 def _max_turns(request: LearnLoopRequest) -> int | None:

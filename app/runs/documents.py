@@ -23,6 +23,7 @@ from app.datasets.references import make_present
 from app.db.session import Sessions
 from app.db.tables import Document
 from app.domain.stored_request import Choice
+from environment.registry import documents as environment_documents
 
 Json = Any
 Kind = Literal["graph", "scenarios"]
@@ -57,16 +58,11 @@ def document(project: str, kind: Kind, content: Sequence[Json]) -> NewDocument:
     return NewDocument(project, kind, text, {"sha256": hash, **_size(kind, content)})
 
 
-def _size(kind: Kind, content: Sequence[Json]) -> dict[str, int]:
+def _size(kind: Kind, content: Sequence[Json]) -> Mapping[str, int]:
     if kind == "scenarios":
         return {"count": len(content)}
-    return {"nodes": len(content), "edges": sum(_edges(node) for node in content)}
-
-
-def _edges(node: Json) -> int:
-    """As given, in either of the names that a graph may have for them."""
-    given = (node.get("edge") or node.get("edges")) if isinstance(node, dict) else None
-    return len(given) if isinstance(given, list) else 0
+    _, of_environment = environment_documents()[kind]
+    return of_environment.size(content)
 
 
 async def save(session: AsyncSession, documents: Iterable[NewDocument]) -> None:

@@ -14,11 +14,12 @@ from functools import cached_property, lru_cache
 from importlib.resources import files
 from pathlib import Path
 
-from environment.base import Environment, Json, Outcome, Scenario, Split, ToolCall
+from environment.base import Environment, Json, Outcome, Scenario, Split, ToolCall, UnknownScenario
 from environment.email_search import questions, synthetic
 from environment.email_search.inbox import Inbox, InboxError
 from environment.email_search.reward import CORRECT_FROM, REWARDS, Reward, default
 from environment.email_search.tools import ANSWER, READ, EmailEpisode
+from environment.traits import Traits
 
 NAME = "email_search"
 SYNTHETIC = "synthetic"
@@ -207,7 +208,18 @@ class ImportedEmailSearch(_EmailSearch):
         return (self._inbox.stats().last or datetime.now(UTC)).date().isoformat()
 
 
-def inbox_with(data_dir: Path, address: str) -> str | None:
+def _config_for(task: Mapping[str, Json], config: Mapping[str, Json], data_dir: Path) -> Mapping[str, Json]:
+    """A real address means the imported inbox that has email of it. Raises UnknownScenario if none has."""
+    address = task.get("inbox_address")
+    if not address or config.get("inbox", SYNTHETIC) != SYNTHETIC or synthetic.parse_address(address) is not None:
+        return config
+    inbox = _inbox_with(data_dir, address)
+    if inbox is None:
+        raise UnknownScenario(f"No inbox here has email of {address}. Import it: learnloop inbox import NAME PATH")
+    return {"inbox": inbox}
+
+
+def _inbox_with(data_dir: Path, address: str) -> str | None:
     """The name of the first imported inbox with email from or to this address; None if there is none."""
     for path in sorted((data_dir / "inboxes").glob("*.sqlite")):
         with suppress(InboxError), closing(Inbox(path)) as inbox:
@@ -216,9 +228,9 @@ def inbox_with(data_dir: Path, address: str) -> str | None:
     return None
 
 
-def is_synthetic(address: str) -> bool:
-    """Whether it is the address of a synthetic inbox."""
-    return synthetic.parse_address(address) is not None
+TRAITS = Traits(
+    datasets={"inbox": (SYNTHETIC,), "scenarios": ()}, asked_without=frozenset({"scenarios"}), config_for=_config_for
+)
 
 
 def _note(outcome: Outcome) -> str | None:

@@ -12,6 +12,7 @@ from environment.mcp.config import HttpServer, McpConfig, asked, parse
 from environment.mcp.pool import SessionPool
 from environment.mcp.session import McpSession
 from environment.scenario_order import draw
+from environment.traits import Traits
 
 NAME = "mcp"
 _RUBRIC = files("environment.mcp").joinpath("prompts/rubric.txt").read_text(encoding="utf-8").strip()
@@ -150,3 +151,6 @@ def build(config: Mapping[str, Json], data_dir: Path) -> Environment:
     """Raises ValueError for a bad config. A server and scenarios may be missing: tasks can be checked without one, and
     `/ask` needs no others."""
     return McpEnvironment(parse(config))
+
+
+TRAITS = Traits(datasets={"scenarios": ()})

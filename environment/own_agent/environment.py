@@ -16,6 +16,7 @@ from environment.base import REPORTED_REWARD, Json, Outcome, Scenario, Split, To
 from environment.own_agent.outcome import AgentOutcome, read_report
 from environment.own_agent.runner import PythonFunction, Runner, parse_runner
 from environment.scenario_order import draw, splits_of
+from environment.traits import Traits
 
 NAME = "agent"
 DEFAULT_MAX_TURNS = 20
@@ -175,3 +176,6 @@ def _check_apart(scenarios: Sequence[Scenario]) -> None:
             raise ValueError(
                 f"scenario number {position} ({each.split}) has the task of number {first} ({scenarios[first].split})"
             )
+
+
+TRAITS = Traits(datasets={"scenarios": ()}, asked_without=frozenset({"scenarios"}))

@@ -5,7 +5,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from environment.base import Environment, Json, Outcome, Rewarded, Scenario, Split, ToolCall, UnknownScenario
-from environment.sales_email.graph import Graph, parse_graph
+from environment.sales_email.graph import Graph, dump_graph, parse_graph, size_of
 from environment.sales_email.node_scores import NodeScores, Rule
 from environment.sales_email.scenarios import (
     asked_scenario,
@@ -17,6 +17,7 @@ from environment.sales_email.scenarios import (
 from environment.sales_email.synthetic import right_body, world_of
 from environment.sales_email.tools import CONTEXT, FINALIZE, SalesEpisode
 from environment.scenario_order import draw
+from environment.traits import Document, Traits
 
 _RUBRIC = files("environment.sales_email").joinpath("prompts/rubric.txt").read_text(encoding="utf-8").strip()
 
@@ -171,3 +172,12 @@ def build(config: Mapping[str, Json], data_dir: Path) -> Environment:
         raise ValueError(f"node_scores is one of {', '.join(Rule)}, not {rule!r}")
     graph = config.get("graph")
     return SalesEmail(None if graph is None else parse_graph(graph), config.get("scenarios"), Rule(rule))
+
+
+def _learned_on(state: Mapping[str, Json]) -> list[Json] | None:
+    """The nodes of the synthetic graph whose node scores those are."""
+    key = state.get("graph")
+    return None if key is None else dump_graph(world_of(key).graph)
+
+
+TRAITS = Traits(datasets={"scenarios": ()}, documents={"graph": Document(parse_graph, size_of, _learned_on)})

@@ -11,7 +11,7 @@ refused. The same edge given twice counts once.
 
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -197,6 +197,16 @@ def dump_graph(graph: Graph) -> list[Json]:
         }
         for node in graph.nodes.values()
     ]
+
+
+def size_of(value: Sequence[Json]) -> dict[str, int]:
+    """`nodes` and `edges` of a graph in the form that `parse_graph` takes, or of any list."""
+    return {"nodes": len(value), "edges": sum(map(_edge_count, value))}
+
+
+def _edge_count(node: Json) -> int:
+    given = (node.get("edge") or node.get("edges")) if isinstance(node, dict) else None
+    return len(given) if isinstance(given, list) else 0
 
 
 def _parse_node(item: Any, position: int) -> Node:
