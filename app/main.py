@@ -13,6 +13,7 @@ from fastapi_offline import FastAPIOffline
 from app import errors
 from app.aio.periodic import every
 from app.api import (
+    agent_sessions,
     ask,
     catalogue,
     datasets,
@@ -30,6 +31,7 @@ from app.api import (
     results,
     runs,
     session,
+    session_models,
     start,
     training,
     trajectories,
@@ -44,6 +46,7 @@ from app.auth.rate_limit import RateLimit
 from app.auth.tenancy import KnownRuns
 from app.backends import Connect
 from app.dashboard import routes as dashboard
+from app.gateway.gateway import open_session_gateway
 from app.http import idempotency
 from app.http import openapi as api_file
 from app.http.body_limit import BodyLimit
@@ -83,6 +86,8 @@ _PARTS = (
     webhooks,
     keys,
     session,
+    agent_sessions,
+    session_models,
     models,
     promotions,
     openai,
@@ -121,6 +126,7 @@ def create_app(
             idempotency.purging(app.state.service.sessions),
             every(_PRUNE_EVERY_S, partial(prune, app.state.service.sessions, settings), "prune"),
             open_proxy() as app.state.proxy,
+            open_session_gateway(app.state.service, app.state.proxy.http) as app.state.session_gateway,
         ):
             app.state.heavy_reads = HeavyReads(app.state.service.database.url)
             app.state.judging = HeavyReads(app.state.service.database.url)

@@ -80,6 +80,8 @@ class Settings(BaseSettings):
     """Where `learnloop worker` answers GET /metrics and /health; None: it listens nowhere."""
     session_hours: float = Field(12.0, gt=0, le=720)
     """How long a browser that signed in stays signed in."""
+    max_open_sessions: int = Field(1_000, ge=1, le=1_000_000)
+    """Open sessions of agents, in each project; those of runs do not count."""
     max_connections: int = Field(2_000, ge=16, le=50_000)
     """Open connections to this process; fewer if it may not open as many files."""
     max_connections_per_client: int = Field(1_000, ge=0, le=50_000)

@@ -3,12 +3,12 @@
 from typing import Annotated, Any
 
 from fastapi import Path, Request, Response
-from pydantic import BaseModel
 
 from app.api.dependencies import CurrentCaller, CurrentService
 from app.api.engine import CurrentEngine, CurrentModels, CurrentProxy
+from app.api.openai_bodies import BadBody, described_body, json_object
 from app.api.routers import openai_router
-from app.errors import InvalidRequest
+from app.api.session_models import CurrentGateway, chat_in_session
 from app.model_registry.listing import listed, one
 from app.schemas.openai import (
     ChatCompletion,
@@ -18,7 +18,6 @@ from app.schemas.openai import (
     ResponseObject,
     ResponseRequest,
 )
-from training import strict_json
 from training.backends import embedded
 
 router = openai_router("openai", prefix="/v1")
@@ -27,29 +26,20 @@ Json = Any
 ModelPath = Annotated[str, Path(description="Name of the model; append `@STEP` for a checkpoint")]
 
 
-class BadBody(InvalidRequest):
-    """OpenAI answers with 400 here, not 422."""
-
-    status = 400
-
-
-def described_body(body: type[BaseModel]) -> dict[str, Json]:
-    """For the OpenAPI file: what a handler takes that reads the body by itself."""
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": body.model_json_schema()}}}}
-
-
 @router.post(
     "/chat/completions",
     responses={200: {"model": ChatCompletion, "content": {"text/event-stream": {"schema": {"type": "string"}}}}},
     openapi_extra=described_body(ChatRequest),
 )
 async def chat_completions(
-    models: CurrentModels, caller: CurrentCaller, proxy: CurrentProxy, request: Request
+    models: CurrentModels, caller: CurrentCaller, proxy: CurrentProxy, gateway: CurrentGateway, request: Request
 ) -> Response:
     """Create a chat completion, streamed or not. The response is one turn of the model: it calls no tools by itself.
 
     Parameters that are not supported and would change the response are refused by name.
     """
+    if caller.agent is not None:
+        return await chat_in_session(request, gateway, caller, caller.agent.session_id)
     body = json_object(await request.body())
     endpoint = await models.endpoint(await models.resolve(caller, _model_of(body)))
     return await proxy.chat(request, endpoint, body)
@@ -100,14 +90,3 @@ def _model_of(body: dict[str, Json]) -> str:
     if not isinstance(model, str):
         raise BadBody(("body", "model"), "model must be a string: the name of a model")
     return model
-
-
-def json_object(raw: bytes) -> dict[str, Json]:
-    """The JSON object of a body. Raises BadBody."""
-    try:
-        body = strict_json.loads(raw)
-    except ValueError as error:
-        raise BadBody(("body",), f"The body is not valid JSON: {error}") from None
-    if not isinstance(body, dict):
-        raise BadBody(("body",), "The body must be a JSON object.")
-    return body

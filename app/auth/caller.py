@@ -9,14 +9,24 @@ ANY_PROJECT = "*"
 
 
 @dataclass(frozen=True, slots=True)
+class SessionKey:
+    """A key that names one agent session; perhaps of an earlier start of the agent, or of a session that is over."""
+
+    session_id: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class Caller:
     """Who makes a request."""
 
     actor: str
-    """The name in events: `key:PREFIX`, or `local` if no keys are required."""
+    """The name in events: `key:PREFIX`, `session:ID`, or `local` if no keys are required."""
     project: str | None
     """The only project that the caller sees; None: all."""
     scopes: frozenset[Scope]
+    agent: SessionKey | None = None
+    """The session that the caller is the agent of, and all that it reaches of the project; None: it is none."""
 
     @property
     def namespace(self) -> str:

@@ -1,4 +1,5 @@
-"""Finds the caller of a credential: of an API key, or of a browser's session, which stands for a key.
+"""Finds the caller of a credential: of an API key, of an agent session's key, or of a browser's session, which stands
+for an API key.
 
 Sessions are cached as long as keys are, so one that ended elsewhere is refused as soon as a revoked key.
 """
@@ -8,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from app.auth.agent_session_keys import AgentSessionKeys, is_session_key
 from app.auth.browser_sessions import BrowserSessions, FoundSession, NewSession
 from app.auth.caller import Caller
 from app.auth.credentials import Credential
@@ -26,6 +28,7 @@ class Callers:
 
     keys: KeyCache
     browser_sessions: BrowserSessions
+    agent_sessions: AgentSessionKeys
     clock: Callable[[], float] = time.monotonic
     _found: dict[str, tuple[FoundSession, float]] = field(default_factory=dict)
     """By the hash of their token."""
@@ -34,12 +37,16 @@ class Callers:
         """Who makes a request with it. Raises Unauthorized; it does not tell whether the credential ever existed."""
         if credential.is_session:
             return self.keys.caller_of((await self.session(credential.secret)).key)
+        if is_session_key(credential.secret):
+            return await self.agent_sessions.caller(credential.secret)
         return await self.keys.caller(credential.secret)
 
     def has(self, credential: Credential) -> bool:
         """Whether it was right when it was looked up last. No query."""
         if credential.is_session:
             return hash_of(credential.secret) in self._found
+        if is_session_key(credential.secret):
+            return self.agent_sessions.has(credential.secret)
         return self.keys.has(credential.secret)
 
     async def session(self, token: str) -> FoundSession:
@@ -70,4 +77,5 @@ class Callers:
 async def open_callers(sessions: Sessions, settings: Settings) -> AsyncIterator[Callers]:
     """The callers of a running service."""
     async with open_key_cache(sessions, settings.operator_key) as keys:
-        yield Callers(keys, BrowserSessions(sessions, keys.operator_hash, settings.session_lifetime))
+        browser_sessions = BrowserSessions(sessions, keys.operator_hash, settings.session_lifetime)
+        yield Callers(keys, browser_sessions, AgentSessionKeys(sessions))

@@ -1,4 +1,6 @@
-"""What a request proves its caller with: an API key in the header, or the session of a browser in a cookie.
+"""What a request proves its caller with: an API key in a header, or the session of a browser in a cookie.
+
+A key is a bearer token; for Anthropic's protocol it may also be in `x-api-key`, where its clients send it.
 
 Neither is ever taken from the URL: URLs end up in logs and histories.
 """
@@ -7,6 +9,8 @@ from dataclasses import dataclass, field
 
 from starlette.types import Scope
 
+from app.auth.agent_session_keys import is_session_key
+from app.auth.scopes import ANTHROPIC, model_path, route_path
 from app.errors import Unauthorized
 
 _PLAIN_COOKIE = "learnloop_session"
@@ -26,20 +30,31 @@ class Credential:
 def credential_of(scope: Scope) -> Credential:
     """The credential of a request; a key goes before a cookie. Raises Unauthorized."""
     given = _session_cookies(scope)
-    if not given or _authorizations(scope):
+    if not given or _authorizations(scope) or _plain_keys(scope):
         return Credential(key_of(scope))
     return Credential(given.get(_SECURE_COOKIE) or given[_PLAIN_COOKIE], is_session=True)
 
 
 def key_of(scope: Scope) -> str:
     """The API key of a request. Raises Unauthorized."""
-    given = _authorizations(scope)
+    given, plain = _authorizations(scope), _plain_keys(scope)
+    if not given and len(plain) == 1:
+        return plain[0].decode("latin-1").strip()
     if not given:
         raise Unauthorized("An API key is required: Authorization: Bearer ll_...")
     kind, _, key = given[0].decode("latin-1").partition(" ")
     if len(given) > 1 or kind.lower() != "bearer":
         raise Unauthorized("Send the API key in a single header: Authorization: Bearer ll_...")
     return key.strip()
+
+
+def session_key_of(scope: Scope) -> str | None:
+    """The key of an agent session, if the request has one; for services that require no keys."""
+    for value in (*_authorizations(scope), *_plain_keys(scope)):
+        key = value.decode("latin-1").rpartition(" ")[2]
+        if is_session_key(key):
+            return key
+    return None
 
 
 def is_https(scope: Scope) -> bool:
@@ -56,12 +71,18 @@ def session_cookie(token: str, seconds: int, *, secure: bool) -> str:
 
 def removed_cookies(scope: Scope) -> list[str]:
     """Values of Set-Cookie that make the browser forget the cookies by which the request was made."""
-    given = () if _authorizations(scope) else _session_cookies(scope)
+    given = () if _authorizations(scope) or _plain_keys(scope) else _session_cookies(scope)
     return [session_cookie("", 0, secure=name == _SECURE_COOKIE) for name in given]
 
 
 def _authorizations(scope: Scope) -> list[bytes]:
     return [value for name, value in scope["headers"] if name == b"authorization"]
+
+
+def _plain_keys(scope: Scope) -> list[bytes]:
+    if model_path(route_path(scope)) not in ANTHROPIC:
+        return []
+    return [value for name, value in scope["headers"] if name == b"x-api-key"]
 
 
 def _session_cookies(scope: Scope) -> dict[str, str]:

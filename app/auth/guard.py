@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.auth import scopes
 from app.auth.caller import LOCAL, Caller
 from app.auth.callers import Callers
-from app.auth.credentials import Credential, credential_of, removed_cookies
+from app.auth.credentials import Credential, credential_of, removed_cookies, session_key_of
 from app.auth.failed_keys import FailedKeys
 from app.auth.origin_check import refuse_foreign_pages, refuse_other_origins
 from app.auth.rate_limit import RateLimit
@@ -44,7 +44,7 @@ class Guard:
             return
         if scope["type"] == "http" and not scopes.is_public(scopes.route_path(scope)):
             try:
-                caller = await self._admitted(scope) if self._required else self._local(scope)
+                caller = await self._admitted(scope) if self._required else await self._local(scope)
             except (ServiceError, *DATABASE_DOWN) as error:
                 response = problem_of(error, scope["path"])
                 for cookie in removed_cookies(scope) if isinstance(error, Unauthorized) else ():
@@ -54,9 +54,12 @@ class Guard:
             scope.setdefault("state", {})["caller"] = caller
         await self._app(scope, receive, send)
 
-    def _local(self, scope: Scope) -> Caller:
+    async def _local(self, scope: Scope) -> Caller:
         refuse_foreign_pages(scope, self._origins)
-        return LOCAL
+        if (key := session_key_of(scope)) is None:
+            return LOCAL
+        callers: Callers = scope["app"].state.callers
+        return _of_agent(await callers.agent_sessions.caller(key), scope)
 
     async def _admitted(self, scope: Scope) -> Caller:
         credential = credential_of(scope)
@@ -70,7 +73,7 @@ class Guard:
         needed = scopes.needed(scope["method"], scopes.route_path(scope))
         if needed is not None and needed not in caller.scopes:
             raise Forbidden(f"This API key does not have the scope {needed}.")
-        return caller
+        return _of_agent(caller, scope)
 
     async def _caller(self, callers: Callers, credential: Credential, client: str) -> Caller:
         if self._failed_keys is None:
@@ -83,3 +86,11 @@ class Guard:
         except Unauthorized:
             self._failed_keys.note(client)
             raise
+
+
+def _of_agent(caller: Caller, scope: Scope) -> Caller:
+    """The caller, who is kept to its session if it is the agent of one. Raises Forbidden."""
+    path = scopes.route_path(scope)
+    if caller.agent is not None and not scopes.is_for_agent(path, caller.agent.session_id):
+        raise Forbidden("This key is of an agent's session: it reaches the models under /v1, and its own session.")
+    return caller

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable
 
+_MOST_CALLERS = 10_000
+
 
 class RateLimit:
     """`per_s` sustained requests per second and bursts of `burst`, per caller."""
@@ -12,7 +14,7 @@ class RateLimit:
         self._burst = burst
         self._clock = clock
         self._buckets: dict[str, tuple[float, float]] = {}
-        """Tokens and when they were counted, by caller: only keys that exist get here, so there are never many."""
+        """Tokens and when they were counted, by caller. Only keys that exist get here, but sessions come and go."""
 
     def take(self, who: str) -> float:
         """Take a token; returns 0.0, or the seconds until there is one."""
@@ -20,5 +22,7 @@ class RateLimit:
         tokens, counted_at = self._buckets.get(who, (float(self._burst), now))
         tokens = min(self._burst, tokens + (now - counted_at) * self._per_s)
         let_through = tokens >= 1
+        if len(self._buckets) >= _MOST_CALLERS:
+            self._buckets.clear()
         self._buckets[who] = (tokens - let_through, now)
         return 0.0 if let_through else (1 - tokens) / self._per_s

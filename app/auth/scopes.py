@@ -27,6 +27,15 @@ SESSION = "/session"
 """Signing in, out, and asking who one is: any key may."""
 
 
+SESSIONS = "/sessions/"
+_MODELS = "/v1/"
+ANTHROPIC = ("/v1/messages", "/v1/messages/count_tokens")
+"""What is in the protocol of Anthropic."""
+_OF_AGENTS = ("", "/outcome", "/v1/chat/completions", "/v1/responses", *ANTHROPIC)
+"""What an agent reaches of its own session; the last ones also without its id before them."""
+MODEL_CALLS = frozenset(path for path in _OF_AGENTS if path.startswith("/v1/"))
+
+
 def route_path(scope: Mapping[str, Any]) -> str:
     """The path as routes know it: without the prefix that a proxy or another application put before it."""
     path: str = scope["path"]
@@ -46,3 +55,17 @@ def needed(method: str, path: str) -> Scope | None:
     if path == _OPERATOR or path.startswith(f"{_OPERATOR}/"):
         return Scope.OPERATOR
     return Scope.READ if method in READING else Scope.WRITE
+
+
+def is_for_agent(path: str, session_id: str) -> bool:
+    """Whether the agent of that session may make requests to the path."""
+    own = path.removeprefix(f"{SESSIONS}{session_id}")
+    return path in MODEL_CALLS or (own != path and own in _OF_AGENTS)
+
+
+def model_path(path: str) -> str | None:
+    """The path below `/v1`, with that, of a path that has it at its beginning or below a session; None: it has not."""
+    if path.startswith(SESSIONS):
+        path = path.removeprefix(SESSIONS).partition("/")[2]
+        path = f"/{path}"
+    return path if path.startswith(_MODELS) else None

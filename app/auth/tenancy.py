@@ -10,7 +10,7 @@ from sqlalchemy import Select, func, select
 
 from app.auth.caller import Caller
 from app.db.session import Sessions
-from app.db.tables import EvaluationJob, Run, Trajectory, WebhookDelivery, WebhookEndpoint
+from app.db.tables import AgentSession, EvaluationJob, Run, Trajectory, WebhookDelivery, WebhookEndpoint
 from app.errors import NotFound
 
 _MOST_KNOWN = 10_000
@@ -33,6 +33,7 @@ TRAJECTORY = Owned(
 )
 WEBHOOK = Owned("webhook", WebhookEndpoint.id, select(WebhookEndpoint.project))
 EVALUATION = Owned("evaluation", EvaluationJob.id, select(EvaluationJob.project))
+AGENT_SESSION = Owned("session", AgentSession.id, select(AgentSession.project))
 DELIVERY = Owned("delivery", WebhookDelivery.id, select(WebhookDelivery.project))
 OWNED: Mapping[str, Owned] = {
     "/runs/": RUN,
@@ -40,6 +41,7 @@ OWNED: Mapping[str, Owned] = {
     "/evaluations/": EVALUATION,
     "/webhooks/deliveries/": DELIVERY,
     "/webhooks/": WEBHOOK,
+    "/sessions/": AGENT_SESSION,
 }
 """What the first parameter of a path that begins so is the id of; the first one that fits counts."""
 

@@ -26,7 +26,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.aio.periodic import every
-from app.auth.scopes import route_path
+from app.auth.scopes import SESSIONS, model_path, route_path
 from app.db.session import Sessions
 from app.db.tables import IdempotencyKey
 from app.errors import DATABASE_DOWN, Conflict, InvalidRequest, ServiceError, StillRunning, problem_of
@@ -38,6 +38,8 @@ _RENEW_EVERY_S = 15.0
 _PURGE_EVERY_S = 600.0
 _SECRET_REPLIES = ("/keys", "/webhooks", "/session")
 """Below these paths a response can contain a secret, which must not be stored in the database."""
+_WITHOUT_SECRETS = ("/outcome",)
+"""The end of paths below them of which none does."""
 _VISIBLE = re.compile(rb"[\x21-\x7e]{1,255}")
 
 log = structlog.get_logger(__name__)
@@ -116,7 +118,8 @@ class Idempotency:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = [value for name, value in scope.get("headers", ()) if name == b"idempotency-key"]
-        if scope["type"] != "http" or scope["method"] != "POST" or not given or "caller" not in scope["state"]:
+        is_post = scope["type"] == "http" and scope["method"] == "POST"
+        if not is_post or not given or "caller" not in scope["state"] or _is_of_agent(scope):
             await self._app(scope, receive, send)
             return
         sessions: Sessions = scope["app"].state.service.sessions
@@ -146,12 +149,22 @@ class Idempotency:
             await send({"type": "http.response.body", "body": bytes(reply.body)})
 
 
+def _is_of_agent(scope: Scope) -> bool:
+    """Whether it is a call of a session's model: these are recorded, and repeated, by the session itself."""
+    path = route_path(scope)
+    return model_path(path) is not None and (path.startswith(SESSIONS) or scope["state"]["caller"].agent is not None)
+
+
 def _checked(given: list[bytes]) -> str:
     if len(given) > 1 or not _VISIBLE.fullmatch(given[0]):
         raise InvalidRequest(
             ("header", "Idempotency-Key"), "Send one Idempotency-Key of 1 to 255 visible ASCII characters."
         )
     return given[0].decode()
+
+
+def _has_secret(path: str) -> bool:
+    return path.startswith(_SECRET_REPLIES) and not path.endswith(_WITHOUT_SECRETS)
 
 
 def _request_hash(scope: Scope, body: bytes) -> str:
@@ -165,7 +178,7 @@ async def _claimed(sessions: Sessions, scope: Scope, key: str, request: str) -> 
     async with sessions.begin() as session:
         since = (await session.execute(_claiming(project, key, request))).scalar_one_or_none()
         if since is not None:
-            return Claim(project, key, since, keep_body=not route_path(scope).startswith(_SECRET_REPLIES))
+            return Claim(project, key, since, keep_body=not _has_secret(route_path(scope)))
         first = await session.get(IdempotencyKey, (project, key))
     if first is not None and first.request_sha256 != request:
         raise Conflict(f"Idempotency-Key {key!r} was already used for a different request.")

@@ -1,4 +1,4 @@
-"""Errors below `/v1` in OpenAI's format, `{"error": {...}}`, which its clients understand."""
+"""Errors below `/v1`, also that of a session, in OpenAI's format, `{"error": {...}}`, which its clients understand."""
 
 import json
 from collections.abc import Mapping
@@ -9,11 +9,10 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.auth.scopes import route_path
+from app.auth.scopes import model_path, route_path
 from app.errors import MEDIA_TYPE
 
 Json = Any
-PREFIX = "/v1/"
 _KINDS: Mapping[int, tuple[str, str | None]] = {
     401: ("invalid_request_error", "invalid_api_key"),
     403: ("permission_error", "insufficient_permissions"),
@@ -40,7 +39,7 @@ class OpenAIErrors:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not route_path(scope).startswith(PREFIX):
+        if scope["type"] != "http" or model_path(route_path(scope)) is None:
             await self._app(scope, receive, send)
             return
         reply = _Reply(send)

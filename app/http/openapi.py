@@ -12,9 +12,8 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from app.auth.scopes import is_public
+from app.auth.scopes import is_public, model_path
 from app.errors import MEDIA_TYPE
-from app.http.openai_errors import PREFIX as OPENAI
 
 Json = Any
 _INTRODUCTION = files("app.http").joinpath("introduction.md").read_text(encoding="utf-8").strip()
@@ -24,6 +23,7 @@ _TAGS = {
     "results": "What a run produced and used: documents, node scores, judge calls, ledger, verification.",
     "events": "The log of a run, as pages or as a stream.",
     "evaluations": "Compare models on the same scenarios.",
+    "sessions": "Your own agent, in any language, with only its base URL and key changed.",
     "trajectories": "The records of rollouts.",
     "ask": "Give a trained agent a task.",
     "feedback": "What happened to emails, and what people think of them.",
@@ -145,8 +145,9 @@ def _describe(schemas: dict[str, Json], path: str, method: str, operation: dict[
     for response in operation["responses"].values():
         _describe_response(schemas, response)
     operation["responses"].pop("422", None)  # FastAPI's own
-    errors = _openai_errors if path.startswith(OPENAI) else _errors
-    reference = f"#/components/schemas/{'OpenAIError' if path.startswith(OPENAI) else 'Problem'}"
+    is_openai = model_path(path) is not None
+    errors = _openai_errors if is_openai else _errors
+    reference = f"#/components/schemas/{'OpenAIError' if is_openai else 'Problem'}"
     for status in () if is_public(path) else errors(path, method, operation):
         operation["responses"][str(status)] = _response(status, reference)
     if method == "post" and _IDEMPOTENCY_KEY not in operation.setdefault("parameters", []):
@@ -170,7 +171,7 @@ def _errors(path: str, method: str, operation: dict[str, Json]) -> Iterator[int]
         yield 409
     if "requestBody" in operation:
         yield from (400, 413, 415)
-    if "ask" in operation.get("tags", ()):
+    if {"ask", "sessions"} & {*operation.get("tags", ())}:
         yield 502
 
 

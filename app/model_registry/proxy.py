@@ -5,10 +5,10 @@ request outlives its deadline.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import structlog
@@ -21,6 +21,7 @@ from app.http.openai_errors import openai_error
 from training.backends.base import Endpoint
 
 Json = Any
+Result = TypeVar("Result")
 DEADLINE_S = 600.0
 """For a whole reply."""
 _LIMITS = httpx.Limits(max_connections=1_000, max_keepalive_connections=50)
@@ -80,7 +81,7 @@ class ChatProxy:
         )
         try:
             async with asyncio.timeout_at(deadline):
-                reply = await _unless_disconnected(request, self.http.send(sent, stream=True))
+                reply = await unless_disconnected(request, self.http.send(sent, stream=True))
         except TimeoutError:
             raise NoAnswerInTime(f"{endpoint.model} gave no answer within {deadline_s:.0f} s.") from None
         except httpx.TransportError as error:
@@ -141,7 +142,7 @@ def _last_event(why: str) -> bytes:
     return b"data: " + bytes(openai_error(502, why, code="reply_broken_off").body) + b"\n\n"
 
 
-async def _unless_disconnected(request: Request, work: Any) -> httpx.Response | None:
+async def unless_disconnected(request: Request, work: Awaitable[Result]) -> Result | None:
     """The result of the work; None if the client disconnects first: then the work is cancelled."""
     working = asyncio.ensure_future(work)
     disconnected = asyncio.create_task(_disconnect(request))

@@ -106,7 +106,7 @@ class ModelResolver:
         try:
             if model.backend == embedded.NAME:
                 address = await self.engine.address()
-                return Endpoint(f"{address.url}/v1", address.key, model.name)
+                return Endpoint(f"{address.url}/v1", address.key, model.name, remembers=True, tells_token_ids=True)
             assert model.run is not None
             backend = await self.connect(model.backend)
             try:

@@ -15,6 +15,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from app.db.session import Sessions
 from app.db.tables import (
+    AgentSession,
     Base,
     EvaluationEvent,
     EvaluationJob,
@@ -27,6 +28,7 @@ from app.db.tables import (
     Verdict,
     WebhookDelivery,
 )
+from app.domain.agent_session_state import AgentSessionState
 from app.domain.delivery_state import DeliveryState
 from app.domain.evaluation_state import TERMINAL as EVALUATION_ENDED
 from app.domain.run_state import TERMINAL as RUN_ENDED
@@ -55,9 +57,11 @@ async def prune(sessions: Sessions, settings: Settings) -> None:
         if days is not None:
             await _of_ended(sessions, table, ended, kind, timedelta(days=days), delete_from)
     asked = and_(Trajectory.kind == "ask", ~_HAS_FEEDBACK)
+    over = and_(AgentSession.state != AgentSessionState.OPEN, AgentSession.run_id.is_(None))
     settled = WebhookDelivery.state != DeliveryState.PENDING
     for days, owned, key, made_at, which in (
         (settings.keep_trajectories_days, Trajectory, Trajectory.id, Trajectory.started_at, asked),
+        (settings.keep_trajectories_days, AgentSession, AgentSession.id, AgentSession.opened_at, over),
         (settings.keep_deliveries_days, WebhookDelivery, WebhookDelivery.id, WebhookDelivery.created_at, settled),
         (settings.keep_verdicts_days, Verdict, Verdict.key, Verdict.created_at, None),
     ):
@@ -102,6 +106,7 @@ async def _trajectories(session: AsyncSession, run: Run) -> None:
     mine = Trajectory.run_id == run.id
     await session.execute(delete(Trajectory).where(mine, Trajectory.kind != "showcase", ~_HAS_FEEDBACK))
     await session.execute(delete(JudgeCall).where(JudgeCall.run_id == run.id))
+    await session.execute(delete(AgentSession).where(AgentSession.run_id == run.id))
 
 
 async def _of_evaluation(session: AsyncSession, evaluation: EvaluationJob) -> None:

@@ -3,7 +3,7 @@
 from copy import deepcopy
 from pathlib import Path
 
-from app.auth.scopes import is_public
+from app.auth.scopes import is_public, model_path
 from app.http import openapi
 from benchmarks.api_fuzz import fuzz
 from tests.integration.app.api_file import Json
@@ -30,7 +30,7 @@ def test_every_error_is_described_as_a_problem(api: Json) -> None:
             assert {"401", "403", "429", "503"} <= replies.keys(), (method, path)
             if method == "post":
                 assert "Idempotency-Key" in [each["name"] for each in operation["parameters"]]
-            kind = "application/json" if path.startswith("/v1/") else "application/problem+json"
+            kind = "application/json" if model_path(path) is not None else "application/problem+json"
             for status, reply in replies.items():
                 if int(status) >= 400:
                     assert [*reply["content"]] == [kind], (method, path, status)

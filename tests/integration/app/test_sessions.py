@@ -12,6 +12,7 @@ import httpx
 import pytest
 from sqlalchemy import func, select, text, update
 
+from app.auth.agent_session_keys import AgentSessionKeys
 from app.auth.browser_sessions import MOST_OF_A_KEY, BrowserSessions
 from app.auth.callers import Callers
 from app.auth.credentials import Credential
@@ -153,7 +154,8 @@ async def _replica(service: Keyed, operator: str | None = None) -> tuple[Callers
     clock = [0.0]
     operator_hash = None if operator is None else hash_of(operator)
     keys = KeyCache(Keys(service.sessions), operator_hash, lambda: clock[0])
-    return Callers(keys, BrowserSessions(service.sessions, operator_hash, LIFETIME), lambda: clock[0]), clock
+    browser_sessions = BrowserSessions(service.sessions, operator_hash, LIFETIME)
+    return Callers(keys, browser_sessions, AgentSessionKeys(service.sessions), lambda: clock[0]), clock
 
 
 async def test_a_session_ends_with_its_key_on_every_replica(service: Keyed) -> None:

@@ -5,6 +5,7 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from sqlalchemy import insert
 from ulid import ULID
 
+from app.agent_sessions.store import AgentSessions, PinnedModel, SessionSpec
 from app.auth.scopes import Scope
 from app.db.tables import DatasetVersion, EvaluationJob, Promotion, Trajectory, WebhookDelivery, WebhookEndpoint
 from tests.fakes.sales_agent import GRAPH
@@ -57,6 +59,7 @@ async def tenants(data_dir: Path, database_url: str) -> AsyncIterator[Tenants]:
             "/webhooks/{id}": str(ULID()),
             "/webhooks/deliveries/{id}": str(ULID()),
             "/evaluations/{evaluation_id}": str(ULID()),
+            "/sessions/{id}": await _session(service),
             "/keys/{key_id}": (await service.new("mail")).row.id,
             "/models/{project}/{name}": "mail",
             "/promotions/{project}/{name}": "mail",
@@ -97,6 +100,11 @@ async def _stored(service: Keyed, key: str, path: str, body: Mapping[str, Any]) 
     reply = await service.client.post(path, headers=bearer(key), json=body)
     assert reply.status_code == 201, reply.text
     return str(reply.json()["sha256"])
+
+
+async def _session(service: Keyed) -> str:
+    spec = SessionSpec("mail", PinnedModel("a", "mail/a@1", 1, "embedded", None), timedelta(hours=1))
+    return (await AgentSessions(service.sessions).open(spec)).row.id
 
 
 def _operations(api: Json) -> list[tuple[str, str]]:

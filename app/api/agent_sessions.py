@@ -1,0 +1,170 @@
+"""Sessions: how an agent that owns its loop works with a model, and is trained on what it did."""
+
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import Depends, Query, Request
+
+from app.agent_sessions.calls import SessionCalls
+from app.agent_sessions.records import KeptCall
+from app.agent_sessions.store import AgentSessions, OpenedSession, SessionSpec, outcome_of
+from app.api.dependencies import CurrentCaller, CurrentSessions, CurrentSettings, IdCursor, Limit, NumberCursor
+from app.api.engine import CurrentEngine, CurrentModels
+from app.api.presentation import page
+from app.api.routers import keyed_router
+from app.api.session_models import CurrentGateway, SessionId
+from app.db.tables import AgentSession
+from app.domain.agent_session_state import AgentSessionState
+from app.errors import Forbidden
+from app.gateway.pinning import pinned
+from app.schemas.agent_sessions import (
+    AgentSessionAccess,
+    AgentSessionCallOut,
+    AgentSessionOut,
+    AgentSessionOutcome,
+    AgentSessionRequest,
+    OutcomeRequest,
+)
+from app.schemas.base import Page
+from training.agents.sessions import Outcome, SessionLimits
+from training.model_name import ModelName
+
+router = keyed_router("sessions", prefix="/sessions")
+
+State = Annotated[AgentSessionState | None, Query(description="Only sessions in this state. Default: all")]
+
+
+async def _store(sessions: CurrentSessions) -> AgentSessions:
+    return AgentSessions(sessions)
+
+
+async def _calls(gateway: CurrentGateway) -> SessionCalls:
+    return gateway.calls
+
+
+Store = Annotated[AgentSessions, Depends(_store)]
+Calls = Annotated[SessionCalls, Depends(_calls)]
+
+
+@router.post("", status_code=201)
+async def open_agent_session(
+    http: Request,
+    store: Store,
+    caller: CurrentCaller,
+    settings: CurrentSettings,
+    models: CurrentModels,
+    engine: CurrentEngine,
+    request: AgentSessionRequest,
+) -> AgentSessionAccess:
+    """Open a session. Give its base URL and key to an agent in place of OpenAI's or Anthropic's.
+
+    Every call of the model is recorded before its answer leaves. The key is shown in this response only.
+    """
+    if not caller.sees(request.project or caller.project):
+        raise Forbidden(f"This API key belongs to project {caller.project}; body.project cannot be another one.")
+    model = await pinned(models, engine, caller, request.model)
+    spec = SessionSpec(
+        request.project or caller.project or _project_of(model.name) or settings.art_project,
+        model,
+        timedelta(seconds=request.ttl_s),
+        SessionLimits(request.limits.max_calls, request.limits.max_tokens),
+        explicit_restart=request.restart == "explicit",
+        labels=request.metadata,
+    )
+    return _access(http, await store.open(spec, settings.max_open_sessions))
+
+
+@router.get("")
+async def list_agent_sessions(
+    store: Store, caller: CurrentCaller, status: State = None, cursor: IdCursor = None, limit: Limit = 50
+) -> Page[AgentSessionOut]:
+    """List sessions, newest first."""
+    found = await store.listed(caller, state=status, before=cursor, limit=limit + 1)
+    return page(found, limit, _shown, lambda row: row.id)
+
+
+@router.get("/{id}")
+async def get_agent_session(store: Store, caller: CurrentCaller, id: SessionId) -> AgentSessionOut:
+    """Get a session."""
+    return _shown(await store.get(caller, id))
+
+
+@router.get("/{id}/calls")
+async def list_agent_session_calls(
+    store: Store, calls: Calls, caller: CurrentCaller, id: SessionId, cursor: NumberCursor = None, limit: Limit = 50
+) -> Page[AgentSessionCallOut]:
+    """List the calls of a session, oldest first.
+
+    With messages, answers, token ids and log-probabilities, as far as the model's server tells them.
+    """
+    await store.get(caller, id)
+    found = await calls.kept(id, after=int(cursor or 0), limit=limit + 1)
+    return page(found, limit, _call, lambda call: call.number)
+
+
+@router.post("/{id}/restart")
+async def restart_agent_session(
+    http: Request, store: Store, caller: CurrentCaller, id: SessionId
+) -> AgentSessionAccess:
+    """Begin the next attempt of a session, with a new key: for an agent that died.
+
+    Requests that an earlier attempt made get the recorded answers, so the agent goes on at the turn where it died. Keys
+    of earlier attempts are refused.
+    """
+    return _access(http, await store.restart(caller, id))
+
+
+@router.post("/{id}/outcome")
+async def end_agent_session(
+    store: Store, caller: CurrentCaller, id: SessionId, request: OutcomeRequest
+) -> AgentSessionOut:
+    """End a session with its outcome. The session's own key may do so, too. The same outcome again changes nothing."""
+    outcome = Outcome(request.reward, request.parts, request.output, request.reason)
+    return _shown(await store.end(caller, id, outcome))
+
+
+def _project_of(model: str) -> str | None:
+    try:
+        return ModelName.parse(model).project
+    except ValueError:
+        return None
+
+
+def _access(http: Request, opened: OpenedSession) -> AgentSessionAccess:
+    row = opened.row
+    assert opened.key is not None
+    return AgentSessionAccess(
+        id=row.id,
+        base_url=f"{str(http.base_url).rstrip('/')}/sessions/{row.id}/v1",
+        api_key=opened.key,
+        attempt=row.attempt,
+        expires_at=row.expires_at,
+    )
+
+
+def _shown(row: AgentSession) -> AgentSessionOut:
+    outcome = outcome_of(row)
+    plain = (
+        *("id", "project", "step", "backend", "attempt", "calls", "prompt_tokens", "completion_tokens", "max_calls"),
+        *("max_tokens", "run_id", "iteration", "opened_at", "expires_at", "ended_at"),
+    )
+    return AgentSessionOut(
+        **{name: getattr(row, name) for name in plain},
+        status=AgentSessionState(row.state),
+        model=row.asked_model,
+        checkpoint=row.model,
+        reward=None if outcome is None else outcome.reward,
+        outcome=None if outcome is None else AgentSessionOutcome.model_validate(outcome, from_attributes=True),
+        restart="explicit" if row.explicit_restart else "auto",
+        metadata=row.labels,
+    )
+
+
+def _call(call: KeptCall) -> AgentSessionCallOut:
+    plain = ("number", "digest", "occurrence", "protocol", "used", "seed", "completion", "begun_at", "answered_at")
+    return AgentSessionCallOut(
+        **{name: getattr(call, name) for name in plain},
+        messages=list(call.request.messages),
+        tools=list(call.request.tools),
+        parameters=dict(call.request.parameters),
+    )

@@ -1,0 +1,71 @@
+"""OpenAI's chat completions in a session."""
+
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from app.gateway.chunks import Chunk
+from app.gateway.stream_errors import STREAM_ERRORS, status_of
+from app.http.openai_errors import openai_error
+
+Json = Any
+NAME = "chat"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatAsked:
+    """A request for a chat completion."""
+
+    chat_body: dict[str, Json]
+
+    @property
+    def is_streamed(self) -> bool:
+        return bool(self.chat_body.get("stream"))
+
+    def document(self, completion: Mapping[str, Json]) -> dict[str, Json]:
+        """The completion as the client asked for it."""
+        hidden = self._hidden
+        shown = self._shown(completion)
+        shown["choices"] = [_without(choice, hidden) for choice in completion["choices"]]
+        return shown
+
+    async def events(self, chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[str]:
+        """The same as a stream."""
+        options, hidden = self.chat_body.get("stream_options"), self._hidden
+        with_usage = isinstance(options, dict) and options.get("include_usage")
+        try:
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    shown = self._shown(chunk)
+                    choices = [_without(choice, hidden) for choice in chunk.get("choices") or ()]
+                    shown["choices"] = [choice for choice in choices if _says_something(choice)]
+                    if not with_usage:
+                        shown.pop("usage", None)
+                    if shown["choices"] or shown.get("usage"):
+                        yield f"data: {json.dumps(shown, ensure_ascii=False, separators=(',', ':'))}\n\n"
+        except STREAM_ERRORS as error:
+            yield f"data: {bytes(openai_error(status_of(error), str(error)).body).decode()}\n\n"
+        else:
+            yield "data: [DONE]\n\n"
+
+    def _shown(self, reply: Mapping[str, Json]) -> dict[str, Json]:
+        exact = bool(self.chat_body.get("return_token_ids"))
+        return {name: value for name, value in reply.items() if exact or name != "prompt_token_ids"}
+
+    @property
+    def _hidden(self) -> frozenset[str]:
+        """What of a choice the client did not ask for."""
+        asked = {"token_ids": "return_token_ids", "logprobs": "logprobs"}
+        return frozenset(name for name, parameter in asked.items() if not self.chat_body.get(parameter))
+
+
+def _without(choice: Mapping[str, Json], hidden: frozenset[str]) -> dict[str, Json]:
+    return {name: value for name, value in choice.items() if name not in hidden}
+
+
+def _says_something(choice: Mapping[str, Json]) -> bool:
+    delta = choice.get("delta") or {}
+    said = any(value for name, value in delta.items() if name != "content") or bool(delta.get("content"))
+    return said or bool(choice.get("finish_reason") or choice.get("logprobs"))

@@ -1,0 +1,123 @@
+"""Between a completion and the chunks of its stream, in OpenAI's form."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = Any
+Chunk = dict[str, Json]
+_EXACT = "prompt_token_ids"
+
+
+class AnotherReply(Exception):
+    """What was sampled again is not what the client has seen of it."""
+
+
+@dataclass(slots=True)
+class _Choice:
+    content: list[str] = field(default_factory=list)
+    tool_calls: dict[int, dict[str, Json]] = field(default_factory=dict)
+    logprobs: list[Json] | None = None
+    finish_reason: str | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(self.content)
+
+    def add(self, made: Mapping[str, Json]) -> None:
+        delta = made.get("delta") or {}
+        self.content.append(delta.get("content") or "")
+        for call in delta.get("tool_calls") or ():
+            self._add_call(call)
+        if made.get("logprobs"):
+            self.logprobs = [*(self.logprobs or ()), *(made["logprobs"].get("content") or ())]
+        self.finish_reason = made.get("finish_reason") or self.finish_reason
+
+    def _add_call(self, call: Mapping[str, Json]) -> None:
+        empty = {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
+        known = self.tool_calls.setdefault(call.get("index", len(self.tool_calls)), empty)
+        known["id"] = call.get("id") or known["id"]
+        for name in ("name", "arguments"):
+            known["function"][name] += (call.get("function") or {}).get(name) or ""
+
+    def whole(self, index: int) -> dict[str, Json]:
+        message: dict[str, Json] = {"role": "assistant", "content": self.text, "refusal": None}
+        if self.tool_calls:
+            message["content"] = self.text or None
+            message["tool_calls"] = [self.tool_calls[number] for number in sorted(self.tool_calls)]
+        logprobs = None if self.logprobs is None else {"content": self.logprobs, "refusal": None}
+        return {"index": index, "message": message, "finish_reason": self.finish_reason, "logprobs": logprobs}
+
+
+class Assembly:
+    """Puts the chunks of a stream together."""
+
+    def __init__(self) -> None:
+        self._header: dict[str, Json] = {}
+        self._choices: dict[int, _Choice] = {}
+        self._more: dict[str, Json] = {}
+
+    def add(self, chunk: Chunk) -> None:
+        """The next one."""
+        self._header = self._header or {name: chunk.get(name) for name in ("id", "created", "model")}
+        for name in ("usage", _EXACT):
+            if chunk.get(name) is not None:
+                self._more[name] = chunk[name]
+        for made in chunk.get("choices") or ():
+            self._choices.setdefault(made["index"], _Choice()).add(made)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every choice that began has ended."""
+        return bool(self._choices) and all(each.finish_reason for each in self._choices.values())
+
+    def completion(self) -> dict[str, Json]:
+        """What the chunks say together."""
+        choices = [self._choices[index].whole(index) for index in sorted(self._choices)]
+        return {**self._header, "object": "chat.completion", "choices": choices, **self._more}
+
+    def rest_of(self, completion: Mapping[str, Json]) -> Iterator[Chunk]:
+        """The chunks that are missing where the same reply was sampled again, as a whole. Raises AnotherReply."""
+        if not self._choices:
+            yield from chunks_of(completion)
+            return
+        rest = []
+        for choice in completion["choices"]:
+            seen = self._choices.get(choice["index"], _Choice())
+            rest.append(_without(choice, seen))
+        header = {name: self._header[name] or completion.get(name) for name in self._header}
+        yield from chunks_of({**completion, **header, "choices": rest})
+
+
+def chunks_of(completion: Mapping[str, Json]) -> Iterator[Chunk]:
+    """The stream of a completion that is known as a whole."""
+    header = {name: completion.get(name) for name in ("id", "created", "model")}
+    header["object"] = "chat.completion.chunk"
+    exact = {_EXACT: completion[_EXACT]} if _EXACT in completion else {}
+    for choice in completion["choices"]:
+        message = choice["message"]
+        delta = {"role": "assistant", "content": message.get("content") or ""}
+        if calls := message.get("tool_calls"):
+            delta["tool_calls"] = [{"index": number, **call} for number, call in enumerate(calls)]
+        made = {"index": choice["index"], "delta": delta, "logprobs": choice.get("logprobs"), "finish_reason": None}
+        yield {**header, "choices": [made], **exact}
+        exact = {}
+    for choice in completion["choices"]:
+        end = {"index": choice["index"], "delta": {}, "logprobs": None, "finish_reason": choice["finish_reason"]}
+        yield {**header, "choices": [end]}
+    if completion.get("usage"):
+        yield {**header, "choices": [], "usage": completion["usage"]}
+
+
+def _without(choice: Mapping[str, Json], seen: _Choice) -> dict[str, Json]:
+    message = choice["message"]
+    content, calls = message.get("content") or "", message.get("tool_calls") or []
+    if not content.startswith(seen.text) or [seen.tool_calls[n] for n in sorted(seen.tool_calls)] not in ([], calls):
+        raise AnotherReply("The model's server broke off and gave another reply when it was asked again.")
+    left = {"role": "assistant", "content": content[len(seen.text) :]}
+    if calls and not seen.tool_calls:
+        left["tool_calls"] = calls
+    logprobs = choice.get("logprobs")
+    if logprobs and logprobs.get("content"):
+        logprobs = {**logprobs, "content": logprobs["content"][len(seen.logprobs or ()) :]}
+    return {**choice, "message": left, "logprobs": logprobs}

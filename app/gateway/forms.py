@@ -1,0 +1,89 @@
+"""The protocols in which an agent can ask its model: each one translates from and to chat completions."""
+
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fastapi import Request, Response
+
+from app.agent_sessions.calls import Asker
+from app.agent_sessions.replay import Repetition
+from app.aio.event_loops import shielded
+from app.gateway.chunks import Chunk
+from app.gateway.gateway import Exchange, SessionGateway
+from app.gateway.replies import StreamedReply, WholeReply
+from app.model_registry.proxy import unless_disconnected
+
+Json = Any
+_CLIENT_DISCONNECTED = 499
+
+
+class Asked(Protocol):
+    """A request in one of the protocols."""
+
+    @property
+    def chat_body(self) -> dict[str, Json]:
+        """The chat completion that it stands for."""
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether the reply is to be streamed."""
+
+    def document(self, completion: Mapping[str, Json]) -> dict[str, Json]:
+        """The whole reply."""
+
+    def events(self, chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[str]:
+        """The reply as server-sent events; what goes wrong is the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRequest:
+    """Who asks in which session, and how."""
+
+    http: Request
+    asker: Asker
+    protocol: str
+
+    @property
+    def repetition(self) -> Repetition:
+        """What the client says about earlier requests. The clients of OpenAI and Anthropic count their retries."""
+        headers = self.http.headers
+        count = headers.get("x-stainless-retry-count", "")
+        return Repetition(count.isdecimal() and int(count) > 0, headers.get("idempotency-key"))
+
+
+async def reply(gateway: SessionGateway, request: AgentRequest, asked: Asked) -> Response:
+    """The reply to an agent. A client that disconnects ends the sampling. Raises as Exchange."""
+    beginning = gateway.begin(request.asker, asked.chat_body, request.protocol, request.repetition)
+    exchange = await unless_disconnected(request.http, beginning)
+    if exchange is None:
+        return Response(status_code=_CLIENT_DISCONNECTED)
+    try:
+        made = await _begun(exchange, request, asked)
+    except BaseException:
+        await shielded(exchange.finish(delivered=False))
+        raise
+    if made is None:
+        await exchange.finish(delivered=False)
+        return Response(status_code=_CLIENT_DISCONNECTED)
+    return made
+
+
+async def _begun(exchange: Exchange, request: AgentRequest, asked: Asked) -> Response | None:
+    """None: the client has left."""
+    if not asked.is_streamed:
+        completion = await unless_disconnected(request.http, exchange.completion())
+        return None if completion is None else WholeReply(exchange, asked.document(completion))
+    chunks = exchange.chunks()
+    # What goes wrong before anything was sampled is an error like any other.
+    first = await unless_disconnected(request.http, anext(chunks))
+    return None if first is None else StreamedReply(exchange, asked.events(_with_first(first, chunks)))
+
+
+async def _with_first(first: Chunk, chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
+    try:
+        yield first
+        async for chunk in chunks:
+            yield chunk
+    finally:
+        await chunks.aclose()

@@ -1,0 +1,250 @@
+"""The model of an agent session: records what the agent asks, samples it or finds the recorded answer.
+
+An answer is durable before its last part leaves. Pieces of a stream pass through as they come; what ends the reply is
+held back until the answer is recorded. A server that is away for a moment is asked again: the call has its seed and the
+token ids of earlier replies, so the same reply is sampled.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import httpx
+import structlog
+
+from app.agent_sessions.calls import Asker, BegunCall, SessionCalls
+from app.agent_sessions.canonical import CanonicalRequest, canonical
+from app.agent_sessions.replay import Repetition
+from app.agent_sessions.store import AgentSessions
+from app.aio.periodic import every
+from app.db.session import Sessions
+from app.db.tables import AgentSession, Run
+from app.errors import NotFound
+from app.gateway.chunks import AnotherReply, Assembly, Chunk, chunks_of
+from app.gateway.known_replies import KnownReplies
+from app.gateway.upstream import ServerAway, Upstream
+from app.model_registry.proxy import DEADLINE_S, NoAnswerInTime
+from app.model_registry.resolver import ModelResolver, ResolvedModel, base_models
+from app.resources import Resources
+from training.backends import embedded
+from training.backends.base import Endpoint
+from training.model_calls import Sampling
+
+Json = Any
+Result = TypeVar("Result")
+_AWAY_S = 60.0
+"""For so long a server that cannot be reached is asked again."""
+_PAUSE_S = 0.25
+_LONGEST_PAUSE_S = 4.0
+_MOST_PINNED = 10_000
+_EXPIRE_EVERY_S = 30.0
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedSession:
+    """What never changes of a session."""
+
+    id: str
+    model: ResolvedModel
+    sampling: Sampling | None
+
+
+class SessionGateway:
+    """For all sessions, in one process."""
+
+    def __init__(self, sessions: Sessions, calls: SessionCalls, models: ModelResolver, upstream: Upstream) -> None:
+        self._sessions = sessions
+        self.calls = calls
+        self._models = models
+        self._upstream = upstream
+        self._replies = KnownReplies(sessions)
+        self._pinned: OrderedDict[str, PinnedSession] = OrderedDict()
+
+    async def begin(self, asker: Asker, body: dict[str, Json], protocol: str, asked: Repetition) -> "Exchange":
+        """Begin an exchange, which must be finished. Raises BadRequestBody, and as SessionCalls.begin."""
+        session = await self._session(asker.session_id)
+        request = canonical(body, session.sampling)
+        call = await self.calls.begin(asker, request, protocol, asked)
+        return Exchange(self, session, request, call)
+
+    async def _session(self, id: str) -> PinnedSession:
+        if (kept := self._pinned.get(id)) is not None:
+            return kept
+        async with self._sessions() as session:
+            row = await session.get(AgentSession, id)
+            run = None if row is None or row.model_run_id is None else await session.get(Run, row.model_run_id)
+        if row is None:
+            raise NotFound(f"There is no session {id!r}.")
+        pinned = PinnedSession(
+            id,
+            ResolvedModel(row.model, row.step, run),
+            None if row.sampling is None else Sampling(**row.sampling),
+        )
+        self._pinned[id] = pinned
+        if len(self._pinned) > _MOST_PINNED:
+            self._pinned.popitem(last=False)
+        return pinned
+
+    async def endpoint(self, session: PinnedSession) -> Endpoint:
+        """Where the session's checkpoint is sampled now. Raises Unavailable."""
+        return await self._models.endpoint(session.model)
+
+    async def sampled(self, exchange: "Exchange") -> dict[str, Json]:
+        """A completion of the model. Raises as Upstream."""
+
+        async def ask() -> dict[str, Json]:
+            endpoint, body = await self._request(exchange)
+            return await self._upstream.complete(endpoint, body)
+
+        return await _while_away(ask)
+
+    async def chunks(self, exchange: "Exchange") -> AsyncGenerator[Chunk]:
+        """The same as a stream, which is begun again as long as nothing of it has come. Raises as Upstream."""
+        deadline = asyncio.get_running_loop().time() + DEADLINE_S
+
+        async def begin() -> tuple[AsyncGenerator[Chunk], Chunk | None]:
+            endpoint, body = await self._request(exchange)
+            stream = self._upstream.chunks(endpoint, {**body, "stream_options": {"include_usage": True}})
+            return stream, await _next(stream, deadline)
+
+        stream, chunk = await _while_away(begin)
+        async with aclosing(stream):
+            while chunk is not None:
+                yield chunk
+                chunk = await _next(stream, deadline)
+
+    async def _request(self, exchange: "Exchange") -> tuple[Endpoint, dict[str, Json]]:
+        endpoint, asked = await self.endpoint(exchange.session), exchange.request
+        is_engine = exchange.session.model.backend == embedded.NAME
+        messages = await self._replies.messages(exchange.session.id, asked) if is_engine else list(asked.messages)
+        body = {
+            **asked.parameters,
+            "model": endpoint.model,
+            "messages": messages,
+            **({"tools": list(asked.tools)} if asked.tools else {}),
+            "seed": exchange.call.seed,
+            "logprobs": True,
+            **({"return_token_ids": True} if endpoint.tells_token_ids else {}),
+        }
+        return endpoint, body
+
+    async def record(self, exchange: "Exchange", completion: dict[str, Json]) -> dict[str, Json]:
+        """Make the answer durable; returns the one that counts. Raises SessionOver."""
+        recorded = await self.calls.answer(exchange.call, completion)
+        asked = exchange.request
+        self._replies.add(exchange.session.id, exchange.call.number, asked.messages, asked.tools, recorded)
+        return recorded
+
+    async def finish(self, exchange: "Exchange", *, delivered: bool) -> None:
+        """The reply has been sent, or will not be."""
+        await self.calls.finish(exchange.call, delivered=delivered)
+
+
+@asynccontextmanager
+async def open_session_gateway(service: Resources, http: httpx.AsyncClient) -> AsyncIterator[SessionGateway]:
+    """The gateway of a running service; `http` reaches the models' servers."""
+    calls, store = SessionCalls(service.sessions), AgentSessions(service.sessions)
+    models = ModelResolver(service.sessions, service.engine, service.connect, base_models(service.settings))
+    async with calls.working(), every(_EXPIRE_EVERY_S, store.expire, "expire agent sessions"):
+        yield SessionGateway(service.sessions, calls, models, Upstream(http))
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request of an agent, until its reply has been sent."""
+
+    gateway: SessionGateway
+    session: PinnedSession
+    request: CanonicalRequest
+    call: BegunCall
+
+    @property
+    def is_replay(self) -> bool:
+        """Whether the answer was recorded before."""
+        return self.call.recorded is not None
+
+    async def completion(self) -> dict[str, Json]:
+        """The durable answer."""
+        if self.call.recorded is not None:
+            return self.call.recorded
+        return await self.gateway.record(self, await self._sampled())
+
+    async def _sampled(self) -> dict[str, Json]:
+        with _in_time():
+            async with asyncio.timeout(DEADLINE_S):
+                return await self.gateway.sampled(self)
+
+    async def chunks(self) -> AsyncGenerator[Chunk]:
+        """The same as a stream; chunks that end a choice come when the answer is durable.
+
+        Raises what `completion` raises, and AnotherReply.
+        """
+        if self.call.recorded is not None:
+            for chunk in chunks_of(self.call.recorded):
+                yield chunk
+            return
+        assembly, held = Assembly(), list[Chunk]()
+        try:
+            stream = self.gateway.chunks(self)
+            async with aclosing(stream):
+                async for chunk in stream:
+                    assembly.add(chunk)
+                    if held or _ends(chunk):
+                        held.append(chunk)
+                    else:
+                        yield chunk
+            if not assembly.is_whole:
+                raise ServerAway("The server of the model ended the stream too soon.")
+            sampled = assembly.completion()
+        except ServerAway as error:
+            log.info("a stream broke off and is sampled again", session_id=self.session.id, error=str(error))
+            sampled = await self._sampled()
+            held = list(assembly.rest_of(sampled))
+        if await self.gateway.record(self, sampled) is not sampled:
+            raise AnotherReply("Another process has answered this request meanwhile; repeat it.")
+        for chunk in held:
+            yield chunk
+
+    async def finish(self, *, delivered: bool) -> None:
+        """The reply has been sent, or will not be."""
+        await self.gateway.finish(self, delivered=delivered)
+
+
+@contextmanager
+def _in_time() -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError:
+        raise NoAnswerInTime(f"The model gave no answer within {DEADLINE_S:.0f} s.") from None
+
+
+async def _next(stream: AsyncGenerator[Chunk], deadline: float) -> Chunk | None:
+    with _in_time():
+        async with asyncio.timeout_at(deadline):
+            return await anext(stream, None)
+
+
+def _ends(chunk: Chunk) -> bool:
+    return any(choice.get("finish_reason") for choice in chunk.get("choices") or ())
+
+
+async def _while_away(ask: Callable[[], Awaitable[Result]]) -> Result:
+    started, attempt = time.monotonic(), 0
+    while True:
+        try:
+            return await ask()
+        except ServerAway:
+            if time.monotonic() - started > _AWAY_S:
+                raise
+        await asyncio.sleep(_pause_s(attempt))
+        attempt += 1
+
+
+def _pause_s(attempt: int) -> float:
+    return min(_PAUSE_S * 2.0 ** min(attempt, 10), _LONGEST_PAUSE_S)

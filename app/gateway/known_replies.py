@@ -1,0 +1,114 @@
+"""The token ids of what a session's model replied, for its next request.
+
+The engine remembers them itself, until it is restarted. A prompt must be built from what was sampled, not rendered and
+tokenised from its text; so assistant's messages that are recorded replies go to the engine with their token ids.
+"""
+
+import json
+from array import array
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+from sqlalchemy import select
+
+from app.agent_sessions.canonical import CanonicalRequest
+from app.agent_sessions.records import unpack_answer, unpack_request
+from app.db.session import Sessions
+from app.db.tables import SessionCall
+from training.chat import identity
+
+Json = Any
+_MOST_SESSIONS = 2_000
+
+
+@dataclass(slots=True)
+class _Replies:
+    """Of one session: by the digest of the conversation up to and with a reply, its ids."""
+
+    ids: "dict[bytes, array[int]]" = field(default_factory=dict)
+    numbers: set[int] = field(default_factory=set)
+    """Calls that are in it."""
+
+
+class KnownReplies:
+    """Of the sessions that this process saw last."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._known: OrderedDict[str, _Replies] = OrderedDict()
+
+    async def messages(self, session_id: str, request: CanonicalRequest) -> list[dict[str, Json]]:
+        """The request's messages, replies with their `token_ids`."""
+        digests = [*_digests(request.messages, request.tools)]
+        replies = [index for index, message in enumerate(request.messages) if message["role"] == "assistant"]
+        if not replies:
+            return list(request.messages)
+        known = self._of(session_id)
+        if any(digests[index] not in known.ids for index in replies):
+            await self._load(session_id, known)
+        messages = list(request.messages)
+        for index in replies:
+            if (ids := known.ids.get(digests[index])) is not None:
+                messages[index] = {**messages[index], "token_ids": ids.tolist()}
+        return messages
+
+    def add(
+        self,
+        session_id: str,
+        number: int,
+        messages: Sequence[Mapping[str, Json]],
+        tools: Sequence[Json],
+        completion: Mapping[str, Json],
+    ) -> None:
+        """Remember how a call was answered."""
+        known = self._of(session_id)
+        known.numbers.add(number)
+        *_, before = _digests(messages, tools)
+        for choice in completion["choices"]:
+            if (ids := _ids(choice)) is not None:
+                known.ids[_next(before, choice["message"])] = ids
+
+    def _of(self, session_id: str) -> _Replies:
+        known = self._known.setdefault(session_id, _Replies())
+        self._known.move_to_end(session_id)
+        if len(self._known) > _MOST_SESSIONS:
+            self._known.popitem(last=False)
+        return known
+
+    async def _load(self, session_id: str, known: _Replies) -> None:
+        """What other processes recorded, or this one before it was restarted."""
+        query = select(SessionCall.number, SessionCall.request, SessionCall.answer).where(
+            SessionCall.session_id == session_id,
+            SessionCall.answer.is_not(None),
+            SessionCall.number.not_in(sorted(known.numbers)),
+        )
+        async with self._sessions() as session:
+            rows = (await session.execute(query)).all()
+        for number, request, answer in rows:
+            asked = unpack_request(request)
+            assert answer is not None
+            self.add(session_id, number, asked.messages, asked.tools, unpack_answer(answer))
+
+
+def _ids(choice: Mapping[str, Json]) -> "array[int] | None":
+    """None where the server does not tell them."""
+    tokens = (choice.get("logprobs") or {}).get("content") or []
+    if not tokens or not all(token["token"].startswith("token_id:") for token in tokens):
+        return None
+    return array("i", [int(token["token"].partition(":")[2]) for token in tokens])
+
+
+def _digests(messages: Sequence[Mapping[str, Json]], tools: Sequence[Json]) -> list[bytes]:
+    """Of the conversation up to and with each message."""
+    digest, found = blake2b(json.dumps(tools, sort_keys=True).encode(), digest_size=16).digest(), []
+    for message in messages:
+        digest = _next(digest, message)
+        found.append(digest)
+    return found
+
+
+def _next(digest: bytes, message: Mapping[str, Json]) -> bytes:
+    return blake2b(digest + identity(message).encode(), digest_size=16).digest()

@@ -1,0 +1,36 @@
+"""Which checkpoint answers in a session: the one that a name means when the session is opened."""
+
+from app.agent_sessions.store import PinnedModel
+from app.auth.caller import Caller
+from app.errors import NotFound
+from app.model_registry.engine_client import EngineClient
+from app.model_registry.resolver import ModelResolver, ResolvedModel, UnknownModelName
+from training.backends import embedded
+from training.model_name import ModelName
+
+
+async def pinned(models: ModelResolver, engine: EngineClient, caller: Caller, name: str) -> PinnedModel:
+    """The checkpoint behind a name, whatever is trained or promoted later.
+
+    Raises UnknownModelName, also for a checkpoint that is gone; Conflict for a run without one; Unavailable.
+    """
+    found = await models.resolve(caller, name)
+    run_id = None if found.run is None else found.run.id
+    if found.name in models.base_models:
+        return PinnedModel(name, found.name, None, found.backend, run_id)
+    if found.backend == embedded.NAME:
+        return await _on_engine(found, engine, name, run_id)
+    step = found.step if found.step is not None or found.run is None else found.run.step
+    return PinnedModel(name, found.name, step, found.backend, run_id)
+
+
+async def _on_engine(found: ResolvedModel, engine: EngineClient, name: str, run_id: str | None) -> PinnedModel:
+    try:
+        model = ModelName.parse(found.name)
+        known = await engine.described(f"/models/{model.project}/{model.name}")
+    except (ValueError, NotFound):
+        raise UnknownModelName(name) from None
+    step = known["step"] if found.step is None else found.step
+    if step not in known["steps"]:
+        raise UnknownModelName(name)
+    return PinnedModel(name, str(model.at(step)), step, found.backend, run_id)

@@ -1,0 +1,59 @@
+"""Replies to an agent: sent to their end, or known not to have been."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+from fastapi import Response
+from fastapi.responses import JSONResponse, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from app.aio.event_loops import shielded
+from app.gateway.gateway import Exchange
+
+Json = Any
+_REPLAYED = {"Idempotency-Replayed": "true"}
+
+
+class _Finishing(Response):
+    """Finishes the exchange when it has been sent, or the client has left."""
+
+    exchange: Exchange
+    ended = True
+    """Whether the end of the body was handed over."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        arrived = False
+        try:
+            await super().__call__(scope, receive, send)
+            arrived = self.ended
+        finally:
+            await shielded(self.exchange.finish(delivered=arrived))
+
+
+class WholeReply(_Finishing, JSONResponse):
+    """A document."""
+
+    def __init__(self, exchange: Exchange, document: Mapping[str, Json]) -> None:
+        super().__init__(document, headers=_REPLAYED if exchange.is_replay else None)
+        self.exchange = exchange
+
+
+class StreamedReply(_Finishing, StreamingResponse):
+    """Server-sent events."""
+
+    def __init__(self, exchange: Exchange, events: AsyncGenerator[str]) -> None:
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        if exchange.is_replay:
+            headers |= _REPLAYED
+        super().__init__(self._noted(events), media_type="text/event-stream", headers=headers)
+        self.exchange = exchange
+        self.ended = False
+
+    async def _noted(self, events: AsyncGenerator[str]) -> AsyncGenerator[str]:
+        try:
+            async for event in events:
+                yield event
+            self.ended = True
+        finally:
+            await asyncio.shield(events.aclose())

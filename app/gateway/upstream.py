@@ -1,0 +1,99 @@
+"""Asks the server of a model for completions, whole or in chunks."""
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import structlog
+
+from app.errors import BadGateway, ServiceError, Unavailable
+from training.backends.base import Endpoint
+
+Json = Any
+_KEY_REFUSED = (401, 403)
+_AWAY = (502, 503, 504)
+_DATA = "data:"
+_LAST = "[DONE]"
+
+log = structlog.get_logger(__name__)
+
+
+class ServerAway(Unavailable):
+    """The server cannot be reached, or it starts or stops."""
+
+
+class ModelRefused(ServiceError):
+    """The server of the model does not take the request, or failed on it: `status` is its own."""
+
+    title = "The model's server refused the request"
+
+    def __init__(self, status: int, error: Mapping[str, Json]) -> None:
+        super().__init__(str(error.get("message") or f"The server of the model answered with {status}."))
+        self.status = status  # type: ignore[misc]
+        self._error = error
+
+    def members(self) -> Mapping[str, Any]:
+        return {name: self._error[name] for name in ("code", "param") if self._error.get(name) is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """All methods raise ServerAway, ModelRefused or BadGateway."""
+
+    http: httpx.AsyncClient
+
+    async def complete(self, endpoint: Endpoint, body: Mapping[str, Json]) -> dict[str, Json]:
+        """A completion."""
+        async with self._answered(endpoint, body) as reply:
+            try:
+                made = json.loads(await reply.aread())
+            except ValueError:
+                raise BadGateway("The server of the model answered with no JSON.") from None
+        if not isinstance(made, dict) or not made.get("choices"):
+            raise BadGateway("The server of the model answered with no completion.")
+        return made
+
+    async def chunks(self, endpoint: Endpoint, body: Mapping[str, Json]) -> AsyncGenerator[dict[str, Json]]:
+        """The chunks of a streamed completion. One that breaks off raises ServerAway."""
+        async with self._answered(endpoint, {**body, "stream": True}) as reply:
+            async for line in reply.aiter_lines():
+                if not line.startswith(_DATA):
+                    continue
+                data = line[len(_DATA) :].strip()
+                if data == _LAST:
+                    return
+                chunk = json.loads(data)
+                if error := chunk.get("error"):
+                    raise ServerAway(f"The server of the model broke off: {error.get('message')}")
+                yield chunk
+        raise ServerAway("The server of the model broke off.")
+
+    @asynccontextmanager
+    async def _answered(self, endpoint: Endpoint, body: Mapping[str, Json]) -> AsyncIterator[httpx.Response]:
+        headers = {"authorization": f"Bearer {endpoint.api_key}", "accept-encoding": "identity"}
+        url = f"{endpoint.base_url}/chat/completions"
+        try:
+            async with self.http.stream("POST", url, headers=headers, json=body) as reply:
+                if not reply.is_success:
+                    await reply.aread()
+                    raise _refusal(reply, endpoint)
+                yield reply
+        except httpx.TransportError as error:
+            raise ServerAway(f"The server of the model is unreachable: {type(error).__name__}") from error
+
+
+def _refusal(reply: httpx.Response, endpoint: Endpoint) -> ServiceError:
+    if reply.status_code in _KEY_REFUSED:
+        log.error("a model's server refuses our key", server=endpoint.base_url, status=reply.status_code)
+        return BadGateway("The server of the model rejects the credentials of this service.")
+    try:
+        error = reply.json()["error"]
+    except (ValueError, KeyError, TypeError):
+        error = {}
+    error = error if isinstance(error, dict) else {"message": str(error)}
+    if reply.status_code in _AWAY:
+        return ServerAway(str(error.get("message") or f"The server of the model answered with {reply.status_code}."))
+    return ModelRefused(reply.status_code, error)

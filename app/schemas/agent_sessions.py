@@ -1,0 +1,174 @@
+"""Bodies of the requests and responses about sessions of agents."""
+
+import json
+from datetime import datetime
+from typing import Annotated, Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from app.domain.agent_session_state import AgentSessionState
+from app.schemas.base import Json, Name, RequestBody, RequestPart, ResponseModel
+
+_MOST_PARTS = 100
+Text = Annotated[str, Field(min_length=1, max_length=2_000)]
+
+
+class AgentSessionLimits(RequestPart):
+    """Bounds of a session."""
+
+    max_calls: int | None = Field(default=None, ge=1, le=100_000)
+    """Maximum number of requests of one start of the agent. Default: no limit."""
+    max_tokens: int | None = Field(default=None, ge=1, le=2_000_000_000)
+    """Maximum number of tokens of all prompts and replies that are sampled. Default: no limit."""
+
+
+class AgentSessionRequest(RequestBody):
+    """A session to open for an agent that owns its loop."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"model": "learnloop/tiny", "ttl_s": 600}]})
+
+    model: str = Field(min_length=1, max_length=300)
+    """Name of the model: a base model, a run id, `PROJECT/NAME`, `PROJECT/NAME@STEP`, or a promoted name. The session
+    stays with the checkpoint that it means now."""
+    ttl_s: float = Field(default=3_600, gt=0, le=2_592_000)
+    """Seconds until the session expires if nobody ends it."""
+    limits: AgentSessionLimits = Field(default_factory=AgentSessionLimits)
+    """Bounds of the session."""
+    restart: Literal["auto", "explicit"] = "auto"
+    """`auto`: an agent that repeats the very first request of the session, once that was answered, was started again,
+    and gets the recorded answers. `explicit`: only `POST /sessions/{id}/restart` means that."""
+    project: Name | None = None
+    """Project that the session belongs to. Default: that of the API key, else that of the model or the service."""
+    metadata: dict[str, Json] = Field(default_factory=dict, max_length=50)
+    """Anything you want to find in the session again."""
+
+
+class AgentSessionAccess(ResponseModel):
+    """What an agent needs to work in a session."""
+
+    id: str
+    """Id of the session."""
+    base_url: str
+    """Base URL for the agent's client. With the key of the session, `/v1` of the service does as well."""
+    api_key: str
+    """Key of the session. Shown only once: the service stores only its hash."""
+    attempt: int
+    """Which start of the agent this is, from 1."""
+    expires_at: datetime
+    """When the session expires if nobody ends it."""
+
+
+class OutcomeRequest(RequestBody):
+    """How a session ended. Give a reward, parts, or an output; without any of them a reason."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reward": 0.75}]})
+
+    reward: float | None = None
+    """How good it was; any number."""
+    parts: dict[str, float] | None = Field(default=None, max_length=_MOST_PARTS)
+    """Named parts of how good it was."""
+    output: str | dict[str, Json] | None = None
+    """What the agent achieved, for a judge to read."""
+    reason: Text | None = None
+    """Why there is no reward. A session without one counts for nothing, which is not zero."""
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.reward is None and not self.parts and self.output is None and self.reason is None:
+            raise ValueError("give a reward, parts or an output, or a reason why there is none")
+        try:
+            json.dumps(self.output, allow_nan=False)
+        except ValueError:
+            raise ValueError("output may not hold NaN or infinite numbers") from None
+        return self
+
+
+class AgentSessionOutcome(ResponseModel):
+    """How a session ended."""
+
+    reward: float | None = None
+    """How good it was."""
+    parts: dict[str, float] | None = None
+    """Named parts of how good it was."""
+    output: str | dict[str, Json] | None = None
+    """What the agent achieved."""
+    reason: str | None = None
+    """Why there is no reward."""
+
+
+class AgentSessionOut(ResponseModel):
+    """A session of an agent."""
+
+    id: str
+    """Id of the session."""
+    status: AgentSessionState
+    """`open`; `ended`, with an outcome; or `expired`: nobody ended it in time, and it counts for nothing."""
+    project: str
+    """Project that it belongs to."""
+    model: str
+    """Name of the model, as it was given."""
+    checkpoint: str
+    """The checkpoint that answers, as its server knows it."""
+    step: int | None
+    """Step of the checkpoint; null for a base model."""
+    backend: str
+    """Name of the backend that has the model."""
+    attempt: int
+    """Which start of the agent this is, from 1."""
+    calls: int
+    """Number of calls of the model, of all attempts."""
+    prompt_tokens: int
+    """Tokens of all prompts that were sampled."""
+    completion_tokens: int
+    """Tokens of all replies that were sampled."""
+    reward: float | None
+    """How good it was; null while that is not known, or if there is no reward."""
+    outcome: AgentSessionOutcome | None
+    """How it ended; null if it has not, or has expired."""
+    max_calls: int | None
+    """Maximum number of requests of one start of the agent; null for no limit."""
+    max_tokens: int | None
+    """Maximum number of tokens; null for no limit."""
+    restart: Literal["auto", "explicit"]
+    """What means that the agent was started again."""
+    metadata: dict[str, Json]
+    """What whoever opened it wants to find again."""
+    run_id: str | None
+    """The run that it is a rollout of; null for none."""
+    iteration: int | None
+    """Of the run."""
+    opened_at: datetime
+    """When it was opened."""
+    expires_at: datetime
+    """When it expires, or expired, if nobody ends it."""
+    ended_at: datetime | None
+    """When it ended or expired; null while it is open."""
+
+
+class AgentSessionCallOut(ResponseModel):
+    """A call of the model in a session."""
+
+    number: int
+    """From 1, in the order in which they began."""
+    digest: str
+    """SHA-256 of the request in its canonical form."""
+    occurrence: int
+    """How many requests of the same digest came before it in an attempt."""
+    protocol: str
+    """Of the client that made it first: `chat`, `responses` or `messages`."""
+    used: bool
+    """Whether the last attempt made this request: others are not trained."""
+    messages: list[dict[str, Json]]
+    """What the model was shown, in the form of OpenAI's chat completions."""
+    tools: list[dict[str, Json]]
+    """Functions that the model could call."""
+    parameters: dict[str, Json]
+    """How the reply was asked for."""
+    seed: int
+    """Seed of the sampling."""
+    completion: dict[str, Json] | None
+    """The answer, with token ids and log-probabilities as far as the server tells them; null: not answered yet."""
+    begun_at: datetime
+    """When it began."""
+    answered_at: datetime | None
+    """When its answer was durable; null: not answered yet."""

@@ -1,0 +1,242 @@
+"""An agent with only its base URL and key changed: its calls are recorded, streamed, replayed and trained."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import httpx
+import openai
+import pytest
+
+from app.agent_sessions.calls import SessionCalls
+from tests.integration.app.keyed import bearer
+from tests.integration.app.model_stage import CALLER, ModelStage
+from tests.openai_clients import MESSAGES
+from training.histories import conversations
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "look_up", "parameters": {"type": "object", "properties": {"name": {"type": "string"}}}},
+}
+
+
+async def opened(stage: ModelStage, **more: Any) -> Any:
+    key = await stage.key()
+    reply = await stage.service.client.post("/sessions", json={"model": CALLER} | more, headers=bearer(key))
+    return reply.raise_for_status().json() | {"owner": bearer(key)}
+
+
+@asynccontextmanager
+async def agent(session: Any) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=session["base_url"], api_key=session["api_key"], max_retries=0) as client:
+        yield client
+
+
+async def ask(client: openai.AsyncOpenAI, messages: Any = MESSAGES, **more: Any) -> Any:
+    body: Any = {"model": "gpt-4o", "messages": messages, "max_tokens": 8}
+    return await client.chat.completions.create(**body | more)
+
+
+async def recorded(stage: ModelStage, session: Any) -> list[Any]:
+    reply = await stage.service.client.get(f"/sessions/{session['id']}/calls", headers=session["owner"])
+    return cast(list[Any], reply.raise_for_status().json()["items"])
+
+
+def two_turns(first: Any) -> list[Any]:
+    said = first.choices[0].message.model_dump(exclude_none=True)
+    calls = said.get("tool_calls") or []
+    results = [{"role": "tool", "tool_call_id": call["id"], "content": "Tuesday"} for call in calls]
+    return [*MESSAGES, said, *results, {"role": "user", "content": "And then?"}]
+
+
+async def test_the_calls_of_an_agent_become_one_training_sequence(stage: ModelStage) -> None:
+    session = await opened(stage)
+    async with agent(session) as client:
+        first = await ask(client, tools=[TOOL])
+        second = await ask(client, two_turns(first), tools=[TOOL])
+    assert first.model == second.model == f"{CALLER}@1"
+    assert first.choices[0].logprobs is None  # not asked for
+    assert "prompt_token_ids" not in (first.model_extra or {})
+    calls = await recorded(stage, session)
+    assert [call["number"] for call in calls] == [1, 2]
+    before, after = (call["completion"] for call in calls)
+    sampled = [int(token["token"].partition(":")[2]) for token in before["choices"][0]["logprobs"]["content"]]
+    assert after["prompt_token_ids"][: len(before["prompt_token_ids"]) + len(sampled)] == [
+        *before["prompt_token_ids"],
+        *sampled,
+    ]
+    answered = await SessionCalls(stage.service.sessions).of_last_attempt(session["id"])
+    [conversation] = conversations(answered)
+    assert len([item for item in conversation.messages_and_choices if not isinstance(item, dict)]) == 2
+
+
+async def test_an_agent_may_change_only_its_key(stage: ModelStage) -> None:
+    session = await opened(stage)
+    async with openai.AsyncOpenAI(base_url=stage.base_url, api_key=session["api_key"]) as client:
+        await ask(client)
+    assert len(await recorded(stage, session)) == 1
+
+
+async def test_a_stream_is_recorded_before_its_end_and_replayed(stage: ModelStage) -> None:
+    session = await opened(stage, restart="explicit")
+
+    async def streamed(client: openai.AsyncOpenAI) -> list[Any]:
+        return [chunk async for chunk in await ask(client, stream=True, stream_options={"include_usage": True})]
+
+    async with agent(session) as client:
+        live = await streamed(client)
+        [call] = await recorded(stage, session)
+    message = call["completion"]["choices"][0]["message"]
+    texts = [chunk.choices[0].delta.content or "" for chunk in live if chunk.choices]
+    assert len(live) > 3
+    assert "".join(texts) == message["content"]
+    assert live[-1].usage.completion_tokens == call["completion"]["usage"]["completion_tokens"] == 8
+    restarted = (
+        (await stage.service.client.post(f"/sessions/{session['id']}/restart", headers=session["owner"]))
+        .raise_for_status()
+        .json()
+    )
+    assert restarted["attempt"] == 2
+    async with agent(session | restarted) as client:
+        again = await streamed(client)
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in again if chunk.choices) == message["content"]
+        whole = await ask(client)  # the second time in this attempt: another sample
+        assert whole.id != live[0].id == again[0].id
+    async with agent(session) as zombie:
+        with pytest.raises(openai.PermissionDeniedError, match="earlier start") as refused:
+            await ask(zombie)
+        assert refused.value.code == "session_restarted"
+
+
+async def test_several_choices_are_one_call(stage: ModelStage) -> None:
+    session = await opened(stage)
+    async with agent(session) as client:
+        assert len((await ask(client, n=3, logprobs=True)).choices) == 3
+    answered = await SessionCalls(stage.service.sessions).of_last_attempt(session["id"])
+    assert len(conversations(answered)) == 3
+
+
+async def test_the_outcome(stage: ModelStage) -> None:
+    session, http = await opened(stage), stage.service.client
+    path, own = f"/sessions/{session['id']}", bearer(session["api_key"])
+    async with agent(session) as client:
+        await ask(client)
+        for wrong in ('{"reward": NaN}', '{"reward": 1e999}', "{}", '{"output": {"a": Infinity}}', '{"parts": {}}'):
+            headers = own | {"content-type": "application/json"}
+            assert (await http.post(f"{path}/outcome", content=wrong, headers=headers)).status_code == 422
+        for headers in (own, session["owner"], own | {"idempotency-key": "a"}, own | {"idempotency-key": "a"}):
+            reply = await http.post(f"{path}/outcome", json={"reward": 0.5}, headers=headers)
+            assert (reply.status_code, reply.json()["status"], reply.json()["reward"]) == (200, "ended", 0.5)
+        assert (await http.post(f"{path}/outcome", json={"reward": 0.6}, headers=own)).status_code == 409
+        with pytest.raises(openai.PermissionDeniedError, match="has ended") as refused:
+            await ask(client)
+        assert refused.value.code == "session_over"
+    shown = (await http.get(path, headers=own)).raise_for_status().json()
+    assert (shown["calls"], shown["checkpoint"], shown["step"]) == (1, f"{CALLER}@1", 1)
+    assert (await http.post(f"{path}/restart", headers=session["owner"])).status_code == 409
+
+
+async def test_no_outcome_is_not_zero(stage: ModelStage) -> None:
+    session, http = await opened(stage), stage.service.client
+    reply = await http.post(
+        f"/sessions/{session['id']}/outcome",
+        json={"reward": None, "reason": "the site was down"},
+        headers=session["owner"],
+    )
+    assert reply.json()["outcome"] == {"reward": None, "parts": None, "output": None, "reason": "the site was down"}
+    assert reply.json()["reward"] is None
+
+
+async def test_an_agent_reaches_its_own_session_only(stage: ModelStage) -> None:
+    session, other, http = await opened(stage), await opened(stage), stage.service.client
+    own = bearer(session["api_key"])
+    for method, path in (
+        ("GET", "/runs"),
+        ("GET", "/sessions"),
+        ("GET", f"/sessions/{other['id']}"),
+        ("POST", f"/sessions/{other['id']}/v1/chat/completions"),
+        ("POST", f"/sessions/{session['id']}/restart"),
+        ("POST", "/sessions"),
+        ("GET", "/v1/models"),
+    ):
+        assert (await http.request(method, path, headers=own)).status_code == 403, path
+    stranger = bearer(await stage.key("sales"))
+    for method, path in (
+        ("GET", ""),
+        ("GET", "/calls"),
+        ("POST", "/restart"),
+        ("POST", "/outcome"),
+        ("POST", "/v1/chat/completions"),
+    ):
+        reply = await http.request(method, f"/sessions/{session['id']}{path}", headers=stranger, json={"reward": 1})
+        assert reply.status_code == 404, path
+    unknown = await http.post("/v1/chat/completions", json={}, headers=bearer("las_" + "x" * 43))
+    assert unknown.status_code == 401
+    assert (await http.get("/sessions", headers=stranger)).json()["items"] == []
+
+
+async def test_the_checkpoint_stays(stage: ModelStage) -> None:
+    for name, checkpoint in ((f"{CALLER}@0", f"{CALLER}@0"), ("tiny", "tiny"), (CALLER, f"{CALLER}@1")):
+        session = await opened(stage, model=name)
+        async with agent(session) as client:
+            assert (await ask(client)).model == checkpoint
+    key = bearer(await stage.key())
+    for name in (f"{CALLER}@9", "mail/none", "sales/x"):
+        assert (await stage.service.client.post("/sessions", json={"model": name}, headers=key)).status_code == 404
+
+
+async def test_a_client_that_leaves_ends_the_sampling_and_gets_the_same_later(stage: ModelStage) -> None:
+    session = await opened(stage)
+    async with agent(session) as client:
+        stream = await ask(client, max_tokens=2000, stream=True)
+        await anext(aiter(stream))
+        await stream.close()
+        assert await recorded(stage, session)  # begun
+        whole = await asyncio.wait_for(ask(client, max_tokens=2000), 60)
+    [call] = await recorded(stage, session)
+    assert call["completion"]["id"] == whole.id
+    assert call["occurrence"] == 0
+
+
+async def test_bad_requests_and_limits(stage: ModelStage) -> None:
+    session = await opened(stage, limits={"max_calls": 1})
+    async with agent(session) as client:
+        with pytest.raises(openai.BadRequestError, match="messages"):
+            await ask(client, [])
+        await ask(client)
+        with pytest.raises(openai.BadRequestError, match="limit of 1 calls") as refused:
+            await ask(client, [*MESSAGES, *MESSAGES])
+        assert refused.value.code == "session_limit_reached"
+    session = await opened(stage)
+    async with agent(session) as client:
+        for stream in (False, True):
+            with pytest.raises(openai.BadRequestError, match="best_of"):
+                await ask(client, stream=stream, extra_body={"best_of": 3})
+
+
+async def test_retries_get_the_answer(stage: ModelStage) -> None:
+    session, http = await opened(stage), stage.service.client
+    path = f"/sessions/{session['id']}/v1/chat/completions"
+
+    async def ids(**headers: str) -> tuple[str, bool]:
+        body = {"messages": MESSAGES, "max_tokens": 2}
+        reply = await http.post(path, json=body, headers=bearer(session["api_key"]) | headers)
+        return reply.raise_for_status().json()["id"], "idempotency-replayed" in reply.headers
+
+    first, _ = await ids(**{"idempotency-key": "a"})
+    assert await ids(**{"idempotency-key": "a"}) == (first, True)
+    second, _ = await ids(**{"idempotency-key": "b"})
+    assert second != first
+    third, _ = await ids()
+    assert await ids(**{"x-stainless-retry-count": "1"}) == (third, True)
+
+
+async def test_nothing_but_json_is_read(stage: ModelStage) -> None:
+    session = await opened(stage)
+    headers = bearer(session["api_key"]) | {"content-type": "application/json"}
+    async with httpx.AsyncClient(base_url=session["base_url"], headers=headers) as http:
+        for body in (b"{", b"[]", json.dumps({"messages": [{"role": "user", "content": "\x00"}]}).encode()):
+            reply = await http.post("/chat/completions", content=body)
+            assert (reply.status_code, reply.json()["error"]["type"]) == (400, "invalid_request_error")
