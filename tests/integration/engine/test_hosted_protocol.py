@@ -9,7 +9,15 @@ import openai
 import pytest
 
 from tests.fakes.engine_process import EngineProcess
-from tests.integration.engine.training_client import create_model, events, sample, sampled_group, submit, train
+from tests.integration.engine.training_client import (
+    asked_otherwise,
+    create_model,
+    events,
+    sample,
+    sampled_group,
+    submit,
+    train,
+)
 
 
 async def test_the_hosted_client_sees_pages_events_and_deletions(
@@ -201,7 +209,7 @@ async def test_an_adapter_is_trained_and_sampled(http: httpx.AsyncClient, engine
 async def test_asking_goes_on_while_a_model_is_trained(http: httpx.AsyncClient) -> None:
     model = await create_model(http, "busy")
     group = await sampled_group(http, "busy")
-    job = (await submit(http, model["id"], [group] * 30)).json()
+    job = (await submit(http, model["id"], asked_otherwise(group, 30))).json()
     answers = await asyncio.gather(*(sample(http, "tiny", seed) for seed in range(8)))
     assert all(answer["message"]["content"] for answer in answers)
     assert (await events(http, job["id"]))[-1]["type"] == "training_ended"
@@ -210,7 +218,7 @@ async def test_asking_goes_on_while_a_model_is_trained(http: httpx.AsyncClient) 
 async def test_deleting_a_model_fails_its_jobs(http: httpx.AsyncClient) -> None:
     model = await create_model(http, "doomed")
     group = await sampled_group(http, "doomed")
-    jobs = [(await submit(http, model["id"], [group] * 40)).json() for _ in range(2)]
+    jobs = [(await submit(http, model["id"], asked_otherwise(group, 40))).json() for _ in range(2)]
     assert (await http.delete(f"/preview/models/{model['id']}")).status_code == 204
     last = [(await events(http, job["id"]))[-1] for job in jobs]
     assert last[1]["type"] == "training_failed"

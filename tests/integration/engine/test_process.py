@@ -20,7 +20,7 @@ import pytest
 from app.aio.pulse import Pulse
 from app.processes.engine import _pulse_of
 from tests.fakes.engine_process import ROOT, EngineProcess
-from tests.integration.engine.training_client import create_model, sample, sampled_group, submit, train
+from tests.integration.engine.training_client import asked_otherwise, create_model, sample, sampled_group, submit, train
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -41,7 +41,7 @@ async def test_what_was_committed_survives_a_kill(base: Path, tmp_path: Path) ->
             group = await sampled_group(http, "agent")
             await train(http, model["id"], [group])
             trained = await sample(http, "agent@1", seed=1)
-            (await submit(http, model["id"], [group] * 40)).raise_for_status()
+            (await submit(http, model["id"], asked_otherwise(group, 40))).raise_for_status()
             engine.stop(signal.SIGKILL)
     with EngineProcess(tmp_path, *arguments) as engine:
         async with httpx.AsyncClient(base_url=engine.base_url, timeout=60) as http:
@@ -62,7 +62,7 @@ async def test_an_engine_that_trains_is_not_taken_for_a_frozen_one(
         async with httpx.AsyncClient(base_url=engine.base_url, timeout=120) as http:
             model = await create_model(http, "agent")
             group = await sampled_group(http, "agent")
-            training = asyncio.create_task(train(http, model["id"], [group] * 80))
+            training = asyncio.create_task(train(http, model["id"], asked_otherwise(group, 80)))
             answers, heard = 0, list[Mapping[str, Any]]()
             async for trouble in _pulse_of(engine.base_url.removesuffix("/v1"), heard.append).beats():
                 assert trouble is None

@@ -46,6 +46,25 @@ async def sampled_group(http: httpx.AsyncClient, model: str, count: int = 4) -> 
     return {"trajectories": trajectories}
 
 
+def asked_otherwise(group: Json, count: int) -> list[Json]:
+    """A group as answers to so many different questions: what is the same in several groups is computed once."""
+    return [
+        {
+            "trajectories": [
+                {
+                    **each,
+                    "messages_and_choices": [
+                        {"role": "user", "content": f"{n}: when?"},
+                        each["messages_and_choices"][1],
+                    ],
+                }
+                for each in group["trajectories"]
+            ]
+        }
+        for n in range(count)
+    ]
+
+
 async def submit(http: httpx.AsyncClient, model_id: str, groups: list[Json], **fields: Json) -> httpx.Response:
     """Post a GRPO job."""
     body = {

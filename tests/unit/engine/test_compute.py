@@ -54,6 +54,12 @@ def group(engine: Engine) -> Group:
 
 
 @pytest.fixture
+def groups(engine: Engine) -> list[Group]:
+    """With different questions: what is the same in several groups is computed once."""
+    return [sampled_group(engine, "test/agent", odd_share, question=f"{number}: when?") for number in range(15)]
+
+
+@pytest.fixture
 async def compute(engine: Engine, group: Group) -> AsyncIterator[Compute]:
     compute = Compute(engine)
     compute.start()
@@ -89,8 +95,8 @@ async def test_who_leaves_takes_the_request_along(engine: Engine, compute: Compu
     assert not await compute.call(lambda engine: engine.sampler.busy)
 
 
-async def test_sampling_goes_on_while_a_model_is_trained(engine: Engine, compute: Compute, group: Group) -> None:
-    training = _Watched(engine.registry.models()[0].id, [group] * 30)
+async def test_sampling_goes_on_while_a_model_is_trained(engine: Engine, groups: list[Group], compute: Compute) -> None:
+    training = _Watched(engine.registry.models()[0].id, groups)
     compute.train(training.task)
     await compute.sample(engine.registry.resolve("tiny"), _request(engine))
     assert not training.end.done()

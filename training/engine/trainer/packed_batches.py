@@ -16,6 +16,7 @@ from training.engine.sampling.cache_slots import common_prefix
 from training.engine.trainer.chunked_logprobs import head_logprobs
 from training.engine.trainer.joined_layers import JoinedLayers
 from training.engine.trainer.packing import Packing, Stem
+from training.engine.trainer.whole_layers import WholeLayers
 from training.engine.weights.varlen_attention import Segments, varlen_attention
 
 ATTENTION = "learnloop_packed"
@@ -50,6 +51,10 @@ class PackedBatch:
         layers: JoinedLayers | None = getattr(base, "joined_layers", None)
         if layers is not None:
             hidden = base.model.norm(layers(self.tokens, self.positions, self.packing)[self.before])
+            return head_logprobs(hidden, base.lm_head.weight, self.targets)
+        whole: WholeLayers | None = getattr(base, "whole_layers", None)
+        if whole is not None:
+            hidden = base.model.norm(whole(self.tokens, self.positions, self.packing, self.before))
             return head_logprobs(hidden, base.lm_head.weight, self.targets)
         # Weights in float32 are masters: products are made in bfloat16 where they are fast.
         masters = self.tokens.device.type == "cuda" and base.lm_head.weight.dtype == torch.float32

@@ -25,6 +25,7 @@ from training.engine.trainer.lean_modules import make_lean
 from training.engine.trainer.optimizer import Optimizer
 from training.engine.trainer.packed_batches import ATTENTION, packed_batches
 from training.engine.trainer.padded_batches import Batch, padded_batches
+from training.engine.trainer.whole_layers import WholeLayers
 from training.engine.weights.joined import JoinedModel, has_kernels, join
 from training.engine.weights.llama_cpu import FusedWeights
 
@@ -58,9 +59,9 @@ class Policy:
         self._most_tokens: int | None = None
         """What memory was found to hold in one pass."""
         self._layers: JoinedLayers | None = None
+        self._whole: WholeLayers | None = None
         self._packed = False
-        fits = FusedWeights.supports(self.base) and (tuning.mode == "full" or has_kernels(self.base))
-        if fits and self.device.type == "cuda":
+        if FusedWeights.supports(self.base) and self._trains_packed(tuning):
             self.pack()
 
     @property
@@ -79,15 +80,23 @@ class Policy:
         model = self.model
         return cast(PreTrainedModel, model.get_base_model()) if isinstance(model, PeftModel) else model
 
+    def _trains_packed(self, tuning: Tuning) -> bool:
+        """Whether a model of Llama's shape is. An adapter on a CPU is not: there it is merged to be sampled."""
+        if self.device.type == "cuda":
+            return tuning.mode == "full" or has_kernels(self.base)
+        return tuning.mode == "full"
+
     def pack(self) -> None:
         """Train on packed sequences from now on; for models of Llama's shape. An adapter is trained through its base's
-        joined matrices, a whole model through lean modules."""
+        joined matrices, a whole model through lean modules on a GPU and through WholeLayers elsewhere."""
         self._packed = True
         if self.tuning.mode == "lora":
             base: Any = self.base
             if not hasattr(base, "joined"):
                 join(base, self.tuning.rank)
             self._layers = base.joined_layers = JoinedLayers(base)
+        elif self.device.type != "cuda":
+            self._whole = _whole(self.base)
         else:
             self.base.set_attn_implementation(ATTENTION)
             make_lean(self.base)
@@ -129,7 +138,7 @@ class Policy:
         """After memory ran out with batches of `tokens`: take less from now on; False if there is no less."""
         if tokens > longest:
             self._most_tokens = max(tokens // 2, longest)
-        elif not self.recomputing and (self._layers or self.base.supports_gradient_checkpointing):
+        elif not self.recomputing and (self._layers or self._whole or self.base.supports_gradient_checkpointing):
             self._recompute()
         else:
             return False
@@ -139,8 +148,8 @@ class Policy:
     def _recompute(self) -> None:
         """Keep only each layer's input for the backward pass (Chen et al. 2016)."""
         self.recomputing = True
-        if self._layers:
-            self._layers.recompute = True
+        if written_out := self._layers or self._whole:
+            written_out.recompute = True
             return
         self.base.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[no-untyped-call]
         for module in self.base.modules():
@@ -168,7 +177,9 @@ class Policy:
             return
         if self._reference is None:
             self._reference = load_model(self._base_directory(), self.device, torch.float32)
-            if self._packed:
+            if self._whole:
+                _whole(self._reference)
+            elif self._packed:
                 self._reference.set_attn_implementation(ATTENTION)
                 make_lean(self._reference)
         yield self._reference
@@ -181,6 +192,12 @@ class Policy:
             (directory / "README.md").unlink(missing_ok=True)
         if tensors := self.optimizer.tensors():
             save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, directory / OPTIMIZER_FILE)
+
+
+def _whole(model: Any) -> WholeLayers:
+    """Have packed batches go through the model's WholeLayers, which are returned."""
+    model.whole_layers = layers = WholeLayers(model)
+    return layers
 
 
 def load_policy(

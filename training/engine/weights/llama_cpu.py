@@ -12,12 +12,11 @@ from transformers import PreTrainedModel
 
 from training.engine.weights.attention import KEY_MULTIPLE, MIN_ROWS, attend, causal_mask, round_up
 from training.engine.weights.kv_cache import KVCache, KVShape, Piece
+from training.engine.weights.rotary import RotaryTable
 
 FAMILIES = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
 ROPE_TYPES = frozenset({"default", "linear", "llama3", "yarn"})
 """Rotary embeddings whose frequencies do not change with the length of the sequence."""
-ROPE_BLOCK = 1024
-"""Positions computed at a time: one fixed shape, so that an angle never depends on how far the table reaches."""
 
 
 def effective_weight(linear: Any) -> torch.Tensor:
@@ -94,9 +93,7 @@ class FusedWeights:
         self._embedding = self._copy(body.embed_tokens.weight)
         self._head = self._copy(_times(model.lm_head.weight, body.norm.weight))
         self._layers = [self._layer(layer) for layer in body.layers]
-        self._inverse_frequencies = body.rotary_emb.inv_freq.detach().to(device, torch.float32, copy=True)
-        self._rope_scale = float(body.rotary_emb.attention_scaling)
-        self._rope = torch.empty((0, 1, first.head_dim // 2), dtype=torch.complex64, device=device)
+        self._turns = RotaryTable(body.rotary_emb.inv_freq, float(body.rotary_emb.attention_scaling), device)
 
     def matrices(self) -> Sequence[torch.Tensor]:
         """Of the matrices [out, in] that tokens are multiplied by, one of each shape."""
@@ -159,7 +156,7 @@ class FusedWeights:
         padded = max(count, MIN_ROWS)
         span = min(round_up(start + padded, KEY_MULTIPLE), cache.length)
         positions = torch.arange(start, start + padded, device=ids.device)
-        rope = self._rope_table(cache.length + MIN_ROWS)[start : start + padded]
+        rope = self._turns(cache.length + MIN_ROWS)[start : start + padded]
         # The query rows of one key head are ordered (head in group, token), so that one mask serves the group.
         mask = causal_mask(positions, span, self.kv.dtype).repeat(group, 1)
         hidden = F.embedding(F.pad(ids, (0, padded - count)), self._embedding)
@@ -184,7 +181,7 @@ class FusedWeights:
         """
         rows, (kv_heads, head_dim) = len(ids), (self.kv.kv_heads, self.kv.head_dim)
         group, pairs = self._heads // kv_heads, rows * kv_heads
-        rope = self._rope_table(cache.length)[positions]
+        rope = self._turns(cache.length)[positions]
         mask = causal_mask(positions, span, self.kv.dtype)[:, None].expand(rows, kv_heads, span).reshape(pairs, 1, span)
         value_places = (self._numbers(pairs).view(rows, -1) * cache.length + positions[:, None]).view(-1)
         key_places = (self._numbers(pairs * head_dim).view(rows, -1) * cache.length + positions[:, None]).view(-1)
@@ -241,12 +238,3 @@ class FusedWeights:
         if len(self._counted) < count:
             self._counted = torch.arange(count, device=self.kv.device)
         return self._counted[:count]
-
-    def _rope_table(self, positions: int) -> torch.Tensor:
-        """Rotations [at least `positions`, 1, D/2] as complex numbers."""
-        while len(self._rope) < positions:
-            block = torch.arange(len(self._rope), len(self._rope) + ROPE_BLOCK, device=self.kv.device)
-            angles = block[:, None].float() * self._inverse_frequencies
-            turns = torch.polar(torch.full_like(angles, self._rope_scale), angles)
-            self._rope = torch.cat([self._rope, turns[:, None]])
-        return self._rope
