@@ -11,7 +11,7 @@
 `AsyncLearnloop` is the same with `async` and `await`. It imports httpx and nothing else.
 """
 
-from learnloop.client import AsyncLearnloop, AsyncRun, Learnloop, Run
+from learnloop.client import AsyncLearnloop, AsyncRun, AsyncSession, Learnloop, Run, Session
 from learnloop.errors import (
     APIError,
     Conflict,
@@ -30,6 +30,7 @@ __all__ = [
     "APIError",
     "AsyncLearnloop",
     "AsyncRun",
+    "AsyncSession",
     "Conflict",
     "Forbidden",
     "InvalidRequest",
@@ -39,6 +40,7 @@ __all__ = [
     "NotFound",
     "Run",
     "ServiceError",
+    "Session",
     "TooManyRequests",
     "Unreachable",
     "WaitTimeout",

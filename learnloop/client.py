@@ -2,14 +2,27 @@
 
 import os
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Self, Unpack
 from urllib.parse import urlsplit
 
 import httpx
 
 from learnloop import operations
+from learnloop.errors import LearnloopError
 from learnloop.steps import AsyncSteps, SyncSteps
-from learnloop.types import Accepted, Answer, Event, LearnLoopRequest, RunState, Task
+from learnloop.types import (
+    Accepted,
+    Answer,
+    Event,
+    LearnLoopRequest,
+    Outcome,
+    RunState,
+    SessionAccess,
+    SessionRequest,
+    SessionState,
+    Task,
+)
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -66,6 +79,22 @@ class Learnloop:
         """Give a model a task: a base model, `PROJECT/NAME`, `PROJECT/NAME@STEP` or a promoted name."""
         return self._steps.run(operations.ask(task, idempotency_key, model=model))
 
+    @contextmanager
+    def session(self, model: str, **request: Unpack[SessionRequest]) -> Iterator["Session"]:
+        """Open a session for an agent that owns its loop: give it the session's `base_url` and `api_key`.
+
+        Where the block ends without an outcome, or raises, the session ends with that as the reason why there is none:
+        it counts for nothing. An agent that is interrupted leaves it open: started again, it goes on where it was.
+        """
+        session = Session(self._steps, self._steps.run(operations.open_session(model, request)))
+        try:
+            yield session
+        except Exception as error:
+            with suppress(LearnloopError):  # the agent's error is the one to hear of
+                session.leave(error)
+            raise
+        session.leave()
+
 
 class Run:
     """A run of the service."""
@@ -93,6 +122,34 @@ class Run:
     def cancel(self) -> Accepted:
         """Cancel it."""
         return self._steps.run(operations.cancel(self.id))
+
+
+class Session:
+    """An open session."""
+
+    def __init__(self, steps: SyncSteps, access: SessionAccess) -> None:
+        self._steps = steps
+        self.id = access["id"]
+        self.base_url = access["base_url"]
+        """For the agent's client, in place of OpenAI's or Anthropic's."""
+        self.api_key = access["api_key"]
+        self.expires_at = access["expires_at"]
+        self._ended = False
+
+    def state(self) -> SessionState:
+        """What it is now."""
+        return self._steps.run(operations.session_state(self.id))
+
+    def outcome(self, **outcome: Unpack[Outcome]) -> SessionState:
+        """End it, with a reward, parts of it, or an output for a judge, else the reason why there is none."""
+        ended = self._steps.run(operations.end_session(self.id, outcome))
+        self._ended = True
+        return ended
+
+    def leave(self, error: BaseException | None = None) -> None:
+        """End it without an outcome, unless it has one."""
+        if not self._ended:
+            self.outcome(**operations.unfinished(error))
 
 
 class AsyncLearnloop:
@@ -134,6 +191,22 @@ class AsyncLearnloop:
         """Give a model a task: a base model, `PROJECT/NAME`, `PROJECT/NAME@STEP` or a promoted name."""
         return await self._steps.run(operations.ask(task, idempotency_key, model=model))
 
+    @asynccontextmanager
+    async def session(self, model: str, **request: Unpack[SessionRequest]) -> AsyncIterator["AsyncSession"]:
+        """Open a session for an agent that owns its loop: give it the session's `base_url` and `api_key`.
+
+        Where the block ends without an outcome, or raises, the session ends with that as the reason why there is none:
+        it counts for nothing. An agent that is interrupted leaves it open: started again, it goes on where it was.
+        """
+        session = AsyncSession(self._steps, await self._steps.run(operations.open_session(model, request)))
+        try:
+            yield session
+        except Exception as error:
+            with suppress(LearnloopError):  # the agent's error is the one to hear of
+                await session.leave(error)
+            raise
+        await session.leave()
+
 
 class AsyncRun:
     """A run of the service, for asyncio."""
@@ -161,3 +234,31 @@ class AsyncRun:
     async def cancel(self) -> Accepted:
         """Cancel it."""
         return await self._steps.run(operations.cancel(self.id))
+
+
+class AsyncSession:
+    """An open session, for asyncio."""
+
+    def __init__(self, steps: AsyncSteps, access: SessionAccess) -> None:
+        self._steps = steps
+        self.id = access["id"]
+        self.base_url = access["base_url"]
+        """For the agent's client, in place of OpenAI's or Anthropic's."""
+        self.api_key = access["api_key"]
+        self.expires_at = access["expires_at"]
+        self._ended = False
+
+    async def state(self) -> SessionState:
+        """What it is now."""
+        return await self._steps.run(operations.session_state(self.id))
+
+    async def outcome(self, **outcome: Unpack[Outcome]) -> SessionState:
+        """End it, with a reward, parts of it, or an output for a judge, else the reason why there is none."""
+        ended = await self._steps.run(operations.end_session(self.id, outcome))
+        self._ended = True
+        return ended
+
+    async def leave(self, error: BaseException | None = None) -> None:
+        """End it without an outcome, unless it has one."""
+        if not self._ended:
+            await self.outcome(**operations.unfinished(error))

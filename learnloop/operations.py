@@ -11,7 +11,18 @@ import httpx
 
 from learnloop.errors import APIError, LearnloopError, Unreachable, WaitTimeout, error_of
 from learnloop.steps import Emit, Feed, Open, Operation, ReadLine, Send, Wait
-from learnloop.types import Accepted, Answer, Event, RunState, RunStatus, Task
+from learnloop.types import (
+    Accepted,
+    Answer,
+    Event,
+    Outcome,
+    RunState,
+    RunStatus,
+    SessionAccess,
+    SessionRequest,
+    SessionState,
+    Task,
+)
 
 Json = Any
 RETRIES = 5
@@ -41,6 +52,29 @@ def cancel(run_id: str) -> Operation[Accepted]:
 def ask(task: Task, key: str | None, **who: str) -> Operation[Answer]:
     """Give the agent of a run (`run_id`), or a model by name (`model`), a task."""
     return _call("POST", "/ask", {**who, **task}, key)
+
+
+def open_session(model: str, request: SessionRequest) -> Operation[SessionAccess]:
+    """Open a session. Repeated without a key, for the service does not keep the secret that it answers: of a session
+    whose key was lost, nothing is left but its time."""
+    return _call("POST", "/sessions", {"model": model, **request}, keyed=False)
+
+
+def session_state(session_id: str) -> Operation[SessionState]:
+    """What a session is now."""
+    return _call("GET", f"/sessions/{_segment(session_id)}")
+
+
+def end_session(session_id: str, outcome: Outcome) -> Operation[SessionState]:
+    """End a session with its outcome."""
+    return _call("POST", f"/sessions/{_segment(session_id)}/outcome", outcome)
+
+
+def unfinished(error: BaseException | None) -> Outcome:
+    """The outcome of a session that was left without one."""
+    if error is None:
+        return {"reason": "the session was closed without an outcome"}
+    return {"reason": f"the agent raised {type(error).__name__}: {error}"[:2_000]}
 
 
 def wait(run_id: str, timeout_s: float | None) -> Operation[RunState]:
@@ -93,13 +127,15 @@ def _event(line: str) -> Event | None:
     return found if "seq" in found else None
 
 
-def _call(method: str, path: str, body: Mapping[str, Json] | None = None, key: str | None = None) -> Operation[Any]:
+def _call(
+    method: str, path: str, body: Mapping[str, Json] | None = None, key: str | None = None, *, keyed: bool = True
+) -> Operation[Any]:
     """The JSON that a request is answered with, repeated where that can help.
 
-    A POST is repeated with the same Idempotency-Key, so that what it asks for is done once.
+    A POST that is `keyed` is repeated with the same Idempotency-Key, so that what it asks for is done once.
     """
     headers = {"accept": "application/json"}
-    if method == "POST":
+    if method == "POST" and keyed:
         headers["idempotency-key"] = key or str(uuid.uuid4())
     content = None if body is None else json.dumps(body).encode()
     if content is not None:

@@ -166,3 +166,59 @@ class Answer(TypedDict):
     trajectory_id: str
     model: str
     step: int | None
+
+
+class SessionLimits(TypedDict, total=False):
+    """Bounds of a session."""
+
+    max_calls: int
+    max_tokens: int
+
+
+class SessionRequest(TypedDict, total=False):
+    """The body of `POST /sessions`, besides the model."""
+
+    ttl_s: float
+    limits: SessionLimits
+    restart: Literal["auto", "explicit"]
+    project: str
+    metadata: dict[str, Any]
+
+
+class SessionAccess(TypedDict):
+    """What an agent needs to work in a session."""
+
+    id: str
+    base_url: str
+    api_key: str
+    attempt: int
+    expires_at: str
+
+
+class Outcome(TypedDict, total=False):
+    """How a session ended: a reward, parts of it, or an output for a judge; else the reason why there is none."""
+
+    reward: float
+    parts: dict[str, float]
+    output: str | dict[str, Any]
+    reason: str
+
+
+class SessionState(TypedDict):
+    """A session, as `GET /sessions/{id}` tells it."""
+
+    id: str
+    status: Literal["open", "ended", "expired"]
+    project: str
+    model: str
+    checkpoint: str
+    step: int | None
+    attempt: int
+    calls: int
+    prompt_tokens: int
+    completion_tokens: int
+    reward: float | None
+    metadata: dict[str, Any]
+    opened_at: str
+    expires_at: str
+    ended_at: str | None

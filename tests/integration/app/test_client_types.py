@@ -3,6 +3,7 @@
 What the last release had and is no more, `test_released_api` finds.
 """
 
+import json
 import types as python_types
 from collections.abc import Iterator
 from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
@@ -18,8 +19,12 @@ OPERATIONS = [
     (operations.learn_loop({}, None), types.LearnLoopRequest, types.Accepted),
     (operations.run_state("{run_id}"), None, types.RunState),
     (operations.cancel("{run_id}"), None, types.Accepted),
-    (operations.ask({}, None), types.Task, types.Answer),
+    (operations.ask({}, None, run_id="r"), types.Task, types.Answer),
+    (operations.ask({}, None, model="m"), types.Task, types.Answer),
     (operations.events("{run_id}", 0), None, types.Event),
+    (operations.open_session("m", {}), types.SessionRequest, types.SessionAccess),
+    (operations.session_state("{id}"), None, types.SessionState),
+    (operations.end_session("{id}", {"reward": 1.0}), types.Outcome, types.SessionState),
 ]
 
 
@@ -96,6 +101,9 @@ def test_each_operation_is_one_of_the_api(api: Api, operation: Any, sent: Any, r
     if sent is not None:
         [content] = there["requestBody"]["content"].values()
         assert list(api.misfits(sent, content["schema"], "body", sent=True)) == []
+        [form] = api.forms(content["schema"])
+        assert isinstance(step, Send)
+        assert json.loads(step.content or b"{}").keys() <= form["properties"].keys()
     reply = next(reply for status, reply in there["responses"].items() if status.startswith("2"))
     [schema] = api.forms(reply["content"]["application/json"]["schema"])
     if received is types.Event:

@@ -68,6 +68,14 @@ def test_a_given_key_is_used() -> None:
     assert done.sent[0].headers["idempotency-key"] == "mine"
 
 
+def test_a_session_is_opened_without_a_key() -> None:
+    """The service keeps no secret, so that a repetition with the same key would be refused."""
+    done = Performed(operation.open_session("m", {"ttl_s": 60}), [LOST, replied(201, {"id": "s"})])
+    assert (len(done.sent), "idempotency-key" in done.sent[1].headers) == (2, False)
+    assert isinstance(sent := done.sent[1], Send)
+    assert json.loads(sent.content or b"") == {"model": "m", "ttl_s": 60}
+
+
 def test_patience_ends() -> None:
     with pytest.raises(Unreachable, match="GET http://service failed: refused"):
         Performed(operation.run_state("r"), [LOST] * (operation.RETRIES + 1))
