@@ -39,7 +39,8 @@ settings.register_profile("commit", max_examples=30, deadline=None)
 settings.register_profile("nightly", max_examples=1_000, deadline=None)
 settings.load_profile("commit")
 
-_TEMPLATE = "migrated"
+MIGRATED = "migrated"
+"""The database at the newest schema."""
 _NOT_DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
 """What makes data outlive a crash of the machine, which no test of a shared server is about."""
 
@@ -94,8 +95,8 @@ async def _prepare(server: URL) -> None:
         for setting in _NOT_DURABLE:
             await admin.execute(f"ALTER SYSTEM SET {setting} = off".encode())
         await admin.execute("SELECT pg_reload_conf()")
-        await admin.execute(f"CREATE DATABASE {_TEMPLATE}".encode())
-    engine = make_engine(server.set(database=_TEMPLATE))
+        await admin.execute(f"CREATE DATABASE {MIGRATED}".encode())
+    engine = make_engine(server.set(database=MIGRATED))
     await migrate(engine)
     await engine.dispose()
 
@@ -107,24 +108,26 @@ def _conninfo(server: URL) -> str:
 @pytest.fixture
 async def database_url(postgres: URL) -> AsyncIterator[str]:
     """A database for one test, with the newest schema and without a row."""
-    async with _database(postgres, _TEMPLATE) as url:
+    async with database(postgres, MIGRATED) as url:
         yield url
 
 
 @pytest.fixture
 async def empty_database_url(postgres: URL) -> AsyncIterator[str]:
     """A database for one test, without a schema."""
-    async with _database(postgres, "template1") as url:
+    async with database(postgres, "template1") as url:
         yield url
 
 
 @asynccontextmanager
-async def _database(server: URL, template: str) -> AsyncIterator[str]:
+async def database(server: URL, template: str, *, keep: bool = False) -> AsyncIterator[str]:
+    """A copy of the database `template`, to which nobody may be connected; its URL. Kept, it ends with the server."""
     name = f"t{ULID()}".lower()
     async with await psycopg.AsyncConnection.connect(_conninfo(server), autocommit=True) as admin:
         await admin.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy".encode())
         yield server.set(drivername="postgresql", database=name).render_as_string(hide_password=False)
-        await admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+        if not keep:
+            await admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
 @pytest.fixture

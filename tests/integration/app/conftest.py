@@ -4,9 +4,11 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import URL
 
 from tests.fakes.engine_process import EngineProcess
 from tests.integration.app.api_file import Json, current_api
+from tests.integration.app.ended_runs import EndedRuns
 from tests.integration.app.model_stage import ModelStage, keyed_engine, model_stage
 
 
@@ -20,6 +22,11 @@ def model_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EnginePro
     """An engine that asks for its key, with the base model `tiny`."""
     with keyed_engine(tmp_path_factory.mktemp("models")) as process:
         yield process
+
+
+@pytest.fixture(scope="session")
+def ended_runs(postgres: URL, tmp_path_factory: pytest.TempPathFactory) -> EndedRuns:
+    return EndedRuns(postgres, tmp_path_factory.mktemp("ended"))
 
 
 @pytest.fixture

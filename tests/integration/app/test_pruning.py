@@ -12,6 +12,7 @@ from ulid import ULID
 
 from app.db.session import Sessions, make_engine, make_sessions, parse_url
 from app.operations.prune import prune
+from tests.integration.app.ended_runs import EndedRuns
 from tests.integration.app.served import settings_for
 from tests.integration.app.test_results import SALES, completed, sales_service
 
@@ -51,9 +52,9 @@ async def _get(client: httpx.AsyncClient, path: str) -> Any:
     return (await client.get(path)).raise_for_status().json()
 
 
-async def test_only_details_of_old_ended_runs_are_deleted(data_dir: Path, database_url: str) -> None:
-    async with sales_service(data_dir, database_url) as client, _sessions(database_url) as sessions:
-        run = await completed(client, **SALES)
+async def test_only_details_of_old_ended_runs_are_deleted(ended_runs: EndedRuns, data_dir: Path) -> None:
+    async with ended_runs.copy(data_dir, **SALES) as ended, _sessions(ended.database_url) as sessions:
+        client, run, database_url = ended.client, ended.run, ended.database_url
         path = f"/runs/{run['run_id']}"
         shown = await _get(client, f"{path}/iterations")
         [liked, *_] = (await _get(client, f"{path}/trajectories?kind=train&limit=5"))["items"]
@@ -89,9 +90,9 @@ async def test_only_details_of_old_ended_runs_are_deleted(data_dir: Path, databa
         assert (await _get(client, path))["pruned"] == pruned["pruned"]  # once
 
 
-async def test_a_run_that_is_not_over_keeps_everything(data_dir: Path, database_url: str) -> None:
-    async with sales_service(data_dir, database_url) as client, _sessions(database_url) as sessions:
-        run = await completed(client, **SALES)
+async def test_a_run_that_is_not_over_keeps_everything(ended_runs: EndedRuns, data_dir: Path) -> None:
+    async with ended_runs.copy(data_dir, **SALES) as ended, _sessions(ended.database_url) as sessions:
+        client, run, database_url = ended.client, ended.run, ended.database_url
         await _aged(sessions, 8)
         async with sessions.begin() as session:
             await session.execute(text("UPDATE run SET status = 'paused'"))

@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
@@ -20,6 +20,9 @@ from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
 from training.learn_loop import learn_loop
 from training.types import IterationResult
+
+if TYPE_CHECKING:  # it imports us
+    from tests.integration.app.ended_runs import EndedRuns
 
 SALES: dict[str, Any] = {
     "environment": {"name": "sales_email", "config": {"graph": GRAPH}},
@@ -81,9 +84,9 @@ def _folder(data_dir: Path, run: Any) -> Path:
     return data_dir / "runs" / str(run["run_id"]) / "results"
 
 
-async def test_the_folder_and_the_downloads_are_the_same(data_dir: Path, database_url: str) -> None:
-    async with sales_service(data_dir, database_url) as client:
-        run = await completed(client, **SALES)
+async def test_the_folder_and_the_downloads_are_the_same(ended_runs: "EndedRuns", data_dir: Path) -> None:
+    async with ended_runs.copy(data_dir, **SALES) as ended:
+        client, run = ended.client, ended.run
         folder = _folder(data_dir, run)
         files = {path.name: path.read_bytes() for path in folder.iterdir()}
         parts = ("email.json", "node_scores.json", "rewards.json", "trajectories.jsonl", "trajectories.parquet")
@@ -100,9 +103,9 @@ async def test_the_folder_and_the_downloads_are_the_same(data_dir: Path, databas
         assert await _downloads(client, run) == files
 
 
-async def test_the_documents_say_what_the_api_says(data_dir: Path, database_url: str) -> None:
-    async with sales_service(data_dir, database_url) as client:
-        run = await completed(client, **SALES)
+async def test_the_documents_say_what_the_api_says(ended_runs: "EndedRuns", data_dir: Path) -> None:
+    async with ended_runs.copy(data_dir, **SALES) as ended:
+        client, run = ended.client, ended.run
         files = await _downloads(client, run)
         iterations = (await client.get(run["links"]["iterations"])).json()["items"]
         for point in iterations:
@@ -121,9 +124,9 @@ async def test_the_documents_say_what_the_api_says(data_dir: Path, database_url:
         assert email["scenario"]["task"]["start"] == ["job-quotes"]
 
 
-async def test_trajectories_are_the_same_as_lines_and_as_a_table(data_dir: Path, database_url: str) -> None:
-    async with sales_service(data_dir, database_url) as client:
-        run = await completed(client, **MANY)
+async def test_trajectories_are_the_same_as_lines_and_as_a_table(ended_runs: "EndedRuns", data_dir: Path) -> None:
+    async with ended_runs.copy(data_dir, **MANY) as ended:
+        client, run = ended.client, ended.run
         files = await _downloads(client, run)
         lines = [json.loads(line) for line in files["iter1_trajectories.jsonl"].decode().split("\n")[:-1]]
         table = pq.ParquetFile(io.BytesIO(files["iter1_trajectories.parquet"]))
@@ -146,9 +149,9 @@ async def test_trajectories_are_the_same_as_lines_and_as_a_table(data_dir: Path,
         ]
 
 
-async def test_node_scores_start_at_one_and_follow_rewards(data_dir: Path, database_url: str) -> None:
-    async with sales_service(data_dir, database_url) as client:
-        run = await completed(client, **SALES)
+async def test_node_scores_start_at_one_and_follow_rewards(ended_runs: "EndedRuns", data_dir: Path) -> None:
+    async with ended_runs.copy(data_dir, **SALES) as ended:
+        client, run = ended.client, ended.run
         path = run["links"]["node-scores"]
         first = (await client.get(path, params={"iteration": 0})).json()
         assert first["node_scores"] == {node["id"]: 1.0 for node in GRAPH}
@@ -286,17 +289,17 @@ async def test_what_judges_cost_is_told(data_dir: Path, database_url: str) -> No
         assert of_two == items[3:]
 
 
-async def test_trajectories_are_told_apart_by_kind(data_dir: Path, database_url: str) -> None:
-    async with sales_service(data_dir, database_url) as client:
-        run = await completed(client, **SALES | {"iterations": 1})
+async def test_trajectories_are_told_apart_by_kind(ended_runs: "EndedRuns", data_dir: Path) -> None:
+    async with ended_runs.copy(data_dir, **SALES) as ended:
+        client, run = ended.client, ended.run
         path = run["links"]["trajectories"]
         shown = (await client.get(path, params={"kind": "showcase"})).json()["items"]
         assert [(each["iteration"], each["kind"], each["mode"]) for each in shown] == [
-            (n, "showcase", "greedy") for n in (0, 1)
+            (n, "showcase", "greedy") for n in (0, 1, 2)
         ]
         counts = {
             kind: len((await client.get(path, params={"kind": kind, "limit": 200})).json()["items"])
             for kind in ("train", "evaluation", "ask")
         }
-        assert counts == {"train": 8, "evaluation": 24, "ask": 0}
+        assert counts == {"train": 16, "evaluation": 30, "ask": 0}
         assert (await client.get(path, params={"kind": "other"})).status_code == 422

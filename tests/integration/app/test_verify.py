@@ -20,9 +20,10 @@ from tests.conditions import until
 from tests.fakes.scripted_chat import call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.emails import make_run
+from tests.integration.app.ended_runs import EndedRuns
 from tests.integration.app.keyed import keyed
 from tests.integration.app.served import served, settings_for
-from tests.integration.app.test_results import MANY, SALES, completed, sales_service
+from tests.integration.app.test_results import MANY, SALES, completed
 from training.learn_loop import learn_loop
 
 
@@ -38,9 +39,9 @@ async def _verify(client: Any, run: Any) -> Any:
     return (await client.get(f"/runs/{run['run_id']}/verify")).raise_for_status().json()
 
 
-async def test_a_run_is_what_its_trajectories_say(data_dir: Path, database_url: str) -> None:
-    async with sales_service(data_dir, database_url) as client:
-        run = await completed(client, **SALES)
+async def test_a_run_is_what_its_trajectories_say(ended_runs: EndedRuns, data_dir: Path) -> None:
+    async with ended_runs.copy(data_dir, **SALES) as ended:
+        client, run = ended.client, ended.run
         found = await _verify(client, run)
         assert (found["ok"], found["differences"]) == (True, [])
         # Baseline: 6 validation and 6 test rollouts; each iteration 8 rollouts, 6 validation, at the end 6 test ones.
@@ -49,19 +50,19 @@ async def test_a_run_is_what_its_trajectories_say(data_dir: Path, database_url: 
         assert found["figures"] > 4 * found["trajectories"]
 
 
-async def test_whatever_was_changed_is_found(data_dir: Path, database_url: str) -> None:
-    async with sales_service(data_dir, database_url) as client:
-        run = await completed(client, **MANY)
+async def test_whatever_was_changed_is_found(ended_runs: EndedRuns, data_dir: Path) -> None:
+    async with ended_runs.copy(data_dir, **MANY) as ended:
+        client, run = ended.client, ended.run
         smallest = "reward + 2.220446049250313e-16"
         rewarded = "SELECT id FROM trajectory WHERE kind = 'train' AND reward BETWEEN 0.5 AND 1 ORDER BY seq LIMIT 1"
-        await _change(database_url, f"UPDATE trajectory SET reward = {smallest} WHERE id = ({rewarded})")
-        await _change(database_url, "UPDATE iteration SET reward_median = 0.125 WHERE iteration = 1")
+        await _change(ended.database_url, f"UPDATE trajectory SET reward = {smallest} WHERE id = ({rewarded})")
+        await _change(ended.database_url, "UPDATE iteration SET reward_median = 0.125 WHERE iteration = 1")
         await _change(
-            database_url,
+            ended.database_url,
             "UPDATE evaluation SET success = 0.5 WHERE iteration = 2 AND split = 'test' AND mode = 'greedy'",
         )
         await _change(
-            database_url,
+            ended.database_url,
             "UPDATE reflection SET state = jsonb_set(state, '{node_scores,fact-lists}', '0.5') WHERE iteration = 2",
         )
         found = await _verify(client, run)
@@ -78,12 +79,14 @@ async def test_whatever_was_changed_is_found(data_dir: Path, database_url: str) 
         assert told[2, "node score of fact-lists"]["stored"] == 0.5
 
 
-async def test_an_outcome_that_was_changed_moves_everything_that_rests_on_it(data_dir: Path, database_url: str) -> None:
-    async with sales_service(data_dir, database_url) as client:
-        run = await completed(client, **MANY)
+async def test_an_outcome_that_was_changed_moves_everything_that_rests_on_it(
+    ended_runs: EndedRuns, data_dir: Path
+) -> None:
+    async with ended_runs.copy(data_dir, **MANY) as ended:
+        client, run = ended.client, ended.run
         one = "SELECT id FROM trajectory WHERE kind = 'train' AND iteration = 1 AND success ORDER BY seq LIMIT 1"
         await _change(
-            database_url,
+            ended.database_url,
             f"UPDATE trajectory SET outcome = jsonb_set(outcome, '{{finish}}', '\"malformed\"') WHERE id = ({one})",
         )
         changed = {(each["iteration"], each["what"]) for each in (await _verify(client, run))["differences"]}
@@ -92,11 +95,11 @@ async def test_an_outcome_that_was_changed_moves_everything_that_rests_on_it(dat
         assert all(iteration > 0 for iteration, _ in changed)
 
 
-async def test_what_cannot_be_computed_is_a_difference(data_dir: Path, database_url: str) -> None:
-    async with sales_service(data_dir, database_url) as client:
-        run = await completed(client, **SALES | {"iterations": 1})
-        one = "SELECT id FROM trajectory WHERE kind = 'train' AND score IS NOT NULL ORDER BY seq LIMIT 1"
-        await _change(database_url, f"UPDATE trajectory SET outcome = '{{}}' WHERE id = ({one})")
+async def test_what_cannot_be_computed_is_a_difference(ended_runs: EndedRuns, data_dir: Path) -> None:
+    async with ended_runs.copy(data_dir, **SALES) as ended:
+        client, run = ended.client, ended.run
+        one = "SELECT id FROM trajectory WHERE kind = 'train' AND score IS NOT NULL ORDER BY seq DESC LIMIT 1"
+        await _change(ended.database_url, f"UPDATE trajectory SET outcome = '{{}}' WHERE id = ({one})")
         [difference] = (await _verify(client, run))["differences"]
         assert "reward() raised KeyError" in difference["recomputed"]
 
@@ -115,9 +118,9 @@ async def test_an_environment_that_does_not_learn_is_checked_too(data_dir: Path,
             assert (await client.get("/runs/none/verify")).status_code == 404
 
 
-async def test_the_command_says_what_differs(data_dir: Path, database_url: str) -> None:
-    async with sales_service(data_dir, database_url) as client:
-        run = await completed(client, **SALES | {"iterations": 1})
+async def test_the_command_says_what_differs(ended_runs: EndedRuns, data_dir: Path) -> None:
+    async with ended_runs.copy(data_dir, **SALES) as ended:
+        client, run = ended.client, ended.run
 
         async def command(*options: str) -> Any:
             arguments = ["runs", "verify", run["run_id"], "--url", str(client.base_url), *options]
@@ -126,7 +129,7 @@ async def test_the_command_says_what_differs(data_dir: Path, database_url: str) 
         good = await command()
         assert good.exit_code == 0
         assert "all figures agree" in good.output
-        await _change(database_url, "UPDATE iteration SET reward_mean = 7 WHERE iteration = 1")
+        await _change(ended.database_url, "UPDATE iteration SET reward_mean = 7 WHERE iteration = 1")
         bad = await command()
         assert bad.exit_code == 1
         assert "reward_mean" in bad.output
