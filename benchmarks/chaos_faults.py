@@ -4,8 +4,6 @@ import asyncio
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,23 +15,24 @@ import psycopg
 from sqlalchemy import URL
 
 from app.processes.postgres import EmbeddedPostgres
+from benchmarks.forks import Forked, Forks
 
 FAULTS = {"kill": 50, "freeze": 20, "cut": 10, "crash": 10, "stop": 10}
 """Weights. kill: SIGKILL of a worker; freeze: SIGSTOP for two lease times; cut: all connections end; crash: of
 Postgres; stop: SIGTERM of a worker."""
 
 
-def start_worker(url: URL, code: Path, directory: Path, *more: str, **given: float | str) -> "subprocess.Popen[bytes]":
-    """benchmarks/chaos_worker.py as a process; `given` and `more` are its flags. It logs to `directory`/workers.log."""
+def open_forks(code: Path, directory: Path) -> Forks:
+    """Starts processes of benchmarks/chaos_worker.py, which log to `directory`/workers.log."""
+    with (directory / "workers.log").open("ab") as log:
+        return Forks("benchmarks.chaos_worker", code, log)
+
+
+def start_worker(forks: Forks, url: URL, directory: Path, *more: str, **given: float | str) -> Forked:
+    """A worker; `given` and `more` are its flags."""
     given["database"] = url.set(drivername="postgresql").render_as_string(hide_password=False)
     flags = [f"--{name}={value}" for name, value in given.items()]
-    with (directory / "workers.log").open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.chaos_worker", f"--directory={directory}", *flags, *more],
-            cwd=code,
-            stdin=subprocess.DEVNULL,
-            stderr=log,
-        )
+    return forks.start([f"--directory={directory}", *flags, *more])
 
 
 @dataclass
@@ -48,10 +47,13 @@ class Workers:
     ttl_s: float
     pace_s: float
     concurrent: int
-    alive: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    alive: dict[str, Forked] = field(default_factory=dict)
     frozen: set[int] = field(default_factory=set)
     """Process ids."""
     started: int = 0
+
+    def __post_init__(self) -> None:
+        self._forks = open_forks(self.code, self.directory)
 
     def mend(self) -> None:
         """Start what is missing."""
@@ -60,8 +62,8 @@ class Workers:
             self.started += 1
             name = f"worker-{self.started}"
             self.alive[name] = start_worker(
+                self._forks,
                 self.url,
-                self.code,
                 self.directory,
                 name=name,
                 ttl=self.ttl_s,
@@ -69,7 +71,7 @@ class Workers:
                 concurrent=self.concurrent,
             )
 
-    def awake(self) -> dict[str, "subprocess.Popen[bytes]"]:
+    def awake(self) -> dict[str, Forked]:
         """Those that are alive and not frozen, by name."""
         there = self.alive.items()
         return {name: worker for name, worker in there if worker.poll() is None and worker.pid not in self.frozen}
@@ -79,6 +81,7 @@ class Workers:
         for worker in self.alive.values():
             worker.kill()
             worker.wait()
+        self._forks.close()
 
 
 class Nemesis:
@@ -117,14 +120,14 @@ class Nemesis:
             worker.send_signal(signal.SIGKILL if kind == "kill" else signal.SIGTERM)
         return True
 
-    def _freeze(self, worker: "subprocess.Popen[bytes]") -> None:
+    def _freeze(self, worker: Forked) -> None:
         worker.send_signal(signal.SIGSTOP)
         self._workers.frozen.add(worker.pid)
         thaw = asyncio.create_task(self._thaw(worker))
         self._thaws.add(thaw)
         thaw.add_done_callback(self._thaws.discard)
 
-    async def _thaw(self, worker: "subprocess.Popen[bytes]") -> None:
+    async def _thaw(self, worker: Forked) -> None:
         await asyncio.sleep(2 * self._workers.ttl_s)
         self._workers.frozen.discard(worker.pid)
         worker.send_signal(signal.SIGCONT)

@@ -11,7 +11,6 @@ Exits with 1 otherwise.
 import argparse
 import asyncio
 import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -31,8 +30,9 @@ from app.runs.store import RunStore
 from benchmarks import processes
 from benchmarks.chaos import create_run
 from benchmarks.chaos_checks import Story, audit, stories, violations
-from benchmarks.chaos_faults import start_worker
+from benchmarks.chaos_faults import open_forks, start_worker
 from benchmarks.chaos_worker import POINTS
+from benchmarks.forks import Forked
 from benchmarks.frozen_code import freeze
 
 _FROZEN_IN = 1
@@ -47,15 +47,15 @@ async def zombies(directory: Path, *, rounds: int, ttl_s: float) -> dict[str, An
     postgres = EmbeddedPostgres(directory)
     await postgres.start()
     database = make_engine(postgres.url)
-    workers: list[subprocess.Popen[bytes]] = []
+    workers: list[Forked] = []
+    forks = open_forks(freeze(directory), directory)
     try:
         await migrate(database)
         sessions = make_sessions(database)
         await audit(sessions)
-        code = freeze(directory)
         for name, more in (("zombie", ["--freezes"]), ("heir", [])):
             given: dict[str, float | str] = {"name": name, "engine": name, "ttl": ttl_s, "pace": 0.02, "concurrent": 1}
-            workers.append(start_worker(postgres.url, code, directory, *more, **given))
+            workers.append(start_worker(forks, postgres.url, directory, *more, **given))
         seconds = [
             await _frozen_at(point, number, sessions, workers[0]) for number in range(rounds) for point in POINTS
         ]
@@ -64,6 +64,7 @@ async def zombies(directory: Path, *, rounds: int, ttl_s: float) -> dict[str, An
         for worker in workers:
             worker.kill()
             worker.wait()
+        forks.close()
         await database.dispose()
         await postgres.stop()
     wrong = [wrong for story in told for wrong in (*violations(story), *_by_zombies(story))]
@@ -76,7 +77,7 @@ async def zombies(directory: Path, *, rounds: int, ttl_s: float) -> dict[str, An
     }
 
 
-async def _frozen_at(point: str, number: int, sessions: Sessions, worker: "subprocess.Popen[bytes]") -> float:
+async def _frozen_at(point: str, number: int, sessions: Sessions, worker: Forked) -> float:
     """One run, whose first worker is frozen at the point; seconds from then until the next one had it."""
     store = RunStore(sessions)
     run_id = await create_run(sessions, f"run-{number}-{point}", _FROZEN_IN + 1, engine="zombie")
@@ -101,7 +102,7 @@ async def _leave_to_heir(sessions: Sessions, run_id: str) -> None:
         await session.execute(update(Run).where(Run.id == run_id).values(engine="heir"))
 
 
-async def _stopped(worker: "subprocess.Popen[bytes]") -> bool:
+async def _stopped(worker: Forked) -> bool:
     return psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED
 
 

@@ -7,7 +7,7 @@ from benchmarks.chaos_faults import FAULTS
 
 
 async def test_nothing_is_lost_or_done_twice_whatever_dies(data_dir: Path) -> None:
-    plan = Plan(seed=1, runs=3, iterations=6, faults_s=14, pause_s=1.2, pace_s=0.06)
+    plan = Plan(seed=1, runs=3, iterations=8, faults_s=14, pause_s=1.2, pace_s=0.06)
     result = await chaos(plan, data_dir)
     assert result["violations"] == [], result
     assert set(result["faults"]) == set(FAULTS)
