@@ -2,9 +2,11 @@
 
 import shutil
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import pytest_asyncio
 
 from tests.browser.visit import PATIENCE_MS, Visit
 
@@ -14,8 +16,9 @@ if TYPE_CHECKING:  # its import takes half a second
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser() -> AsyncIterator["Browser"]:
+    """One for all tests, each of which has a context of its own in it: it takes seconds to start."""
     if CHROMIUM is None:
         pytest.skip("no Chromium on PATH (Debian and Ubuntu: apt-get install chromium)")
     from playwright.async_api import async_playwright, expect
@@ -27,7 +30,7 @@ async def browser() -> AsyncIterator["Browser"]:
         await launched.close()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def visit(browser: "Browser") -> AsyncIterator[Visit]:
     """A visitor; at the end nothing may have gone wrong in the page."""
     context = await browser.new_context(viewport={"width": 1280, "height": 900})
@@ -35,3 +38,10 @@ async def visit(browser: "Browser") -> AsyncIterator[Visit]:
     yield made
     await context.close()
     assert made.problems == []
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests run on the browser's event loop."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents and pytest_asyncio.is_async_test(item):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
