@@ -3,10 +3,14 @@
 The service samples "At noon." and trains by writing checkpoints in ART's layout; `trained` in the data directory lists
 the steps that it trained from. A file `orders` there makes it die once, in mid-checkpoint: `after mkdir`,
 `after half the adapter`, `after the adapter`, `after the config`.
+
+`imports.json` there says what the import of ART's local backend needed and did.
 """
 
 import asyncio
+import importlib.util
 import json
+import multiprocessing
 import os
 import signal
 from collections.abc import AsyncIterator, Mapping
@@ -16,6 +20,7 @@ from typing import Any
 from tests.fakes.scripted_chat import Reply, ScriptedChat, scripted_chat
 from training.backends.local.server import art_backend, main
 
+IMPORTS = "imports.json"
 CONFIG = {"peft_type": "LORA", "r": 8}
 
 
@@ -77,9 +82,25 @@ class ScriptedService:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _imports() -> dict[str, Any]:
+    missing = [name for name in ("trl", "megatron") if importlib.util.find_spec(name) is None]
+    if "trl" not in missing:  # it comes with the extra gpu
+        import art.unsloth.service
+    wanted = None
+    try:
+        import art.dev.get_model_config  # noqa: F401
+    except ModuleNotFoundError as error:
+        wanted = str(error.name).partition(".")[0]
+    return {"start_method": multiprocessing.get_start_method(), "missing": missing, "model_config_wants": wanted}
+
+
 def make_backend(root: Path) -> Any:
     """ART's, but for the service."""
+    before = asyncio.run
     backend = art_backend(root)
+    report = root.parent / IMPORTS
+    if not report.exists():
+        report.write_text(json.dumps({"asyncio_is_patched": asyncio.run is not before} | _imports()))
 
     async def service(model: Any) -> ScriptedService:
         if model.name not in backend._services:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests import policies
-from tests.fakes.local_child import adapter
+from tests.fakes.local_child import IMPORTS, adapter
 from tests.fakes.local_process import KEY, LocalProcess
 from tests.fakes.tiny_model import make_tiny_model
 from tests.integration.training.test_train_once import Entries, group_of, take
@@ -231,27 +231,15 @@ async def test_one_model_is_on_the_gpu_at_a_time(tmp_path: Path) -> None:
         await patient.steps("mail~a")
 
 
-def test_what_arts_import_chain_needs_and_does() -> None:
+def test_what_arts_import_chain_needs_and_does(process: LocalProcess) -> None:
     """`art.local` imports without a GPU, and changes the process for good; its model config needs megatron."""
-    script = """
-import asyncio, multiprocessing, importlib.util
-before = asyncio.run
-import art.local
-assert asyncio.run is not before, "nest_asyncio"
-assert multiprocessing.get_start_method() == "spawn"
-missing = [name for name in ("trl", "megatron") if importlib.util.find_spec(name) is None]
-if "trl" not in missing:  # it comes with the extra gpu
-    import art.unsloth.service
-if "megatron" in missing:
-    try:
-        import art.dev.get_model_config
-    except ModuleNotFoundError as error:
-        assert error.name.partition(".")[0] in missing, error
-    else:
-        raise AssertionError("ART does not need megatron any more: take it out of NEEDED")
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads((process.data_dir / IMPORTS).read_text())
+    assert found["asyncio_is_patched"], "nest_asyncio"
+    assert found["start_method"] == "spawn"
+    if "megatron" in found["missing"]:
+        assert found["model_config_wants"] in found["missing"], (
+            "ART does not need megatron any more: take it out of NEEDED"
+        )
 
 
 def test_the_backend_itself_never_imports_it() -> None:
