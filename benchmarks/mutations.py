@@ -1,6 +1,6 @@
 """Takes one guard after the other out of the code, and sees whether the test that stands for it fails.
 
-    python -m benchmarks.mutations [--only WORDS] [--trusting] [--list]
+    python -m benchmarks.mutations [--only WORDS] [--part N/OF] [--trusting] [--list]
 
 Works on a copy of the code. Every named test is run once as the code is, and must pass; then once for each mutation,
 and must fail: not for want of a module or a fixture, but by what it checks. Exits with 1 if a mutation survives, or if
@@ -281,6 +281,16 @@ def run_test(code: Path, test: str) -> str:
     return {0: "passed", 1: "failed"}[done.returncode] if done.returncode in (0, 1) and " error" not in last else last
 
 
+def misfit(mutation: Mutation, code: Path) -> str:
+    """Why it does not fit the code; empty if it does."""
+    file, _, name = mutation.test.partition("::")
+    try:
+        mutation.applied(code)
+    except LookupError as error:
+        return str(error)
+    return "" if f"def {name}" in (code / file).read_text() else f"there is no test {mutation.test}"
+
+
 def survives(mutation: Mutation, code: Path) -> str:
     """What became of the test with the mutation: `failed` is right."""
     try:
@@ -297,13 +307,20 @@ def survives(mutation: Mutation, code: Path) -> str:
             path.write_text(text)
 
 
+def _part(text: str) -> tuple[int, int]:
+    number, _, of = text.partition("/")
+    return int(number), int(of)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="mutations whose guard or file has these words")
     parser.add_argument("--trusting", action="store_true", help="that the tests pass as the code is")
-    parser.add_argument("--list", action="store_true", help="run nothing")
+    parser.add_argument("--part", type=_part, default=(1, 1), metavar="N/OF", help="every OF-th, from the Nth on")
+    parser.add_argument("--list", action="store_true", help="run nothing, but see whether the code still has them")
     options = parser.parse_args()
-    chosen = [each for each in MUTATIONS if options.only in f"{each.guard} {each.file}"]
+    first, step = options.part
+    chosen = [each for each in MUTATIONS if options.only in f"{each.guard} {each.file}"][first - 1 :: step]
     wrong = []
     with tempfile.TemporaryDirectory(prefix="learnloop-mutations-") as directory:
         code = freeze(Path(directory))
@@ -313,7 +330,7 @@ def main() -> None:
             wrong += [test] if outcome != "passed" else []
         for each in chosen:
             clock = time.monotonic()
-            outcome = "" if options.list else survives(each, code)
+            outcome = misfit(each, code) if options.list else survives(each, code)
             print(
                 f"{outcome:<8}  {each.guard} ({each.file}; {each.test}; {time.monotonic() - clock:.0f} s)", flush=True
             )

@@ -1,4 +1,6 @@
-"""The same bits in any batch, with any number of threads, beside other work: python -m benchmarks.reproducibility
+"""The same bits in any batch, with any number of threads, beside other work.
+
+    python -m benchmarks.reproducibility [--only products speed weights] [--rounds 5] [--json]
 
 Three tables: how many matrix products differ from the same rows of a larger product, by MKL's mode; what the engine's
 mode and a second thread cost, in turns with the plain one; and the SHA-256 of the weights after one iteration of the
@@ -26,6 +28,7 @@ from training.engine.cpu_mode import MKL_MODE, TORCH_MODE, cpu_mode
 
 _MODES: tuple[Mapping[str, str], ...] = ({}, {MKL_MODE: "COMPATIBLE"}, {MKL_MODE: "AVX2"}, cpu_mode())
 _PLAIN: Mapping[str, str] = {}
+TABLES = ("products", "speed", "weights")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +116,13 @@ def show(found: Mapping[str, list[dict[str, Any]]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=TABLES, default=TABLES, help="of the tables")
     parser.add_argument("--rounds", type=int, default=5, help="of the comparison of speeds")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     machine = processes.machine()
-    found = {"products": products(), "speed": speed(options.rounds), "weights": weights()}
+    tables = {"products": products, "speed": lambda: speed(options.rounds), "weights": weights}
+    found = {name: tables[name]() for name in options.only}
     if options.json:
         print(json.dumps({"machine": machine, **found}, indent=2))
     else:
