@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -40,12 +39,15 @@ def environment(
     rewards that cheating earns.
     """
     from app.cli.serve import settings_with
+    from app.runs.environment_access import EnvironmentAccess
     from environment.registry import UnknownEnvironment
     from training.environment_check.check import check
 
-    directory = settings_with(data_dir=data_dir).data_dir
+    settings = settings_with(data_dir=data_dir)
+    access = EnvironmentAccess(settings)
+    examined = check(name, _object(config), settings.data_dir, scenarios=scenarios, seed=seed, access=access)
     try:
-        report = asyncio.run(check(name, _object(config), Path(directory), scenarios=scenarios, seed=seed))
+        report = asyncio.run(examined)
     except UnknownEnvironment as error:
         raise Failure(str(error)) from error
     except ValueError as error:

@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Self
 
-from environment.base import Scenario, Tool, ToolCall, ToolResult
+from environment.base import EpisodeFailed, Scenario, Tool, ToolCall, ToolResult
 from environment.tool_calls import check_call
 
 COLOURS = ("red", "green", "blue", "black", "white", "brown")
@@ -66,7 +66,7 @@ class Boxes:
 
 
 class Box:
-    tools = (tool("open", "box"), tool("answer", "answer"))
+    tools: tuple[Tool, ...] = (tool("open", "box"), tool("answer", "answer"))
     max_turns = 4
 
     def __init__(self, boxes: Boxes, scenario: Scenario) -> None:
@@ -179,3 +179,38 @@ class Unsolved(Boxes):
     """It has no oracle."""
 
     solution: Any = None
+
+
+class Served(Boxes):
+    """Its episodes hold something, and know their tools once they are open."""
+
+    open = 0
+
+    def episode(self, scenario: Scenario, max_turns: int | None = None) -> Any:
+        return ServedBox(self, scenario)
+
+
+class ServedBox(Box):
+    tools: tuple[Tool, ...] = ()
+
+    async def open(self) -> None:
+        Served.open += 1
+        self.tools = Box.tools
+
+    async def close(self) -> None:
+        Served.open -= 1
+
+
+class Away(Served):
+    """What its episodes need is not there."""
+
+    def episode(self, scenario: Scenario, max_turns: int | None = None) -> Any:
+        return AwayBox(self, scenario)
+
+
+class AwayBox(ServedBox):
+    async def open(self) -> None:
+        raise EpisodeFailed("there is no server at box.example")
+
+    async def close(self) -> None:
+        pass

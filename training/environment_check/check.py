@@ -16,7 +16,8 @@ from statistics import fmean
 from typing import get_args
 
 from environment import registry
-from environment.base import Environment, Json, Scenario, Solvable, Split
+from environment.access import Access
+from environment.base import Environment, EpisodeFailed, Json, Scenario, Solvable, Split
 from environment.plugins import PluginFault
 from judges.base import Judge, JudgeServices
 from judges.registry import build as build_judge
@@ -91,30 +92,46 @@ class Report:
         return {**asdict(self), "broken": self.broken}
 
 
-async def check(name: str, config: Mapping[str, Json], data_dir: Path, *, scenarios: int, seed: int) -> Report:
-    """Examine the environment of that name. Raises UnknownEnvironment, and ValueError for a bad config.
+async def check(
+    name: str,
+    config: Mapping[str, Json],
+    data_dir: Path,
+    *,
+    scenarios: int,
+    seed: int,
+    access: Access | None = None,
+) -> Report:
+    """Examine the environment of that name. `access` is what it may reach.
+
+    Raises UnknownEnvironment, and ValueError for a bad config.
 
     What the environment or its judge does wrong is a finding.
     """
     try:
-        environment = registry.build(name, config, data_dir)
+        environment = registry.build(name, config, data_dir, access)
     except PluginFault as fault:
-        return _faulty(name, fault)
+        return _faulty(name, "protocol", fault)
     try:
-        return await _Check(environment, name, config, data_dir, scenarios, seed).report()
+        return await _Check(environment, name, config, data_dir, scenarios, seed, access).report()
     except PluginFault as fault:
-        return _faulty(name, fault)
+        return _faulty(name, "protocol", fault)
+    except EpisodeFailed as failure:
+        return _faulty(name, "episodes", failure)
     finally:
         environment.close()
 
 
-def _faulty(name: str, fault: PluginFault) -> Report:
-    finding = Finding("protocol", State.FAILED, str(fault))
+def _faulty(name: str, what: str, fault: Exception) -> Report:
+    finding = Finding(what, State.FAILED, str(fault))
     return Report(name, None, 0, (), None, None, None, None, (finding,))
 
 
 class _JudgeFailed(Exception):
-    """The judge cannot be built, or raised."""
+    """The judge raised, or (`needs` something) cannot be built without settings."""
+
+    def __init__(self, message: str, *, needs: bool = False) -> None:
+        super().__init__(message)
+        self.state = State.WARNING if needs else State.FAILED
 
 
 @dataclass
@@ -127,6 +144,7 @@ class _Check:
     data_dir: Path
     count: int
     seed: int
+    access: Access | None
 
     async def report(self) -> Report:
         drawn = {split: self._drawn(split) for split in get_args(Split)}
@@ -139,7 +157,7 @@ class _Check:
             figures, played = await self._figures(judge, scenarios)
         except _JudgeFailed as failure:
             said = f"the default judge {self.environment.default_judge!r} {failure}; no reward could be examined"
-            findings.append(Finding("judge", State.FAILED, said))
+            findings.append(Finding("judge", failure.state, said))
             return Report(self.name, None, len(scenarios), (), None, None, None, None, findings)
         by_name = {each.agent: each for each in figures}
         oracle, rand = by_name.get("oracle"), by_name["random"]
@@ -161,7 +179,7 @@ class _Check:
         try:
             return build_judge(self.environment.default_judge, {}, JudgeServices(rubric=self.environment.rubric))
         except Exception as error:
-            raise _JudgeFailed(f"cannot be used without settings ({error})") from error
+            raise _JudgeFailed(f"cannot be used without settings ({error})", needs=True) from error
 
     async def _figures(
         self, judge: Judge, scenarios: Sequence[Scenario]
@@ -182,7 +200,7 @@ class _Check:
         await of("no-op", lambda _: agents.silent)
         await of("empty calls", lambda _: agents.empty_calls(rng))
         final = {name for each in played.values() for paid in each if (name := paid.played.ended_by)}
-        tools = self.environment.episode(scenarios[0]).tools
+        tools = played["random"][0].played.tools
 
         def cheat(scenario: Scenario, name: str) -> Agent:
             return agents.cheats(rng, agents.Known(final, _others(scenario, scenarios)), tools)[name]
@@ -227,19 +245,22 @@ class _Check:
     async def _repeated(self, scenarios: Sequence[Scenario]) -> list[Finding]:
         """Whether the same calls have the same outcome: beside other rollouts, and in another process."""
         first = await transcripts.record(self.environment, scenarios, self.seed)
-        fresh = registry.build(self.name, self.config, self.data_dir)
+        fresh = registry.build(self.name, self.config, self.data_dir, self.access)
         try:
-            together = await transcripts.record(fresh, scenarios, self.seed, together=True)
+            repeated = {"beside other rollouts": await transcripts.record(fresh, scenarios, self.seed, together=True)}
         finally:
             fresh.close()
         place = transcripts.Place(self.name, dict(self.config), str(self.data_dir), len(scenarios), self.seed)
         elsewhere = await asyncio.to_thread(transcripts.in_another_process, place)
-        for other, where in ((together, "beside other rollouts"), (elsewhere, "in another process")):
+        if elsewhere is not None:
+            repeated["in another process"] = elsewhere
+        for where, other in repeated.items():
             if (difference := transcripts.difference(first, other)) is not None:
                 return [
                     Finding("determinism", State.FAILED, f"the same calls gave something else {where}: {difference}")
                 ]
-        return [Finding("determinism", State.OK, "the same calls gave the same texts and outcomes, in two processes")]
+        said = f"the same calls gave the same texts and outcomes {' and '.join(repeated)}"
+        return [Finding("determinism", State.OK, said)]
 
 
 def _others(scenario: Scenario, scenarios: Sequence[Scenario]) -> Sequence[Scenario]:

@@ -2,12 +2,24 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from json import dumps
 from math import fsum
 
-from environment.base import Environment, Episode, Json, Outcome, Scenario, TextEpisode, Tool, ToolCall, ToolError
+from environment.base import (
+    Environment,
+    Episode,
+    Json,
+    OpenedEpisode,
+    Outcome,
+    Scenario,
+    TextEpisode,
+    Tool,
+    ToolCall,
+    ToolError,
+)
 from judges.base import Candidate, Judge, checked
 from training.episode_tools import out_of_turns
 
@@ -33,6 +45,7 @@ class Played:
     """One rollout. `ended_by` is the tool whose result was final, if one's was."""
 
     scenario: Scenario
+    tools: Sequence[Tool]
     messages: Sequence[Mapping[str, Json]]
     outcome: Outcome
     ended_by: str | None
@@ -51,9 +64,28 @@ class Paid:
 
 
 async def play(environment: Environment, scenario: Scenario, agent: Agent) -> Played:
-    """Let the agent attempt the scenario."""
+    """Let the agent attempt the scenario. Raises EpisodeFailed."""
     clock = time.perf_counter()
-    episode = environment.episode(scenario)
+    async with _opened(environment.episode(scenario)) as episode:
+        messages, ended_by = await _attempt(episode, agent)
+        outcome = episode.outcome()
+    return Played(scenario, episode.tools, messages, outcome, ended_by, time.perf_counter() - clock)
+
+
+@asynccontextmanager
+async def _opened(episode: Episode) -> AsyncIterator[Episode]:
+    if not isinstance(episode, OpenedEpisode):
+        yield episode
+        return
+    try:
+        await episode.open()
+        yield episode
+    finally:
+        await episode.close()
+
+
+async def _attempt(episode: Episode, agent: Agent) -> tuple[list[dict[str, Json]], str | None]:
+    """The conversation, and the tool whose result ended it."""
     messages = episode.messages()
     takes_text = isinstance(episode, TextEpisode)
     ended_by, over, turns = None, False, 0
@@ -68,7 +100,7 @@ async def play(environment: Environment, scenario: Scenario, agent: Agent) -> Pl
         await asyncio.sleep(0)  # rollouts that are played together take turns
     if not over:
         episode.end("out_of_turns", out_of_turns(episode))
-    return Played(scenario, messages, episode.outcome(), ended_by, time.perf_counter() - clock)
+    return messages, ended_by
 
 
 def _reply(episode: Episode, messages: list[dict[str, Json]], text: str) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 
 from environment import registry
-from environment.base import Environment, Json, Scenario, Solvable
+from environment.base import Environment, EpisodeFailed, Json, Scenario, Solvable
 from environment.plugins import PluginFault
 from training.environment_check.agents import play_turns, random_agent
 from training.environment_check.play import Agent, play
@@ -48,16 +48,17 @@ async def record(
         recorded: Transcript = json.loads(json.dumps([*played.messages, dict(played.outcome)]))
         return recorded
 
-    rollouts = [one(each, random_agent(Random(f"transcript:{seed}:{each.id}"))) for each in scenarios]
+    rollouts = [(each, random_agent(Random(f"transcript:{seed}:{each.id}"))) for each in scenarios]
     if isinstance(environment, Solvable):
-        rollouts += [one(each, play_turns(environment.solution(each))) for each in scenarios]
+        rollouts += [(each, play_turns(environment.solution(each))) for each in scenarios]
     if together:
-        return list(await asyncio.gather(*rollouts))
-    return [await rollout for rollout in rollouts]
+        return list(await asyncio.gather(*(one(*rollout) for rollout in rollouts)))
+    return [await one(*rollout) for rollout in rollouts]
 
 
-def in_another_process(place: Place) -> list[Transcript]:
-    """The transcripts of a process whose sets and dicts of strings are ordered otherwise. Raises PluginFault."""
+def in_another_process(place: Place) -> list[Transcript] | None:
+    """The transcripts of a process whose sets of strings are ordered otherwise; None where an episode needs something
+    that the operator lets only this process reach. Raises PluginFault."""
     ran = subprocess.run(
         [sys.executable, "-m", __name__],
         input=json.dumps(asdict(place)), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
@@ -66,7 +67,7 @@ def in_another_process(place: Place) -> list[Transcript]:
     if ran.returncode != 0:
         last = ran.stderr.strip().splitlines()[-1:] or ["no message"]
         raise PluginFault(f"The environment {place.name!r} fails in a process of its own: {last[0]}")
-    found: list[Transcript] = json.loads(ran.stdout)
+    found: list[Transcript] | None = json.loads(ran.stdout)
     return found
 
 
@@ -87,8 +88,12 @@ def main() -> None:
     place = Place(**json.load(sys.stdin))
     environment = registry.build(place.name, place.config, Path(place.data_dir))
     scenarios = environment.scenarios("train", place.scenarios, place.seed)
-    json.dump(asyncio.run(record(environment, scenarios, place.seed)), sys.stdout)
+    try:
+        recorded = asyncio.run(record(environment, scenarios, place.seed))
+    except EpisodeFailed:
+        recorded = None
     environment.close()
+    json.dump(recorded, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def wrong(report: Report, state: State = State.FAILED) -> list[str]:
     return [found.name for found in report.findings if found.state is state]
 
 
-@pytest.mark.parametrize("kind", [boxes.Boxes, boxes.Listing])
+@pytest.mark.parametrize("kind", [boxes.Boxes, boxes.Listing, boxes.Served])
 async def test_a_sound_environment(examine: Examine, kind: type[boxes.Boxes]) -> None:
     report = await examine(kind)
     assert wrong(report) == []
@@ -46,6 +46,7 @@ async def test_a_sound_environment(examine: Examine, kind: type[boxes.Boxes]) ->
     assert report.seconds_per_rollout is not None
     assert report.groups_without_signal is not None
     assert report.as_json()["broken"] is False
+    assert boxes.Served.open == 0
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ async def test_a_sound_environment(examine: Examine, kind: type[boxes.Boxes]) ->
         (boxes.Infinite, "protocol", "reward() returned"),
         (boxes.Unsolvable, "solvable", "the oracle solves 0%"),
         (boxes.Generous, "cheating", "the agent that makes empty calls solves 100% and earns "),
-        (boxes.Priced, "judge", "'ruler' cannot be used without settings"),
+        (boxes.Away, "episodes", "there is no server at box.example"),
     ],
 )
 async def test_what_is_wrong_is_found(examine: Examine, kind: type[boxes.Boxes], name: str, said: str) -> None:
@@ -75,3 +76,9 @@ async def test_without_an_oracle_headroom_is_not_known(examine: Examine) -> None
     assert (report.headroom, report.solvable) == (None, None)
     assert "headroom" in wrong(report, State.WARNING)
     assert wrong(report) == []
+
+
+async def test_without_a_judge_no_reward_is_examined(examine: Examine) -> None:
+    report = await examine(boxes.Priced)
+    assert (wrong(report), wrong(report, State.WARNING), report.agents) == ([], ["judge"], ())
+    assert "'ruler' cannot be used without settings" in report.findings[-1].said
