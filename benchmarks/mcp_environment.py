@@ -48,18 +48,12 @@ def deserved(attempt: str) -> float:
     return (called + worked + bool(document["outcome"].get("answer"))) / 3
 
 
-def run(iterations: int, judge_url: str) -> dict[str, Json]:
-    """The run's figures, and those of all its training trajectories."""
-    os.environ |= {
-        "LEARNLOOP_ENVIRONMENT_COMMANDS": shlex.join(SERVER),
-        "LEARNLOOP_JUDGE_MODEL": "openai/scripted",
-        "LEARNLOOP_JUDGE_BASE_URL": judge_url,
-        "LEARNLOOP_JUDGE_API_KEY": KEY,
-        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-    }
+def recorded_run(environment: Json, iterations: int, settings: dict[str, str]) -> dict[str, Json]:
+    """The figures of a small run in an environment, through a service of its own with these settings."""
+    os.environ |= settings
     clock = time.monotonic()
     request = {
-        "environment": {"name": "mcp", "config": {"server": {"command": SERVER}, "scenarios": tasks()}},
+        "environment": environment,
         "iterations": iterations,
         "groups_per_iteration": 4,
         "rollouts_per_group": 4,
@@ -90,6 +84,7 @@ def figures(service: Service, ended: Json) -> dict[str, Json]:
         "finish": Counter(str(each["outcome"].get("finish")) for each in trajectories),
         "tool_calls": Counter(calls),
         "tool_results": sum(message["role"] == "tool" for each in trajectories for message in each["messages"]),
+        "reward_parts": Counter(name for each in trajectories for name in each["reward_parts"]),
         "example": max(trajectories, key=lambda each: each["reward"] or 0.0)["messages"],
     }
 
@@ -102,7 +97,15 @@ def called(messages: Sequence[Json]) -> list[str]:
 async def measure(iterations: int) -> dict[str, Json]:
     """The figures of a run with a judge of ours."""
     async with scripted_judge(truth=deserved) as judge:
-        return await asyncio.to_thread(run, iterations, judge.url)
+        settings = {
+            "LEARNLOOP_ENVIRONMENT_COMMANDS": shlex.join(SERVER),
+            "LEARNLOOP_JUDGE_MODEL": "openai/scripted",
+            "LEARNLOOP_JUDGE_BASE_URL": judge.url,
+            "LEARNLOOP_JUDGE_API_KEY": KEY,
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        }
+        environment = {"name": "mcp", "config": {"server": {"command": SERVER}, "scenarios": tasks()}}
+        return await asyncio.to_thread(recorded_run, environment, iterations, settings)
 
 
 def main() -> None:

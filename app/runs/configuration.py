@@ -16,6 +16,9 @@ from judges.base import Judge, JudgeServices
 from training.agents.base import Agent
 from training.agents.python_function import load_function
 from training.backends.base import ModelSpec
+from training.gyms.verifiers_agent import VerifiersAgent
+from training.gyms.verifiers_loading import NAME as VERIFIERS
+from training.gyms.verifiers_loading import Gym
 from training.rollouts import Player
 
 
@@ -46,8 +49,10 @@ def runner_of(environment: Choice) -> Runner | None:
 
 
 def make_own_agent(environment: Choice, modules: Sequence[str]) -> Agent | None:
-    """The Python function that the environment names as its agent; None if it names none. `modules` are those that the
-    operator allows. Raises ValueError."""
+    """The agent that the environment brings: the function that it names, or its own loop; None if it brings none.
+    `modules` are those whose functions the operator allows. Raises ValueError."""
+    if environment.name == VERIFIERS:
+        return VerifiersAgent(Gym(environment.config))
     runner = runner_of(environment)
     return load_function(runner, modules) if isinstance(runner, PythonFunction) else None
 

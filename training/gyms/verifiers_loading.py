@@ -1,0 +1,86 @@
+"""Environments of the package `verifiers`, each loaded once in this process.
+
+Their classic interface: a module with `load_environment`, rollouts against a client of OpenAI's API, and a rubric. In
+version 0.4 the package has another one.
+"""
+
+import importlib
+import json
+import signal
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any
+
+from environment.base import Json
+from judges.litellm_loop import IMPORTING
+
+NAME = "verifiers"
+_SETTINGS = ("args", "env", "success_from")
+
+
+class Gym:
+    """Which environment, as a request names it."""
+
+    def __init__(self, config: Mapping[str, Json]) -> None:
+        """Raises ValueError for a bad config."""
+        if unknown := sorted(set(config) - set(_SETTINGS)):
+            raise ValueError(f"{NAME} has no setting {', '.join(unknown)}; it takes: {', '.join(_SETTINGS)}")
+        env, args, success_from = config.get("env"), config.get("args", {}), config.get("success_from", 0.5)
+        if not isinstance(env, str | None) or env == "":
+            raise ValueError('env must be a module with load_environment, such as "wordle", or "module:callable"')
+        if not isinstance(args, dict):
+            raise ValueError("args must be an object: the arguments of load_environment, or of the callable")
+        if not isinstance(success_from, int | float) or isinstance(success_from, bool):
+            raise ValueError("success_from must be a number: the reward from which a rollout counts as a success")
+        self.env, self.success_from = env, float(success_from)
+        self._args = json.dumps(args, sort_keys=True)
+
+    @property
+    def module(self) -> str:
+        """What the operator must allow. Raises ValueError if the config names nothing."""
+        if self.env is None:
+            raise ValueError(f'{NAME} needs an env: a module with load_environment, such as "wordle"')
+        return self.env.partition(":")[0]
+
+    def load(self) -> Any:
+        """The environment, an instance of the package's `Environment`. Raises ValueError."""
+        if find_spec("verifiers") is None:
+            raise ValueError(f"{NAME} needs a package that is not installed here: pip install 'learnloop[verifiers]'")
+        return _loaded(self.module, (self.env or "").partition(":")[2], self._args)
+
+
+@lru_cache(maxsize=8)
+def _loaded(module: str, function: str, args: str) -> Any:
+    try:
+        with IMPORTING:  # ART's and litellm's imports would deadlock with these, or hide modules from them
+            vf: Any = importlib.import_module("verifiers")
+            _leave_signals_alone()
+            importlib.import_module(_module_name(module))
+        if function:
+            made = getattr(importlib.import_module(module), function)(**json.loads(args))
+        else:
+            made = vf.load_environment(module, **json.loads(args))
+    except Exception as error:
+        raise ValueError(f"{module} cannot be loaded: {type(error).__name__}: {error}") from error
+    if not isinstance(made, vf.Environment):
+        raise ValueError(f"{module} gave a {type(made).__name__}, and no environment of verifiers")
+    if made.message_type != "chat":
+        raise ValueError(f"{module} is for models that complete texts; only those that chat can be trained here")
+    if made.rubric.has_group_rewards:
+        raise ValueError(f"the rubric of {module} scores groups of rollouts; here each is scored alone")
+    return made
+
+
+def _module_name(env: str) -> str:
+    """As verifiers has it: `primeintellect/gsm8k` is the module `gsm8k`."""
+    return env.rpartition("/")[2].replace("-", "_")
+
+
+def _leave_signals_alone() -> None:
+    """Its environments take SIGINT and SIGTERM of the process that makes them, which are the service's here, and can
+    be made on the main thread only because of that."""
+    module: Any = importlib.import_module("verifiers.envs.environment")
+    signals = {"SIGINT": signal.SIGINT, "SIGTERM": signal.SIGTERM, "default_int_handler": signal.default_int_handler}
+    module.signal = SimpleNamespace(**signals, signal=lambda *_: None)
