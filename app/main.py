@@ -14,6 +14,7 @@ from app import errors
 from app.aio.periodic import every
 from app.api import (
     agent_sessions,
+    agent_tasks,
     ask,
     catalogue,
     datasets,
@@ -72,6 +73,7 @@ from training.learn_loop import learn_loop
 MAX_BODY_BYTES = 1_000_000
 _PARTS = (
     start,
+    agent_tasks,
     documents,
     datasets,
     runs,

@@ -37,6 +37,7 @@ from app.worker.evaluation_driver import EvaluationDriver
 from app.worker.evaluation_publisher import EvaluationPublisher
 from app.worker.evaluation_runner import EvaluationRunner
 from app.worker.judge_services import judge_services
+from app.worker.own_agents import OwnAgents
 from app.worker.runner import Runner
 from training.learn_loop import learn_loop
 
@@ -134,7 +135,7 @@ async def _driving(resources: Resources, learn: LearnLoop) -> AsyncIterator[tupl
         data_dir=settings.data_dir,
         learn=learn,
         tracing=resources.tracing,
-        agent_modules=settings.agent_modules,
+        own_agents=OwnAgents(sessions, settings),
         access=EnvironmentAccess(settings),
     )
     store = EvaluationStore(sessions)

@@ -86,6 +86,8 @@ class Settings(BaseSettings):
     """Open connections to this process; fewer if it may not open as many files."""
     max_connections_per_client: int = Field(1_000, ge=0, le=50_000)
     """Open connections of one address; 0: no limit."""
+    public_url: HttpUrl | None = None
+    """Where agents that live elsewhere reach this service. None: http://HOST:PORT, on loopback if it listens to all."""
     agent_modules: Annotated[tuple[str, ...], NoDecode] = ()
     """Python modules, with what is below them, whose functions runs may name as their agent; comma-separated."""
     backend: str = embedded.NAME
@@ -260,6 +262,12 @@ class Settings(BaseSettings):
         """What the OpenTelemetry collector is sent beside the spans."""
         headers = self.otel_exporter_otlp_traces_headers or self.otel_exporter_otlp_headers
         return parse_env_headers(headers.get_secret_value(), liberal=True) if headers else {}
+
+    @property
+    def agents_url(self) -> str:
+        """Where agents that live elsewhere find the service, without a slash at the end."""
+        host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host
+        return str(self.public_url or f"http://{host}:{self.port}").rstrip("/")
 
     @property
     def session_lifetime(self) -> timedelta:

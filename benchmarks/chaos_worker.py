@@ -25,8 +25,10 @@ from app.db.tables import Run
 from app.logs import configure_logs
 from app.results.files import ResultsFiles
 from app.runs.leases import Lease, Leases, Limits
+from app.settings import load_settings
 from app.tracing.tracer import Tracing
 from app.worker.drive import Driver
+from app.worker.own_agents import OwnAgents
 from app.worker.runner import Runner
 from environment.base import Environment, Json
 from judges.base import Judge, JudgeServices
@@ -220,6 +222,7 @@ async def work(options: argparse.Namespace) -> None:
         data_dir=options.directory,
         learn=JournaledLoop(History(options.directory / "history"), leases.epochs, freezes, options.pace),
         tracing=Tracing(),
+        own_agents=OwnAgents(sessions, load_settings(_env_file=None, data_dir=options.directory)),
     )
     runner = Runner(sessions, url, leases, driver, max_concurrent=options.concurrent, phase_timeout_s=600)
     runner.start()

@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from environment.base import Environment, Json, Scenario
+from environment.base import Environment, Json, ReportedEpisode, Scenario
 from judges.base import JudgeCall, Judgement
 from training.journal import EntryName
 from training.phases import Phase
@@ -117,10 +117,12 @@ class Estimates:
         self._opening: int | None = None
         self.judging = budget.judging
 
-    def rollout(self, scenario: Scenario) -> Usage:
-        """The worst case of a rollout."""
+    def rollout(self, scenario: Scenario) -> Usage | None:
+        """The worst case of a rollout; None: what an agent elsewhere shows its model is not known before the first."""
         prompt = self._prompt_per_turn
         if prompt is None:
+            if isinstance(self._environment.episode(scenario), ReportedEpisode):
+                return None
             if self._opening is None:
                 self._opening = _opening_bytes(self._environment, scenario)
             prompt = self._opening

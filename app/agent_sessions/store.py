@@ -53,11 +53,16 @@ class PinnedModel:
 
 @dataclass(frozen=True, slots=True)
 class RolloutSlot:
-    """The rollout that a session is of."""
+    """The rollout that a session is of: of a run, or of an evaluation."""
 
-    run_id: str
+    run_id: str | None
     iteration: int
     entry: str
+    evaluation_id: str | None = None
+
+    def columns(self) -> dict[str, Json]:
+        """As a session's row has it."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +144,7 @@ class AgentSessions:
             "explicit_restart": spec.explicit_restart,
             AgentSession.labels: dict(spec.labels),
             "expires_at": func.clock_timestamp() + spec.ttl,
-            **({} if slot is None else {"run_id": slot.run_id, "iteration": slot.iteration, "entry": slot.entry}),
+            **({} if slot is None else slot.columns()),
         }
         new = insert(AgentSession).values(values).on_conflict_do_nothing().returning(AgentSession)
         row = (await session.execute(new)).scalar_one_or_none()
@@ -253,7 +258,7 @@ async def _new_key(session: AsyncSession, session_id: str) -> str:
 async def _check_room(session: AsyncSession, project: str, most_open: int) -> None:
     await session.execute(select(func.pg_advisory_xact_lock(func.hashtext(f"agent_session/{project}"))))
     mine = (AgentSession.project == project, AgentSession.state == AgentSessionState.OPEN)
-    query = select(func.count()).where(*mine, AgentSession.run_id.is_(None))
+    query = select(func.count()).where(*mine, AgentSession.entry.is_(None))
     if (await session.execute(query)).scalar_one() >= most_open:
         raise TooManyRequests(
             f"Project {project} has {most_open} open sessions, the most that are allowed. "
@@ -271,7 +276,8 @@ def _of_caller(of: Caller, session_id: str) -> list[ColumnElement[bool]]:
 
 def _of_slot(slot: RolloutSlot) -> list[ColumnElement[bool]]:
     return [
-        AgentSession.run_id == slot.run_id,
+        AgentSession.run_id.is_not_distinct_from(slot.run_id),
+        AgentSession.evaluation_id.is_not_distinct_from(slot.evaluation_id),
         AgentSession.iteration == slot.iteration,
         AgentSession.entry == slot.entry,
     ]

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from app.cli import (
+    agent,
     ask,
     bases,
     check,
@@ -85,6 +86,7 @@ app.command()(ask.ask)
 app.command("eval")(evaluations.evaluate)
 app.command()(openapi.openapi)
 app.add_typer(runs.app, name="runs")
+app.add_typer(agent.app, name="agent")
 app.add_typer(bases.app, name="bases")
 app.add_typer(check.app, name="check")
 app.add_typer(data.app, name="data")

@@ -243,7 +243,7 @@ class EvaluationStore:
         to be published. Does nothing if the lease is lost."""
         async with self._sessions.begin() as session:
             try:
-                row = await _require(session, lease)
+                row = await require_held(session, lease)
             except EvaluationLost:
                 return
             trial = StoredEvaluation.parse(row.request).trial
@@ -289,7 +289,7 @@ class EvaluationStore:
     async def keep_rollout(self, lease: EvaluationLease, row: Mapping[str, Any]) -> None:
         """Save a finished rollout, which is not judged yet. Raises EvaluationLost."""
         async with self._sessions.begin() as session:
-            await _require(session, lease)
+            await require_held(session, lease)
             await session.execute(insert(Trajectory).values(**row).on_conflict_do_nothing())
             await session.execute(update(EvaluationJob).where(lease.held()).values(claims=0))
 
@@ -298,7 +298,7 @@ class EvaluationStore:
     ) -> None:
         """Save the verdicts on all rollouts of a scenario, by their ids, and what they cost. Raises EvaluationLost."""
         async with self._sessions.begin() as session:
-            row = await _require(session, lease)
+            row = await require_held(session, lease)
             for verdict in verdicts:
                 columns = {name: value for name, value in verdict.items() if name != "id"}
                 await session.execute(update(Trajectory).where(Trajectory.id == verdict["id"]).values(**columns))
@@ -324,7 +324,7 @@ async def _locked(session: AsyncSession, id: str) -> EvaluationJob:
     return found
 
 
-async def _require(session: AsyncSession, lease: EvaluationLease) -> EvaluationJob:
+async def require_held(session: AsyncSession, lease: EvaluationLease) -> EvaluationJob:
     """The row, locked: it cannot be claimed before the transaction ends. Raises EvaluationLost."""
     found = (await session.execute(select(EvaluationJob).where(lease.held()).with_for_update())).scalar_one_or_none()
     if found is None:

@@ -19,6 +19,7 @@ from app.domain.stored_request import Budget, Choice
 from app.errors import InvalidRequest, Unavailable
 from app.events.log import append_to_evaluation
 from app.model_registry.resolver import ModelResolver, ResolvedModel
+from app.operations.own_agent_requests import OwnAgentRequests
 from app.processes.engine import EngineUnavailable
 from app.resources import Resources
 from app.runs.configuration import make_agent, make_environment, make_judge, make_own_agent, model_spec
@@ -196,6 +197,7 @@ class EvaluationStarter:
 
     async def _pinned(self, choice: Choice, project: str) -> Choice:
         """With the versions of the inbox and the scenarios that it names."""
+        choice = await OwnAgentRequests(self.resources.sessions, self.resources.settings).prepared(choice, project)
         try:
             return await pin(self.resources.sessions, self.resources.settings.data_dir, choice, project)
         except UnknownDataset as error:

@@ -18,6 +18,7 @@ from app.domain.run_state import RunStatus
 from app.domain.stored_request import Choice
 from app.errors import InvalidRequest, Unavailable
 from app.events.log import append
+from app.operations.own_agent_requests import OwnAgentRequests
 from app.operations.run_defaults import judge_with_defaults, with_defaults
 from app.processes.engine import EngineUnavailable
 from app.resources import Resources
@@ -161,6 +162,7 @@ class RunStarter:
     async def _pinned(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The request with the versions of the inbox and the scenarios that it names."""
         choice, project = Choice(**given["environment"]), given["model"]["project"]
+        choice = await OwnAgentRequests(self.resources.sessions, self.resources.settings).prepared(choice, project)
         try:
             pinned = await pin(self.resources.sessions, self.resources.settings.data_dir, choice, project)
         except UnknownDataset as error:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing, closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from app.backends import Connect
 from app.db.clock import DatabaseTime, database_time
 from app.db.session import Sessions
 from app.db.tables import Run
-from app.domain.stored_request import Budget, StoredRequest
+from app.domain.stored_request import Budget, Choice, StoredRequest
 from app.errors import DATABASE_DOWN
 from app.processes.engine import EngineUnavailable
 from app.results.files import ResultsFiles
@@ -32,6 +32,7 @@ from app.tracing.tracer import Tracing
 from app.worker.checkpoint_retention import prune
 from app.worker.journal_store import Cost, StoredJournal
 from app.worker.measures import count_iteration
+from app.worker.own_agents import OwnAgents
 from app.worker.save_iteration import iteration_rows, save_iteration
 from environment.access import Access
 from environment.base import Environment, Json
@@ -108,8 +109,7 @@ class Driver:
     data_dir: Path
     learn: LearnLoop
     tracing: Tracing
-    agent_modules: Sequence[str] = ()
-    """Whose functions may be agents here."""
+    own_agents: OwnAgents
     access: Access | None = None
     """What the runs' environments may reach; None: nothing."""
     clock: Clock = time.monotonic
@@ -221,7 +221,7 @@ class Driver:
                 journal=work.journal,
                 resume=resume,
                 budget=work.meter,
-                agent=await asyncio.to_thread(make_player, request.agent, choice, self.agent_modules),
+                agent=await self._player(work, choice),
                 now=work.now,
             )
             await stack.enter_async_context(aclosing(results))
@@ -230,6 +230,12 @@ class Driver:
                 await shielded(run_on_loop(main_loop, self._save(work, result)))
                 await run_on_loop(main_loop, self._check_signal(work))
                 await prune(self.sessions, main_loop, run, request.checkpoints, backend, policy)
+
+    async def _player(self, work: _Work, environment: Choice) -> Player | None:
+        """Who makes the rollouts, in place of the built-in loop."""
+        elsewhere = self.own_agents.of_run(environment, work.run, work.lease, work.main_loop, lambda: work.clock.now())
+        modules = self.own_agents.settings.agent_modules
+        return elsewhere or await asyncio.to_thread(make_player, work.request.agent, environment, modules)
 
     async def _check_signal(self, work: _Work) -> None:
         """Raises NoSignalStop."""

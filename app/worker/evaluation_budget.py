@@ -81,7 +81,12 @@ class EvaluationBudget:
     async def rollout(self, model: int, scenario: Scenario) -> AsyncIterator[Reservation]:
         """Around a rollout of that model. Raises BudgetReached."""
         price = self._prices[model]
-        async with self._meter.reserve(Phase.EVALUATE, lambda: price.of(self._estimates.rollout(scenario))) as reserved:
+
+        def most() -> Usage | None:
+            worst_case = self._estimates.rollout(scenario)
+            return None if worst_case is None else price.of(worst_case)
+
+        async with self._meter.reserve(Phase.EVALUATE, most) as reserved:
             yield _Priced(reserved, price)
 
     def saw(self, rollout: Rollout) -> None:

@@ -17,10 +17,11 @@ from ulid import ULID
 from app.aio.event_loops import run_in_thread, run_on_loop, shielded
 from app.aio.retry import retry_while_database_is_down
 from app.backends import Connect
-from app.db.clock import database_time
+from app.db.clock import DatabaseTime, database_time
 from app.db.session import Sessions
 from app.db.tables import EvaluationJob
 from app.domain.stored_evaluation import Contestant, Slot, StoredEvaluation
+from app.domain.stored_request import Choice
 from app.errors import DATABASE_DOWN
 from app.evaluations.report import differences, report_of
 from app.evaluations.sequential import Decision, Evidence, Rule, evidence
@@ -34,6 +35,7 @@ from app.settings import Settings
 from app.worker.evaluation_budget import EvaluationBudget, Price, meter_of, prices_of, saved_usage
 from app.worker.judge_services import judge_services
 from app.worker.measures import count_judge_calls, count_rollouts
+from app.worker.own_agents import OwnAgents
 from app.worker.save_iteration import rollout_row, verdict_row
 from environment.base import Environment, Json, Scenario
 from judges.base import Judge, Judgement
@@ -142,10 +144,20 @@ class EvaluationDriver:
                 asyncio.Semaphore(request.concurrency),
                 lambda: clock.now().timestamp(),
                 driven.progress,
-                await asyncio.to_thread(make_player, request.agent, whole, self.settings.agent_modules),
+                [await self._player(each, whole, driven, clock) for each in request.models],
             )
             trial = await work.all_scenarios()
             return await _report(work) | ({"trial": trial} if trial else {})
+
+    async def _player(
+        self, contestant: Contestant, environment: Choice, driven: "_Driven", clock: DatabaseTime
+    ) -> Player | None:
+        own_agents = OwnAgents(self.sessions, self.settings)
+        elsewhere = own_agents.of_evaluation(
+            environment, driven.job, contestant, driven.lease, driven.main_loop, clock.now
+        )
+        modules = self.settings.agent_modules
+        return elsewhere or await asyncio.to_thread(make_player, driven.request.agent, environment, modules)
 
     @asynccontextmanager
     async def _chat(
@@ -239,7 +251,8 @@ class _Work:
     gate: asyncio.Semaphore
     now: Callable[[], float]
     progress: _Progress
-    agent: Player | None
+    players: Sequence[Player | None]
+    """Who makes the rollouts of each model, in place of the built-in loop."""
 
     async def all_scenarios(self) -> dict[str, Json] | None:
         """Make and judge whatever is not saved yet; of a trial, until it is decided. Returns what it decided."""
@@ -310,7 +323,7 @@ class _Work:
                 max_completion_tokens=request.max_completion_tokens,
                 timeout_s=request.rollout_timeout_s,
                 reservation=reservation,
-                agent=self.agent,
+                agent=self.players[slot.model],
                 name=RolloutName(0, str(slot)),
                 now=self.now,
             )

@@ -1,6 +1,7 @@
-"""The agent sessions of a run's rollouts, opened and restarted under the run's lease."""
+"""The agent sessions of the rollouts of a run or an evaluation, opened and restarted under its lease."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TypeVar
@@ -23,6 +24,7 @@ from app.aio.retry import retry_while_database_is_down
 from app.auth.caller import Caller
 from app.db.session import Sessions
 from app.db.tables import AgentSession
+from app.evaluations.store import EvaluationLease, require_held
 from app.runs.leases import Lease, require
 from training.agents.sessions import Outcome, RolloutSession, SessionEnd, SessionLimits, SessionOver
 from training.model_calls import AnsweredCall, Sampling
@@ -30,23 +32,31 @@ from training.model_calls import AnsweredCall, Sampling
 Result = TypeVar("Result")
 
 
-class SessionsOfRun:
-    """`training.agents.sessions.RolloutSessions` for one run under one lease.
+class _LeasedSessions(ABC):
+    """`training.agents.sessions.RolloutSessions` under one lease.
 
     Used on any event loop; the database is asked on the service's (`main_loop`).
     """
 
-    def __init__(
-        self, sessions: Sessions, lease: Lease, main_loop: asyncio.AbstractEventLoop, *, project: str, backend: str
-    ) -> None:
+    def __init__(self, sessions: Sessions, main_loop: asyncio.AbstractEventLoop, *, project: str, backend: str) -> None:
         self._sessions = sessions
-        self._lease = lease
         self._main_loop = main_loop
         self._project = project
         self._backend = backend
         self._store = AgentSessions(sessions)
         self._calls = SessionCalls(sessions)
         self._outcomes = Outcomes(self._store)
+
+    @abstractmethod
+    async def _require(self, session: AsyncSession) -> None:
+        """Raises where the lease is lost."""
+
+    @abstractmethod
+    def _slot(self, iteration: int, entry: str) -> RolloutSlot: ...
+
+    @property
+    @abstractmethod
+    def _actor(self) -> str: ...
 
     async def open(
         self,
@@ -60,24 +70,25 @@ class SessionsOfRun:
         limits: SessionLimits,
         ttl_s: float,
     ) -> RolloutSession:
-        """As the protocol. Raises LeaseLost."""
+        """As the protocol."""
+        slot = self._slot(iteration, entry)
         spec = SessionSpec(
             self._project,
-            PinnedModel(model, model, step, self._backend, self._lease.run_id),
+            PinnedModel(model, model, step, self._backend, slot.run_id),
             timedelta(seconds=ttl_s),
             limits,
             sampling,
             seed,
             explicit_restart=True,
-            slot=RolloutSlot(self._lease.run_id, iteration, entry),
+            slot=slot,
         )
         return _shown(await self._leased(lambda session: self._store.open_in(session, spec)))
 
     async def restart(self, session_id: str) -> RolloutSession:
-        """As the protocol. Raises SessionOver, LeaseLost."""
-        mine = (AgentSession.id == session_id, AgentSession.run_id == self._lease.run_id)
+        """As the protocol. Raises SessionOver."""
+        mine = AgentSession.id == session_id
         try:
-            return _shown(await self._leased(lambda session: self._store.restart_in(session, *mine)))
+            return _shown(await self._leased(lambda session: self._store.restart_in(session, mine)))
         except SessionIsOver as error:
             raise SessionOver(str(error)) from error
 
@@ -99,18 +110,66 @@ class SessionsOfRun:
 
     @property
     def _owner(self) -> Caller:
-        return Caller(self._lease.actor, self._project, frozenset())
+        return Caller(self._actor, self._project, frozenset())
 
     async def _leased(self, act: Callable[[AsyncSession], Awaitable[OpenedSession]]) -> OpenedSession:
         async def work() -> OpenedSession:
             async with self._sessions.begin() as session:
-                await require(session, self._lease)
+                await self._require(session)
                 return await act(session)
 
         return await self._on_main_loop(work)
 
     async def _on_main_loop(self, act: Callable[[], Awaitable[Result]]) -> Result:
         return await run_on_loop(self._main_loop, retry_while_database_is_down(act))
+
+
+class SessionsOfRun(_LeasedSessions):
+    """Of one run under one lease."""
+
+    def __init__(
+        self, sessions: Sessions, lease: Lease, main_loop: asyncio.AbstractEventLoop, *, project: str, backend: str
+    ) -> None:
+        super().__init__(sessions, main_loop, project=project, backend=backend)
+        self._lease = lease
+
+    async def _require(self, session: AsyncSession) -> None:
+        """Raises LeaseLost."""
+        await require(session, self._lease)
+
+    def _slot(self, iteration: int, entry: str) -> RolloutSlot:
+        return RolloutSlot(self._lease.run_id, iteration, entry)
+
+    @property
+    def _actor(self) -> str:
+        return self._lease.actor
+
+
+class SessionsOfEvaluation(_LeasedSessions):
+    """Of one evaluation under one lease."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        lease: EvaluationLease,
+        main_loop: asyncio.AbstractEventLoop,
+        *,
+        project: str,
+        backend: str,
+    ) -> None:
+        super().__init__(sessions, main_loop, project=project, backend=backend)
+        self._lease = lease
+
+    async def _require(self, session: AsyncSession) -> None:
+        """Raises EvaluationLost."""
+        await require_held(session, self._lease)
+
+    def _slot(self, iteration: int, entry: str) -> RolloutSlot:
+        return RolloutSlot(None, iteration, entry, self._lease.evaluation_id)
+
+    @property
+    def _actor(self) -> str:
+        return f"worker:{self._lease.worker}"
 
 
 def _shown(opened: OpenedSession) -> RolloutSession:

@@ -1,16 +1,19 @@
 """Rollouts that are made elsewhere: an agent works against a session of ours, and reports what came of it."""
 
+import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from environment.base import Episode, ReportedEpisode, Scenario
 from training.agents.own_loop import AgentFailed
+from training.agents.sessions import RolloutSession, RolloutSessions, SessionEnd, SessionLimits
 from training.budget import Reservation, Usage
 from training.histories import record
 from training.model_calls import AnsweredCall, Sampling
-from training.types import Failure
+from training.model_name import ModelName
+from training.types import Failure, FailureKind
 
 if TYPE_CHECKING:
     from art import Trajectory
@@ -86,3 +89,66 @@ async def play(
     except ValueError as bad:
         raise AgentFailed(f"the agent reported {bad}") from bad
     return None
+
+
+class Dispatch(Protocol):
+    """How a session's task reaches an agent."""
+
+    def ttl_s(self, task: RemoteTask) -> float:
+        """How long its session stays open."""
+
+    async def finish(self, session: RolloutSession, task: RemoteTask) -> SessionEnd:
+        """Have an agent work on the session until that is over. Whoever takes over calls it again."""
+
+
+class SessionRollouts:
+    """Rollouts in sessions: found again by whoever takes the run over, with all that was answered in them."""
+
+    def __init__(self, sessions: RolloutSessions, dispatch: Dispatch, *, limited: bool = False) -> None:
+        """`limited`: there is a budget. Then a session may use twice what the most expensive one used so far."""
+        self._sessions = sessions
+        self._dispatch = dispatch
+        self._limited = limited
+        self._most = Usage()
+
+    async def play(self, task: RemoteTask, reservation: Reservation) -> Played:
+        session = await self._sessions.open(
+            task.name.iteration,
+            task.name.entry,
+            model=task.model,
+            step=_step_of(task.model),
+            seed=task.seed,
+            sampling=task.sampling,
+            limits=SessionLimits(task.max_turns, await self._max_tokens(reservation)),
+            ttl_s=self._dispatch.ttl_s(task),
+        )
+        ended = await self._dispatch.finish(session, task)
+        calls = await self._sessions.calls(session.id)
+        used = sum((call.used for call in calls), Usage())
+        reservation.spend(used)
+        self._most = max(self._most, used, key=lambda usage: usage.tokens)
+        return _played(calls, ended, task)
+
+    async def _max_tokens(self, reservation: Reservation) -> int | None:
+        if not self._limited or not self._most.tokens:
+            return None
+        most = self._most + self._most
+        await reservation.room_for(lambda: most)
+        return most.tokens
+
+
+def _played(calls: Sequence[AnsweredCall], ended: SessionEnd, task: RemoteTask) -> Played:
+    outcome = ended.outcome
+    if outcome is None:
+        return Played(calls, None, Failure(FailureKind.TIMEOUT, f"no outcome within {task.timeout_s:g} s"))
+    if not outcome.is_valid:
+        why = outcome.reason or "no reason was given"
+        return Played(calls, None, Failure(FailureKind.AGENT, f"the agent reported no outcome: {why}"))
+    return Played(calls, json.dumps({name: value for name, value in asdict(outcome).items() if value is not None}))
+
+
+def _step_of(model: str) -> int | None:
+    try:
+        return ModelName.parse(model).step
+    except ValueError:  # a base model, or one of another backend
+        return None

@@ -5,6 +5,7 @@ A rate is in [0, 1], a time is timestamptz, an id is a ULID (sortable by creatio
 
 from app.db.tables.access import ApiKey, BrowserSession, IdempotencyKey
 from app.db.tables.agent_sessions import AgentSession, AgentSessionKey, SessionCall, SessionUse
+from app.db.tables.agent_tasks import AgentTask
 from app.db.tables.base import Base
 from app.db.tables.checkpoints import Checkpoint, Promotion
 from app.db.tables.data import DatasetVersion, Document, InboxPart
@@ -16,6 +17,7 @@ from app.db.tables.webhooks import WebhookAttempt, WebhookDelivery, WebhookEndpo
 __all__ = [
     "AgentSession",
     "AgentSessionKey",
+    "AgentTask",
     "ApiKey",
     "Base",
     "BrowserSession",

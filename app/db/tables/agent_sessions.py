@@ -32,6 +32,13 @@ class AgentSession(Base):
             unique=True,
             postgresql_where=text("run_id IS NOT NULL"),
         ),
+        Index(
+            "uq_agent_session_evaluation_id_entry",
+            "evaluation_id",
+            "entry",
+            unique=True,
+            postgresql_where=text("evaluation_id IS NOT NULL"),
+        ),
     )
 
     id: Mapped[str] = mapped_column(String(26), primary_key=True)
@@ -74,7 +81,9 @@ class AgentSession(Base):
     """With the next two, the rollout that the session is of: a worker that takes the run over finds it by them."""
     iteration: Mapped[int | None]
     entry: Mapped[str | None]
-    """The rollout's name in the journal."""
+    """The rollout's name in the journal, or its slot in an evaluation."""
+    evaluation_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("evaluation_job.id", ondelete="CASCADE"))
+    """In place of a run."""
     opened_at: Mapped[datetime] = mapped_column(server_default=func.now())
     expires_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]

@@ -18,7 +18,7 @@ from tests.fakes.scripted_learning import NOWHERE, ScriptedBackend, ScriptedLoop
 
 def settings_for(data_dir: Path, database_url: str | None, **more: Any) -> Settings:
     """Settings that take nothing from the developer's environment or `.env`."""
-    return load_settings(_env_file=None, data_dir=data_dir, database_url=database_url, port=0, **more)
+    return load_settings(_env_file=None, **{"data_dir": data_dir, "database_url": database_url, "port": 0} | more)
 
 
 @asynccontextmanager
@@ -30,7 +30,7 @@ async def served(
     if backend.endpoint_url != NOWHERE:  # what samples its models is the engine
         settings = settings.model_copy(update={"engine_url": backend.endpoint_url.removesuffix("/v1")})
     app = create_app(settings, connect=backend.connect, learn=learn, engine=engine)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, lifespan="on"))
+    server = uvicorn.Server(uvicorn.Config(app, port=settings.port, log_config=None, access_log=False, lifespan="on"))
     serving = asyncio.create_task(server.serve())
     await until(lambda: server.started or serving.done())
     if serving.done():

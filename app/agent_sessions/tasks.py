@@ -1,0 +1,175 @@
+"""Tasks for agents that fetch their work: all SQL about claiming them. All times are the database's.
+
+A claim is a lease. While its holder renews it nobody else is given the task; a holder that is silent loses it, and who
+claims it next begins another attempt of the same session: with a new key, and with what was answered before replayed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, delete, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.agent_sessions.store import AgentSessions, end_row
+from app.auth.caller import Caller
+from app.db.session import Sessions
+from app.db.tables import AgentSession, AgentTask
+from app.domain.agent_session_state import AgentSessionState
+from app.errors import Conflict
+from training.agents.sessions import Outcome
+
+Json = Any
+MAX_LOSSES = 3
+"""Of one task: what is lost so often, is not lost by chance."""
+UNCLAIMED = timedelta(days=1)
+"""How long a task waits for somebody to claim it."""
+_OPEN = AgentSession.state == AgentSessionState.OPEN
+
+
+class ClaimLost(Conflict):
+    """Somebody else has the task now, or it is over."""
+
+    title = "The claim is lost"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedTask:
+    """A task and the session to work on it."""
+
+    session_id: str
+    api_key: str = field(repr=False)
+    model: str
+    task: Mapping[str, Json]
+    run_id: str | None
+    attempt: int
+    """Which claim of the task this is, from 1."""
+    deadline: datetime
+    lease_until: datetime
+
+
+class AgentTasks:
+    """The tasks in the database."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._store = AgentSessions(sessions)
+
+    async def offer(
+        self, session_id: str, project: str, run_id: str | None, task: Mapping[str, Json], timeout_s: float
+    ) -> None:
+        """Let it be claimed, unless it was offered before. Whoever works on it has until the deadline it was told."""
+        row = {"session_id": session_id, "project": project, "run_id": run_id, "task": task, "timeout_s": timeout_s}
+        told = (
+            update(AgentSession)
+            .where(AgentSession.id == session_id, _OPEN, AgentTask.session_id == AgentSession.id, _held())
+            .values(expires_at=AgentTask.deadline)
+            .execution_options(synchronize_session=False)
+        )
+        async with self._sessions.begin() as session:
+            await session.execute(insert(AgentTask).values(row).on_conflict_do_nothing())
+            await session.execute(told)
+
+    async def withdraw(self, session_id: str) -> None:
+        """Its session has ended."""
+        async with self._sessions.begin() as session:
+            await session.execute(delete(AgentTask).where(AgentTask.session_id == session_id))
+
+    async def claim(self, of: Caller, run_id: str | None, worker: str, lease: timedelta) -> ClaimedTask | None:
+        """The oldest task that nobody works on; None: there is none."""
+        mine = [] if of.project is None else [AgentTask.project == of.project]
+        if run_id is not None:
+            mine.append(AgentTask.run_id == run_id)
+        async with self._sessions.begin() as session:
+            await self._give_up(session, *mine)
+            task = await self._next(session, *mine)
+            return None if task is None else await self._claimed(session, task, worker, lease)
+
+    async def _next(self, session: AsyncSession, *mine: ColumnElement[bool]) -> AgentTask | None:
+        query = (
+            select(AgentTask)
+            .join(AgentSession, AgentSession.id == AgentTask.session_id)
+            .where(*mine, _OPEN, AgentSession.expires_at > func.clock_timestamp(), ~_held())
+            .order_by(AgentTask.session_id)
+            .limit(1)
+            .with_for_update(of=AgentTask, skip_locked=True)
+        )
+        return (await session.execute(query)).scalar_one_or_none()
+
+    async def _claimed(self, session: AsyncSession, task: AgentTask, worker: str, lease: timedelta) -> ClaimedTask:
+        now = (await session.execute(select(func.clock_timestamp()))).scalar_one()
+        deadline = now + timedelta(seconds=task.timeout_s)
+        task.losses += task.lease_until is not None
+        task.claims += 1
+        task.worker, task.lease_until, task.deadline = worker, now + lease, deadline
+        opened = await self._store.restart_in(session, AgentSession.id == task.session_id)
+        assert opened.key is not None
+        opened.row.expires_at = deadline
+        await session.flush()
+        return ClaimedTask(
+            task.session_id,
+            opened.key,
+            opened.row.model,
+            task.task,
+            task.run_id,
+            task.claims,
+            deadline,
+            now + lease,
+        )
+
+    async def _give_up(self, session: AsyncSession, *mine: ColumnElement[bool]) -> None:
+        """End the sessions of tasks that were lost too often: they have no outcome."""
+        query = (
+            select(AgentTask)
+            .join(AgentSession, AgentSession.id == AgentTask.session_id)
+            .where(*mine, _OPEN, ~_held(), AgentTask.lease_until.is_not(None), AgentTask.losses >= MAX_LOSSES - 1)
+            .with_for_update(of=AgentTask, skip_locked=True)
+        )
+        for task in (await session.execute(query)).scalars().all():
+            await self._end(session, task, f"its agent was lost {MAX_LOSSES} times, the last time on {task.worker}")
+
+    async def heartbeat(self, of: Caller, session_id: str, attempt: int, lease: timedelta) -> datetime:
+        """Renew the claim; returns until when. Raises ClaimLost."""
+        async with self._sessions.begin() as session:
+            task = await _held_task(session, of, session_id, attempt)
+            row = await session.get(AgentSession, session_id)
+            if row is None or row.state != AgentSessionState.OPEN:
+                raise ClaimLost(f"Session {session_id} is over.")
+            now = (await session.execute(select(func.clock_timestamp()))).scalar_one()
+            task.lease_until = now + lease
+            return task.lease_until
+
+    async def release(self, of: Caller, session_id: str, attempt: int, reason: str | None) -> None:
+        """Give the task back: somebody else may claim it at once. Raises ClaimLost."""
+        async with self._sessions.begin() as session:
+            task = await _held_task(session, of, session_id, attempt)
+            task.losses += reason is not None  # whoever stops in an orderly way has lost nothing
+            if task.losses >= MAX_LOSSES:
+                await self._end(session, task, f"its agent was lost {MAX_LOSSES} times, the last time: {reason}")
+            task.lease_until = None
+            unclaimed = update(AgentSession).where(AgentSession.id == session_id, _OPEN)
+            await session.execute(unclaimed.values(expires_at=func.clock_timestamp() + UNCLAIMED))
+
+    async def _end(self, session: AsyncSession, task: AgentTask, reason: str) -> None:
+        query = select(AgentSession).where(AgentSession.id == task.session_id, _OPEN).with_for_update()
+        if (row := (await session.execute(query)).scalar_one_or_none()) is not None:
+            await end_row(session, row, Outcome(reason=reason))
+
+
+def _held() -> ColumnElement[bool]:
+    """Whether somebody works on a task."""
+    return func.coalesce(AgentTask.lease_until > func.clock_timestamp(), False)
+
+
+async def _held_task(session: AsyncSession, of: Caller, session_id: str, attempt: int) -> AgentTask:
+    """The task as long as this attempt holds it: also after its lease, if nobody else has claimed it since."""
+    query = select(AgentTask).where(
+        AgentTask.session_id == session_id, AgentTask.claims == attempt, AgentTask.lease_until.is_not(None)
+    )
+    if of.project is not None:
+        query = query.where(AgentTask.project == of.project)
+    if (task := (await session.execute(query.with_for_update())).scalar_one_or_none()) is None:
+        raise ClaimLost(f"Attempt {attempt} of session {session_id} has been given up, or is over.")
+    return task

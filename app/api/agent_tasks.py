@@ -1,0 +1,63 @@
+"""Tasks for agents that fetch their work: claim one, say that one is alive, give it back."""
+
+import asyncio
+import time
+from datetime import timedelta
+
+from fastapi import Request, Response
+
+from app.agent_sessions.tasks import AgentTasks, ClaimedTask
+from app.api.dependencies import CurrentCaller, CurrentSessions
+from app.api.routers import keyed_router
+from app.api.session_models import SessionId
+from app.schemas.agent_tasks import ClaimOut, ClaimRequest, HeartbeatOut, HeartbeatRequest, ReleaseRequest, TaskSession
+
+router = keyed_router("sessions")
+_LOOK_EVERY_S = 0.5
+
+
+@router.post("/sessions/claims", response_model=ClaimOut, responses={204: {"description": "There is no task now"}})
+async def claim_task(
+    http: Request, sessions: CurrentSessions, caller: CurrentCaller, request: ClaimRequest
+) -> ClaimOut | Response:
+    """Claim the oldest task that waits for an agent. 204 if there is none.
+
+    Tasks come from runs of the environment `agent` whose runner is `pull`. End each with `POST /sessions/{id}/outcome`.
+    """
+    tasks, until = AgentTasks(sessions), time.monotonic() + request.wait_s
+    while True:
+        lease = timedelta(seconds=request.lease_s)
+        if (found := await tasks.claim(caller, request.run_id, request.worker, lease)) is not None:
+            return _shown(found, str(http.base_url).rstrip("/"))
+        if (left_s := until - time.monotonic()) <= 0 or await http.is_disconnected():
+            return Response(status_code=204)
+        await asyncio.sleep(min(_LOOK_EVERY_S, left_s))
+
+
+@router.post("/sessions/{id}/heartbeat")
+async def renew_claim(
+    sessions: CurrentSessions, caller: CurrentCaller, id: SessionId, request: HeartbeatRequest
+) -> HeartbeatOut:
+    """Renew the claim of a task. 409 if somebody else has it, or its session is over: stop working on it."""
+    lease = timedelta(seconds=request.lease_s)
+    return HeartbeatOut(lease_until=await AgentTasks(sessions).heartbeat(caller, id, request.attempt, lease))
+
+
+@router.post("/sessions/{id}/release", status_code=204)
+async def release_claim(
+    sessions: CurrentSessions, caller: CurrentCaller, id: SessionId, request: ReleaseRequest
+) -> None:
+    """Give a claimed task back. 409 if somebody else has it, or its session is over."""
+    await AgentTasks(sessions).release(caller, id, request.attempt, request.reason)
+
+
+def _shown(claimed: ClaimedTask, service_url: str) -> ClaimOut:
+    base_url = f"{service_url}/sessions/{claimed.session_id}/v1"
+    access = TaskSession(id=claimed.session_id, base_url=base_url, api_key=claimed.api_key, model=claimed.model)
+    return ClaimOut(
+        session=access,
+        **{**claimed.task, "run_id": claimed.run_id},
+        attempt=claimed.attempt,
+        deadline=claimed.deadline,
+        lease_until=claimed.lease_until,
+    )

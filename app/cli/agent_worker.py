@@ -1,0 +1,196 @@
+"""Claims tasks, starts a command for each of them, and reports what came of it."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from app.cli.client import KEY_VARIABLE
+from app.cli.terminal import Failure, progress
+from environment.own_agent.outcome import BadOutcome, is_outcome, parse_outcome
+
+Json = Any
+_WAIT_S = 20.0
+_LEASE_S = 30.0
+_BEAT_S = 8.0
+_PAUSE_S = 2.0
+_IDLE_S = 60.0
+_GRACE_S = 5.0
+_TAIL_CHARACTERS = 2_000
+_MOST_OUTPUT = 8_000_000
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class ClaimLost(Exception):
+    """Somebody else has the task, or it is over."""
+
+
+@dataclass
+class AgentWorker:
+    """Works on up to `concurrency` tasks at the same time."""
+
+    url: str
+    command: Sequence[str]
+    run_id: str | None
+    concurrency: int
+    name: str
+    once: bool
+
+    async def work(self) -> None:
+        """Until it is cancelled: then running commands end, and their tasks are given back. Raises Failure."""
+        key = os.environ.get(KEY_VARIABLE)
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        direct = urlsplit(self.url).hostname not in _LOOPBACK
+        async with (
+            httpx.AsyncClient(base_url=self.url, headers=headers, timeout=_WAIT_S + 15, trust_env=direct) as self._http,
+            asyncio.TaskGroup() as group,
+        ):
+            for _ in range(self.concurrency):
+                group.create_task(self._one_after_the_other())
+
+    async def _one_after_the_other(self) -> None:
+        idle_since = time.monotonic()
+        while True:
+            claim = await self._claim()
+            if claim is not None:
+                await self._do(claim)
+                idle_since = time.monotonic()
+            elif self.once and time.monotonic() - idle_since > _IDLE_S:
+                return
+
+    async def _claim(self) -> Json | None:
+        """A task; None: there is none, or the service is away. Raises Failure where it refuses us."""
+        body = {"worker": self.name, "wait_s": _WAIT_S, "lease_s": _LEASE_S}
+        body |= {} if self.run_id is None else {"run_id": self.run_id}
+        try:
+            response = await self._http.post("/sessions/claims", json=body)
+        except httpx.TransportError as error:
+            progress.print(f"no service is reachable at {self.url} ({type(error).__name__}); trying again")
+            await asyncio.sleep(_PAUSE_S)
+            return None
+        if response.status_code == httpx.codes.NO_CONTENT:
+            return None
+        if response.status_code >= httpx.codes.INTERNAL_SERVER_ERROR or response.status_code == 429:
+            await asyncio.sleep(_PAUSE_S)
+            return None
+        if response.is_error:
+            raise Failure(f"the service refuses to give tasks ({response.status_code}): {response.text[:500]}")
+        return response.json()
+
+    async def _do(self, claim: Json) -> None:
+        id, attempt = claim["session"]["id"], claim["attempt"]
+        process = await self._started(claim)
+        beating = asyncio.ensure_future(self._beat(id, attempt))
+        finishing = asyncio.ensure_future(_result(process))
+        try:
+            await asyncio.wait({beating, finishing}, return_when=asyncio.FIRST_COMPLETED)
+            if finishing.done():
+                await self._report(id, finishing.result())
+                progress.print(f"{claim['scenario_id']} (session {id}): done")
+            else:
+                progress.print(f"{claim['scenario_id']} (session {id}): somebody else has it, or it is over")
+        except asyncio.CancelledError:
+            with suppress(httpx.HTTPError):
+                await self._http.post(f"/sessions/{id}/release", json={"attempt": attempt})
+            raise
+        finally:
+            beating.cancel()
+            finishing.cancel()
+            await _ended(process)
+
+    async def _started(self, claim: Mapping[str, Json]) -> asyncio.subprocess.Process:
+        try:
+            return await asyncio.create_subprocess_exec(
+                *self.command,
+                env={**os.environ, **variables(claim)},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+                limit=_MOST_OUTPUT,
+            )
+        except OSError as error:
+            attempt, reason = claim["attempt"], f"{self.command[0]} cannot be started: {error}"
+            await self._http.post(
+                f"/sessions/{claim['session']['id']}/release", json={"attempt": attempt, "reason": reason}
+            )
+            raise Failure(reason) from error
+
+    async def _beat(self, id: str, attempt: int) -> None:
+        """Returns when the claim is lost. While the service is away we work on."""
+        while True:
+            await asyncio.sleep(_BEAT_S)
+            with suppress(httpx.TransportError):
+                beat = {"attempt": attempt, "lease_s": _LEASE_S}
+                response = await self._http.post(f"/sessions/{id}/heartbeat", json=beat)
+                if response.status_code in (403, 404, 409):
+                    return
+
+    async def _report(self, id: str, outcome: Mapping[str, Json]) -> None:
+        """Send the outcome until the service has it. It refuses it where the command has sent its own."""
+        while True:
+            with suppress(httpx.TransportError):
+                response = await self._http.post(f"/sessions/{id}/outcome", json=dict(outcome))
+                if response.status_code < 500 and response.status_code != 429:
+                    return
+            await asyncio.sleep(_PAUSE_S)
+
+
+def variables(claim: Mapping[str, Json]) -> dict[str, str]:
+    """What the command finds in its environment."""
+    session = claim["session"]
+    return {
+        "OPENAI_BASE_URL": session["base_url"],
+        "OPENAI_API_KEY": session["api_key"],
+        "OPENAI_MODEL": session["model"],
+        "ANTHROPIC_BASE_URL": session["base_url"].removesuffix("/v1"),
+        "ANTHROPIC_API_KEY": session["api_key"],
+        "ANTHROPIC_MODEL": session["model"],
+        "LEARNLOOP_TASK": json.dumps(claim["task"], ensure_ascii=False),
+        "LEARNLOOP_SESSION": session["id"],
+        "LEARNLOOP_ATTEMPT": str(claim["attempt"]),
+        "LEARNLOOP_DEADLINE": claim["deadline"],
+    }
+
+
+async def _result(process: asyncio.subprocess.Process) -> dict[str, Json]:
+    stdout, stderr = await process.communicate()
+    return outcome_of(process.returncode or 0, stdout.decode("utf-8", "replace"), stderr.decode("utf-8", "replace"))
+
+
+def outcome_of(status: int, stdout: str, stderr: str) -> dict[str, Json]:
+    """The outcome of a command: from the last line that it printed, or why there is none."""
+    if status:
+        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+        return {"reward": None, "reason": f"the command ended with {how}: {stderr.strip()[-_TAIL_CHARACTERS:]}"}
+    lines = [line for line in stdout.splitlines() if line.strip()]
+    if not lines:
+        return {"reward": None, "reason": "the command printed nothing"}
+    try:
+        value = json.loads(lines[-1])
+    except (ValueError, RecursionError):
+        return {"output": lines[-1]}
+    if not is_outcome(value):
+        return {"output": lines[-1]}
+    try:
+        parse_outcome(value)
+    except BadOutcome as error:
+        return {"reward": None, "reason": f"the command printed {error}"}
+    return dict(value)
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    """End the command and what it started."""
+    for sent in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, sent)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), _GRACE_S)

@@ -1,0 +1,115 @@
+"""What a request says of an agent that lives elsewhere, as it is stored: scenarios by hash, secrets encrypted."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from app.db.session import Sessions
+from app.domain.stored_request import Choice
+from app.errors import InvalidRequest
+from app.runs import documents
+from app.runs.configuration import runner_of
+from app.security.address_guard import AddressGuard, AddressRefused, GuardedTransport
+from app.security.secret_box import secret_box
+from app.security.webhook_signing import is_secret
+from app.settings import Settings
+from app.worker.own_agents import opened, sealed
+from environment.own_agent.environment import NAME as OWN_AGENT
+from environment.own_agent.runner import Push
+
+Json = Any
+_CONFIG = ("body", "environment", "config")
+_FETCH_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class OwnAgentRequests:
+    """Prepares the environment `agent` of requests; any other stays as it is."""
+
+    sessions: Sessions
+    settings: Settings
+
+    async def prepared(self, environment: Choice, project: str) -> Choice:
+        """Raises InvalidRequest."""
+        if environment.name != OWN_AGENT:
+            return environment
+        config = dict(environment.config)
+        given = config.get("scenarios")
+        if isinstance(given, Mapping) and "url" in given:
+            config["scenarios"] = await self._fetched(given["url"], project)
+        try:
+            runner = runner_of(environment)
+        except ValueError as error:
+            raise InvalidRequest((*_CONFIG, "runner"), str(error)) from error
+        if isinstance(runner, Push):
+            config["runner"] = {"push": await self._push(runner)}
+        return Choice(name=environment.name, config=config)
+
+    async def _push(self, runner: Push) -> dict[str, Json]:
+        where = (*_CONFIG, "runner", "push")
+        try:
+            await self._guard.check(runner.url)
+        except AddressRefused as error:
+            raise InvalidRequest((*where, "url"), str(error)) from error
+        if runner.secret is None:
+            return {"url": runner.url}
+        box = secret_box(self.settings.secret_key, self.settings.data_dir)
+        if isinstance(runner.secret, str) and is_secret(runner.secret):
+            return {"url": runner.url, "secret": sealed(box, runner)}
+        try:
+            opened(box, runner)  # of the run that this one is forked from
+        except ValueError as error:
+            said = str(error) if isinstance(runner.secret, Mapping) else "whsec_ and 24 to 64 random bytes in base64"
+            raise InvalidRequest((*where, "secret"), said) from error
+        return {"url": runner.url, "secret": dict(runner.secret)}
+
+    async def _fetched(self, url: Json, project: str) -> Mapping[str, Json]:
+        """The reference to the scenarios that lie at the URL now."""
+        where = (*_CONFIG, "scenarios", "url")
+        if not isinstance(url, str):
+            raise InvalidRequest(where, "url must be a text")
+        try:
+            rows = _rows(await self._read(url))
+            new = documents.document(project, "scenarios", rows)
+        except (AddressRefused, httpx.HTTPError, ValueError) as error:
+            raise InvalidRequest(where, f"the scenarios cannot be fetched: {error or type(error).__name__}") from error
+        async with self.sessions.begin() as session:
+            await documents.save(session, [new])
+        return new.reference
+
+    async def _read(self, url: str) -> bytes:
+        """Raises AddressRefused, httpx.HTTPError, ValueError."""
+        most, content = self.settings.max_graph_bytes, bytearray()
+        direct = httpx.AsyncHTTPTransport(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
+        transport = GuardedTransport(self._guard, direct)
+        async with (
+            httpx.AsyncClient(transport=transport, timeout=_FETCH_TIMEOUT_S, follow_redirects=False) as client,
+            client.stream("GET", url, headers={"user-agent": "learnloop"}) as response,
+        ):
+            if response.status_code != httpx.codes.OK:
+                raise ValueError(f"{url} answered {response.status_code}")
+            async for part in response.aiter_bytes():
+                content += part
+                if len(content) > most:
+                    raise ValueError(f"{url} has more than {most:,} bytes (LEARNLOOP_MAX_GRAPH_BYTES)")
+        return bytes(content)
+
+    @property
+    def _guard(self) -> AddressGuard:
+        return AddressGuard(self.settings.allowed_private_hosts)
+
+
+def _rows(content: bytes) -> list[Json]:
+    """A JSON list, an object with the list as `scenarios`, or JSON Lines. Raises ValueError."""
+    text = content.decode("utf-8")
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = [json.loads(line) for line in text.splitlines() if line.strip()]
+    rows = found.get("scenarios") if isinstance(found, dict) else found
+    if not isinstance(rows, list):
+        raise ValueError("it is no list of scenarios")
+    return rows

@@ -1,0 +1,191 @@
+"""How the tasks of a run reach an agent that lives elsewhere: posted to a URL, or claimed by whoever asks for one."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import httpx
+import structlog
+
+from app.agent_sessions.tasks import UNCLAIMED, AgentTasks
+from app.aio.event_loops import run_on_loop
+from app.aio.retry import retry_while_database_is_down
+from app.security.address_guard import AddressGuard, AddressRefused, GuardedTransport
+from app.security.webhook_signing import signed_headers
+from environment.own_agent.outcome import BadOutcome, parse_outcome
+from training.agents.remote import RemoteTask
+from training.agents.sessions import Outcome, RolloutSession, RolloutSessions, SessionEnd, SessionOver
+
+Json = Any
+Result = TypeVar("Result")
+DELAYS_S = (0.5, 2.0)
+"""Before a task is posted again; then its rollout has failed."""
+_RETRIED = (408, 425, 429)
+_MAX_ANSWER_BYTES = 2_000_000
+
+log = structlog.get_logger(__name__)
+
+
+def task_document(task: RemoteTask, run_id: str | None) -> dict[str, Json]:
+    """What an agent is told of its task, besides the session."""
+    return {
+        "task": dict(task.scenario.task),
+        "scenario_id": task.scenario.id,
+        "split": task.scenario.split,
+        "run_id": run_id,
+        "iteration": task.name.iteration,
+        "max_turns": task.max_turns,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """The runner that tasks are posted to."""
+
+    url: str
+    secrets: Sequence[str] = field(default=(), repr=False)
+    """The requests are signed with each of them."""
+
+
+class _Refused(Exception):
+    """The runner did not take the task; the message says why."""
+
+    def __init__(self, reason: str, *, again: bool) -> None:
+        """`again`: that may be otherwise next time."""
+        super().__init__(reason)
+        self.again = again
+
+
+@dataclass(frozen=True)
+class PushDispatch:
+    """Posts each task. The runner answers 200 with the outcome, or 202 and sends it to the session later."""
+
+    sessions: RolloutSessions
+    guard: AddressGuard
+    receiver: Receiver
+    service_url: str
+    """Where the agent finds us."""
+    run_id: str | None
+    now: Callable[[], datetime]
+
+    def ttl_s(self, task: RemoteTask) -> float:
+        return task.timeout_s
+
+    async def finish(self, session: RolloutSession, task: RemoteTask) -> SessionEnd:
+        ended = asyncio.ensure_future(self.sessions.ended(session.id))
+        try:
+            posting = asyncio.ensure_future(self._have_done(session, task))
+            try:
+                await asyncio.wait({ended, posting}, return_when=asyncio.FIRST_COMPLETED)
+                if not ended.done() and (outcome := posting.result()) is not None:
+                    return await self.sessions.end(session.id, outcome)
+            finally:
+                posting.cancel()
+                await asyncio.wait({posting})
+            return await ended
+        finally:
+            ended.cancel()
+
+    async def _have_done(self, session: RolloutSession, task: RemoteTask) -> Outcome | None:
+        """The outcome that the runner answered with, or why there is none; None: the session tells it."""
+        delays = iter(DELAYS_S)
+        while True:
+            if session.api_key is None:  # we, or the worker before us, have posted it already
+                try:
+                    session = await self.sessions.restart(session.id)
+                except SessionOver:
+                    return None
+            try:
+                return await self._post(session, task)
+            except _Refused as refused:
+                delay_s = next(delays, None)
+                log.info("a runner did not take a task", session_id=session.id, reason=str(refused))
+                if not refused.again or delay_s is None:
+                    return Outcome(reason=str(refused))
+            await asyncio.sleep(delay_s)
+            session = RolloutSession(session.id, session.path, session.attempt, None)
+
+    async def _post(self, session: RolloutSession, task: RemoteTask) -> Outcome | None:
+        """Raises _Refused."""
+        now = self.now()
+        access = {"id": session.id, "base_url": f"{self.service_url}{session.path}", "api_key": session.api_key}
+        document = {
+            "session": access | {"model": task.model},
+            **task_document(task, self.run_id),
+            "attempt": session.attempt,
+            "deadline": (now + timedelta(seconds=task.timeout_s)).isoformat(),
+        }
+        body = json.dumps(document)
+        headers = {"content-type": "application/json", "user-agent": "learnloop"}
+        headers |= signed_headers(f"{session.id}.{session.attempt}", now, body, self.receiver.secrets)
+        direct = httpx.AsyncHTTPTransport(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
+        # What ends a request that hangs is the session's deadline.
+        limits = httpx.Timeout(None, connect=15.0, write=15.0)
+        transport = GuardedTransport(self.guard, direct)
+        try:
+            async with (
+                httpx.AsyncClient(transport=transport, timeout=limits, follow_redirects=False) as client,
+                client.stream("POST", self.receiver.url, content=body.encode(), headers=headers) as response,
+            ):
+                return _read(response.status_code, await _content(response))
+        except AddressRefused as error:
+            raise _Refused(f"the runner's URL may not be used: {error}", again=False) from error
+        except httpx.HTTPError as error:
+            raise _Refused(f"the runner cannot be reached: {type(error).__name__}: {error}", again=True) from error
+
+
+async def _content(response: httpx.Response) -> bytes:
+    """Raises _Refused."""
+    content = bytearray()
+    async for part in response.aiter_bytes():
+        content += part
+        if len(content) > _MAX_ANSWER_BYTES:
+            raise _Refused(f"the runner answered with more than {_MAX_ANSWER_BYTES:,} bytes", again=False)
+    return bytes(content)
+
+
+def _read(status: int, content: bytes) -> Outcome | None:
+    """Raises _Refused."""
+    if status == httpx.codes.ACCEPTED:
+        return None
+    if status != httpx.codes.OK:
+        said = content[:200].decode("utf-8", "replace")
+        raise _Refused(f"the runner answered {status}: {said!r}", again=status >= 500 or status in _RETRIED)
+    try:
+        found = parse_outcome(json.loads(content))
+    except BadOutcome as error:
+        raise _Refused(f"the runner's outcome is invalid: {error}", again=True) from error
+    except (ValueError, RecursionError) as error:
+        raise _Refused(f"the runner's answer is no outcome: {error}", again=True) from error
+    return Outcome(found.reward, found.parts or None, found.output, found.reason)
+
+
+@dataclass(frozen=True)
+class PullDispatch:
+    """Offers each task to whoever claims it."""
+
+    sessions: RolloutSessions
+    tasks: AgentTasks
+    main_loop: asyncio.AbstractEventLoop
+    project: str
+    run_id: str | None
+
+    def ttl_s(self, task: RemoteTask) -> float:
+        """Its time begins when it is claimed."""
+        return UNCLAIMED.total_seconds()
+
+    async def finish(self, session: RolloutSession, task: RemoteTask) -> SessionEnd:
+        document = task_document(task, self.run_id)
+        offered = (session.id, self.project, self.run_id, document, task.timeout_s)
+        await self._at_home(lambda: self.tasks.offer(*offered))
+        ended = await self.sessions.ended(session.id)
+        with suppress(Exception):  # a row that is left goes with its session
+            await self._at_home(lambda: self.tasks.withdraw(session.id))
+        return ended
+
+    async def _at_home(self, act: Callable[[], Awaitable[Result]]) -> Result:
+        return await run_on_loop(self.main_loop, retry_while_database_is_down(act))
