@@ -43,6 +43,7 @@ ILLUSTRATIONS = {
     "[project.entry-points": "a part of a pyproject.toml",
     "weight(rollout) =": "formulas",
     '{"type": "iteration.completed"': "the form of a message",
+    "#!/bin/sh": "an agent in a shell script",
     "OTEL_EXPORTER_OTLP": "settings",
     "WANDB_API_KEY": "settings",
     "LEARNLOOP_ALLOWED": "settings",

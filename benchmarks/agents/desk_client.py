@@ -1,0 +1,41 @@
+"""The mail desk as the Python agents see it."""
+
+import json
+import os
+from typing import Any
+
+import httpx
+
+Json = Any
+
+
+class Done(Exception):
+    """A tool call ended the task."""
+
+    def __init__(self, outcome: Json) -> None:
+        super().__init__()
+        self.outcome = outcome
+
+
+class Desk:
+    """The mailbox of the task in the environment."""
+
+    def __init__(self) -> None:
+        self._http = httpx.Client(base_url=os.environ["MAIL_DESK_URL"], trust_env=False, timeout=60)
+        self._session = os.environ["LEARNLOOP_SESSION"]
+        opened = self._post("open", task=json.loads(os.environ["LEARNLOOP_TASK"]))
+        self.messages, self.tools, self.max_turns = opened["messages"], opened["tools"], opened["max_turns"]
+
+    def call(self, name: str, arguments: Json) -> str:
+        """The result of a tool call. Raises Done."""
+        result = self._post("call", name=name, arguments=arguments)
+        if result["final"]:
+            raise Done(result["outcome"])
+        return str(result["content"])
+
+    def end(self, reason: str) -> Json:
+        """The outcome of a task that ended without a final call."""
+        return self._post("end", reason=reason)["outcome"]
+
+    def _post(self, path: str, **body: Json) -> Json:
+        return self._http.post(f"/{path}", json={"session": self._session, **body}).raise_for_status().json()

@@ -1,0 +1,80 @@
+"""The tools of the mail job behind HTTP, for agents in any language: what a team's own systems are to its own agent.
+
+`POST /open {"session", "task"}` gives the opening `messages`, the `tools` and `max_turns`;
+`POST /call {"session", "name", "arguments"}` gives the result's `content`, whether it is `final`, and then the
+`outcome`; `POST /end {"session", "reason"}` gives the outcome of an agent that stops without a final call. The rewards
+are the built-in environment's.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from environment.base import Episode, Scenario, Split, ToolError
+from environment.email_search.environment import SyntheticEmailSearch
+from judges.base import Candidate
+from judges.reference import ReferenceJudge
+from training.episode_tools import call_tool, out_of_turns
+
+Json = Any
+ENVIRONMENT = SyntheticEmailSearch()
+JUDGE = ReferenceJudge()
+
+
+def tasks(split: Split, count: int, seed: int) -> list[dict[str, Json]]:
+    """Scenarios of the environment `agent`: those that a run of `email_search` with that seed attempts."""
+    return [
+        {"id": each.id, "split": split, "task": {**each.task, "id": each.id, "split": split, "seed": seed}}
+        for each in ENVIRONMENT.scenarios(split, count, seed)
+    ]
+
+
+class MailDesk:
+    """The mailboxes that agents work in."""
+
+    def __init__(self, scenarios: Sequence[Scenario]) -> None:
+        self._scenarios = {each.id: each for each in scenarios}
+        self._open: dict[str, Episode] = {}
+
+    def app(self) -> Starlette:
+        """The HTTP application."""
+        return Starlette(
+            routes=[Route(f"/{each.__name__}", each, methods=["POST"]) for each in (self.open, self.call, self.end)]
+        )
+
+    async def open(self, request: Request) -> JSONResponse:
+        asked = await request.json()
+        episode = self._open[asked["session"]] = ENVIRONMENT.episode(self._scenarios[asked["task"]["id"]])
+        tools = [tool.openai() for tool in episode.tools]
+        return JSONResponse({"messages": episode.messages(), "tools": tools, "max_turns": episode.max_turns})
+
+    async def call(self, request: Request) -> JSONResponse:
+        asked = await request.json()
+        episode, arguments = self._open[asked["session"]], asked["arguments"]
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        try:
+            result = await call_tool(episode, asked["name"], text, "call")
+        except ToolError as error:
+            episode.end("malformed", str(error))
+            return JSONResponse({"content": str(error), "final": True, "outcome": await _outcome(episode)})
+        told: dict[str, Json] = {"content": result.content, "final": result.final}
+        return JSONResponse(told | ({"outcome": await _outcome(episode)} if result.final else {}))
+
+    async def end(self, request: Request) -> JSONResponse:
+        asked = await request.json()
+        episode = self._open[asked["session"]]
+        said = out_of_turns(episode) if asked["reason"] == "out_of_turns" else "no tool call in the reply"
+        episode.end(asked["reason"], said)
+        return JSONResponse({"outcome": await _outcome(episode)})
+
+
+async def _outcome(episode: Episode) -> Mapping[str, Json]:
+    """What the agent reports of it: the parts of the built-in environment's reward."""
+    outcome = episode.outcome()
+    [score] = (await JUDGE.judge(episode.scenario, [Candidate("it", outcome, ())])).scores
+    return {"parts": ENVIRONMENT.reward(outcome, score.value or 0.0)}

@@ -1,0 +1,30 @@
+// The mail job as a Node program without packages: a loop around fetch.
+const { OPENAI_BASE_URL, OPENAI_API_KEY, OPENAI_MODEL, LEARNLOOP_TASK, LEARNLOOP_SESSION, MAIL_DESK_URL } = process.env
+
+async function post(url, body, headers = {}) {
+  const sent = { method: 'POST', headers: { 'content-type': 'application/json', ...headers }, body: JSON.stringify(body) }
+  const reply = await fetch(url, sent)
+  if (!reply.ok) throw new Error(`${url} answered ${reply.status}: ${await reply.text()}`)
+  return reply.json()
+}
+
+const desk = (path, body) => post(`${MAIL_DESK_URL}/${path}`, { session: LEARNLOOP_SESSION, ...body })
+
+async function work() {
+  const { messages, tools, max_turns: turns } = await desk('open', { task: JSON.parse(LEARNLOOP_TASK) })
+  for (let turn = 0; turn < turns; turn++) {
+    const asked = { model: OPENAI_MODEL, messages, tools }
+    const headers = { authorization: `Bearer ${OPENAI_API_KEY}` }
+    const { message } = (await post(`${OPENAI_BASE_URL}/chat/completions`, asked, headers)).choices[0]
+    messages.push(message)
+    if (!message.tool_calls?.length) return (await desk('end', { reason: 'malformed' })).outcome
+    for (const call of message.tool_calls) {
+      const result = await desk('call', { name: call.function.name, arguments: call.function.arguments })
+      if (result.final) return result.outcome
+      messages.push({ role: 'tool', tool_call_id: call.id, content: result.content })
+    }
+  }
+  return (await desk('end', { reason: 'out_of_turns' })).outcome
+}
+
+console.log(JSON.stringify(await work()))

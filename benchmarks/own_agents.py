@@ -1,0 +1,181 @@
+"""Whether agents that nobody rewrote learn as well as the built-in one: only their base URL and key are ours.
+
+    python -m benchmarks.own_agents
+
+Each agent (`benchmarks/agents/`: a LangGraph graph, the OpenAI Agents SDK, the `anthropic` SDK, a shell script, a Node
+program) does the mail job with tools behind HTTP, started by `learnloop agent run` for each rollout. The built-in agent
+does the same scenarios. The figures are held-out mean rewards, sampled, before and after, by `POST /learn-loop` on the
+shipped base.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from statistics import mean
+from typing import Any, get_args
+
+import uvicorn
+from rich.console import Console
+
+from app.cli.service_process import free_port, own_service
+from benchmarks.agents.mail_desk import ENVIRONMENT, MailDesk, tasks
+from environment.base import Split
+from training.types import EvaluationConfig, RunConfig
+
+Json = Any
+_HERE = Path(__file__).parent / "agents"
+AGENTS: Mapping[str, Sequence[str]] = {
+    "built-in": (),
+    "langgraph": (sys.executable, "-m", "benchmarks.agents.langgraph_agent"),
+    "openai-agents": (sys.executable, "-m", "benchmarks.agents.openai_agents_sdk"),
+    "anthropic": (sys.executable, "-m", "benchmarks.agents.anthropic_agent"),
+    "shell": (str(_HERE / "shell_agent.sh"),),
+    "node": ("node", str(_HERE / "node_agent.mjs")),
+}
+MARGIN = 0.05
+"""The gain in mean held-out reward may be this much below the built-in agent's."""
+_POLL_S = 1.0
+
+
+@contextmanager
+def desk(counts: Mapping[Split, int], seed: int) -> Iterator[str]:
+    """The mailboxes behind HTTP; yields the URL."""
+    scenarios = [each for split in get_args(Split) for each in ENVIRONMENT.scenarios(split, counts[split], seed)]
+    port = free_port()
+    server = uvicorn.Server(uvicorn.Config(MailDesk(scenarios).app(), port=port, log_config=None, access_log=False))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@contextmanager
+def claiming(agent: str, service_url: str, desk_url: str, concurrency: int) -> Iterator[None]:
+    """`learnloop agent run` with that agent; nothing for the built-in one."""
+    if not (command := AGENTS[agent]):
+        yield
+        return
+    worker = [sys.executable, "-m", "app.cli", "agent", "run", "--url", service_url, "--concurrency", str(concurrency)]
+    process = subprocess.Popen(
+        [*worker, "--", *command],
+        env={**os.environ, "MAIL_DESK_URL": desk_url, "PYTHONPATH": str(_HERE.parents[1])},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def request(agent: str, counts: Mapping[Split, int], seed: int, config: RunConfig) -> dict[str, Json]:
+    """The learn-loop of that agent."""
+    evaluation = config.evaluation
+    same = {
+        "iterations": config.iterations,
+        "groups_per_iteration": config.groups_per_iteration,
+        "rollouts_per_group": config.rollouts_per_group,
+        "seed": seed,
+        "max_turns": 8,
+        "evaluation": {
+            "every": 1_000,
+            "scenarios": evaluation.scenarios,
+            "test_scenarios": evaluation.test_scenarios,
+            "samples": evaluation.samples,
+        },
+    }
+    if not AGENTS[agent]:
+        return same
+    scenarios = [each for split in get_args(Split) for each in tasks(split, counts[split], seed)]
+    own = {"name": "agent", "config": {"scenarios": scenarios, "runner": {"pull": {}}}}
+    return same | {"environment": own, "judge": {"name": "reported"}, "rollout_timeout_s": 120}
+
+
+def run(agent: str, seed: int, config: RunConfig, concurrency: int) -> dict[str, Json]:
+    """The figures of a run. Raises RuntimeError if it failed."""
+    clock = time.monotonic()
+    train = config.iterations * config.groups_per_iteration
+    counts: dict[Split, int] = {
+        "train": train,
+        "validation": config.evaluation.scenarios,
+        "test": config.evaluation.test_scenarios,
+    }
+    with (
+        tempfile.TemporaryDirectory(prefix="learnloop-") as data_dir,
+        own_service(Path(data_dir), waiting=lambda _: None) as service,
+        desk(counts, seed) as desk_url,
+        claiming(agent, service.url, desk_url, concurrency),
+    ):
+        run_id = service.start_run(request(agent, counts, seed, config))["run_id"]
+        while (found := service.run(run_id))["status"] in ("queued", "running"):
+            time.sleep(_POLL_S)
+        if found["status"] != "completed":
+            raise RuntimeError(f"the run of {agent} is {found['status']}: {found['error']}")
+        rows = service.call("GET", f"/runs/{run_id}/evaluations")["items"]
+        rollouts = list(service.trajectories(run_id))
+    test = sorted(
+        (each for each in rows if (each["split"], each["mode"]) == ("test", "sampled")), key=lambda e: e["iteration"]
+    )
+    return {
+        "reward": [each["mean_reward"] for each in test],
+        "failed": sum(each["error"] is not None for each in rollouts),
+        "rollouts": len(rollouts),
+        "seconds": round(time.monotonic() - clock),
+    }
+
+
+def gains(runs: Mapping[str, Sequence[Mapping[str, Json]]]) -> dict[str, float]:
+    """Mean gain in held-out reward by agent."""
+    return {agent: mean(each["reward"][-1] - each["reward"][0] for each in found) for agent, found in runs.items()}
+
+
+def main() -> None:
+    """Run each agent with each seed, one after the other."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--agents", nargs="+", choices=list(AGENTS), default=list(AGENTS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--iterations", type=int, default=14)
+    parser.add_argument("--concurrency", type=int, default=8, help="agents at the same time")
+    parser.add_argument("--small", action="store_true", help="few rollouts: whether each agent works at all")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    arguments = parser.parse_args()
+    config = RunConfig(iterations=arguments.iterations)
+    if arguments.small:
+        small = EvaluationConfig(scenarios=2, samples=1, test_scenarios=2)
+        config = RunConfig(arguments.iterations, groups_per_iteration=2, rollouts_per_group=4, evaluation=small)
+    runs: dict[str, list[dict[str, Json]]] = {agent: [] for agent in arguments.agents}
+    console = Console(highlight=False, stderr=arguments.json)
+    for seed, agent in product(range(arguments.seeds), arguments.agents):
+        found = run(agent, seed, config, arguments.concurrency)
+        runs[agent].append(found)
+        before, after = found["reward"][0], found["reward"][-1]
+        console.print(
+            f"seed {seed} {agent:14} held-out reward {before:.2f} -> {after:.2f}; {found['rollouts']} rollouts, "
+            f"{found['failed']} failed; {found['seconds']} s"
+        )
+    gained = gains(runs)
+    within = {agent: gain >= gained["built-in"] - MARGIN for agent, gain in gained.items() if "built-in" in gained}
+    if arguments.json:
+        print(json.dumps({"gains": gained, "within": within, "runs": runs}, indent=2))
+    else:
+        console.print({agent: round(gain, 3) for agent, gain in gained.items()})
+    if not all(within.values()):
+        sys.exit(f"not within {MARGIN} of the built-in agent: {[agent for agent, good in within.items() if not good]}")
+
+
+if __name__ == "__main__":
+    main()
