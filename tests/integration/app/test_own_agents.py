@@ -114,7 +114,7 @@ async def test_an_agent_out_of_turns_is_told_so_and_still_reports(data_dir: Path
         ({"runner": {"python": "os:system"}}, ["body", "environment", "config", "runner"], "LEARNLOOP_AGENT_MODULES"),
         ({"runner": {"python": f"{AGENTS}:nobody"}}, ["body", "environment", "config", "runner"], "has no nobody"),
         ({"runner": {"python": f"{AGENTS}:blocking"}}, ["body", "environment", "config", "runner"], "not an async"),
-        ({"runner": {"carrier": "pigeon"}}, ["body", "environment", "config"], "runner must be one of"),
+        ({"runner": {"carrier": "pigeon"}}, ["body", "environment", "config", "runner"], "runner must be one of"),
     ],
 )
 async def test_a_run_over_an_agent_that_cannot_be_is_refused(

@@ -1,0 +1,74 @@
+"""A team's own agent behind HTTP, on a real port: it takes tasks, works against its session, and answers as told."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+Json = Any
+Behaviour = Callable[[Mapping[str, Json]], Awaitable[tuple[int, Json]]]
+"""From a task's document to the status and body of the answer; it is cancelled if the service leaves."""
+
+
+async def ask_model(session: Mapping[str, Json], question: str) -> str:
+    """What the session's model says, asked as any HTTP client would."""
+    body = {"model": session["model"], "messages": [{"role": "user", "content": question}]}
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+        headers = {"authorization": f"Bearer {session['api_key']}"}
+        replied = await client.post(f"{session['base_url']}/chat/completions", headers=headers, json=body)
+    said: str = replied.raise_for_status().json()["choices"][0]["message"]["content"]
+    return said
+
+
+async def send_outcome(session: Mapping[str, Json], outcome: Json) -> httpx.Response:
+    """End the session with its own key."""
+    url = session["base_url"].removesuffix("/v1") + "/outcome"
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+        return await client.post(url, headers={"authorization": f"Bearer {session['api_key']}"}, json=outcome)
+
+
+@dataclass
+class Runner:
+    """`received` are the documents and the headers that came with them."""
+
+    behave: Behaviour
+    received: list[tuple[Json, Mapping[str, str], bytes]] = field(default_factory=list)
+    url: str = ""
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        _, *lines = head.split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines if line)}
+        content = await reader.readexactly(int(headers["content-length"]))
+        document = json.loads(content)
+        self.received.append((document, headers, content))
+        answering = asyncio.ensure_future(self.behave(document))
+        gone = asyncio.ensure_future(reader.read(1))
+        try:
+            await asyncio.wait({answering, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                status, body = answering.result()
+                text = body if isinstance(body, str) else json.dumps(body)
+                writer.write(
+                    f"HTTP/1.1 {status} x\r\nContent-Length: {len(text)}\r\nConnection: close\r\n\r\n".encode()
+                )
+                writer.write(text.encode())
+                await writer.drain()
+        finally:
+            answering.cancel()
+            gone.cancel()
+            writer.close()
+
+
+@asynccontextmanager
+async def runner(behave: Behaviour) -> AsyncIterator[Runner]:
+    """A runner that listens for as long as the block."""
+    it = Runner(behave)
+    server = await asyncio.start_server(it.handle, "127.0.0.1", 0)
+    it.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/tasks"
+    async with server:
+        yield it

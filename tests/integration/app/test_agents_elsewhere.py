@@ -1,0 +1,282 @@
+"""Runs over agents behind HTTP and over commands that fetch their tasks: a real service, sockets and processes."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from standardwebhooks import Webhook
+
+from app.cli.service_process import free_port
+from app.security.webhook_signing import new_secret
+from tests.conditions import answered, until
+from tests.fakes.runner import Behaviour, ask_model, runner, send_outcome
+from tests.fakes.scripted_chat import scripted_chat
+from tests.fakes.scripted_learning import ScriptedBackend
+from tests.integration.app.served import run_with, served, settings_for
+from tests.integration.app.test_own_agents import by_seed, get, request
+from training.learn_loop import learn_loop
+
+Json = Any
+
+
+@asynccontextmanager
+async def service(data_dir: Path, database_url: str, **more: Any) -> AsyncIterator[tuple[httpx.AsyncClient, Any]]:
+    """A service that agents can reach, and its backend, whose model says yes to every second seed."""
+    port = free_port()
+    settings = settings_for(data_dir, database_url, port=port, allowed_private_hosts="127.0.0.1", **more)
+    async with scripted_chat(by_seed) as chat:
+        backend = ScriptedBackend(chat.url)
+        async with served(settings, learn_loop, backend) as client:  # type: ignore[arg-type]
+            yield client, backend
+
+
+async def started(client: httpx.AsyncClient, how: Any, **more: Any) -> str:
+    run_id: str = (await client.post("/learn-loop", json=request(how, **more))).raise_for_status().json()["run_id"]
+    return run_id
+
+
+async def finished(client: httpx.AsyncClient, run_id: str) -> list[Json]:
+    """The training rollouts of the run, which has completed."""
+    run = await run_with(client, run_id, "completed", "failed", "paused")
+    assert run["status"] == "completed", run
+    rows: list[Json] = (await get(client, f"/runs/{run_id}/trajectories?limit=200&kind=train"))["items"]
+    return rows
+
+
+async def at_once(document: Mapping[str, Json]) -> tuple[int, Json]:
+    """Does the task while the service waits."""
+    said = await ask_model(document["session"], document["task"]["question"])
+    return 200, {"reward": float(said == "yes")}
+
+
+def later(tasks: set[asyncio.Task[Any]]) -> Behaviour:
+    """Accepts the task, and sends the outcome to the session."""
+
+    async def work(document: Mapping[str, Json]) -> None:
+        said = await ask_model(document["session"], document["task"]["question"])
+        for _ in range(2):  # the same outcome again changes nothing
+            sent = await send_outcome(document["session"], {"parts": {"right": float(said == "yes"), "length": 0.5}})
+            assert sent.status_code == 200, sent.text
+
+    async def accept(document: Mapping[str, Json]) -> tuple[int, Json]:
+        tasks.add(asyncio.ensure_future(work(document)))
+        return 202, ""
+
+    return accept
+
+
+@pytest.mark.parametrize("how", ["at once", "later"])
+async def test_an_agent_behind_http_is_trained(data_dir: Path, database_url: str, how: str) -> None:
+    working, secret = set[asyncio.Task[Any]](), new_secret()
+    async with (
+        runner(at_once if how == "at once" else later(working)) as it,
+        service(data_dir, database_url) as (client, backend),
+    ):
+        run_id = await started(client, {"push": {"url": it.url, "secret": secret}})
+        rows = await finished(client, run_id)
+        assert len(rows) == 8
+        assert {each["reward"] for each in rows} == ({0.0, 1.0} if how == "at once" else {0.5, 1.5})
+        assert {(each["turns"], each["completion_tokens"]) for each in rows} == {(1, 10)}
+        shown = await get(client, f"/trajectories/{rows[0]['id']}")
+        assert [each["role"] for each in shown["messages"]] == ["user", "assistant"]
+        [policy] = backend.policies.values()
+        [sent] = policy.requests
+        assert [len(group.trajectories) for group in sent.groups] == [4, 4]
+        document, headers, content = it.received[0]
+        Webhook(secret).verify(content, dict(headers))
+        assert (document["attempt"], document["run_id"], document["max_turns"]) == (1, run_id, 20)
+        assert secret not in str(await get(client, f"/runs/{run_id}"))
+        assert (await get(client, f"/runs/{run_id}/verify"))["ok"]
+    for task in working:
+        task.result()
+
+
+async def hang(document: Mapping[str, Json]) -> tuple[int, Json]:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def break_down(document: Mapping[str, Json]) -> tuple[int, Json]:
+    return 500, "out of memory"
+
+
+async def lie(document: Mapping[str, Json]) -> tuple[int, Json]:
+    return 200, '{"reward": NaN}'
+
+
+async def talk(document: Mapping[str, Json]) -> tuple[int, Json]:
+    return 200, "<html>"
+
+
+async def refuse(document: Mapping[str, Json]) -> tuple[int, Json]:
+    return 404, "no such agent"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said", "posts"),
+    [
+        (hang, "no outcome within 2 s", 1),
+        (break_down, "the runner answered 500: 'out of memory'", 3),
+        (lie, "outcome is invalid: reward is a finite number", 3),
+        (talk, "answer is no outcome", 3),
+        (refuse, "the runner answered 404", 1),
+    ],
+)
+async def test_a_runner_that_does_wrong_fails_that_rollout_alone(
+    data_dir: Path, database_url: str, wrong: Behaviour, said: str, posts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.worker.agent_dispatch.DELAYS_S", (0.0, 0.0))
+    bad: list[str] = []
+
+    async def behave(document: Mapping[str, Json]) -> tuple[int, Json]:
+        session = document["session"]["id"]
+        if document["iteration"] == 1 and document["split"] == "train" and (not bad or session in bad):
+            bad.append(session)
+            return await wrong(document)
+        return await at_once(document)
+
+    async with runner(behave) as it, service(data_dir, database_url) as (client, _):
+        rows = await finished(client, await started(client, {"push": {"url": it.url}}, rollout_timeout_s=2))
+    failed = [each for each in rows if each["error"]]
+    assert (len(rows), len(failed), len(bad)) == (8, 1, posts)
+    assert said in failed[0]["error"]
+    assert failed[0]["reward"] is None
+
+
+async def test_a_runner_that_fails_once_is_asked_again_and_nothing_is_sampled_twice(
+    data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.worker.agent_dispatch.DELAYS_S", (0.0, 0.0))
+    answers = dict[str, list[str]]()
+
+    async def behave(document: Mapping[str, Json]) -> tuple[int, Json]:
+        said = await ask_model(document["session"], document["task"]["question"])
+        answers.setdefault(document["session"]["id"], []).append(said)
+        return (503, "later") if document["attempt"] == 1 else (200, {"reward": float(said == "yes")})
+
+    async with runner(behave) as it, service(data_dir, database_url) as (client, _):
+        rows = await finished(client, await started(client, {"push": {"url": it.url}}))
+    assert not [each["error"] for each in rows if each["error"]]
+    assert {len(each) for each in answers.values()} == {2}
+    assert all(first == second for first, second in answers.values())
+    assert {each["turns"] for each in rows} == {1}
+
+
+async def test_a_runner_on_a_private_address_is_refused(data_dir: Path, database_url: str) -> None:
+    settings = settings_for(data_dir, database_url)
+    async with served(settings, learn_loop, ScriptedBackend()) as client:  # type: ignore[arg-type]
+        for how, place in (
+            ({"push": {"url": "http://169.254.169.254/latest"}}, "url"),
+            ({"push": {"url": "https://93.184.216.34/", "secret": "hunter2"}}, "secret"),
+        ):
+            refused = await client.post("/learn-loop", json=request(how))
+            assert refused.status_code == 422
+            assert refused.json()["errors"][0]["loc"][-1] == place
+
+
+SCRIPT = """
+import json, os, sys, urllib.request
+task = json.loads(os.environ["LEARNLOOP_TASK"])
+def ask(text):
+    body = json.dumps({"model": os.environ["OPENAI_MODEL"], "messages": [{"role": "user", "content": text}]}).encode()
+    headers = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"}
+    sent = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, headers)
+    return json.load(urllib.request.urlopen(sent))["choices"][0]["message"]["content"]
+said = ask(task["question"])
+"""
+SCORES = SCRIPT + 'print("thinking")\nprint(json.dumps({"reward": float(said == "yes")}))\n'
+
+
+@asynccontextmanager
+async def agent_run(client: httpx.AsyncClient, script: str, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`learnloop agent run` with a Python script as the command."""
+    url = str(client.base_url).rstrip("/")
+    command = [sys.executable, "-m", "app.cli", "agent", "run", "--url", url, *options]
+    process = await asyncio.create_subprocess_exec(
+        *command, "--", sys.executable, "-c", script, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+
+
+async def test_a_command_that_fetches_its_tasks_is_trained_and_evaluated(data_dir: Path, database_url: str) -> None:
+    async with service(data_dir, database_url) as (client, _), agent_run(client, SCORES, "--concurrency", "4"):
+        run_id = await started(client, {"pull": {}})
+        rows = await finished(client, run_id)
+        assert not [each["error"] for each in rows if each["error"]]
+        assert {each["reward"] for each in rows} == {0.0, 1.0}
+
+        asked = await client.post("/ask", json={"run_id": run_id, "input": {"question": "Now?"}})
+        assert asked.status_code == 422
+        assert "open a session" in asked.text
+
+        posted = await client.post("/evaluations", json={"run_id": run_id, "scenarios": 1})
+        path = f"/evaluations/{posted.raise_for_status().json()['evaluation_id']}"
+        done = await answered(lambda: get(client, path), lambda found: found["status"] in ("completed", "failed"))
+        assert done["status"] == "completed", done
+        assert {each["turns"] for each in (await get(client, f"{path}/trajectories"))["items"]} == {1}
+
+
+async def test_a_killed_agent_run_loses_nothing_that_was_answered(
+    data_dir: Path, database_url: str, tmp_path: Path
+) -> None:
+    """The first one is killed in the middle of its task; the next one is given the same session, and its answers."""
+    said = tmp_path / "said"
+    stuck = f"{SCRIPT}import pathlib, time\npathlib.Path({str(said)!r}).write_text(said)\ntime.sleep(600)\n"
+    async with service(data_dir, database_url) as (client, _):
+        async with agent_run(client, stuck) as first:
+            run_id = await started(client, {"pull": {}}, concurrency=1, groups_per_iteration=1, rollouts_per_group=2)
+            await until(said.exists)
+            first.send_signal(signal.SIGKILL)
+            await first.wait()
+        [row] = (await get(client, "/sessions?status=open"))["items"]
+        await lapse(database_url)
+        async with agent_run(client, SCORES):
+            await finished(client, run_id)
+        session = await get(client, f"/sessions/{row['id']}")
+        assert (session["calls"], session["outcome"]["reward"]) == (1, float(said.read_text() == "yes"))
+        assert len((await get(client, f"/sessions/{row['id']}/calls"))["items"]) == 1
+
+
+async def lapse(database_url: str) -> None:
+    """The killed one's lease is over."""
+    from sqlalchemy import text
+
+    from app.db.session import make_engine, parse_url
+
+    engine = make_engine(parse_url(database_url))
+    async with engine.begin() as connection:
+        await connection.execute(text("UPDATE agent_task SET lease_until = clock_timestamp() - interval '1 second'"))
+    await engine.dispose()
+
+
+async def test_a_command_that_fails_has_no_outcome(data_dir: Path, database_url: str) -> None:
+    async with service(data_dir, database_url) as (client, _), agent_run(client, SCRIPT + "sys.exit('no disk left')"):
+        run = await run_with(client, await started(client, {"pull": {}}), "completed", "failed")
+    assert run["status"] == "failed"
+    assert "the command ended with status 1: no disk left" in run["error"]
+
+
+async def test_sigterm_gives_the_tasks_back(data_dir: Path, database_url: str) -> None:
+    async with service(data_dir, database_url) as (client, _):
+        run_id = await started(client, {"pull": {}}, concurrency=1)
+        async with agent_run(client, SCRIPT + "import time\ntime.sleep(600)") as process:
+            [row] = await answered(lambda: _with_calls(client), bool)
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
+        claimed = await client.post("/sessions/claims", json={"run_id": run_id})
+        assert (claimed.json()["session"]["id"], claimed.json()["attempt"]) == (row["id"], 2)
+
+
+async def _with_calls(client: httpx.AsyncClient) -> list[Json]:
+    return [row for row in (await get(client, "/sessions"))["items"] if row["calls"]]
