@@ -18,7 +18,7 @@ from app.auth.caller import Caller
 from app.db.session import Sessions
 from app.db.tables import AgentSession, AgentTask
 from app.domain.agent_session_state import AgentSessionState
-from app.errors import Conflict
+from app.errors import Conflict, NotFound
 from training.agents.sessions import Outcome
 
 Json = Any
@@ -131,7 +131,7 @@ class AgentTasks:
             await self._end(session, task, f"its agent was lost {MAX_LOSSES} times, the last time on {task.worker}")
 
     async def heartbeat(self, of: Caller, session_id: str, attempt: int, lease: timedelta) -> datetime:
-        """Renew the claim; returns until when. Raises ClaimLost."""
+        """Renew the claim; returns until when. Raises NotFound, ClaimLost."""
         async with self._sessions.begin() as session:
             task = await _held_task(session, of, session_id, attempt)
             row = await session.get(AgentSession, session_id)
@@ -142,7 +142,7 @@ class AgentTasks:
             return task.lease_until
 
     async def release(self, of: Caller, session_id: str, attempt: int, reason: str | None) -> None:
-        """Give the task back: somebody else may claim it at once. Raises ClaimLost."""
+        """Give the task back: somebody else may claim it at once. Raises NotFound, ClaimLost."""
         async with self._sessions.begin() as session:
             task = await _held_task(session, of, session_id, attempt)
             task.losses += reason is not None  # whoever stops in an orderly way has lost nothing
@@ -164,12 +164,14 @@ def _held() -> ColumnElement[bool]:
 
 
 async def _held_task(session: AsyncSession, of: Caller, session_id: str, attempt: int) -> AgentTask:
-    """The task as long as this attempt holds it: also after its lease, if nobody else has claimed it since."""
+    """The task as long as this attempt holds it: also after its lease, if nobody else has claimed it since. Raises
+    NotFound, ClaimLost."""
+    mine = [] if of.project is None else [AgentSession.project == of.project]
+    if (await session.execute(select(AgentSession.id).where(AgentSession.id == session_id, *mine))).first() is None:
+        raise NotFound("There is no such session.")
     query = select(AgentTask).where(
         AgentTask.session_id == session_id, AgentTask.claims == attempt, AgentTask.lease_until.is_not(None)
     )
-    if of.project is not None:
-        query = query.where(AgentTask.project == of.project)
     if (task := (await session.execute(query.with_for_update())).scalar_one_or_none()) is None:
         raise ClaimLost(f"Attempt {attempt} of session {session_id} has been given up, or is over.")
     return task

@@ -14,6 +14,7 @@ from app.agent_sessions.tasks import AgentTasks, ClaimedTask, ClaimLost
 from app.auth.caller import LOCAL, Caller
 from app.db.session import Sessions, make_engine, make_sessions, parse_url
 from app.db.tables import AgentSession, AgentSessionKey, AgentTask
+from app.errors import NotFound
 from training.agents.sessions import Outcome
 
 LEASE = timedelta(seconds=30)
@@ -62,7 +63,7 @@ async def test_each_task_is_given_once_and_to_its_own_project_only(sessions: Ses
     one = next(each for each in found if each)
     assert (one.task, one.model, one.attempt) == (TASK, "mail/agent@3", 1)
     assert (await row(sessions, one.session_id)).expires_at == one.deadline
-    with pytest.raises(ClaimLost):
+    with pytest.raises(NotFound):
         await AgentTasks(sessions).heartbeat(SALES, one.session_id, 1, LEASE)
     assert await AgentTasks(sessions).heartbeat(MAIL, one.session_id, 1, LEASE) > one.lease_until
 
