@@ -15,6 +15,7 @@ COPY alembic ./alembic
 COPY app ./app
 COPY environment ./environment
 COPY judges ./judges
+COPY learnloop ./learnloop
 COPY training ./training
 RUN pip install --no-deps --editable .
 

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-_PACKAGES = ("alembic", "app", "benchmarks", "environment", "judges", "tests", "training")
+_PACKAGES = ("alembic", "app", "benchmarks", "environment", "judges", "learnloop", "tests", "training")
 
 
 def freeze(directory: Path) -> Path:

@@ -1,5 +1,7 @@
 """The files around the code say what the code does."""
 
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -59,3 +61,12 @@ def test_the_compose_file_waits_for_postgres_and_keeps_the_data() -> None:
     assert "HEALTHCHECK" not in (ROOT / "Dockerfile").read_text()
     for service in compose["services"].values():
         assert "test" in service.get("healthcheck", {"test": None})
+
+
+def test_the_image_has_every_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = {name.rstrip("*") for name in project["tool"]["setuptools"]["packages"]["find"]["include"]}
+    copied = set(re.findall(r"^COPY (\w+) \./\1$", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
+    sent = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines()}
+    assert len(packages) >= 5
+    assert packages <= copied & sent
