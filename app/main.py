@@ -54,7 +54,7 @@ from app.http.body_limit import BodyLimit
 from app.http.connections import Connections, most_connections
 from app.http.idempotency import Idempotency
 from app.http.measured_requests import MeasuredRequests
-from app.http.openai_errors import OpenAIErrors
+from app.http.openai_errors import ModelErrors
 from app.http.protocol import BoundedHttp
 from app.http.response_headers import ResponseHeaders
 from app.http.traced_requests import TracedRequests
@@ -185,7 +185,7 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
     app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES, big=big, forwarded=training.PREFIX, raw=("/inboxes",))
     keys_required, origins, failed = settings.keys_required, settings.cors_origins, _failed_keys(settings)
     app.add_middleware(Guard, required=keys_required, limit=limit, failed_keys=failed, origins=origins)
-    app.add_middleware(OpenAIErrors)
+    app.add_middleware(ModelErrors)
     if settings.cors_origins:
         _allow_browsers(app, settings.cors_origins)
     app.add_middleware(ResponseHeaders)

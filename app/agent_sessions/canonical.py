@@ -78,11 +78,20 @@ def _parameters(body: Mapping[str, Json], sampling: Sampling | None) -> dict[str
 
 def _message(message: Message) -> Message:
     """Without members that say nothing; content that is text in parts is one text."""
+    if not all(map(_is_call, message.get("tool_calls") or ())):
+        raise BadRequestBody(("body", "messages"), "A tool call needs function.name and function.arguments as text.")
     plain = {name: value for name, value in message.items() if value not in (None, [], {}) and name != "token_ids"}
     content = message.get("content")
     if isinstance(content, list) and all(_is_text(part) for part in content):
         content = "".join(part["text"] for part in content)
     return {**plain, "role": message.get("role"), "content": content}
+
+
+def _is_call(call: Json) -> bool:
+    function = call.get("function") if isinstance(call, dict) else None
+    if function is None:
+        return isinstance(call, dict) and call.get("type") not in (None, "function")
+    return isinstance(function, dict) and all(isinstance(function.get(name), str) for name in ("name", "arguments"))
 
 
 def _is_text(part: Json) -> bool:

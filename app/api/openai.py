@@ -8,10 +8,13 @@ from app.api.dependencies import CurrentCaller, CurrentService
 from app.api.engine import CurrentEngine, CurrentModels, CurrentProxy
 from app.api.openai_bodies import BadBody, described_body, json_object
 from app.api.routers import openai_router
-from app.api.session_models import CurrentGateway, chat_in_session
+from app.api.session_models import COMPLETION, MESSAGE, CurrentGateway, chat_in_session, message_in_session
+from app.gateway import anthropic_messages
+from app.gateway.forms import begun
+from app.gateway.unrecorded import UnrecordedExchange
 from app.model_registry.listing import listed, one
+from app.schemas.anthropic import MessagesRequest
 from app.schemas.openai import (
-    ChatCompletion,
     ChatRequest,
     ModelObject,
     ModelObjects,
@@ -26,11 +29,7 @@ Json = Any
 ModelPath = Annotated[str, Path(description="Name of the model; append `@STEP` for a checkpoint")]
 
 
-@router.post(
-    "/chat/completions",
-    responses={200: {"model": ChatCompletion, "content": {"text/event-stream": {"schema": {"type": "string"}}}}},
-    openapi_extra=described_body(ChatRequest),
-)
+@router.post("/chat/completions", responses=COMPLETION, openapi_extra=described_body(ChatRequest))
 async def chat_completions(
     models: CurrentModels, caller: CurrentCaller, proxy: CurrentProxy, gateway: CurrentGateway, request: Request
 ) -> Response:
@@ -67,6 +66,22 @@ async def create_response(
     # Whose responses can be continued; callers of all projects share what no project's key reaches.
     whose = {"openai-project": caller.project or ""}
     return await proxy.forward(request, endpoint, "/responses", headers=whose, json={**body, "model": endpoint.model})
+
+
+@router.post("/messages", responses=MESSAGE, openapi_extra=described_body(MessagesRequest))
+async def create_message(
+    models: CurrentModels, caller: CurrentCaller, gateway: CurrentGateway, request: Request
+) -> Response:
+    """Create a message with Anthropic's protocol, streamed or not. It is one turn of the model.
+
+    Parameters that are not supported and would change the response are refused by name.
+    """
+    if caller.agent is not None:
+        return await message_in_session(request, gateway, caller, caller.agent.session_id)
+    body = json_object(await request.body())
+    asked = anthropic_messages.asked(body)
+    endpoint = await models.endpoint(await models.resolve(caller, _model_of(body)))
+    return await begun(UnrecordedExchange(gateway.upstream, endpoint, asked.chat_body), request, asked)
 
 
 @router.get("/models", responses={200: {"model": ModelObjects}})

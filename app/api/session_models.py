@@ -1,6 +1,6 @@
 """The model of an agent session, below `/sessions/{id}/v1`; with the session's key also below `/v1`."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Path, Request, Response
 
@@ -9,10 +9,13 @@ from app.api.dependencies import CurrentCaller
 from app.api.openai_bodies import described_body, json_object
 from app.api.routers import openai_router
 from app.auth.caller import Caller
-from app.gateway import chat
+from app.gateway import anthropic_messages, chat
 from app.gateway.forms import AgentRequest, Asked, reply
 from app.gateway.gateway import SessionGateway
+from app.schemas.anthropic import MessageObject, MessagesRequest
 from app.schemas.openai import ChatCompletion, ChatRequest
+
+Json = Any
 
 router = openai_router("sessions", prefix="/sessions/{id}/v1")
 
@@ -25,14 +28,16 @@ async def _gateway(request: Request) -> SessionGateway:
     return gateway
 
 
+_STREAM: Json = {"text/event-stream": {"schema": {"type": "string"}}}
+COMPLETION: Json = {200: {"model": ChatCompletion, "content": _STREAM}}
+"""What a route for chat completions returns."""
+MESSAGE: Json = {200: {"model": MessageObject, "content": _STREAM}}
+"""What a route for messages returns."""
+
 CurrentGateway = Annotated[SessionGateway, Depends(_gateway)]
 
 
-@router.post(
-    "/chat/completions",
-    responses={200: {"model": ChatCompletion, "content": {"text/event-stream": {"schema": {"type": "string"}}}}},
-    openapi_extra=described_body(ChatRequest),
-)
+@router.post("/chat/completions", responses=COMPLETION, openapi_extra=described_body(ChatRequest))
 async def session_chat_completions(
     gateway: CurrentGateway, caller: CurrentCaller, request: Request, id: SessionId
 ) -> Response:
@@ -44,6 +49,21 @@ async def chat_in_session(request: Request, gateway: SessionGateway, caller: Cal
     """The reply to a request for a chat completion."""
     asked = chat.ChatAsked(json_object(await request.body()))
     return await _in_session(request, gateway, caller, session_id, chat.NAME, asked)
+
+
+@router.post("/messages", responses=MESSAGE, openapi_extra=described_body(MessagesRequest))
+async def session_messages(gateway: CurrentGateway, caller: CurrentCaller, request: Request, id: SessionId) -> Response:
+    """Create a message in a session with Anthropic's protocol, streamed or not.
+
+    The base URL for Anthropic's clients is that of the session without its last part, `/v1`.
+    """
+    return await message_in_session(request, gateway, caller, id)
+
+
+async def message_in_session(request: Request, gateway: SessionGateway, caller: Caller, session_id: str) -> Response:
+    """The reply to a request for a message."""
+    asked = anthropic_messages.asked(json_object(await request.body()))
+    return await _in_session(request, gateway, caller, session_id, anthropic_messages.NAME, asked)
 
 
 async def _in_session(

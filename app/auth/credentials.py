@@ -80,9 +80,8 @@ def _authorizations(scope: Scope) -> list[bytes]:
 
 
 def _plain_keys(scope: Scope) -> list[bytes]:
-    if model_path(route_path(scope)) not in ANTHROPIC:
-        return []
-    return [value for name, value in scope["headers"] if name == b"x-api-key"]
+    given = [value for name, value in scope["headers"] if name == b"x-api-key"]
+    return given if given and model_path(route_path(scope)) in ANTHROPIC else []
 
 
 def _session_cookies(scope: Scope) -> dict[str, str]:

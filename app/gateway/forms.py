@@ -10,8 +10,8 @@ from app.agent_sessions.calls import Asker
 from app.agent_sessions.replay import Repetition
 from app.aio.event_loops import shielded
 from app.gateway.chunks import Chunk
-from app.gateway.gateway import Exchange, SessionGateway
-from app.gateway.replies import StreamedReply, WholeReply
+from app.gateway.gateway import SessionGateway
+from app.gateway.replies import Exchange, StreamedReply, WholeReply
 from app.model_registry.proxy import unless_disconnected
 
 Json = Any
@@ -58,8 +58,13 @@ async def reply(gateway: SessionGateway, request: AgentRequest, asked: Asked) ->
     exchange = await unless_disconnected(request.http, beginning)
     if exchange is None:
         return Response(status_code=_CLIENT_DISCONNECTED)
+    return await begun(exchange, request.http, asked)
+
+
+async def begun(exchange: Exchange, http: Request, asked: Asked) -> Response:
+    """The reply of an exchange, which finishes it. Raises as Exchange."""
     try:
-        made = await _begun(exchange, request, asked)
+        made = await _begun(exchange, http, asked)
     except BaseException:
         await shielded(exchange.finish(delivered=False))
         raise
@@ -69,14 +74,14 @@ async def reply(gateway: SessionGateway, request: AgentRequest, asked: Asked) ->
     return made
 
 
-async def _begun(exchange: Exchange, request: AgentRequest, asked: Asked) -> Response | None:
+async def _begun(exchange: Exchange, http: Request, asked: Asked) -> Response | None:
     """None: the client has left."""
     if not asked.is_streamed:
-        completion = await unless_disconnected(request.http, exchange.completion())
+        completion = await unless_disconnected(http, exchange.completion())
         return None if completion is None else WholeReply(exchange, asked.document(completion))
     chunks = exchange.chunks()
     # What goes wrong before anything was sampled is an error like any other.
-    first = await unless_disconnected(request.http, anext(chunks))
+    first = await unless_disconnected(http, anext(chunks))
     return None if first is None else StreamedReply(exchange, asked.events(_with_first(first, chunks)))
 
 

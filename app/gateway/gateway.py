@@ -62,16 +62,16 @@ class SessionGateway:
         self._sessions = sessions
         self.calls = calls
         self._models = models
-        self._upstream = upstream
+        self.upstream = upstream
         self._replies = KnownReplies(sessions)
         self._pinned: OrderedDict[str, PinnedSession] = OrderedDict()
 
-    async def begin(self, asker: Asker, body: dict[str, Json], protocol: str, asked: Repetition) -> "Exchange":
+    async def begin(self, asker: Asker, body: dict[str, Json], protocol: str, asked: Repetition) -> "SessionExchange":
         """Begin an exchange, which must be finished. Raises BadRequestBody, and as SessionCalls.begin."""
         session = await self._session(asker.session_id)
         request = canonical(body, session.sampling)
         call = await self.calls.begin(asker, request, protocol, asked)
-        return Exchange(self, session, request, call)
+        return SessionExchange(self, session, request, call)
 
     async def _session(self, id: str) -> PinnedSession:
         if (kept := self._pinned.get(id)) is not None:
@@ -95,22 +95,22 @@ class SessionGateway:
         """Where the session's checkpoint is sampled now. Raises Unavailable."""
         return await self._models.endpoint(session.model)
 
-    async def sampled(self, exchange: "Exchange") -> dict[str, Json]:
+    async def sampled(self, exchange: "SessionExchange") -> dict[str, Json]:
         """A completion of the model. Raises as Upstream."""
 
         async def ask() -> dict[str, Json]:
             endpoint, body = await self._request(exchange)
-            return await self._upstream.complete(endpoint, body)
+            return await self.upstream.complete(endpoint, body)
 
         return await _while_away(ask)
 
-    async def chunks(self, exchange: "Exchange") -> AsyncGenerator[Chunk]:
+    async def chunks(self, exchange: "SessionExchange") -> AsyncGenerator[Chunk]:
         """The same as a stream, which is begun again as long as nothing of it has come. Raises as Upstream."""
         deadline = asyncio.get_running_loop().time() + DEADLINE_S
 
         async def begin() -> tuple[AsyncGenerator[Chunk], Chunk | None]:
             endpoint, body = await self._request(exchange)
-            stream = self._upstream.chunks(endpoint, {**body, "stream_options": {"include_usage": True}})
+            stream = self.upstream.chunks(endpoint, {**body, "stream_options": {"include_usage": True}})
             return stream, await _next(stream, deadline)
 
         stream, chunk = await _while_away(begin)
@@ -119,7 +119,7 @@ class SessionGateway:
                 yield chunk
                 chunk = await _next(stream, deadline)
 
-    async def _request(self, exchange: "Exchange") -> tuple[Endpoint, dict[str, Json]]:
+    async def _request(self, exchange: "SessionExchange") -> tuple[Endpoint, dict[str, Json]]:
         endpoint, asked = await self.endpoint(exchange.session), exchange.request
         is_engine = exchange.session.model.backend == embedded.NAME
         messages = await self._replies.messages(exchange.session.id, asked) if is_engine else list(asked.messages)
@@ -134,14 +134,14 @@ class SessionGateway:
         }
         return endpoint, body
 
-    async def record(self, exchange: "Exchange", completion: dict[str, Json]) -> dict[str, Json]:
+    async def record(self, exchange: "SessionExchange", completion: dict[str, Json]) -> dict[str, Json]:
         """Make the answer durable; returns the one that counts. Raises SessionOver."""
         recorded = await self.calls.answer(exchange.call, completion)
         asked = exchange.request
         self._replies.add(exchange.session.id, exchange.call.number, asked.messages, asked.tools, recorded)
         return recorded
 
-    async def finish(self, exchange: "Exchange", *, delivered: bool) -> None:
+    async def finish(self, exchange: "SessionExchange", *, delivered: bool) -> None:
         """The reply has been sent, or will not be."""
         await self.calls.finish(exchange.call, delivered=delivered)
 
@@ -156,7 +156,7 @@ async def open_session_gateway(service: Resources, http: httpx.AsyncClient) -> A
 
 
 @dataclass(slots=True)
-class Exchange:
+class SessionExchange:
     """One request of an agent, until its reply has been sent."""
 
     gateway: SessionGateway

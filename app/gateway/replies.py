@@ -2,17 +2,34 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from fastapi import Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from app.aio.event_loops import shielded
-from app.gateway.gateway import Exchange
+from app.gateway.chunks import Chunk
 
 Json = Any
 _REPLAYED = {"Idempotency-Replayed": "true"}
+
+
+class Exchange(Protocol):
+    """A request and the answer of its model, until the reply has been sent."""
+
+    @property
+    def is_replay(self) -> bool:
+        """Whether the answer was recorded before."""
+
+    async def completion(self) -> dict[str, Json]:
+        """The answer. Raises what becomes an error reply."""
+
+    def chunks(self) -> AsyncGenerator[Chunk]:
+        """The same as a stream."""
+
+    async def finish(self, *, delivered: bool) -> None:
+        """The reply has been sent, or will not be."""
 
 
 class _Finishing(Response):

@@ -1,4 +1,4 @@
-"""Errors below `/v1`, also that of a session, in OpenAI's format, `{"error": {...}}`, which its clients understand."""
+"""Errors below `/v1`, also that of a session, in the format of OpenAI or Anthropic, which their clients understand."""
 
 import json
 from collections.abc import Mapping
@@ -9,8 +9,9 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.auth.scopes import model_path, route_path
+from app.auth.scopes import ANTHROPIC, model_path, route_path
 from app.errors import MEDIA_TYPE
+from app.http.anthropic_errors import anthropic_error
 
 Json = Any
 _KINDS: Mapping[int, tuple[str, str | None]] = {
@@ -32,14 +33,15 @@ def openai_error(
     return JSONResponse({"error": error}, status, headers)
 
 
-class OpenAIErrors:
-    """ASGI middleware: translates problem documents and exceptions into OpenAI's format."""
+class ModelErrors:
+    """ASGI middleware: translates problem documents and exceptions into the format of the path's protocol."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or model_path(route_path(scope)) is None:
+        path = model_path(route_path(scope)) if scope["type"] == "http" else None
+        if path is None:
             await self._app(scope, receive, send)
             return
         reply = _Reply(send)
@@ -49,13 +51,15 @@ class OpenAIErrors:
             if reply.begun:
                 raise
             log.error("unexpected error", path=scope["path"], method=scope["method"], exc_info=error)
-            unexpected = openai_error(
-                500, "An unexpected error occurred; see the log of the service.", code="internal_error"
+            message = "An unexpected error occurred; see the log of the service."
+            is_anthropic = path in ANTHROPIC
+            unexpected = (
+                anthropic_error(500, message) if is_anthropic else openai_error(500, message, code="internal_error")
             )
             await unexpected(scope, receive, send)
             return
         if reply.problem is not None:
-            await _translated(reply.problem, bytes(reply.body))(scope, receive, send)
+            await _translated(path, reply.problem, bytes(reply.body))(scope, receive, send)
 
 
 class _Reply:
@@ -77,13 +81,15 @@ class _Reply:
             await self._send(message)
 
 
-def _translated(start: Message, body: bytes) -> JSONResponse:
+def _translated(path: str, start: Message, body: bytes) -> JSONResponse:
     problem: dict[str, Json] = json.loads(body)
     headers = {
         name: value
         for name, value in MutableHeaders(scope=start).items()
         if name not in ("content-type", "content-length")
     }
+    if path in ANTHROPIC:
+        return anthropic_error(start["status"], problem["detail"], headers=headers)
     wrong = [".".join(map(str, each["loc"][1:])) for each in problem.get("errors", ())]
     param = problem.get("param") or next(iter(wrong), None) or None
     return openai_error(start["status"], problem["detail"], code=problem.get("code"), param=param, headers=headers)

@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from app.auth.scopes import is_public, model_path
+from app.auth.scopes import ANTHROPIC, is_public, model_path
 from app.errors import MEDIA_TYPE
 
 Json = Any
@@ -95,6 +95,24 @@ _OPENAI_ERROR = {
     },
     "required": ["error"],
 }
+_ANTHROPIC_ERROR = {
+    "type": "object",
+    "title": "AnthropicError",
+    "description": "An error in Anthropic's form.",
+    "properties": {
+        "type": {"type": "string", "const": "error", "description": "Always `error`."},
+        "error": {
+            "type": "object",
+            "description": "The error.",
+            "properties": {
+                "type": {"type": "string", "description": "Kind of error, such as `invalid_request_error`."},
+                "message": {"type": "string", "description": "What is wrong, and what to do about it."},
+            },
+            "required": ["type", "message"],
+        },
+    },
+    "required": ["type", "error"],
+}
 _FASTAPIS_OWN = ("HTTPValidationError", "ValidationError")
 """FastAPI's own description of a response to an invalid request, which we do not use."""
 _IDEMPOTENCY_KEY = {
@@ -130,7 +148,7 @@ def install(app: FastAPI) -> None:
 def described(api: dict[str, Json]) -> dict[str, Json]:
     """Add what is missing, in place and only once."""
     schemas = api["components"]["schemas"]
-    schemas |= {"Problem": _PROBLEM, "OpenAIError": _OPENAI_ERROR}
+    schemas |= {"Problem": _PROBLEM, "OpenAIError": _OPENAI_ERROR, "AnthropicError": _ANTHROPIC_ERROR}
     for name in _FASTAPIS_OWN:
         schemas.pop(name, None)
     for path, operations in api["paths"].items():
@@ -145,9 +163,10 @@ def _describe(schemas: dict[str, Json], path: str, method: str, operation: dict[
     for response in operation["responses"].values():
         _describe_response(schemas, response)
     operation["responses"].pop("422", None)  # FastAPI's own
-    is_openai = model_path(path) is not None
-    errors = _openai_errors if is_openai else _errors
-    reference = f"#/components/schemas/{'OpenAIError' if is_openai else 'Problem'}"
+    of_models = model_path(path)
+    errors = _errors if of_models is None else _openai_errors
+    kind = "Problem" if of_models is None else "AnthropicError" if of_models in ANTHROPIC else "OpenAIError"
+    reference = f"#/components/schemas/{kind}"
     for status in () if is_public(path) else errors(path, method, operation):
         operation["responses"][str(status)] = _response(status, reference)
     if method == "post" and _IDEMPOTENCY_KEY not in operation.setdefault("parameters", []):
@@ -187,7 +206,7 @@ def _openai_errors(path: str, method: str, operation: dict[str, Json]) -> Iterat
 
 
 def _response(status: int, reference: str) -> dict[str, Json]:
-    media_type = "application/json" if reference.endswith("OpenAIError") else MEDIA_TYPE
+    media_type = MEDIA_TYPE if reference.endswith("Problem") else "application/json"
     content = {media_type: {"schema": {"$ref": reference}}}
     response: dict[str, Json] = {"description": HTTPStatus(status).phrase, "content": content}
     if status in (429, 503):

@@ -16,7 +16,7 @@ from starlette.routing import Mount
 
 from app.auth.key_cache import KEPT_S, KeyCache
 from app.auth.keys import Keys, hash_of, new_key
-from app.auth.scopes import Scope, is_public, model_path
+from app.auth.scopes import ANTHROPIC, Scope, is_public, model_path
 from app.db.tables import ApiKey
 from app.errors import Unauthorized
 from app.main import create_app
@@ -85,6 +85,8 @@ async def test_no_route_but_the_public_ones_lets_anybody_in(
     spoilt = await _spoilt(service)
     for method, path in sorted(routes):
         for what, headers in spoilt.items():
+            if what == "another header" and model_path(path) in ANTHROPIC:
+                continue  # there it is the right one
             encoded = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
             response = await service.client.request(method, path, headers=encoded)
             if is_public(path):
@@ -93,7 +95,8 @@ async def test_no_route_but_the_public_ones_lets_anybody_in(
             assert response.headers["www-authenticate"] == "Bearer", (what, method, path)
             if model_path(path) is not None:
                 assert response.status_code == 401
-                assert response.json()["error"]["code"] == "invalid_api_key"
+                error = response.json()["error"]
+                assert (error.get("code") or error["type"]) in ("invalid_api_key", "authentication_error")
                 continue
             _problem(response, 401)
     for path in ("/nothing", "/runs/", "/openapi.json/x", "/static-offline-docs"):

@@ -10,7 +10,7 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 
 from app import errors
-from app.http.openai_errors import OpenAIErrors
+from app.http.openai_errors import ModelErrors
 from app.model_registry.proxy import ChatProxy
 from tests.conditions import until
 from training.backends.base import Endpoint
@@ -55,7 +55,7 @@ async def _proxied(script: Script, deadline_s: float = 20.0) -> AsyncIterator[tu
     """The URL of an application that forwards to such a server."""
     model = ModelServer(script)
     app = FastAPI()
-    app.add_middleware(OpenAIErrors)
+    app.add_middleware(ModelErrors)
     errors.install(app)
     listening = await asyncio.start_server(model.handle, "127.0.0.1", 0)
     endpoint = Endpoint(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1", "its-key", "theirs@3")

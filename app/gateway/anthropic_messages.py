@@ -1,0 +1,281 @@
+"""Anthropic's messages over chat completions: the same conversation gives the same prompt."""
+
+import json
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.agent_sessions.canonical import BadRequestBody
+from app.gateway.chunks import Chunk
+from app.gateway.stream_errors import STREAM_ERRORS, status_of
+from app.http.anthropic_errors import error_document
+
+Json = Any
+Block = Mapping[str, Json]
+
+NAME = "messages"
+_SAME = ("model", "temperature", "top_p", "top_k", "max_tokens")
+_KNOWN = {*_SAME, "messages", "system", "tools", "tool_choice", "stop_sequences", "stream", "thinking"}
+_NO_EFFECT = {"metadata", "service_tier", "cache_control", "inference_geo"}
+_STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesAsked:
+    """A request for a message."""
+
+    chat_body: dict[str, Json]
+    is_streamed: bool
+
+    def document(self, completion: Mapping[str, Json]) -> dict[str, Json]:
+        """The message."""
+        [choice] = completion["choices"]
+        content = _blocks(choice["message"])
+        return _message(completion, content, _STOP_REASONS.get(choice["finish_reason"]), _usage(completion))
+
+    async def events(self, chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[str]:
+        """The same as a stream."""
+        made = _Events()
+        try:
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    for event in made.of(chunk):
+                        yield _sent(event)
+            for event in made.closing():
+                yield _sent(event)
+        except STREAM_ERRORS as error:
+            yield _sent(error_document(status_of(error), str(error)))
+
+
+def asked(body: Mapping[str, Json]) -> MessagesAsked:
+    """The request as a chat completion. Raises BadRequestBody, also for parameters that would change the reply and are
+    not supported."""
+    for name, value in body.items():
+        if name not in _KNOWN | _NO_EFFECT and value not in (None, [], {}):
+            raise _bad(name, f"{name} is not supported")
+    if (body.get("thinking") or {"type": "disabled"}).get("type") == "enabled":
+        raise _bad("thinking", "thinking is not supported: the models here write none")
+    limit = body.get("max_tokens")
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise _bad("max_tokens", "max_tokens must be a positive whole number")
+    chat: dict[str, Json] = {name: body[name] for name in _SAME if body.get(name) is not None}
+    chat["messages"] = [*_system(body.get("system")), *_messages(body.get("messages"))]
+    if tools := body.get("tools"):
+        chat["tools"] = [_tool(tool, number) for number, tool in enumerate(_list(tools, "tools"))]
+        chat |= _tool_choice(body.get("tool_choice"))
+    if stops := body.get("stop_sequences"):
+        chat["stop"] = stops
+    return MessagesAsked(chat, bool(body.get("stream")))
+
+
+def _system(system: Json) -> list[dict[str, Json]]:
+    return [{"role": "system", "content": _text(system, "system")}] if system else []
+
+
+def _messages(messages: Json) -> Iterator[dict[str, Json]]:
+    for number, message in enumerate(_list(messages, "messages")):
+        where = f"messages.{number}"
+        role, content = message.get("role"), message.get("content")
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else _list(content, where)
+        if role == "assistant":
+            yield _said(blocks, where)
+        elif role == "user":
+            yield from _given(blocks, where)
+        else:
+            raise _bad("messages", f"{where}: the role must be user or assistant")
+
+
+def _said(blocks: Sequence[Block], where: str) -> dict[str, Json]:
+    """What the assistant said. Thinking is left out: the models here write none."""
+    text, calls = "", []
+    for block in blocks:
+        match block.get("type"):
+            case "text":
+                text += _string(block, "text", where)
+            case "tool_use":
+                arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
+                function = {"name": _string(block, "name", where), "arguments": arguments}
+                calls.append({"id": _string(block, "id", where), "type": "function", "function": function})
+            case "thinking" | "redacted_thinking":
+                pass
+            case kind:
+                raise _bad("messages", f"{where}: {kind} is not supported")
+    return {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}
+
+
+def _given(blocks: Sequence[Block], where: str) -> Iterator[dict[str, Json]]:
+    """Results of tools are messages of their own."""
+    text: list[str] = []
+    for block in blocks:
+        match block.get("type"):
+            case "text":
+                text.append(_string(block, "text", where))
+            case "tool_result":
+                if text:
+                    yield {"role": "user", "content": "\n".join(text)}
+                    text = []
+                content = _text(block.get("content") or "", where)
+                yield {"role": "tool", "tool_call_id": _string(block, "tool_use_id", where), "content": content}
+            case kind:
+                raise _bad("messages", f"{where}: {kind} is not supported, only text and results of tools")
+    if text:
+        yield {"role": "user", "content": "\n".join(text)}
+
+
+def _tool(tool: Block, number: int) -> dict[str, Json]:
+    where = f"tools.{number}"
+    if tool.get("type") not in (None, "custom"):
+        raise _bad("tools", f"{where}: {tool.get('type')} is not supported; there are no built-in tools")
+    function = {
+        "name": _string(tool, "name", where),
+        "description": tool.get("description") or "",
+        "parameters": tool.get("input_schema") or {"type": "object", "properties": {}},
+    }
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(choice: Json) -> dict[str, Json]:
+    if not choice:
+        return {}
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    if kind == "tool":
+        named: Json = {"type": "function", "function": {"name": choice.get("name")}}
+    elif kind in _CHOICES:
+        named = _CHOICES[kind]
+    else:
+        raise _bad("tool_choice", "the type of tool_choice must be auto, any, tool or none")
+    return {"tool_choice": named, **({"parallel_tool_calls": False} if choice.get("disable_parallel_tool_use") else {})}
+
+
+def _text(content: Json, where: str) -> str:
+    if isinstance(content, str):
+        return content
+    parts = _list(content, where)
+    if not all(part.get("type") == "text" for part in parts):
+        raise _bad("messages", f"{where}: the content must be text")
+    return "\n".join(_string(part, "text", where) for part in parts)
+
+
+def _list(value: Json, where: str) -> list[dict[str, Json]]:
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise _bad("messages", f"{where} must be a list of objects")
+    return value
+
+
+def _string(block: Block, name: str, where: str) -> str:
+    value = block.get(name)
+    if not isinstance(value, str):
+        raise _bad("messages", f"{where}: {name} must be text")
+    return value
+
+
+def _bad(parameter: str, message: str) -> BadRequestBody:
+    return BadRequestBody(("body", parameter), f"{message}.")
+
+
+def _blocks(message: Mapping[str, Json]) -> list[dict[str, Json]]:
+    text = [{"type": "text", "text": message["content"]}] if message.get("content") else []
+    return [*text, *(_tool_use(call) for call in message.get("tool_calls") or ())]
+
+
+def _tool_use(call: Mapping[str, Json]) -> dict[str, Json]:
+    function = call["function"]
+    try:
+        given = json.loads(function["arguments"])
+    except ValueError:
+        given = None
+    return {
+        "type": "tool_use",
+        "id": call["id"],
+        "name": function["name"],
+        "input": given if isinstance(given, dict) else {},
+    }
+
+
+def _message(
+    reply: Mapping[str, Json], content: Sequence[Json], stop_reason: str | None, usage: Mapping[str, Json]
+) -> dict[str, Json]:
+    return {
+        "id": f"msg_{str(reply.get('id')).removeprefix('chatcmpl-')}",
+        "type": "message",
+        "role": "assistant",
+        "model": reply.get("model"),
+        "content": list(content),
+        "stop_reason": stop_reason,
+        "stop_sequence": None,
+        "usage": usage,
+    }
+
+
+def _usage(reply: Mapping[str, Json]) -> dict[str, Json]:
+    """Anthropic counts what came from a cache beside the rest of the prompt."""
+    usage = reply.get("usage") or {}
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    prompt = usage.get("prompt_tokens", len(reply.get("prompt_token_ids") or ()))
+    return {
+        "input_tokens": prompt - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": usage.get("completion_tokens", 0),
+    }
+
+
+@dataclass(slots=True)
+class _Events:
+    """The events of one message: its blocks come one after the other."""
+
+    begun: bool = False
+    index: int = -1
+    block: str | int | None = None
+    """What is being written: `text`, or the number of a tool call."""
+    stop_reason: str | None = None
+    usage: dict[str, Json] = field(default_factory=lambda: _usage({}))
+
+    def of(self, chunk: Chunk) -> Iterator[dict[str, Json]]:
+        if not self.begun:
+            self.begun = True
+            yield {"type": "message_start", "message": _message(chunk, (), None, _usage(chunk))}
+        if chunk.get("usage"):
+            self.usage = _usage(chunk)
+        for choice in chunk.get("choices") or ():
+            delta = choice.get("delta") or {}
+            if text := delta.get("content"):
+                yield from self._in_block("text", {"type": "text", "text": ""})
+                yield self._delta({"type": "text_delta", "text": text})
+            for call in delta.get("tool_calls") or ():
+                yield from self._of_call(call)
+            self.stop_reason = _STOP_REASONS.get(choice.get("finish_reason")) or self.stop_reason
+
+    def closing(self) -> Iterator[dict[str, Json]]:
+        yield from self._end_block()
+        delta = {"stop_reason": self.stop_reason, "stop_sequence": None}
+        yield {"type": "message_delta", "delta": delta, "usage": self.usage}
+        yield {"type": "message_stop"}
+
+    def _of_call(self, call: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
+        function = call.get("function") or {}
+        tool: dict[str, Json] = {"type": "tool_use", "id": call.get("id"), "name": function.get("name"), "input": {}}
+        yield from self._in_block(call.get("index", 0), tool)
+        if arguments := function.get("arguments"):
+            yield self._delta({"type": "input_json_delta", "partial_json": arguments})
+
+    def _in_block(self, block: str | int, begun: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
+        if block != self.block:
+            yield from self._end_block()
+            self.block = block
+            self.index += 1
+            yield {"type": "content_block_start", "index": self.index, "content_block": begun}
+
+    def _end_block(self) -> Iterator[dict[str, Json]]:
+        if self.block is not None:
+            self.block = None
+            yield {"type": "content_block_stop", "index": self.index}
+
+    def _delta(self, delta: Mapping[str, Json]) -> dict[str, Json]:
+        return {"type": "content_block_delta", "index": self.index, "delta": delta}
+
+
+def _sent(event: Mapping[str, Json]) -> str:
+    return f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False, separators=(',', ':'))}\n\n"

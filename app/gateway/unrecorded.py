@@ -1,0 +1,33 @@
+"""A request outside of sessions in a protocol that the model's server does not speak."""
+
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.gateway.chunks import Chunk
+from app.gateway.upstream import Upstream
+from training.backends.base import Endpoint
+
+Json = Any
+
+
+@dataclass(frozen=True, slots=True)
+class UnrecordedExchange:
+    """Asks the server, and keeps nothing."""
+
+    upstream: Upstream
+    endpoint: Endpoint
+    chat_body: Mapping[str, Json]
+    is_replay: bool = False
+
+    async def completion(self) -> dict[str, Json]:
+        """The answer. Raises as Upstream."""
+        return await self.upstream.complete(self.endpoint, {**self.chat_body, "model": self.endpoint.model})
+
+    def chunks(self) -> AsyncGenerator[Chunk]:
+        """The same as a stream."""
+        body = {**self.chat_body, "model": self.endpoint.model, "stream_options": {"include_usage": True}}
+        return self.upstream.chunks(self.endpoint, body)
+
+    async def finish(self, *, delivered: bool) -> None:
+        """Nothing was begun that would have to end."""

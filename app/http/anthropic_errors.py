@@ -1,0 +1,28 @@
+"""Errors in the form of Anthropic's API."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import JSONResponse
+
+_KINDS: Mapping[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+"""By status, where they differ from the default."""
+
+
+def error_document(status: int, message: str) -> dict[str, Any]:
+    """An error; in a stream it is the data of the event `error`."""
+    kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+def anthropic_error(status: int, message: str, *, headers: Any = None) -> JSONResponse:
+    """A response that is an error."""
+    return JSONResponse(error_document(status, message), status, headers)
