@@ -14,7 +14,6 @@ from environment.email_search.environment import SyntheticEmailSearch
 from judges.reference import ReferenceJudge
 from tests.conditions import answered
 from tests.fakes.engine_process import EngineProcess
-from training.agents.langgraph_react import LangGraphAgent
 from training.backends.base import ModelSpec
 from training.backends.embedded import EmbeddedBackend
 from training.collector import RolloutsFailed
@@ -70,6 +69,8 @@ async def test_the_same_seed_gives_the_same_rewards_and_the_same_weights(
     engine: EngineProcess, backend: EmbeddedBackend
 ) -> None:
     """However many rollouts run at once, and whether the loop is the built-in one or a LangGraph graph."""
+    from training.agents.langgraph_react import LangGraphAgent  # its import takes a second
+
     one, other = [
         [result async for result in learn(backend, config, name, "learnloop/tiny", lambda _: None, agent)]
         for name, config, agent in (("one", CONFIG, None), ("other", replace(CONFIG, concurrency=3), LangGraphAgent()))

@@ -18,7 +18,6 @@ from tests.integration.training.test_rollouts import READ, RIGHT, SCENARIO, hang
 from tests.unit.environment.test_trace import Noted
 from training.agents import own_loop
 from training.agents.base import AgentTask
-from training.agents.langgraph_react import LangGraphAgent
 from training.budget import BudgetReached, Usage
 from training.chat import open_chat
 from training.histories import messages_of, transcript_of
@@ -89,7 +88,16 @@ def shape(done: Rollout) -> list[list[str]]:
     ]
 
 
-@pytest.mark.parametrize("agent", [Scripted(react), LangGraphAgent()], ids=lambda agent: agent.name)
+@pytest.fixture(params=["by hand", "langgraph"])
+def agent(request: pytest.FixtureRequest) -> Any:
+    """The built-in loop once more."""
+    if request.param == "by hand":
+        return Scripted(react)
+    from training.agents.langgraph_react import LangGraphAgent  # its import takes a second
+
+    return LangGraphAgent()
+
+
 async def test_an_agent_asks_and_is_judged_as_the_built_in_loop(agent: Any) -> None:
     several = Reply((*READ.calls, *call("read_email", email_id="nowhere").calls))
     turns = [several, call("search_inbox", keywords=["nothing like it"]), RIGHT]
@@ -122,7 +130,6 @@ def _compared(request: Mapping[str, Any]) -> Any:
     return {**request, "messages": messages}
 
 
-@pytest.mark.parametrize("agent", [Scripted(react), LangGraphAgent()], ids=lambda agent: agent.name)
 @pytest.mark.parametrize(
     ("replies", "requests", "finish", "said"),
     [
@@ -415,7 +422,6 @@ async def test_an_endpoint_that_lost_its_memory_is_asked_again_from_the_beginnin
     assert model.requests[0]["seed"] == model.requests[2]["seed"]
 
 
-@pytest.mark.parametrize("agent", [Scripted(react), LangGraphAgent()], ids=lambda agent: agent.name)
 async def test_its_calls_are_traced_below_its_rollout(agent: Any) -> None:
     """Although it runs on a thread of its own."""
     noted = Noted()
