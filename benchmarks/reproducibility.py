@@ -79,7 +79,8 @@ def products() -> list[dict[str, Any]]:
 
 
 def speed(rounds: int) -> list[dict[str, Any]]:
-    """Medians over the rounds, as ratios to one thread without a mode, measured in the same round."""
+    """Medians over the rounds, as ratios to one thread without a mode, measured in the same round; and of sampling to
+    one thread in the engine's mode."""
     settings = [Setting(_PLAIN), Setting(cpu_mode()), Setting(cpu_mode(), threads=2), Setting(cpu_mode(), 2, 2)]
     taken = [[setting.measure("learn") for setting in settings] for _ in range(rounds)]
     names = ("sampling_s", "training_s", "cpu_s")
@@ -87,6 +88,7 @@ def speed(rounds: int) -> list[dict[str, Any]]:
         {"setting": str(setting)}
         | {name: statistics.median(each[number][name] for each in taken) for name in names}
         | {f"{name}_ratio": statistics.median(each[number][name] / each[0][name] for each in taken) for name in names}
+        | {"to_one_thread": statistics.median(each[number]["sampling_s"] / each[1]["sampling_s"] for each in taken)}
         for number, setting in enumerate(settings)
     ]
 

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from tests.fakes.engine_process import ROOT, EngineProcess
+from tests.integration.cli.conftest import Learnloop
 from training.engine.flags import parser
 
 
@@ -42,13 +43,20 @@ def test_nothing_heavy_is_imported_for_it() -> None:
         (["--data-dir", "x", "--treads", "2"], "unrecognized arguments: --treads 2"),
         (["--data-dir", "x", "--threads", "0"], "argument --threads: must be at least 1"),
         (["--port", "8100"], "the following arguments are required: --data-dir"),
-        (["--data-dir", "x", "--host", "0.0.0.0"], "--api-key-env"),
     ],
 )
-def test_bad_flags_are_reported_as_the_commands_own(arguments: list[str], said: str) -> None:
-    failed = ran(*arguments)
-    assert failed.returncode == 2
+def test_bad_flags_are_reported_as_the_commands_own(learnloop: Learnloop, arguments: list[str], said: str) -> None:
+    failed = learnloop("engine", *arguments)
+    assert failed.exit_code == 2
+    assert failed.stderr.startswith("usage: learnloop engine")
     assert said in failed.stderr
+
+
+def test_a_way_in_for_everybody_is_refused() -> None:
+    """In a process of its own, because the engine's log is set up by then."""
+    failed = ran("--data-dir", "x", "--host", "0.0.0.0")
+    assert failed.returncode == 2
+    assert "--api-key-env" in failed.stderr
 
 
 def test_it_serves_until_it_is_stopped(tmp_path: Path) -> None:

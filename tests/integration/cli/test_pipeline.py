@@ -17,7 +17,7 @@ from tests.fakes.engine_process import ROOT
 from tests.integration.app.test_results import SALES, sales_service
 from tests.integration.cli.conftest import Learnloop, Ran
 
-PIPELINE: dict[str, Any] = {"name": "sales", "train": SALES, "eval": {"scenarios": 2}}
+PIPELINE: dict[str, Any] = {"name": "sales", "train": SALES | {"iterations": 1}, "eval": {"scenarios": 2}}
 
 
 async def _pipeline(step: str, document: Any, directory: Path, client: httpx.AsyncClient) -> Ran:

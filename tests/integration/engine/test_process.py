@@ -21,6 +21,7 @@ from app.aio.pulse import Pulse
 from app.processes.engine import _pulse_of
 from tests.fakes.engine_process import ROOT, EngineProcess
 from tests.integration.engine.training_client import asked_otherwise, create_model, sample, sampled_group, submit, train
+from training.engine.__main__ import main
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -164,11 +165,24 @@ def test_it_ends_when_its_parent_does(base: Path, tmp_path: Path) -> None:
         (["--data-dir", "x", "--device", "tpu"], "tpu"),
         (["--data-dir", "x", "--base-model", "tiny"], "NAME=DIR"),
         (["--data-dir", "x", "--base-model", "tiny=/nowhere"], "NAME=DIR"),
+    ],
+)
+def test_bad_flags_are_told(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
         (["--data-dir", "x", "--api-key-env", "NOT_SET_ANYWHERE"], "NOT_SET_ANYWHERE"),
         (["--data-dir", "x", "--host", "0.0.0.0"], "give it a key"),
     ],
 )
-def test_bad_flags_are_told_before_anything_is_loaded(arguments: list[str], text: str) -> None:
+def test_a_way_in_for_everybody_is_refused(arguments: list[str], text: str) -> None:
+    """In a process of its own, because the engine's log is set up by then."""
     done = subprocess.run(
         [sys.executable, "-m", "training.engine", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
     )

@@ -142,10 +142,10 @@ def test_sampled_logprobs_are_those_of_the_model(model: PreTrainedModel, weights
     ],
 )
 def test_neighbours_order_and_cache_never_change_a_sample(weights: Weights, options: dict[str, int]) -> None:
-    requests = mixed_requests(40)
+    requests = mixed_requests(24)
     expected = [alone(weights, each) for each in requests]
     sampler = sampler_of(weights, **options)
-    order = list(range(40))
+    order = list(range(24))
     for round_ in range(3):  # the later rounds find much of their prompts in the cache
         random.Random(round_).shuffle(order)
         for index, sample in zip(order, samples(sampler, [requests[index] for index in order]), strict=True):
@@ -489,7 +489,7 @@ class Packed(Cramped):
     ],
 )
 def test_rows_that_are_prefilled_together_give_the_same_samples(weights: Weights, options: dict[str, int]) -> None:
-    requests = mixed_requests(40)
+    requests = mixed_requests(24)
     packed = Packed(weights)
     sampler = sampler_of(packed, **options)
     for _ in range(2):

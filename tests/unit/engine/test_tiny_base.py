@@ -197,7 +197,7 @@ async def outcome_of(environment: Environment, scenario: Scenario, messages: Seq
 async def test_demonstrations_are_careless(name: str, highest: float) -> None:
     """An expert succeeds always; so much less is what the base has seen. But it has seen successes."""
     succeeded, malformed, turns = 0, 0, 0
-    for number in range(200):
+    for number in range(100):
         rng = Random(number)
         if name == "email":
             inbox = make_inbox("train", corpus.WORLD_SEED, number)
@@ -211,7 +211,7 @@ async def test_demonstrations_are_careless(name: str, highest: float) -> None:
         said = [message for message in messages if message["role"] == "assistant"]
         malformed += sum("tool_calls" not in message for message in said)
         turns += len(said)
-    assert 0.05 < succeeded / 200 < highest
+    assert 0.05 < succeeded / 100 < highest
     assert 0 < malformed / turns < 0.05
 
 
