@@ -12,7 +12,7 @@ from app.cli.options import AsJson, DataDir
 from app.cli.terminal import Failure, plain, print_json, results
 
 if TYPE_CHECKING:
-    from training.environment_check.check import Report
+    from training.environment_check.report import Report
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -7,8 +7,7 @@ where the task gives the answer away, or where held-out scenarios were trained o
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from enum import StrEnum
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -22,74 +21,16 @@ from environment.plugins import PluginFault
 from judges.base import Judge, JudgeServices
 from judges.registry import build as build_judge
 from training.environment_check import agents, leaks, transcripts
+from training.environment_check.earnings import GROUP_SIZE, earned, of_cheating, of_rewards, of_teaching
 from training.environment_check.play import Agent, Paid, pay, play
+from training.environment_check.report import Finding, Report, State
 
-GROUP_SIZE = 8
 _SPLIT_SAMPLE = 256
 """How many scenarios of each split are compared with those of the others."""
 _REPEATED = 4
 """How many scenarios are played again, to see that the same calls have the same outcome."""
 _READ = 64
 """How many scenarios are searched for their references."""
-_PAYING = 0.5
-"""A cheat pays if it earns this share of what lies between the random agent and the oracle."""
-_QUIET = 0.5
-"""The share of groups without signal above which a warning is given."""
-
-
-class State(StrEnum):
-    """How a finding is to be taken. Only `failed` means that something is broken."""
-
-    OK = "ok"
-    WARNING = "warning"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was examined, and what came of it."""
-
-    name: str
-    state: State
-    said: str
-
-
-@dataclass(frozen=True, slots=True)
-class AgentFigures:
-    """What one agent earned. Both are None where the judge scored nothing; `success` is a share."""
-
-    agent: str
-    rollouts: int
-    mean_reward: float | None
-    success: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What was found. Figures are None where they could not be had."""
-
-    environment: str
-    judge: str | None
-    scenarios: int
-    agents: Sequence[AgentFigures]
-    headroom: float | None
-    """Mean reward of the oracle, less that of the random agent."""
-    solvable: float | None
-    """The share of the scenarios that the oracle solves."""
-    groups_without_signal: float | None
-    """The share of the scenarios whose 8 random rollouts all earn the same."""
-    seconds_per_rollout: float | None
-    """Of the random agent, without judging."""
-    findings: Sequence[Finding]
-
-    @property
-    def broken(self) -> bool:
-        """Whether any finding failed."""
-        return any(finding.state is State.FAILED for finding in self.findings)
-
-    def as_json(self) -> dict[str, Json]:
-        """The report as one JSON object."""
-        return {**asdict(self), "broken": self.broken}
 
 
 async def check(
@@ -154,23 +95,29 @@ class _Check:
         findings += await self._repeated(scenarios[:_REPEATED])
         try:
             judge = self._judge()
-            figures, played = await self._figures(judge, scenarios)
+            played = await self._played(judge, scenarios)
         except _JudgeFailed as failure:
             said = f"the default judge {self.environment.default_judge!r} {failure}; no reward could be examined"
             findings.append(Finding("judge", failure.state, said))
             return Report(self.name, None, len(scenarios), (), None, None, None, None, findings)
-        by_name = {each.agent: each for each in figures}
-        oracle, rand = by_name.get("oracle"), by_name["random"]
-        headroom = _less(oracle.mean_reward if oracle else None, rand.mean_reward)
-        quiet = _without_signal(played["random"])
+        figures = earned(played)
         findings += [
-            *_rewards([paid for each in played.values() for paid in each]),
-            *_teaching(oracle, rand, headroom, quiet),
-            *_cheating(figures, rand, oracle, headroom),
+            *of_rewards([paid for each in played.values() for paid in each]),
+            *of_teaching(figures),
+            *of_cheating(figures),
         ]
-        seconds = fmean(paid.played.seconds for paid in played["random"])
-        solvable = oracle.success if oracle else None
-        return Report(self.name, judge.name, len(scenarios), figures, headroom, solvable, quiet, seconds, findings)
+        oracle = figures.of("oracle")
+        return Report(
+            self.name,
+            judge.name,
+            len(scenarios),
+            figures.agents,
+            figures.headroom,
+            oracle.success if oracle else None,
+            figures.groups_without_signal,
+            fmean(paid.played.seconds for paid in played["random"]),
+            findings,
+        )
 
     def _drawn(self, split: Split) -> list[Scenario]:
         return self.environment.scenarios(split, max(self.count, _SPLIT_SAMPLE), self.seed)
@@ -181,10 +128,8 @@ class _Check:
         except Exception as error:
             raise _JudgeFailed(f"cannot be used without settings ({error})", needs=True) from error
 
-    async def _figures(
-        self, judge: Judge, scenarios: Sequence[Scenario]
-    ) -> tuple[list[AgentFigures], dict[str, list[Paid]]]:
-        """What each agent earned, and its rollouts: those that do not cheat, then those that do."""
+    async def _played(self, judge: Judge, scenarios: Sequence[Scenario]) -> dict[str, list[Paid]]:
+        """The rollouts of each agent: of those that do not cheat, then of those that do."""
         played: dict[str, list[Paid]] = {}
 
         async def of(name: str, agent_for: Callable[[Scenario], Agent], group: int = 1) -> None:
@@ -207,7 +152,7 @@ class _Check:
 
         for name in agents.cheats(rng, agents.Known(final, scenarios), tools):
             await of(name, partial(cheat, name=name))
-        return [_figures(name, paid) for name, paid in played.items()], played
+        return played
 
     async def _paid(
         self, judge: Judge, scenario: Scenario, agent_for: Callable[[Scenario], Agent], group: int
@@ -266,97 +211,3 @@ class _Check:
 def _others(scenario: Scenario, scenarios: Sequence[Scenario]) -> Sequence[Scenario]:
     """Those with another reference; any, if there are none."""
     return [each for each in scenarios if each.reference != scenario.reference] or scenarios
-
-
-def _figures(name: str, paid: Sequence[Paid]) -> AgentFigures:
-    rewards = [each.reward for each in paid if each.reward is not None]
-    if not rewards:
-        return AgentFigures(name, len(paid), None, None)
-    success = fmean(each.success for each in paid if each.reward is not None)
-    return AgentFigures(name, len(paid), fmean(rewards), success)
-
-
-def _less(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one - other
-
-
-def _without_signal(paid: Sequence[Paid]) -> float | None:
-    """The share of groups whose rewards are all equal, or that have fewer than two."""
-    groups: dict[str, list[float]] = {}
-    for each in paid:
-        groups.setdefault(each.played.scenario.id, []).extend([] if each.reward is None else [each.reward])
-    if not any(groups.values()):
-        return None
-    return fmean(len(rewards) < 2 or max(rewards) == min(rewards) for rewards in groups.values())
-
-
-def _rewards(paid: Sequence[Paid]) -> Iterator[Finding]:
-    """Whether the parts are parts: none of them is the sum of the others, and every rollout is scored."""
-    unscored = [each for each in paid if each.reward is None]
-    if len(unscored) == len(paid):
-        yield Finding("judge", State.FAILED, f"it scored no rollout: {unscored[0].unscored}")
-        return
-    if unscored:
-        said = f"{len(unscored)} of {len(paid)} rollouts have no score: {unscored[0].unscored}"
-        yield Finding("judge", State.WARNING, said)
-    scored = [each for each in paid if each.reward]
-    doubled = [name for name in {name for each in scored for name in each.parts} if _is_a_total(name, scored)]
-    if doubled:
-        said = f"the part {doubled[0]!r} is the sum of the others, so that everything is paid twice"
-        yield Finding("rewards", State.FAILED, said)
-    else:
-        yield Finding("rewards", State.OK, "finite, and the sum of their parts")
-
-
-def _is_a_total(name: str, paid: Sequence[Paid]) -> bool:
-    """Whether that part is what the others add up to, in every rollout that earned something by several parts."""
-    several = [each for each in paid if sum(value != 0 for value in each.parts.values()) > 2]
-    return len(several) > 1 and all(
-        abs(2 * each.parts.get(name, 0.0) - (each.reward or 0.0)) < 1e-9 for each in several
-    )
-
-
-def _teaching(
-    oracle: AgentFigures | None, rand: AgentFigures, headroom: float | None, quiet: float | None
-) -> Iterator[Finding]:
-    """Whether there is something to learn, and whether a beginner's rollouts differ."""
-    if oracle is None:
-        said = "not known: the environment has no solution() that could be played as the oracle"
-        yield Finding("headroom", State.WARNING, said)
-    elif headroom is not None and oracle.success is not None:
-        state = State.OK if headroom > 0 else State.FAILED
-        yield Finding("headroom", state, f"the oracle earns {headroom:.3f} more than the random agent")
-        solved = State.OK if oracle.success == 1 else State.WARNING if oracle.success > 0 else State.FAILED
-        yield Finding("solvable", solved, f"the oracle solves {oracle.success:.0%} of the scenarios")
-    if quiet is not None:
-        state = State.WARNING if quiet > _QUIET else State.OK
-        yield Finding("signal", state, f"{quiet:.0%} of the random agent's groups of {GROUP_SIZE} have equal rewards")
-    if rand.success:
-        state = State.FAILED if oracle and oracle.success and rand.success >= oracle.success else State.WARNING
-        yield Finding("chance", state, f"the random agent solves {rand.success:.0%}")
-
-
-def _cheating(
-    figures: Sequence[AgentFigures], rand: AgentFigures, oracle: AgentFigures | None, headroom: float | None
-) -> Iterator[Finding]:
-    """Whether an agent that does not do the job earns as one that does."""
-    honest = ("oracle", "random")
-    paying = False
-    for each in figures:
-        if each.agent in honest or each.mean_reward is None or rand.mean_reward is None:
-            continue
-        gained = each.mean_reward - rand.mean_reward
-        share = gained / headroom if headroom is not None and headroom > 0 else None
-        solves = bool(each.success) and each.success >= _PAYING  # type: ignore[operator]
-        if solves or (share is not None and share >= _PAYING):
-            paying = True
-            what = f" and earns {share:.0%} of the headroom" if share is not None else ""
-            yield Finding(
-                "cheating", State.FAILED, f"the agent that {_does(each.agent)} solves {each.success:.0%}{what}"
-            )
-    if not paying:
-        yield Finding("cheating", State.OK, "no agent that does not do the job is paid as one that does")
-
-
-def _does(agent: str) -> str:
-    return {"no-op": "does nothing", "empty calls": "makes empty calls"}.get(agent, agent)

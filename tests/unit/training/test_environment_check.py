@@ -8,7 +8,8 @@ import pytest
 from environment.registry import GROUP
 from tests.fakes import boxes
 from tests.fakes.installed import installed
-from training.environment_check.check import Report, State, check
+from training.environment_check.check import check
+from training.environment_check.report import Report, State
 
 Examine = Callable[[type[boxes.Boxes]], Awaitable[Report]]
 

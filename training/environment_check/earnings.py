@@ -1,0 +1,131 @@
+"""What the rewards of the agents say of an environment as a teacher."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from training.environment_check.play import Paid
+from training.environment_check.report import AgentFigures, Finding, State
+
+GROUP_SIZE = 8
+_PAYING = 0.5
+"""A cheat pays if it earns this share of what lies between the random agent and the oracle."""
+_QUIET = 0.5
+"""The share of groups without signal above which a warning is given."""
+_HONEST = ("oracle", "random")
+_DOES = {"no-op": "does nothing", "empty calls": "makes empty calls"}
+
+
+@dataclass(frozen=True, slots=True)
+class Earned:
+    """What the agents earned."""
+
+    agents: Sequence[AgentFigures]
+    headroom: float | None
+    """Mean reward of the oracle, less that of the random agent."""
+    groups_without_signal: float | None
+
+    def of(self, name: str) -> AgentFigures | None:
+        """The figures of that agent."""
+        return next((each for each in self.agents if each.agent == name), None)
+
+    def share_of_headroom(self, agent: AgentFigures) -> float | None:
+        """How much of the headroom the agent earns; None if that is not known."""
+        chance = self.of("random")
+        gained = _less(agent, chance)
+        return (
+            gained / self.headroom if gained is not None and self.headroom is not None and self.headroom > 0 else None
+        )
+
+
+def earned(played: Mapping[str, Sequence[Paid]]) -> Earned:
+    """Of the rollouts of each agent."""
+    figures = {name: _figures(name, paid) for name, paid in played.items()}
+    headroom = _less(figures.get("oracle"), figures.get("random"))
+    return Earned(list(figures.values()), headroom, _without_signal(played["random"]))
+
+
+def _figures(name: str, paid: Sequence[Paid]) -> AgentFigures:
+    rewards = [each.reward for each in paid if each.reward is not None]
+    if not rewards:
+        return AgentFigures(name, len(paid), None, None)
+    success = fmean(each.success for each in paid if each.reward is not None)
+    return AgentFigures(name, len(paid), fmean(rewards), success)
+
+
+def _less(one: AgentFigures | None, other: AgentFigures | None) -> float | None:
+    """By how much the mean reward of the first is higher."""
+    if one is None or other is None or one.mean_reward is None or other.mean_reward is None:
+        return None
+    return one.mean_reward - other.mean_reward
+
+
+def _without_signal(paid: Sequence[Paid]) -> float | None:
+    """The share of groups whose rewards are all equal, or that have fewer than two."""
+    groups: dict[str, list[float]] = {}
+    for each in paid:
+        groups.setdefault(each.played.scenario.id, []).extend([] if each.reward is None else [each.reward])
+    if not any(groups.values()):
+        return None
+    return fmean(len(rewards) < 2 or max(rewards) == min(rewards) for rewards in groups.values())
+
+
+def of_rewards(paid: Sequence[Paid]) -> Iterator[Finding]:
+    """Whether the parts are parts: none of them is the sum of the others, and every rollout is scored."""
+    unscored = [each for each in paid if each.reward is None]
+    if len(unscored) == len(paid):
+        yield Finding("judge", State.FAILED, f"it scored no rollout: {unscored[0].unscored}")
+        return
+    if unscored:
+        said = f"{len(unscored)} of {len(paid)} rollouts have no score: {unscored[0].unscored}"
+        yield Finding("judge", State.WARNING, said)
+    scored = [each for each in paid if each.reward]
+    doubled = [name for name in {name for each in scored for name in each.parts} if _is_a_total(name, scored)]
+    if doubled:
+        said = f"the part {doubled[0]!r} is the sum of the others, so that everything is paid twice"
+        yield Finding("rewards", State.FAILED, said)
+    else:
+        yield Finding("rewards", State.OK, "finite, and the sum of their parts")
+
+
+def _is_a_total(name: str, paid: Sequence[Paid]) -> bool:
+    """Whether that part is what the others add up to, in every rollout that earned something by several parts."""
+    several = [each for each in paid if sum(value != 0 for value in each.parts.values()) > 2]
+    return len(several) > 1 and all(
+        abs(2 * each.parts.get(name, 0.0) - (each.reward or 0.0)) < 1e-9 for each in several
+    )
+
+
+def of_teaching(earned: Earned) -> Iterator[Finding]:
+    """Whether there is something to learn, and whether a beginner's rollouts differ."""
+    oracle, chance = earned.of("oracle"), earned.of("random")
+    if oracle is None:
+        said = "not known: the environment has no solution() that could be played as the oracle"
+        yield Finding("headroom", State.WARNING, said)
+    elif earned.headroom is not None and oracle.success is not None:
+        state = State.OK if earned.headroom > 0 else State.FAILED
+        yield Finding("headroom", state, f"the oracle earns {earned.headroom:.3f} more than the random agent")
+        solved = State.OK if oracle.success == 1 else State.WARNING if oracle.success > 0 else State.FAILED
+        yield Finding("solvable", solved, f"the oracle solves {oracle.success:.0%} of the scenarios")
+    if (quiet := earned.groups_without_signal) is not None:
+        state = State.WARNING if quiet > _QUIET else State.OK
+        yield Finding("signal", state, f"{quiet:.0%} of the random agent's groups of {GROUP_SIZE} have equal rewards")
+    if chance and chance.success:
+        state = State.FAILED if oracle and oracle.success and chance.success >= oracle.success else State.WARNING
+        yield Finding("chance", state, f"the random agent solves {chance.success:.0%}")
+
+
+def of_cheating(earned: Earned) -> Iterator[Finding]:
+    """Whether an agent that does not do the job earns as one that does."""
+    paying = [each for each in earned.agents if each.agent not in _HONEST and _pays(each, earned)]
+    for each in paying:
+        share = earned.share_of_headroom(each)
+        what = "" if share is None else f" and earns {share:.0%} of the headroom"
+        said = f"the agent that {_DOES.get(each.agent, each.agent)} solves {each.success or 0:.0%}{what}"
+        yield Finding("cheating", State.FAILED, said)
+    if not paying:
+        yield Finding("cheating", State.OK, "no agent that does not do the job is paid as one that does")
+
+
+def _pays(agent: AgentFigures, earned: Earned) -> bool:
+    return max(agent.success or 0.0, earned.share_of_headroom(agent) or 0.0) >= _PAYING
