@@ -153,4 +153,4 @@ def build(config: Mapping[str, Json], data_dir: Path) -> Environment:
     return McpEnvironment(parse(config))
 
 
-TRAITS = Traits(datasets={"scenarios": ()})
+TRAITS = Traits(datasets={"scenarios": ()}, asked_without=frozenset({"scenarios"}))

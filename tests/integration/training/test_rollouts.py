@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from environment.base import Scenario, Tool, ToolResult
+from environment.base import EpisodeFailed, Scenario, Tool, ToolResult
 from environment.contract import checked
 from environment.email_search.environment import SyntheticEmailSearch
 from environment.email_search.tools import EmailEpisode
@@ -18,7 +18,7 @@ from training.chat import open_chat
 from training.histories import messages_of
 from training.recorded_calls import RecordedCalls
 from training.rollouts import failed, rollout, total
-from training.types import Rollout
+from training.types import FailureKind, Rollout
 
 ENVIRONMENT = SyntheticEmailSearch()
 (SCENARIO,) = ENVIRONMENT.scenarios("train", 1, seed=0)
@@ -292,3 +292,59 @@ async def test_a_reply_without_a_tool_call_is_valid_where_the_episode_takes_it()
     ]
     assert model.requests[1]["messages"][-1] == {"role": "user", "content": "It has keys."}
     assert all("tools" not in request for request in model.requests)
+
+
+class Waiting(Riddle):
+    """Its episodes wait for their turn, longer than a rollout may take, before there are tools."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        super().__init__()
+        self.failure = failure
+        self.steps: list[str] = []
+
+    def episode(self, scenario: Scenario, max_turns: int | None = None) -> "WaitingEpisode":
+        episode = WaitingEpisode(scenario, self._inbox(scenario.task["inbox_address"]), max_turns or 3)
+        episode.environment = self
+        return episode
+
+
+class WaitingEpisode(RiddleEpisode):
+    """Notes what is done with it."""
+
+    environment: Waiting
+
+    async def open(self) -> None:
+        turn = asyncio.Event()
+        asyncio.get_running_loop().call_later(2 * TURN_TIMEOUT_S, turn.set)
+        await turn.wait()
+        self.environment.steps.append("open")
+        if self.environment.failure is not None:
+            raise self.environment.failure
+        self.tools = EmailEpisode.tools
+
+    async def close(self) -> None:
+        self.environment.steps.append("close")
+
+
+TURN_TIMEOUT_S = 0.1
+
+
+async def test_waiting_for_a_turn_is_not_the_rollouts_time() -> None:
+    environment = Waiting()
+    async with scripted_chat(hang) as model, open_chat(model.endpoint()) as chat:
+        done = await rollout(checked("riddle", environment), SCENARIO, chat, id="r1", seed=7, timeout_s=TURN_TIMEOUT_S)
+    assert done.failure is not None
+    assert done.failure.kind is FailureKind.TIMEOUT
+    assert environment.steps == ["open", "close"]
+    assert [tool["function"]["name"] for tool in done.trajectory.tools or ()] == [
+        tool.name for tool in EmailEpisode.tools
+    ]
+
+
+async def test_an_episode_that_cannot_be_opened_fails_its_rollout_and_is_closed() -> None:
+    environment = Waiting(EpisodeFailed("no server"))
+    async with scripted_chat(hang) as model, open_chat(model.endpoint()) as chat:
+        done = await rollout(checked("riddle", environment), SCENARIO, chat, id="r1", seed=7)
+    assert done.error == "EpisodeFailed: no server"
+    assert environment.steps == ["open", "close"]
+    assert not model.requests

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from environment import plugins
-from environment.base import Environment, Reflective, Scenario, TextEpisode, Tool, ToolError, ToolResult
+from environment.base import Environment, EpisodeFailed, Reflective, Scenario, TextEpisode, Tool, ToolError, ToolResult
 from environment.contract import checked
 from environment.plugins import PluginFault
 from environment.registry import build
@@ -54,7 +54,7 @@ class CountingEpisode:
 
     scenario = SCENARIO
     max_turns = 2
-    tools = (Tool("add", "Adds.", {"type": "object"}),)
+    tools: tuple[Tool, ...] = (Tool("add", "Adds.", {"type": "object"}),)
 
     def messages(self) -> Any:
         return [{"role": "user", "content": "1 + 1"}]
@@ -178,6 +178,45 @@ async def test_a_tool_that_fails_is_named_and_a_bad_call_is_not_its_fault() -> N
         await episode.call("divide", {})
     with pytest.raises(PluginFault, match=r"call\(\) returned '2'; expected a ToolResult"):
         await episode.call("add", {})
+
+
+class Opened(CountingEpisode):
+    """An episode whose tools are known once it is open."""
+
+    tools: tuple[Tool, ...] = ()
+
+    async def open(self) -> None:
+        self.tools = CountingEpisode.tools
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_an_episode_that_is_opened_has_its_tools_then() -> None:
+    episode: Any = environment_with(episode=returning(Opened())).episode(SCENARIO)
+    assert episode.tools == ()
+    await episode.open()
+    assert [tool.name for tool in episode.tools] == ["add"]
+    await episode.close()
+    plain: Any = environment_with().episode(SCENARIO)
+    await plain.open()
+    await plain.close()
+
+
+@pytest.mark.parametrize("method", ["open", "close"])
+async def test_what_an_episode_needs_may_fail_and_its_own_slips_are_named(method: str) -> None:
+    for error, expected, said in (
+        (EpisodeFailed("no server"), EpisodeFailed, "no server"),
+        (KeyError("path"), PluginFault, rf"{method}\(\) raised KeyError"),
+    ):
+
+        async def fail(_: Any, error: Exception = error) -> None:
+            raise error
+
+        kind = type("Toy", (Opened,), {method: fail})
+        episode: Any = environment_with(episode=returning(kind())).episode(SCENARIO)
+        with pytest.raises(expected, match=said):
+            await getattr(episode, method)()
 
 
 @pytest.mark.parametrize(
