@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import httpx
 
-from learnloop.errors import APIError, LearnloopError, Unreachable, WaitTimeout, error_of
+from learnloop.errors import APIError, LearnloopError, ServiceError, Unreachable, WaitTimeout, error_of
 from learnloop.steps import Emit, Feed, Open, Operation, ReadLine, Send, Wait
 from learnloop.types import (
     Accepted,
@@ -25,8 +25,8 @@ from learnloop.types import (
 )
 
 Json = Any
-RETRIES = 5
-"""How often a request is repeated: with the pauses below, over half a minute."""
+RETRIES = 6
+"""How often a request is repeated: with the pauses below, for half a minute."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
 _RETRIED = (429, 503)
 _FIRST_POLL_S, _LONGEST_POLL_S = 0.2, 5.0
@@ -113,7 +113,8 @@ def events(run_id: str, after: int) -> Feed[Event]:
             failure = _unreachable(error)
         if failure is not None:
             failures += 1
-            _give_up(failure, failures)
+            # Whatever fails in the service, or before it: nothing is done twice.
+            _give_up(failure, failures, put_off=isinstance(failure, ServiceError) or _is_put_off(failure))
             yield Wait(_pause_s(failure, failures))
         elif newest == had:
             yield Wait(_FIRST_PAUSE_S)
@@ -150,16 +151,18 @@ def _call(
         except httpx.TransportError as error:
             failure = _unreachable(error)
         failures += 1
-        _give_up(failure, failures)
+        _give_up(failure, failures, put_off=_is_put_off(failure))
         yield Wait(_pause_s(failure, failures))
 
 
-def _give_up(failure: LearnloopError, failures: int) -> None:
-    """Raise the failure, unless a repetition may help: of what could not be sent, and of what the service put off."""
-    if isinstance(failure, APIError):
-        put_off = failure.status in _RETRIED or (failure.status == 409 and failure.retry_after_s is not None)
-    else:
-        put_off = True
+def _is_put_off(failure: LearnloopError) -> bool:
+    """Whether a repetition may help: of what could not be sent, and of what the service put off."""
+    if not isinstance(failure, APIError):
+        return True
+    return failure.status in _RETRIED or (failure.status == 409 and failure.retry_after_s is not None)
+
+
+def _give_up(failure: LearnloopError, failures: int, *, put_off: bool) -> None:
     if not put_off or failures > RETRIES:
         raise failure
 

@@ -63,6 +63,32 @@ Operation = Generator[Step, Any, Result]
 Feed = Generator[Step | Emit[Item], Any, None]
 
 
+class _Lines:
+    """Lines out of pieces of a stream. They end with a line feed only: httpx ends them at other characters, too, which
+    a message may have."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def take(self, piece: bytes) -> list[str]:
+        """The lines that end in this piece."""
+        *whole, self._rest = (self._rest + piece).split(b"\n")
+        return [line.removesuffix(b"\r").decode() for line in whole]
+
+
+def _lines(pieces: Iterator[bytes]) -> Iterator[str]:
+    lines = _Lines()
+    for piece in pieces:
+        yield from lines.take(piece)
+
+
+async def _async_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[str]:
+    lines = _Lines()
+    async for piece in pieces:
+        for line in lines.take(piece):
+            yield line
+
+
 def _emitted(operation: Operation[Result]) -> Feed[Result]:
     """A feed of nothing but the operation's result."""
     yield Emit((yield from operation))
@@ -116,7 +142,7 @@ class _Sync:
                 response = self._stack.enter_context(self._http.stream("GET", path, headers=headers))
                 if not response.is_success:
                     response.read()
-                self._lines = response.iter_lines()
+                self._lines = _lines(response.iter_bytes())
                 return response
             case ReadLine():
                 return next(self._lines, None)
@@ -173,7 +199,7 @@ class _Async:
                 response = await self._stack.enter_async_context(self._http.stream("GET", path, headers=headers))
                 if not response.is_success:
                     await response.aread()
-                self._lines = response.aiter_lines()
+                self._lines = _async_lines(response.aiter_bytes())
                 return response
             case ReadLine():
                 return await anext(self._lines, None) if self._lines is not None else None

@@ -1,22 +1,19 @@
 """The service's HTTP API as the commands use it."""
 
-import json
 import os
-import time
 from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import httpx
 
 from app.cli.terminal import Failure
+from learnloop import APIError, Unreachable, operations
+from learnloop.steps import SyncSteps
 
 Json = Any
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _EVENTS_AT_ONCE = 1_000
-_PATIENCE_S = 30.0
-_RECONNECT_S = 0.5
 KEY_VARIABLE = "LEARNLOOP_API_KEY"
 """Holds the API key. It cannot be an argument, because other users of the machine can read those."""
 
@@ -88,36 +85,12 @@ class Service:
 
     def follow_events(self, run_id: str) -> Iterator[Json]:
         """All events of a run as they happen, until it has ended. A stream that breaks off is continued."""
-        newest = 0
-        lost_at: float | None = None
-        while True:
-            try:
-                with self._stream(f"/runs/{_segment(run_id)}/events", newest) as response:
-                    if response.status_code == httpx.codes.NO_CONTENT:
-                        return
-                    for line in response.iter_lines():
-                        lost_at = None
-                        if line.startswith("data: "):
-                            event = json.loads(line.removeprefix("data: "))
-                            if "seq" in event:  # otherwise it is progress
-                                newest = event["seq"]
-                                yield event
-            except (ServiceUnreachable, httpx.TransportError) as error:
-                lost_at = lost_at or time.monotonic()
-                if time.monotonic() - lost_at > _PATIENCE_S:
-                    raise ServiceUnreachable(f"no service is reachable at {self.url} ({error})") from error
-                time.sleep(_RECONNECT_S)
-
-    @contextmanager
-    def _stream(self, path: str, after: int) -> Iterator[httpx.Response]:
-        headers = {"accept": "text/event-stream", "last-event-id": str(after)}
-        with self._http.stream("GET", path, headers=headers) as response:
-            if response.is_server_error:  # it starts, or its database does
-                raise ServiceUnreachable(f"it returns {response.status_code}")
-            if not response.is_success:
-                response.read()
-                raise ServiceRefused(response.status_code, _problem_text("GET", path, response))
-            yield response
+        try:
+            yield from SyncSteps(self._http).iterate(operations.events(run_id, 0))
+        except Unreachable as error:
+            raise ServiceUnreachable(f"no service is reachable at {self.url} ({error})") from error
+        except APIError as error:
+            raise ServiceRefused(error.status, str(error)) from error
 
     def iterations(self, run_id: str) -> Iterator[Json]:
         """All iterations of a run with all their figures."""

@@ -112,7 +112,7 @@ def test_a_stream_goes_on_where_it_broke_off() -> None:
     script = [
         replied(200), "id: 4", line(4), 'data: {"done": 1}', line(5), LOST,
         LOST,
-        replied(503),
+        replied(502),
         replied(200), ": nothing new", line(6), None,
         replied(200), None,
         replied(204),
