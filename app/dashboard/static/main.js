@@ -15,7 +15,7 @@ import { readSession, session, signOut } from "./session.js";
 /** @type {[string, [string, string[]][]][]} */
 const _PLACES = [
   ["Learn", [["Runs", []], ["Start a run", ["start"]], ["Evaluations", ["evaluations"]]]],
-  ["Use", [["Ask", ["ask"]], ["Models", ["models"]]]],
+  ["Use", [["Ask", ["ask"]], ["Sessions", ["sessions"]], ["Models", ["models"]]]],
   ["Manage", [["Data", ["data"]], ["Webhooks", ["webhooks"]], ["Keys", ["keys"]]]],
 ];
 

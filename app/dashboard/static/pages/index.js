@@ -12,6 +12,7 @@ import { Keys } from "./keys.js";
 import { ModelPage, Models } from "./models.js";
 import { RunPage } from "./run.js";
 import { Runs } from "./runs.js";
+import { SessionPage, Sessions } from "./sessions.js";
 import { Start } from "./start.js";
 import { TrajectoryPage } from "./trajectory.js";
 import { WebhookPage, Webhooks } from "./webhooks.js";
@@ -40,6 +41,9 @@ export function pageOf({ names, query }) {
     case "evaluations":
       if (id) return shown(`Evaluation ${id}`, () => html`<${EvaluationPage} id=${id} />`, `evaluations/${id}`);
       return shown("Evaluations", () => html`<${Evaluations} />`, "evaluations");
+    case "sessions":
+      if (id) return shown("Session", () => html`<${SessionPage} id=${id} />`, `sessions/${id}`);
+      return shown("Sessions", () => html`<${Sessions} query=${query} />`, "sessions");
     case "webhooks":
       if (id) return shown("Webhook", () => html`<${WebhookPage} id=${id} query=${query} />`, `webhooks/${id}`);
       return shown("Webhooks", () => html`<${Webhooks} />`, "webhooks");

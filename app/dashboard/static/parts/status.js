@@ -12,6 +12,9 @@ const _TONES = /** @type {Record<string, string>} */ ({
   cancelled: "idle",
   delivered: "good",
   pending: "idle",
+  open: "live",
+  ended: "good",
+  expired: "warn",
 });
 
 /** @param {{status: string}} props */
