@@ -19,6 +19,9 @@ from app.settings import load_settings
 Json = Any
 FOLDER = Path(__file__).resolve().parent.parent / "app" / "dashboard" / "static"
 USED = (
+    "AgentSessionAccess",
+    "AgentSessionCallOut",
+    "AgentSessionOut",
     "AskOut",
     "BackendCatalogue",
     "CheckpointOut",

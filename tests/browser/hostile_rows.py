@@ -7,8 +7,11 @@ from typing import Any
 from sqlalchemy import insert
 from ulid import ULID
 
+from app.agent_sessions.canonical import CanonicalRequest
+from app.agent_sessions.records import pack_answer, pack_request
 from app.db.session import make_engine, make_sessions, parse_url
 from app.db.tables import (
+    AgentSession,
     ApiKey,
     Checkpoint,
     DatasetVersion,
@@ -20,6 +23,7 @@ from app.db.tables import (
     Promotion,
     Reflection,
     Run,
+    SessionCall,
     Trajectory,
     WebhookAttempt,
     WebhookDelivery,
@@ -41,6 +45,7 @@ class Ids:
     evaluation = str(ULID())
     endpoint = str(ULID())
     delivery = str(ULID())
+    session = str(ULID())
 
 
 async def make_rows(database_url: str) -> None:
@@ -72,6 +77,8 @@ def _rows() -> list[tuple[Any, list[dict[str, Any]]]]:
         (ApiKey, [_key()]),
         (DatasetVersion, [_dataset("inbox"), _dataset("scenarios")]),
         (Promotion, [_promotion()]),
+        (AgentSession, [_session()]),
+        (SessionCall, [_call(1, EVIL), _call(2, None)]),
     ]
 
 
@@ -245,3 +252,40 @@ def _dataset(kind: str) -> dict[str, Any]:
 def _promotion() -> dict[str, Any]:
     base = {"project": "learnloop", "name": EVIL, "model_name": EVIL, "step": 1}
     return base | {"backend": "embedded", "actor": EVIL, "evidence": {EVIL: EVIL}}
+
+
+def _session() -> dict[str, Any]:
+    return {
+        "id": Ids.session,
+        "project": "learnloop",
+        "asked_model": EVIL,
+        "model": EVIL,
+        "backend": "embedded",
+        "seed": 1,
+        "explicit_restart": False,
+        "labels": {EVIL: EVIL + LONG},
+        "state": "ended",
+        "calls": 2,
+        "outcome": {"parts": {EVIL: 1.0}, "output": EVIL + LONG, "reason": EVIL},
+        "run_id": Ids.run,
+        "iteration": 1,
+        "entry": "rollout/train/0",
+        "expires_at": _NOW,
+        "ended_at": _NOW,
+    }
+
+
+def _call(number: int, reply: str | None) -> dict[str, Any]:
+    said = {"role": "user", "content": EVIL + LONG}
+    request = CanonicalRequest((said, {"role": EVIL, "content": EVIL}), (), {}, "")
+    answer = {"choices": [{"message": {"role": "assistant", "content": reply}}], "usage": None}
+    return {
+        "session_id": Ids.session,
+        "number": number,
+        "digest": f"{number}" * 64,
+        "occurrence": 0,
+        "protocol": "chat",
+        "request": pack_request(request),
+        "answer": None if reply is None else pack_answer(answer),
+        "seed": 1,
+    }

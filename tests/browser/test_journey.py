@@ -2,7 +2,9 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
+import openai
 from playwright.async_api import expect
 
 from tests.browser.real_service import real_service
@@ -33,6 +35,7 @@ async def test_a_run_from_the_form_to_a_promoted_checkpoint(
             await _compare(visit)
             await _ask_and_rate(visit)
             await _promote(visit)
+            await _own_agent(visit)
 
 
 async def _start(visit: Visit) -> None:
@@ -111,3 +114,22 @@ async def _promote(visit: Visit) -> None:
     await expect(page.get_by_role("region", name="Promote", exact=True)).to_be_hidden()  # the service has answered
     await visit.link("Models").first.click()
     await expect(page.get_by_role("region", name="Promoted names")).to_contain_text("learnloop/live")
+
+
+async def _own_agent(visit: Visit) -> None:
+    page = visit.page
+    await visit.link("Sessions").click()
+    await page.get_by_text("Open a session").click()
+    await page.get_by_label("Model", exact=True).fill("learnloop/live")
+    await visit.button("Open").click()
+    variables = dict(re.findall(r"export (\w+)='(.*)'", await page.locator("pre.code").inner_text()))
+    client = openai.AsyncOpenAI(base_url=variables["OPENAI_BASE_URL"], api_key=variables["OPENAI_API_KEY"])
+    said: Any = [{"role": "user", "content": "When is the kickoff?"}]
+    async with client:
+        await client.chat.completions.create(model=variables["OPENAI_MODEL"], messages=said, max_tokens=4)
+    await visit.link("Watch it").click()
+    await expect(page.get_by_role("region", name="Call 1").locator(".message.assistant")).to_be_visible()
+    await page.get_by_label("Reward", exact=True).fill("0.5")
+    await visit.button("End the session").click()
+    await expect(page.get_by_role("heading", name="Session")).to_contain_text("ended")
+    await expect(page.locator(".trajectory-side")).to_contain_text("0.50")

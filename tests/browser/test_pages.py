@@ -34,6 +34,8 @@ HOSTILE = (
     "/webhooks",
     f"/webhooks/{Ids.endpoint}",
     "/keys",
+    "/sessions",
+    f"/sessions/{Ids.session}",
     "/data",
     f"/data/graphs/{'a' * 64}",
 )

@@ -1,5 +1,62 @@
 // Made from the OpenAPI file by `python -m scripts.dashboard_types`; do not edit.
 
+export interface AgentSessionAccess {
+  "id": string;
+  "base_url": string;
+  "api_key": string;
+  "attempt": number;
+  "expires_at": string;
+}
+
+export interface AgentSessionCallOut {
+  "number": number;
+  "digest": string;
+  "occurrence": number;
+  "protocol": string;
+  "used": boolean;
+  "messages": (Record<string, any>)[];
+  "tools": (Record<string, any>)[];
+  "parameters": Record<string, any>;
+  "seed": number;
+  "completion": Record<string, any> | null;
+  "begun_at": string;
+  "answered_at": string | null;
+}
+
+export interface AgentSessionOut {
+  "id": string;
+  "status": AgentSessionState;
+  "project": string;
+  "model": string;
+  "checkpoint": string;
+  "step": number | null;
+  "backend": string;
+  "attempt": number;
+  "calls": number;
+  "prompt_tokens": number;
+  "completion_tokens": number;
+  "reward": number | null;
+  "outcome": AgentSessionOutcome | null;
+  "max_calls": number | null;
+  "max_tokens": number | null;
+  "restart": "auto" | "explicit";
+  "metadata": Record<string, any>;
+  "run_id": string | null;
+  "iteration": number | null;
+  "opened_at": string;
+  "expires_at": string;
+  "ended_at": string | null;
+}
+
+export interface AgentSessionOutcome {
+  "reward": number | null;
+  "parts": Record<string, number> | null;
+  "output": string | Record<string, any> | null;
+  "reason": string | null;
+}
+
+export type AgentSessionState = "open" | "ended" | "expired";
+
 export interface AskOut {
   "question": string | null;
   "answer": string | null;

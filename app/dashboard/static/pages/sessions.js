@@ -13,9 +13,9 @@ import { Table } from "../parts/table.js";
 import { JsonText, label, Text } from "../parts/text.js";
 import { href, refine } from "../router.js";
 
-/** @typedef {import("../api_types").SessionOut} Session */
-/** @typedef {import("../api_types").SessionAccess} Access */
-/** @typedef {import("../api_types").SessionCallOut} Call */
+/** @typedef {import("../api_types").AgentSessionOut} Session */
+/** @typedef {import("../api_types").AgentSessionAccess} Access */
+/** @typedef {import("../api_types").AgentSessionCallOut} Call */
 /** @typedef {import("../parts/conversation.js").Message} Message */
 
 const _STATES = ["open", "ended", "expired"];
