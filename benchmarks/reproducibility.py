@@ -49,7 +49,7 @@ class Setting:
         child = subprocess.run(
             command + ["--as-intel"] * self.as_intel, env=environment, stdout=subprocess.PIPE, check=True
         )
-        found: dict[str, Any] = json.loads(child.stdout)
+        found: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])  # the engine's log comes before
         return found
 
     def __str__(self) -> str:
