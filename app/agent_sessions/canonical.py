@@ -14,13 +14,12 @@ from typing import Any
 from app.db.json_text import flaw
 from app.errors import InvalidRequest
 from training.model_calls import Message, Sampling
+from training.responses.parameters import NO_EFFECT
 
 Json = Any
 
 _NOT_ASKED = frozenset(
-    {"messages", "tools", "model", "stream", "stream_options", "logprobs", "return_token_ids"}
-    # About billing, storage and caches: they change no reply.
-    | {"metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store", "user"}
+    {"messages", "tools", "model", "stream", "stream_options", "logprobs", "return_token_ids"} | NO_EFFECT
 )
 _OF_THE_REPLY = ("n", "parallel_tool_calls", "response_format", "stop", "tool_choice")
 """What an agent may say of a reply where the run decides how it is sampled."""

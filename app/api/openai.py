@@ -8,7 +8,15 @@ from app.api.dependencies import CurrentCaller, CurrentService
 from app.api.engine import CurrentEngine, CurrentModels, CurrentProxy
 from app.api.openai_bodies import BadBody, described_body, json_object
 from app.api.routers import openai_router
-from app.api.session_models import COMPLETION, MESSAGE, CurrentGateway, chat_in_session, message_in_session
+from app.api.session_models import (
+    COMPLETION,
+    MESSAGE,
+    RESPONSE,
+    CurrentGateway,
+    chat_in_session,
+    message_in_session,
+    response_in_session,
+)
 from app.gateway import anthropic_messages
 from app.gateway.forms import begun
 from app.gateway.unrecorded import UnrecordedExchange
@@ -18,7 +26,6 @@ from app.schemas.openai import (
     ChatRequest,
     ModelObject,
     ModelObjects,
-    ResponseObject,
     ResponseRequest,
 )
 from training.backends import embedded
@@ -44,18 +51,16 @@ async def chat_completions(
     return await proxy.chat(request, endpoint, body)
 
 
-@router.post(
-    "/responses",
-    responses={200: {"model": ResponseObject, "content": {"text/event-stream": {"schema": {"type": "string"}}}}},
-    openapi_extra=described_body(ResponseRequest),
-)
+@router.post("/responses", responses=RESPONSE, openapi_extra=described_body(ResponseRequest))
 async def create_response(
-    models: CurrentModels, caller: CurrentCaller, proxy: CurrentProxy, request: Request
+    models: CurrentModels, caller: CurrentCaller, proxy: CurrentProxy, gateway: CurrentGateway, request: Request
 ) -> Response:
     """Create a response with a model of the engine, streamed or not. It is one turn of the model.
 
     Parameters that are not supported and would change the response are refused by name.
     """
+    if caller.agent is not None:
+        return await response_in_session(request, gateway, caller, caller.agent.session_id)
     body = json_object(await request.body())
     model = await models.resolve(caller, _model_of(body))
     if model.backend != embedded.NAME:

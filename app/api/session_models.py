@@ -9,11 +9,11 @@ from app.api.dependencies import CurrentCaller
 from app.api.openai_bodies import described_body, json_object
 from app.api.routers import openai_router
 from app.auth.caller import Caller
-from app.gateway import anthropic_messages, chat
+from app.gateway import anthropic_messages, chat, responses
 from app.gateway.forms import AgentRequest, Asked, reply
 from app.gateway.gateway import SessionGateway
 from app.schemas.anthropic import MessageObject, MessagesRequest
-from app.schemas.openai import ChatCompletion, ChatRequest
+from app.schemas.openai import ChatCompletion, ChatRequest, ResponseObject, ResponseRequest
 
 Json = Any
 
@@ -31,6 +31,8 @@ async def _gateway(request: Request) -> SessionGateway:
 _STREAM: Json = {"text/event-stream": {"schema": {"type": "string"}}}
 COMPLETION: Json = {200: {"model": ChatCompletion, "content": _STREAM}}
 """What a route for chat completions returns."""
+RESPONSE: Json = {200: {"model": ResponseObject, "content": _STREAM}}
+"""What a route for responses returns."""
 MESSAGE: Json = {200: {"model": MessageObject, "content": _STREAM}}
 """What a route for messages returns."""
 
@@ -49,6 +51,18 @@ async def chat_in_session(request: Request, gateway: SessionGateway, caller: Cal
     """The reply to a request for a chat completion."""
     asked = chat.ChatAsked(json_object(await request.body()))
     return await _in_session(request, gateway, caller, session_id, chat.NAME, asked)
+
+
+@router.post("/responses", responses=RESPONSE, openapi_extra=described_body(ResponseRequest))
+async def session_response(gateway: CurrentGateway, caller: CurrentCaller, request: Request, id: SessionId) -> Response:
+    """Create a response in a session with OpenAI's Responses API, streamed or not, with any backend."""
+    return await response_in_session(request, gateway, caller, id)
+
+
+async def response_in_session(request: Request, gateway: SessionGateway, caller: Caller, session_id: str) -> Response:
+    """The reply to a request for a response."""
+    asked = responses.asked(json_object(await request.body()))
+    return await _in_session(request, gateway, caller, session_id, responses.NAME, asked)
 
 
 @router.post("/messages", responses=MESSAGE, openapi_extra=described_body(MessagesRequest))

@@ -240,3 +240,36 @@ async def test_nothing_but_json_is_read(stage: ModelStage) -> None:
         for body in (b"{", b"[]", json.dumps({"messages": [{"role": "user", "content": "\x00"}]}).encode()):
             reply = await http.post("/chat/completions", content=body)
             assert (reply.status_code, reply.json()["error"]["type"]) == (400, "invalid_request_error")
+
+
+async def test_responses_are_recorded_and_replayed(stage: ModelStage) -> None:
+    session = await opened(stage)
+    tool = {"type": "function", **TOOL["function"], "strict": None}
+    more: Any = {"model": "gpt-5", "instructions": "Answer.", "tools": [tool], "max_output_tokens": 64}
+    items: Any = [{"role": "user", "content": "When is the kickoff?"}]
+    async with agent(session) as client:
+        first = await client.responses.create(input=items, **more, tool_choice={"type": "function", "name": "look_up"})
+        [call] = [item for item in first.output if item.type == "function_call"]
+        result = {"type": "function_call_output", "call_id": call.call_id, "output": "Tuesday"}
+        items += [call.model_dump(exclude_none=True), result]
+        stream = await client.responses.create(input=items, **more, stream=True)
+        events = [event async for event in stream]
+        assert [events[0].type, events[-1].type] in (
+            ["response.created", "response.completed"],
+            ["response.created", "response.incomplete"],
+        )
+        with pytest.raises(openai.BadRequestError, match="send the items"):
+            await client.responses.create(input="?", **more, previous_response_id=first.id)
+        with pytest.raises(openai.BadRequestError, match="background"):
+            await client.responses.create(input="?", **more, background=True)
+    calls = await recorded(stage, session)
+    assert [call["protocol"] for call in calls] == ["responses", "responses"]
+    assert [message["role"] for message in calls[1]["messages"]] == ["system", "user", "assistant", "tool"]
+    [conversation] = conversations(await SessionCalls(stage.service.sessions).of_last_attempt(session["id"]))
+    assert len([item for item in conversation.messages_and_choices if not isinstance(item, dict)]) == 2
+    async with openai.AsyncOpenAI(base_url=stage.base_url, api_key=session["api_key"]) as client:  # started again
+        again = await client.responses.create(
+            input=items[:1], **more, tool_choice={"type": "function", "name": "look_up"}
+        )
+    assert again.id == first.id
+    assert len(await recorded(stage, session)) == 2

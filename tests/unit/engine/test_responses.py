@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from training.engine.http.errors import ApiError
-from training.engine.http.responses.events import ResponseEvents
-from training.engine.http.responses.items import messages_of
-from training.engine.http.responses.reply import Reply
-from training.engine.http.responses.request import ResponsesRequest
 from training.engine.http.responses.stored import StoredResponses
+from training.responses.events import ResponseEvents
+from training.responses.items import messages_of
+from training.responses.reply import Reply
+from training.responses.request import ResponsesRequest
 
 Json = Any
 

@@ -1,10 +1,11 @@
 """The body of a chat completion request: what is accepted, and how it is brought into one form."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+
+from training.responses.parameters import NO_EFFECT, parameter_fault, refuse_unsupported
 
 Json = Any
 
@@ -40,19 +41,6 @@ _UNSUPPORTED: Mapping[str, tuple[Json, ...]] = {
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
 }
-NO_EFFECT = frozenset(
-    {
-        "metadata",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "user",
-    }
-)
-"""Parameters of OpenAI about billing, storage and caches: they change no reply, so they are accepted."""
 
 
 def _plain_messages(value: Json) -> list[dict[str, Json]]:
@@ -180,24 +168,6 @@ def _stop_list(value: Json) -> Json:
     return [value] if isinstance(value, str) else value or []
 
 
-def _fault(parameter: str, message: str, *, code: str = "invalid_value") -> PydanticCustomError:
-    """What is wrong with a parameter, where only the whole request shows it; `protocol.read_body` tells its name."""
-    return PydanticCustomError(code, "{message}", {"message": message, "parameter": parameter})
-
-
-def refuse_unsupported(
-    body: Json, honoured: Container[str], unsupported: Mapping[str, tuple[Json, ...]], no_effect: Container[str]
-) -> None:
-    """Raise for a parameter that would be ignored although it asks for something.
-
-    `unsupported` has, of parameters that are not honoured, the values that ask for nothing; null always does.
-    """
-    for name, given in body.items() if isinstance(body, dict) else ():
-        if given is None or name in honoured or name in no_effect or given in unsupported.get(name, ()):
-            continue
-        raise _fault(name, f"{name} is not supported", code="unsupported_parameter")
-
-
 class StreamOptions(BaseModel):
     """Of a streamed reply."""
 
@@ -227,7 +197,7 @@ class ResponseFormat(BaseModel):
     @model_validator(mode="after")
     def _named_schema(self) -> "ResponseFormat":
         if self.type == "json_schema" and self.json_schema is None:
-            raise _fault("response_format", "response_format of type json_schema needs json_schema")
+            raise parameter_fault("response_format", "response_format of type json_schema needs json_schema")
         return self
 
 
@@ -276,11 +246,11 @@ class ChatRequest(BaseModel):
             function = self.tool_choice.get("function")
             named = function.get("name") if isinstance(function, dict) else None
             if named not in names:
-                raise _fault("tool_choice", f"tool_choice names {named!r}, which is not among the tools")
+                raise parameter_fault("tool_choice", f"tool_choice names {named!r}, which is not among the tools")
         if self.tool_choice == "required" and not names:
-            raise _fault("tool_choice", "tool_choice is required but there are no tools")
+            raise parameter_fault("tool_choice", "tool_choice is required but there are no tools")
         if self.top_logprobs and not self.logprobs:
-            raise _fault("top_logprobs", "top_logprobs needs logprobs")
+            raise parameter_fault("top_logprobs", "top_logprobs needs logprobs")
         return self
 
     @property

@@ -23,13 +23,13 @@ from training.engine.http.chat import Chat
 from training.engine.http.chat_request import ChatRequest
 from training.engine.http.errors import FORESEEN, ApiError, api_error, read_body
 from training.engine.http.jobs import Jobs
-from training.engine.http.responses.request import ResponsesRequest
 from training.engine.http.responses.responses import Responses
 from training.engine.http.sampled_turns import SampledTurns
 from training.engine.http.training_api import TrainingApi
 from training.engine.http.training_data import TrainingData
 from training.engine.registry.model_record import UnknownModel
 from training.engine.registry.registry import Registry
+from training.responses.request import ResponsesRequest
 
 log = structlog.get_logger(__name__)
 

@@ -1,19 +1,22 @@
 """OpenAI's Responses API over chat completions: the same prompt, the same sampling, another form."""
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
 import structlog
+from pydantic import ValidationError
 
 from training.engine.http.chat import Chat
-from training.engine.http.errors import api_error
-from training.engine.http.responses.events import Event, ResponseEvents
-from training.engine.http.responses.items import Item
-from training.engine.http.responses.reply import Reply, output_of, status_of
-from training.engine.http.responses.request import ResponsesRequest
+from training.engine.http.chat_request import ChatRequest
+from training.engine.http.errors import ApiError, api_error, invalid
 from training.engine.http.responses.stored import StoredResponses
+from training.responses.events import Event, ResponseEvents
+from training.responses.items import Item
+from training.responses.parameters import BadParameter
+from training.responses.reply import Reply, output_of, status_of
+from training.responses.request import CHAT_NAMES, ResponsesRequest
 
 log = structlog.get_logger(__name__)
 
@@ -33,7 +36,7 @@ class Responses:
     async def create(self, request: ResponsesRequest, scope: str) -> dict[str, Json]:
         """A response. Raises what `api_error` maps; cancelling it cancels the sampling."""
         conversation = self._conversation(request, scope)
-        completion = await self._chat.complete(request.chat_request(conversation))
+        completion = await self._chat.complete(_chat_request(request, conversation))
         [choice] = completion["choices"]
         status = status_of(choice["finish_reason"])
         logprobs = choice["logprobs"]["content"] if request.logprobs else ()
@@ -48,7 +51,7 @@ class Responses:
         What goes wrong before the first token is raised as in `create`; later it is the last event.
         """
         conversation = self._conversation(request, scope)
-        chunks = await self._chat.chunks(request.chat_request(conversation))
+        chunks = await self._chat.chunks(_chat_request(request, conversation))
         return self._events(request, scope, conversation, chunks)
 
     async def _events(
@@ -81,6 +84,15 @@ class Responses:
     def _keep(self, request: ResponsesRequest, scope: str, conversation: list[Item], made: dict[str, Json]) -> None:
         if request.store is not False:
             self._stored.keep(scope, made["id"], conversation, made["output"])
+
+
+def _chat_request(request: ResponsesRequest, items: Sequence[Item]) -> ChatRequest:
+    try:
+        return ChatRequest.model_validate(request.chat_body(items))
+    except ValidationError as error:
+        raise invalid(error, CHAT_NAMES) from None
+    except BadParameter as error:
+        raise ApiError(400, str(error), code=error.code, param=error.param) from None
 
 
 def _server_sent(event: Event) -> str:

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from training.engine.http.responses.items import call_item, message_item, text_part
-from training.engine.http.responses.reply import Reply, new_id, status_of
+from training.responses.items import call_item, message_item, text_part
+from training.responses.reply import Reply, new_id, status_of
 
 Json = Any
 Event = dict[str, Json]

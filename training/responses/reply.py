@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from training.engine.http.responses.items import call_item, message_item
-from training.engine.http.responses.request import ResponsesRequest
+from training.responses.items import call_item, message_item
+from training.responses.request import ResponsesRequest
 
 Json = Any
 
@@ -78,7 +78,7 @@ def status_of(finish_reason: str) -> str:
 
 
 def _usage(chat: Mapping[str, Json]) -> dict[str, Json]:
-    cached = chat["prompt_tokens_details"]["cached_tokens"]
+    cached = (chat.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
     return {
         "input_tokens": chat["prompt_tokens"],
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},

@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from training.engine.http.chat_request import NO_EFFECT, ChatRequest, refuse_unsupported
-from training.engine.http.errors import ApiError, invalid
-from training.engine.http.responses.items import Item, messages_of
+from training.responses.items import Item, messages_of
+from training.responses.parameters import NO_EFFECT, BadParameter, refuse_unsupported
 
 Json = Any
 
@@ -23,7 +22,7 @@ _SAME = (
     "top_logprobs",
 )
 """Parameters that a chat completion has too."""
-_NAMES = {
+CHAT_NAMES = {
     "messages": "input",
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text.format",
@@ -99,12 +98,12 @@ class ResponsesRequest(BaseModel):
         """Whether the text comes with log-probabilities."""
         return "message.output_text.logprobs" in (self.include or ()) or bool(self.top_logprobs)
 
-    def chat_request(self, items: Sequence[Item]) -> ChatRequest:
-        """The chat completion that gives the response, where `items` are the whole conversation. Raises ApiError."""
+    def chat_body(self, items: Sequence[Item]) -> dict[str, Json]:
+        """The chat completion that gives the response; `items` are the whole conversation. Raises BadParameter."""
         try:
             messages = messages_of(items, self.instructions)
         except ValueError as error:
-            raise ApiError(400, f"input: {error}", code="invalid_value", param="input") from None
+            raise BadParameter(f"input: {error}", param="input", code="invalid_value") from None
         body = {
             **{name: value for name in _SAME if (value := getattr(self, name)) is not None},
             "messages": messages,
@@ -116,19 +115,14 @@ class ResponsesRequest(BaseModel):
         }
         if isinstance(self.tool_choice, dict):
             body["tool_choice"] = _named_tool(self.tool_choice)
-        try:
-            return ChatRequest.model_validate(body)
-        except ValidationError as error:
-            raise invalid(error, _NAMES) from None
+        return body
 
 
 def _chat_tool(tool: Mapping[str, Json], number: int) -> dict[str, Json]:
     """A function in the form of chat completions: its fields are one level deeper there."""
     if tool.get("type") != "function":
-        raise ApiError(
-            400,
+        raise BadParameter(
             f"tools: tool {number} is of type {tool.get('type')!r}; there are no built-in tools, only functions",
-            code="unsupported_parameter",
             param="tools",
         )
     given = {key: tool.get(key) for key in ("name", "description", "parameters", "strict")}
@@ -138,7 +132,7 @@ def _chat_tool(tool: Mapping[str, Json], number: int) -> dict[str, Json]:
 def _named_tool(choice: Mapping[str, Json]) -> dict[str, Json]:
     if choice.get("type") != "function":
         message = f"tool_choice: {choice.get('type')!r} is not supported; name a function, or none, auto or required"
-        raise ApiError(400, message, code="unsupported_parameter", param="tool_choice")
+        raise BadParameter(message, param="tool_choice")
     return {"type": "function", "function": {"name": choice.get("name")}}
 
 

@@ -1,0 +1,94 @@
+"""OpenAI's Responses API in a session, over chat completions."""
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from app.agent_sessions.canonical import BadRequestBody
+from app.gateway.chunks import Assembly, Chunk
+from app.gateway.stream_errors import STREAM_ERRORS
+from training.responses.events import Event, ResponseEvents
+from training.responses.parameters import BadParameter
+from training.responses.reply import Reply, output_of, status_of
+from training.responses.request import ResponsesRequest
+
+Json = Any
+NAME = "responses"
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesAsked:
+    """A request for a response."""
+
+    request: ResponsesRequest
+    chat_body: dict[str, Json]
+
+    @property
+    def is_streamed(self) -> bool:
+        return bool(self.request.stream)
+
+    def document(self, completion: Mapping[str, Json]) -> dict[str, Json]:
+        """The response."""
+        [choice] = completion["choices"]
+        status = status_of(choice["finish_reason"])
+        logprobs = (choice.get("logprobs") or {}).get("content") or () if self.request.logprobs else ()
+        output = output_of(choice["message"], logprobs, status)
+        return self._reply(completion).body(status, output, usage=completion.get("usage"))
+
+    async def events(self, chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[str]:
+        """The same as a stream."""
+        async with aclosing(chunks):
+            first = await anext(chunks)
+            made = ResponseEvents(self._reply(first))
+            try:
+                async for event in made.of(self._plain(first, chunks)):
+                    yield _sent(event)
+            except STREAM_ERRORS as error:
+                yield _sent(made.failed(str(error)))
+
+    def _reply(self, begun: Mapping[str, Json]) -> Reply:
+        """The same answer has the same id, however often it is given."""
+        id = f"resp_{str(begun.get('id')).removeprefix('chatcmpl-')}"
+        return Reply(self.request, str(begun.get("model")), id, int(begun.get("created") or 0))
+
+    async def _plain(self, first: Chunk, rest: AsyncIterator[Chunk]) -> AsyncIterator[Chunk]:
+        """Chunks in which calls of tools are whole, which come last."""
+        whole = Assembly()
+        whole.add(first)
+        yield {**first, "choices": [self._plain_choice(each, whole) for each in first.get("choices") or ()]}
+        async for chunk in rest:
+            whole.add(chunk)
+            yield {**chunk, "choices": [self._plain_choice(each, whole) for each in chunk.get("choices") or ()]}
+
+    def _plain_choice(self, choice: Mapping[str, Json], whole: Assembly) -> dict[str, Json]:
+        delta = {name: value for name, value in (choice.get("delta") or {}).items() if name != "tool_calls"}
+        if choice.get("finish_reason"):
+            [made] = whole.completion()["choices"]
+            delta |= {name: value for name, value in made["message"].items() if name == "tool_calls"}
+        logprobs = choice.get("logprobs") if self.request.logprobs else None
+        return {"delta": delta, "logprobs": logprobs, "finish_reason": choice.get("finish_reason")}
+
+
+def asked(body: Mapping[str, Json]) -> ResponsesAsked:
+    """The request as a chat completion. Raises BadRequestBody."""
+    try:
+        request = ResponsesRequest.model_validate({"model": "", **body})
+        if request.previous_response_id is not None:
+            raise BadParameter(
+                "previous_response_id: in a session, send the items of the conversation", param="previous_response_id"
+            )
+        return ResponsesAsked(request, request.chat_body(request.items))
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        where = fault.get("ctx", {}).get("parameter") or ".".join(map(str, fault["loc"])) or "body"
+        raise BadRequestBody(("body", where), f"{where}: {fault['msg']}") from None
+    except BadParameter as error:
+        raise BadRequestBody(("body", error.param), str(error)) from None
+
+
+def _sent(event: Event) -> str:
+    return f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False, separators=(',', ':'))}\n\n"
