@@ -55,7 +55,10 @@ async def chat_in_session(request: Request, gateway: SessionGateway, caller: Cal
 
 @router.post("/responses", responses=RESPONSE, openapi_extra=described_body(ResponseRequest))
 async def session_response(gateway: CurrentGateway, caller: CurrentCaller, request: Request, id: SessionId) -> Response:
-    """Create a response in a session with OpenAI's Responses API, streamed or not, with any backend."""
+    """Create a response in a session with OpenAI's Responses API.
+
+    Streamed or not, with any backend. Send the items of the conversation: responses are not continued by their id.
+    """
     return await response_in_session(request, gateway, caller, id)
 
 

@@ -244,7 +244,8 @@ async def test_nothing_but_json_is_read(stage: ModelStage) -> None:
 
 async def test_responses_are_recorded_and_replayed(stage: ModelStage) -> None:
     session = await opened(stage)
-    tool = {"type": "function", **TOOL["function"], "strict": None}
+    function: Any = TOOL["function"]
+    tool = {"type": "function", **function, "strict": None}
     more: Any = {"model": "gpt-5", "instructions": "Answer.", "tools": [tool], "max_output_tokens": 64}
     items: Any = [{"role": "user", "content": "When is the kickoff?"}]
     async with agent(session) as client:
