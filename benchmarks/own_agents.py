@@ -125,7 +125,7 @@ def run(agent: str, seed: int, config: RunConfig, concurrency: int) -> dict[str,
             time.sleep(_POLL_S)
         if found["status"] != "completed":
             raise RuntimeError(f"the run of {agent} is {found['status']}: {found['error']}")
-        rows = service.call("GET", f"/runs/{run_id}/evaluations")["items"]
+        rows = service.run(run_id)["evaluations"]
         rollouts = list(service.trajectories(run_id))
     test = sorted(
         (each for each in rows if (each["split"], each["mode"]) == ("test", "sampled")), key=lambda e: e["iteration"]

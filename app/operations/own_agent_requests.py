@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+from pydantic import ValidationError
 
+from app.agent_sessions.traffic import SessionFilter, scenarios_of_sessions
 from app.db.session import Sessions
 from app.domain.stored_request import Choice
 from app.errors import InvalidRequest
@@ -32,21 +34,23 @@ class OwnAgentRequests:
     sessions: Sessions
     settings: Settings
 
-    async def prepared(self, environment: Choice, project: str) -> Choice:
-        """Raises InvalidRequest."""
+    async def prepared(self, environment: Choice, project: str) -> tuple[Choice, list[str]]:
+        """The environment, and what its owner should know. Raises InvalidRequest."""
         if environment.name != OWN_AGENT:
-            return environment
-        config = dict(environment.config)
+            return environment, []
+        config, notes = dict(environment.config), list[str]()
         given = config.get("scenarios")
         if isinstance(given, Mapping) and "url" in given:
             config["scenarios"] = await self._fetched(given["url"], project)
+        if isinstance(given, Mapping) and "sessions" in given:
+            config["scenarios"], notes = await self._from_sessions(given["sessions"], project)
         try:
             runner = runner_of(environment)
         except ValueError as error:
             raise InvalidRequest((*_CONFIG, "runner"), str(error)) from error
         if isinstance(runner, Push):
             config["runner"] = {"push": await self._push(runner)}
-        return Choice(name=environment.name, config=config)
+        return Choice(name=environment.name, config=config), notes
 
     async def _push(self, runner: Push) -> dict[str, Json]:
         where = (*_CONFIG, "runner", "push")
@@ -79,6 +83,23 @@ class OwnAgentRequests:
         async with self.sessions.begin() as session:
             await documents.save(session, [new])
         return new.reference
+
+    async def _from_sessions(self, given: Json, project: str) -> tuple[Mapping[str, Json], list[str]]:
+        """The reference to the scenarios that the sessions of production make now, and what is to be known of them."""
+        where = (*_CONFIG, "scenarios", "sessions")
+        try:
+            which = SessionFilter.model_validate(given)
+        except ValidationError as error:
+            [first, *_] = error.errors(include_url=False)
+            raise InvalidRequest((*where, *first["loc"]), first["msg"]) from error
+        try:
+            found = await scenarios_of_sessions(self.sessions, project, which)
+            new = documents.document(project, "scenarios", found.rows)
+        except ValueError as error:
+            raise InvalidRequest(where, str(error)) from error
+        async with self.sessions.begin() as session:
+            await documents.save(session, [new])
+        return new.reference, found.notes
 
     async def _read(self, url: str) -> bytes:
         """Raises AddressRefused, httpx.HTTPError, ValueError."""

@@ -3,15 +3,18 @@
 from typing import Any
 
 from app.errors import InvalidRequest
-from app.schemas.run_request import Judges, LearnLoopRequest
+from app.schemas.run_request import Judges, LearnLoopRequest, SourceChoice
 from app.settings import Settings
 from environment.registry import documents
+
+_OF_SESSIONS = "agent"
+"""The environment whose scenarios can come from sessions."""
 
 
 def with_defaults(request: LearnLoopRequest, settings: Settings, run_id: str) -> dict[str, Any]:
     """The request as a run is stored, but for its judge. Raises InvalidRequest for short forms that contradict."""
     return {
-        **request.model_dump(exclude={"graph", "depth", "environment", "judge", "webhooks", "train_options"}),
+        **request.model_dump(exclude={"graph", "depth", "source", "environment", "judge", "webhooks", "train_options"}),
         "environment": _environment(request),
         "max_turns": _max_turns(request),
         "train_options": request.train_options.model_dump(exclude_none=True),
@@ -36,6 +39,8 @@ def judge_with_defaults(judge: Judges | None, default: str) -> dict[str, Any]:
 def _environment(request: LearnLoopRequest) -> dict[str, Any]:
     # Not dumped but taken as they are: a graph in there may be large.
     name, config = request.environment.name, request.environment.config
+    if request.source is not None:
+        return {"name": name, "config": _from_source(request, request.source)}
     if request.graph is None:
         return {"name": name, "config": config}
     meant, _ = documents()["graph"]
@@ -46,6 +51,18 @@ def _environment(request: LearnLoopRequest) -> dict[str, Any]:
     if "graph" in config:
         raise InvalidRequest(("body", "graph"), "Give either graph or environment.config.graph.")
     return {"name": meant, "config": {**config, "graph": request.graph}}
+
+
+def _from_source(request: LearnLoopRequest, source: SourceChoice) -> dict[str, Any]:
+    """The config with the scenarios of the source."""
+    name, config = request.environment.name, request.environment.config
+    if name != _OF_SESSIONS or request.graph is not None:
+        raise InvalidRequest(
+            ("body", "source"), f"Scenarios from sessions are for the environment {_OF_SESSIONS}, not for {name}."
+        )
+    if "scenarios" in config:
+        raise InvalidRequest(("body", "source"), "Give either source or environment.config.scenarios.")
+    return {**config, "scenarios": {"sessions": source.sessions}}
 
 
 def _max_turns(request: LearnLoopRequest) -> int | None:

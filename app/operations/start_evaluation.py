@@ -197,7 +197,8 @@ class EvaluationStarter:
 
     async def _pinned(self, choice: Choice, project: str) -> Choice:
         """With the versions of the inbox and the scenarios that it names."""
-        choice = await OwnAgentRequests(self.resources.sessions, self.resources.settings).prepared(choice, project)
+        own_agents = OwnAgentRequests(self.resources.sessions, self.resources.settings)
+        choice, _ = await own_agents.prepared(choice, project)
         try:
             return await pin(self.resources.sessions, self.resources.settings.data_dir, choice, project)
         except UnknownDataset as error:

@@ -96,10 +96,11 @@ class RunStarter:
         given = with_defaults(request, settings, run_id)
         engine = await self._check_backend(given)
         await self.endpoints.check(request.webhooks)
-        given = await self._pinned(given)
+        given, notes = await self._pinned(given)
         environment = await self._resolved(request, given)
         state = parent.learned.state if parent and parent.learned else None
         complete, new, warnings = await asyncio.to_thread(_checked, request, given, environment, settings, state)
+        warnings = [*notes, *warnings]
         run = _new_run(run_id, complete, engine, parent, warnings)
         endpoints: list[NewEndpoint] = []
 
@@ -159,15 +160,17 @@ class RunStarter:
         except (EngineUnavailable, BackendUnavailable) as error:
             raise Unavailable(f"The base model cannot be checked now: {error}") from error
 
-    async def _pinned(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The request with the versions of the inbox and the scenarios that it names."""
+    async def _pinned(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        """The request with the versions of the inbox and the scenarios that it names, and what is to be known of
+        them."""
         choice, project = Choice(**given["environment"]), given["model"]["project"]
-        choice = await OwnAgentRequests(self.resources.sessions, self.resources.settings).prepared(choice, project)
+        own_agents = OwnAgentRequests(self.resources.sessions, self.resources.settings)
+        choice, notes = await own_agents.prepared(choice, project)
         try:
             pinned = await pin(self.resources.sessions, self.resources.settings.data_dir, choice, project)
         except UnknownDataset as error:
             raise InvalidRequest(("body", "environment", "config", error.kind), str(error)) from error
-        return {**given, "environment": pinned.model_dump()}
+        return {**given, "environment": pinned.model_dump()}, notes
 
     async def _resolved(self, request: LearnLoopRequest, given: Mapping[str, Any]) -> Choice:
         """The environment with the stored documents that it refers to."""

@@ -92,6 +92,15 @@ class ModelChoice(RequestPart):
     project. Default: set by the service (ART_BASE_MODEL)."""
 
 
+class SourceChoice(RequestPart):
+    """Where the scenarios of an agent come from, if nobody writes them."""
+
+    sessions: dict[str, Json]
+    """Sessions outside of runs that have ended, and of them only those that fit: `model` (the name that they were
+    opened with), `since` (a time), `rewarded` (true or false), `reward_below` (a number), `limit` (the newest, 1,000 by
+    default). Empty: all."""
+
+
 WebhookUrl = Annotated[str, Field(min_length=1, max_length=2_000)]
 WebhookEvents = Annotated[list[EventType], Field(max_length=len(EventType))]
 
@@ -186,6 +195,9 @@ class LearnLoopRequest(RequestBody):
     """Maximum number of turns per rollout, when `graph` is given. Default: that of `max_turns`."""
     environment: EnvironmentChoice = Field(default_factory=EnvironmentChoice)
     """What the agent acts in: an environment and its settings. Default: `email_search` with synthetic inboxes."""
+    source: SourceChoice | None = None
+    """For the environment `agent`: scenarios from sessions in production, in place of `environment.config.scenarios`.
+    Each has the session's first request and the answers of its tools. Default: none."""
     agent: AgentChoice | None = None
     """The agent that makes the rollouts, if it is to own its loop. Default: the built-in loop, which executes the tool
     calls of each reply until the task is done."""
@@ -258,7 +270,7 @@ class ForkRequest(LearnLoopRequest):
 
     @model_validator(mode="after")
     def _keeps_its_place(self) -> Self:
-        for name in ("graph", "depth", "backend"):
+        for name in ("graph", "depth", "source", "backend"):
             if name in self.model_fields_set:
                 raise ValueError(f"{name} cannot be set in a fork: {_INSTEAD[name]}")
         if self.model.model_fields_set - {"name"}:
@@ -269,5 +281,6 @@ class ForkRequest(LearnLoopRequest):
 _INSTEAD = {
     "graph": "set environment.config instead",
     "depth": "set max_turns instead",
+    "source": "set environment.config.scenarios instead",
     "backend": "it must be the backend that has the checkpoint",
 }

@@ -14,6 +14,7 @@ from standardwebhooks import Webhook
 
 from app.cli.service_process import free_port
 from app.security.webhook_signing import new_secret
+from app.settings import Settings
 from tests.conditions import answered, until
 from tests.fakes.runner import Behaviour, ask_model, runner, send_outcome
 from tests.fakes.scripted_chat import scripted_chat
@@ -28,12 +29,15 @@ Json = Any
 @asynccontextmanager
 async def service(data_dir: Path, database_url: str, **more: Any) -> AsyncIterator[tuple[httpx.AsyncClient, Any]]:
     """A service that agents can reach, and its backend, whose model says yes to every second seed."""
-    port = free_port()
-    settings = settings_for(data_dir, database_url, port=port, allowed_private_hosts="127.0.0.1", **more)
     async with scripted_chat(by_seed) as chat:
         backend = ScriptedBackend(chat.url)
-        async with served(settings, learn_loop, backend) as client:  # type: ignore[arg-type]
+        async with served(reachable(data_dir, database_url, **more), learn_loop, backend) as client:  # type: ignore[arg-type]
             yield client, backend
+
+
+def reachable(data_dir: Path, database_url: str, **more: Any) -> Settings:
+    """Settings of a service that agents can reach."""
+    return settings_for(data_dir, database_url, port=free_port(), allowed_private_hosts="127.0.0.1", **more)
 
 
 async def started(client: httpx.AsyncClient, how: Any, **more: Any) -> str:
@@ -166,6 +170,33 @@ async def test_a_runner_that_fails_once_is_asked_again_and_nothing_is_sampled_tw
     assert {len(each) for each in answers.values()} == {2}
     assert all(first == second for first, second in answers.values())
     assert {each["turns"] for each in rows} == {1}
+
+
+async def test_who_takes_the_run_over_goes_on_with_the_same_session(data_dir: Path, database_url: str) -> None:
+    answers = dict[str, list[str]]()
+    asked = asyncio.Event()
+
+    async def behave(document: Mapping[str, Json]) -> tuple[int, Json]:
+        said = await ask_model(document["session"], document["task"]["question"])
+        answers.setdefault(document["session"]["id"], []).append(said)
+        if not asked.is_set():
+            asked.set()
+            return await hang(document)
+        return 200, {"reward": float(said == "yes")}
+
+    async with runner(behave) as it, scripted_chat(by_seed) as chat:
+        backend = ScriptedBackend(chat.url)
+        async with served(reachable(data_dir, database_url), learn_loop, backend) as client:  # type: ignore[arg-type]
+            run_id = await started(client, {"push": {"url": it.url}}, concurrency=1, iterations=1)
+            await asked.wait()
+        async with served(reachable(data_dir, database_url), learn_loop, backend) as client:  # type: ignore[arg-type]
+            await finished(client, run_id)
+            first = it.received[0][0]["session"]["id"]
+            session = await get(client, f"/sessions/{first}")
+    assert (session["calls"], session["attempt"]) == (1, 2)
+    assert len(answers[first]) == 2
+    assert len(set(answers[first])) == 1
+    assert {len(each) for id, each in answers.items() if id != first} == {1}
 
 
 async def test_a_runner_on_a_private_address_is_refused(data_dir: Path, database_url: str) -> None:

@@ -1,0 +1,133 @@
+"""Scenarios from sessions of production: what agents were asked there, and what their tools answered.
+
+Of a session the first request and the answers of tools, as later requests show them, are all that can be given to an
+agent again. What its tools changed, what it was asked later on, and what it remembers of earlier tasks cannot.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from sqlalchemy import Float, cast, select
+
+from app.agent_sessions.calls import SessionCalls
+from app.agent_sessions.records import KeptCall
+from app.db.session import Sessions
+from app.db.tables import AgentSession
+from app.domain.agent_session_state import AgentSessionState
+
+Json = Any
+NOT_REPLAYED = (
+    "Scenarios from sessions hold the first request of each and the answers of its tools that were recorded: other "
+    "calls of tools have no recorded answer, and nothing that a tool changed is undone or repeated."
+)
+_LEAST = 3
+
+
+class SessionFilter(BaseModel):
+    """Which sessions outside of runs; what is not given does not matter."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str | None = Field(default=None, max_length=300)
+    """The name that they were opened with, such as a promoted one."""
+    since: AwareDatetime | None = None
+    """Opened then or later."""
+    rewarded: bool | None = None
+    """Whether they ended with a reward."""
+    reward_below: float | None = None
+    """They ended with a lower reward."""
+    limit: int = Field(default=1_000, ge=_LEAST, le=10_000)
+    """The newest ones, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionScenarios:
+    """What was made of the sessions that were found."""
+
+    rows: Sequence[Json]
+    """As the environment `agent` takes scenarios."""
+    sessions: int
+    unanswered: int
+    """Sessions in which no model answered."""
+    repeated: int
+    """Sessions with the task of a newer one."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What whoever trains on them should know."""
+        counted = (
+            f"{len(self.rows)} scenarios come from {self.sessions} sessions; left out: {self.unanswered} without an "
+            f"answered call, {self.repeated} with the task of a newer one."
+        )
+        return [counted, NOT_REPLAYED]
+
+
+async def scenarios_of_sessions(sessions: Sessions, project: str, which: SessionFilter) -> SessionScenarios:
+    """Raises ValueError where there are too few."""
+    calls, rows, unanswered, repeated = SessionCalls(sessions), dict[str, Json](), 0, 0
+    found = await _found(sessions, project, which)
+    for session in found:
+        answered = [call for call in await calls.kept(session.id) if call.completion is not None]
+        if not answered:
+            unanswered += 1
+            continue
+        task = _task(answered)
+        text = json.dumps(task, sort_keys=True)
+        repeated += text in rows
+        rows.setdefault(text, _row(session, task))
+    if len(rows) < _LEAST:
+        raise ValueError(
+            f"the filter finds {len(found)} sessions outside of runs, with {len(rows)} different tasks that were "
+            f"answered; at least {_LEAST} are needed"
+        )
+    return SessionScenarios(list(rows.values()), len(found), unanswered, repeated)
+
+
+async def _found(sessions: Sessions, project: str, which: SessionFilter) -> Sequence[AgentSession]:
+    """Newest first; only those that are over."""
+    reward = cast(AgentSession.outcome["reward"].astext, Float)
+    query = (
+        select(AgentSession)
+        .where(AgentSession.project == project, AgentSession.entry.is_(None))
+        .where(AgentSession.state != AgentSessionState.OPEN)
+        .order_by(AgentSession.id.desc())
+        .limit(which.limit)
+    )
+    if which.model is not None:
+        query = query.where(AgentSession.asked_model == which.model)
+    if which.since is not None:
+        query = query.where(AgentSession.opened_at >= which.since)
+    if which.rewarded is not None:
+        query = query.where(reward.is_not(None) if which.rewarded else reward.is_(None))
+    if which.reward_below is not None:
+        query = query.where(reward < which.reward_below)
+    async with sessions() as session:
+        return (await session.execute(query)).scalars().all()
+
+
+def _row(session: AgentSession, task: Json) -> Json:
+    reference = {"session_id": session.id, "outcome": session.outcome}
+    return {"id": f"session.{session.id}", "task": task, "reference": reference}
+
+
+def _task(calls: Sequence[KeptCall]) -> Json:
+    first = calls[0].request
+    results = {json.dumps(each, sort_keys=True): each for call in calls for each in _results(call.request.messages)}
+    return {"messages": list(first.messages), "tools": list(first.tools), "tool_results": list(results.values())}
+
+
+def _results(messages: Sequence[Mapping[str, Json]]) -> Iterator[Json]:
+    """Each call of a tool in a conversation, with what it was answered."""
+    asked: dict[str, Json] = {}
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            asked[call["id"]] = call.get("function") or {}
+        if message.get("role") == "tool" and (function := asked.get(str(message.get("tool_call_id")))) is not None:
+            yield {
+                "name": function.get("name"),
+                "arguments": function.get("arguments"),
+                "content": message.get("content"),
+            }

@@ -1,0 +1,76 @@
+"""Runs over what agents were asked in production: of each session the first request and what its tools answered."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from app.agent_sessions.calls import Asker, SessionCalls
+from app.agent_sessions.canonical import canonical
+from app.agent_sessions.store import AgentSessions, PinnedModel, SessionSpec
+from app.auth.caller import LOCAL
+from app.db.session import Sessions, make_engine, make_sessions, parse_url
+from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.served import served, settings_for
+from tests.integration.app.test_agent_session_store import answered
+from tests.integration.app.test_own_agents import get, request
+from training.agents.sessions import Outcome
+
+PROMOTED = PinnedModel("mail/agent", "mail/agent@3", 3, "embedded", None)
+
+
+async def worked(sessions: Sessions, question: str, reward: float | None, project: str = "learnloop") -> str:
+    """A session in which a tool was called once."""
+    store, calls = AgentSessions(sessions), SessionCalls(sessions)
+    session = (await store.open(SessionSpec(project, PROMOTED, timedelta(hours=1)))).row.id
+    asked: list[Any] = [{"role": "user", "content": question}]
+    called = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+    told = [{"role": "assistant", "content": None, "tool_calls": [called]}]
+    found = [{"role": "tool", "tool_call_id": "c1", "content": "m1"}]
+    for messages in (asked, [*asked, *told, *found]):
+        await answered(calls, Asker(session), "hm", canonical({"messages": messages}, None))
+    await store.end(LOCAL, session, Outcome(reward=reward) if reward is not None else Outcome(reason="unknown"))
+    return session
+
+
+async def test_sessions_of_production_become_scenarios(data_dir: Path, database_url: str) -> None:
+    engine = make_engine(parse_url(database_url))
+    sessions = make_sessions(engine)
+    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
+        for number, reward in enumerate((0.0, 0.25, 0.25, 0.5, 1.0, None)):
+            await worked(sessions, f"Question {number}?", reward)
+        await worked(sessions, "Question 3?", 0.5)  # the same again
+        await worked(sessions, "A secret?", 0.0, project="sales")
+        unasked = await AgentSessions(sessions).open(SessionSpec("learnloop", PROMOTED, timedelta(hours=1)))
+        await AgentSessions(sessions).end(LOCAL, unasked.row.id, Outcome(reward=0.0))
+
+        async def post(more: Any = None, **which: Any) -> Any:
+            own = {"name": "agent", "config": {"runner": {"pull": {}}}}
+            body = request({}, environment=own, source={"sessions": which}) | (more or {})
+            return await client.post("/learn-loop", json=body)
+
+        posted = (await post(reward_below=0.9, model="mail/agent")).raise_for_status().json()
+        assert posted["warnings"][0] == (
+            "4 scenarios come from 6 sessions; left out: 1 without an answered call, 1 with the task of a newer one."
+        )
+        assert "other calls of tools have no recorded answer" in posted["warnings"][1]
+        run = await get(client, f"/runs/{posted['run_id']}")
+        hash = run["request"]["environment"]["config"]["scenarios"]["sha256"]
+        stored = {each["task"]["messages"][0]["content"]: each for each in await _stored(client, hash)}
+        assert set(stored) == {f"Question {number}?" for number in range(4)}
+        first = stored["Question 0?"]
+        assert first["task"]["tool_results"] == [{"name": "search", "arguments": "{}", "content": "m1"}]
+        assert len(first["task"]["messages"]) == 1
+        assert first["reference"]["outcome"] == {"reward": 0.0}
+
+        few = await post(reward_below=0.1)
+        assert few.status_code == 422
+        assert "finds 2 sessions outside of runs, with 1 different tasks" in few.text
+        for more in ({"environment": {"name": "email_search"}}, {"environment": request({"pull": {}})["environment"]}):
+            assert (await post(more)).json()["errors"][0]["loc"] == ["body", "source"]
+        assert (await post(stars=5)).json()["errors"][0]["loc"][-1] == "stars"
+    await engine.dispose()
+
+
+async def _stored(client: Any, hash: str) -> list[Any]:
+    found: list[Any] = (await get(client, f"/scenarios/{hash}"))["scenarios"]
+    return found
