@@ -40,7 +40,7 @@ async def renew_claim(
 ) -> HeartbeatOut:
     """Renew the claim of a task. 409 if somebody else has it, or its session is over: stop working on it."""
     lease = timedelta(seconds=request.lease_s)
-    return HeartbeatOut(lease_until=await AgentTasks(sessions).heartbeat(caller, id, request.attempt, lease))
+    return HeartbeatOut(renew_by=await AgentTasks(sessions).heartbeat(caller, id, request.attempt, lease))
 
 
 @router.post("/sessions/{id}/release", status_code=204)
@@ -59,5 +59,5 @@ def _shown(claimed: ClaimedTask, service_url: str) -> ClaimOut:
         **{**claimed.task, "run_id": claimed.run_id},
         attempt=claimed.attempt,
         deadline=claimed.deadline,
-        lease_until=claimed.lease_until,
+        renew_by=claimed.lease_until,
     )

@@ -56,7 +56,7 @@ class ClaimOut(ResponseModel):
     """Number of this claim of the task, from 1. Heartbeats and releases name it."""
     deadline: datetime
     """The outcome counts until then."""
-    lease_until: datetime
+    renew_by: datetime
     """Until then nobody else is given the task; each heartbeat renews it."""
 
 
@@ -74,7 +74,7 @@ class HeartbeatRequest(RequestBody):
 class HeartbeatOut(ResponseModel):
     """The renewed lease."""
 
-    lease_until: datetime
+    renew_by: datetime
     """Until then nobody else is given the task."""
 
 
