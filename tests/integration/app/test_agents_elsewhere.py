@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -122,35 +122,38 @@ async def refuse(document: Mapping[str, Json]) -> tuple[int, Json]:
     return 404, "no such agent"
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said", "posts"),
-    [
-        (hang, "no outcome within 2 s", 1),
-        (break_down, "the runner answered 500: 'out of memory'", 3),
-        (lie, "outcome is invalid: reward is a finite number", 3),
-        (talk, "answer is no outcome", 3),
-        (refuse, "the runner answered 404", 1),
-    ],
+WRONG: Sequence[tuple[Behaviour, str, int]] = (
+    (hang, "no outcome within 2 s", 1),
+    (break_down, "the runner answered 500: 'out of memory'", 3),
+    (lie, "outcome is invalid: reward is a finite number", 3),
+    (talk, "answer is no outcome", 3),
+    (refuse, "the runner answered 404", 1),
 )
+"""What a runner does, what is said of it, and how often it is posted the task."""
+
+
 async def test_a_runner_that_does_wrong_fails_that_rollout_alone(
-    data_dir: Path, database_url: str, wrong: Behaviour, said: str, posts: int, monkeypatch: pytest.MonkeyPatch
+    data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.worker.agent_dispatch.DELAYS_S", (0.0, 0.0))
-    bad: list[str] = []
+    posts = dict[str, int]()
 
     async def behave(document: Mapping[str, Json]) -> tuple[int, Json]:
-        session = document["session"]["id"]
-        if document["iteration"] == 1 and document["split"] == "train" and (not bad or session in bad):
-            bad.append(session)
-            return await wrong(document)
-        return await at_once(document)
+        id = document["session"]["id"]
+        if document["split"] != "train":
+            return await at_once(document)
+        posts[id] = posts.get(id, 0) + 1
+        number = list(posts).index(id)
+        return await (WRONG[number][0] if number < len(WRONG) else at_once)(document)
 
     async with runner(behave) as it, service(data_dir, database_url) as (client, _):
         rows = await finished(client, await started(client, {"push": {"url": it.url}}, rollout_timeout_s=2))
-    failed = [each for each in rows if each["error"]]
-    assert (len(rows), len(failed), len(bad)) == (8, 1, posts)
-    assert said in failed[0]["error"]
-    assert failed[0]["reward"] is None
+    errors = [each["error"] for each in rows if each["error"]]
+    assert (len(rows), len(errors)) == (8, len(WRONG))
+    for _, said, _ in WRONG:
+        assert len([error for error in errors if said in error]) == 1
+    assert {each["reward"] for each in rows if each["error"]} == {None}
+    assert list(posts.values()) == [*(times for _, _, times in WRONG), 1, 1, 1]
 
 
 async def test_a_runner_that_fails_once_is_asked_again_and_nothing_is_sampled_twice(
