@@ -76,7 +76,7 @@ class Agent:
     def train(self, groups: Sequence[Sequence[tuple[Try, float]]], learning_rate: float) -> Mapping[str, float]:
         """One GRPO step on the tries and their rewards."""
         options = TrainOptions(learning_rate=learning_rate, token_weighting="token")
-        trajectories = [tuple(_trajectory(each, reward) for each, reward in group) for group in groups]
+        trajectories = [tuple(trajectory(each, reward) for each, reward in group) for group in groups]
         return finish(self._engine.train(self._model.id, trajectories, options)).metrics
 
     def _ask(self, target: Target, each: Try, temperature: float) -> None:
@@ -129,7 +129,7 @@ async def _execute(each: Try, calls: Sequence[Mapping[str, Any]]) -> None:
         each.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result.content})
 
 
-def _trajectory(each: Try, reward: float) -> Trajectory:
+def trajectory(each: Try, reward: float) -> Trajectory:
     conversation = Conversation(tuple(each.messages), each.tools, each.exact, each.logprobs)
     return Trajectory((conversation,), reward)
 
