@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
@@ -28,7 +28,7 @@ from rich.console import Console
 
 from app.cli.service_process import free_port, own_service
 from benchmarks.agents.mail_desk import ENVIRONMENT, MailDesk, tasks
-from environment.base import Split
+from environment.base import Scenario, Split
 from training.types import EvaluationConfig, RunConfig
 
 Json = Any
@@ -47,17 +47,20 @@ _POLL_S = 1.0
 
 
 @contextmanager
-def desk(counts: Mapping[Split, int], seed: int) -> Iterator[str]:
-    """The mailboxes behind HTTP; yields the URL."""
+def desk(
+    counts: Mapping[Split, int], seed: int, make: Callable[[Sequence[Scenario]], MailDesk] = MailDesk
+) -> Iterator[tuple[str, MailDesk]]:
+    """The mailboxes behind HTTP; yields the URL, and what serves them."""
     scenarios = [each for split in get_args(Split) for each in ENVIRONMENT.scenarios(split, counts[split], seed)]
     port = free_port()
-    server = uvicorn.Server(uvicorn.Config(MailDesk(scenarios).app(), port=port, log_config=None, access_log=False))
+    made = make(scenarios)
+    server = uvicorn.Server(uvicorn.Config(made.app(), port=port, log_config=None, access_log=False))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.01)
     try:
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://127.0.0.1:{port}", made
     finally:
         server.should_exit = True
         thread.join()
@@ -117,7 +120,7 @@ def run(agent: str, seed: int, config: RunConfig, concurrency: int) -> dict[str,
     with (
         tempfile.TemporaryDirectory(prefix="learnloop-") as data_dir,
         own_service(Path(data_dir), waiting=lambda _: None) as service,
-        desk(counts, seed) as desk_url,
+        desk(counts, seed) as (desk_url, _),
         claiming(agent, service.url, desk_url, concurrency),
     ):
         run_id = service.start_run(request(agent, counts, seed, config))["run_id"]

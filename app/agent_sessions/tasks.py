@@ -16,14 +16,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.agent_sessions.store import AgentSessions, end_row
 from app.auth.caller import Caller
 from app.db.session import Sessions
-from app.db.tables import AgentSession, AgentTask
+from app.db.tables import AgentSession, AgentTask, SessionCall
 from app.domain.agent_session_state import AgentSessionState
 from app.errors import Conflict, NotFound
 from training.agents.sessions import Outcome
 
 Json = Any
 MAX_LOSSES = 3
-"""Of one task: what is lost so often, is not lost by chance."""
+"""Of one task in a row: what is lost so often, is not lost by chance."""
 UNCLAIMED = timedelta(days=1)
 """How long a task waits for somebody to claim it."""
 _OPEN = AgentSession.state == AgentSessionState.OPEN
@@ -101,7 +101,8 @@ class AgentTasks:
     async def _claimed(self, session: AsyncSession, task: AgentTask, worker: str, lease: timedelta) -> ClaimedTask:
         now = (await session.execute(select(func.clock_timestamp()))).scalar_one()
         deadline = now + timedelta(seconds=task.timeout_s)
-        task.losses += task.lease_until is not None
+        if task.lease_until is not None:
+            task.losses = await _losses(session, task)
         task.claims += 1
         task.worker, task.lease_until, task.deadline = worker, now + lease, deadline
         opened = await self._store.restart_in(session, AgentSession.id == task.session_id)
@@ -128,7 +129,8 @@ class AgentTasks:
             .with_for_update(of=AgentTask, skip_locked=True)
         )
         for task in (await session.execute(query)).scalars().all():
-            await self._end(session, task, f"its agent was lost {MAX_LOSSES} times, the last time on {task.worker}")
+            if await _losses(session, task) >= MAX_LOSSES:
+                await self._end(session, task, f"its agent was lost {MAX_LOSSES} times, the last time on {task.worker}")
 
     async def heartbeat(self, of: Caller, session_id: str, attempt: int, lease: timedelta) -> datetime:
         """Renew the claim; returns until when. Raises NotFound, ClaimLost."""
@@ -145,7 +147,8 @@ class AgentTasks:
         """Give the task back: somebody else may claim it at once. Raises NotFound, ClaimLost."""
         async with self._sessions.begin() as session:
             task = await _held_task(session, of, session_id, attempt)
-            task.losses += reason is not None  # whoever stops in an orderly way has lost nothing
+            if reason is not None:  # whoever stops in an orderly way has lost nothing
+                task.losses = await _losses(session, task)
             if task.losses >= MAX_LOSSES:
                 await self._end(session, task, f"its agent was lost {MAX_LOSSES} times, the last time: {reason}")
             task.lease_until = None
@@ -156,6 +159,17 @@ class AgentTasks:
         query = select(AgentSession).where(AgentSession.id == task.session_id, _OPEN).with_for_update()
         if (row := (await session.execute(query)).scalar_one_or_none()) is not None:
             await end_row(session, row, Outcome(reason=reason))
+
+
+async def _losses(session: AsyncSession, task: AgentTask) -> int:
+    """How often it was lost in a row, now too, without a further answer of its model in between: an agent that gets on
+    is lost by chance."""
+    assert task.deadline is not None
+    claimed = task.deadline - timedelta(seconds=task.timeout_s)
+    since = select(SessionCall.number).where(
+        SessionCall.session_id == task.session_id, SessionCall.answered_at > claimed
+    )
+    return 1 if (await session.execute(since.limit(1))).first() else task.losses + 1
 
 
 def _held() -> ColumnElement[bool]:

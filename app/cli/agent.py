@@ -32,7 +32,8 @@ def run(
     CMD finds its model by OPENAI_BASE_URL, OPENAI_API_KEY and OPENAI_MODEL (or ANTHROPIC_BASE_URL and
     ANTHROPIC_API_KEY), its task as JSON in LEARNLOOP_TASK, and its session in LEARNLOOP_SESSION. The last line that it
     prints is the outcome, if it is a JSON object such as {"reward": 1}; else it is the output that a judge scores. If
-    CMD fails there is no outcome: the rollout counts for nothing. Ctrl-C gives the tasks back.
+    CMD fails, it is started again for the task; after three times in a row without a new answer of its model, the
+    rollout counts for nothing. Ctrl-C gives the tasks back.
     """
     worker = AgentWorker(url, command, run_id=run_id, concurrency=concurrency, name=socket.gethostname(), once=once)
     asyncio.run(_until_stopped(worker))

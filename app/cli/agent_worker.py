@@ -29,8 +29,8 @@ _MOST_OUTPUT = 8_000_000
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-class ClaimLost(Exception):
-    """Somebody else has the task, or it is over."""
+class CommandFailed(Exception):
+    """The command ended with an error: the service may have been away. The next attempt goes on where it was."""
 
 
 @dataclass
@@ -93,10 +93,14 @@ class AgentWorker:
         try:
             await asyncio.wait({beating, finishing}, return_when=asyncio.FIRST_COMPLETED)
             if finishing.done():
-                await self._report(id, finishing.result())
+                await self._send(f"/sessions/{id}/outcome", finishing.result())
                 progress.print(f"{claim['scenario_id']} (session {id}): done")
             else:
                 progress.print(f"{claim['scenario_id']} (session {id}): somebody else has it, or it is over")
+        except CommandFailed as failed:
+            await self._send(f"/sessions/{id}/release", {"attempt": attempt, "reason": str(failed)})
+            progress.print(f"{claim['scenario_id']} (session {id}): {failed}")
+            await asyncio.sleep(_PAUSE_S)  # whatever it was may pass
         except asyncio.CancelledError:
             with suppress(httpx.HTTPError):
                 await self._http.post(f"/sessions/{id}/release", json={"attempt": attempt})
@@ -134,11 +138,11 @@ class AgentWorker:
                 if response.status_code in (403, 404, 409):
                     return
 
-    async def _report(self, id: str, outcome: Mapping[str, Json]) -> None:
-        """Send the outcome until the service has it. It refuses it where the command has sent its own."""
+    async def _send(self, path: str, body: Mapping[str, Json]) -> None:
+        """Post it until the service has it. It refuses what is no longer ours: the command may have sent an outcome."""
         while True:
             with suppress(httpx.TransportError):
-                response = await self._http.post(f"/sessions/{id}/outcome", json=dict(outcome))
+                response = await self._http.post(path, json=dict(body))
                 if response.status_code < 500 and response.status_code != 429:
                     return
             await asyncio.sleep(_PAUSE_S)
@@ -167,10 +171,10 @@ async def _result(process: asyncio.subprocess.Process) -> dict[str, Json]:
 
 
 def outcome_of(status: int, stdout: str, stderr: str) -> dict[str, Json]:
-    """The outcome of a command: from the last line that it printed, or why there is none."""
+    """The outcome of a command: from the last line that it printed, or why there is none. Raises CommandFailed."""
     if status:
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-        return {"reward": None, "reason": f"the command ended with {how}: {stderr.strip()[-_TAIL_CHARACTERS:]}"}
+        raise CommandFailed(f"the command ended with {how}: {stderr.strip()[-_TAIL_CHARACTERS:]}")
     lines = [line for line in stdout.splitlines() if line.strip()]
     if not lines:
         return {"reward": None, "reason": "the command printed nothing"}

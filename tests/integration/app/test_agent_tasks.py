@@ -13,7 +13,7 @@ from app.agent_sessions.store import AgentSessions, PinnedModel, SessionSpec
 from app.agent_sessions.tasks import AgentTasks, ClaimedTask, ClaimLost
 from app.auth.caller import LOCAL, Caller
 from app.db.session import Sessions, make_engine, make_sessions, parse_url
-from app.db.tables import AgentSession, AgentSessionKey, AgentTask
+from app.db.tables import AgentSession, AgentSessionKey, AgentTask, SessionCall
 from app.errors import NotFound
 from training.agents.sessions import Outcome
 
@@ -120,6 +120,27 @@ async def test_a_task_that_is_lost_again_and_again_has_no_outcome(sessions: Sess
     ended = await row(sessions, id)
     assert ended.outcome is not None
     assert ("lost 3 times" in ended.outcome["reason"], "no disk" in ended.outcome["reason"]) == (True, not silent)
+
+
+async def test_an_agent_that_gets_on_may_be_lost_any_number_of_times(sessions: Sessions) -> None:
+    id = await offered(sessions)
+    for attempt in range(1, 7):
+        assert (await claim(sessions)).attempt == attempt
+        await answered(sessions, id, attempt)
+        await lapse(sessions) if attempt % 2 else await AgentTasks(sessions).release(MAIL, id, attempt, "no network")
+    for attempt in (7, 8):
+        assert (await claim(sessions)).attempt == attempt
+        await lapse(sessions)
+    assert await claim(sessions) is None
+    assert (await row(sessions, id)).outcome is not None
+
+
+async def answered(sessions: Sessions, id: str, number: int) -> None:
+    """Another call of the session's model has its answer."""
+    call = SessionCall(session_id=id, number=number, digest=str(number), occurrence=0, protocol="chat", seed=1)
+    call.request, call.answered_at = b"", func.clock_timestamp()
+    async with sessions.begin() as session:
+        session.add(call)
 
 
 async def test_what_is_over_is_neither_given_nor_kept(sessions: Sessions) -> None:

@@ -4,29 +4,35 @@ from typing import Any
 
 import pytest
 
-from app.cli.agent_worker import outcome_of, variables
+from app.cli.agent_worker import CommandFailed, outcome_of, variables
 
 
 @pytest.mark.parametrize(
-    ("status", "printed", "outcome"),
+    ("printed", "outcome"),
     [
-        (0, 'thinking\n{"reward": 1}\n\n', {"reward": 1}),
-        (0, '{"parts": {"right": 0.5}}', {"parts": {"right": 0.5}}),
-        (0, '{"answer": 42}', {"output": '{"answer": 42}'}),
-        (0, "It is 42.", {"output": "It is 42."}),
-        (0, "42", {"output": "42"}),
-        (0, "\n \n", {"reward": None, "reason": "the command printed nothing"}),
-        (0, '{"reward": NaN}', {"reward": None, "reason": "the command printed reward is a finite number, not nan"}),
-        (3, '{"reward": 1}', {"reward": None, "reason": "the command ended with status 3: no disk left"}),
-        (-9, '{"reward": 1}', {"reward": None, "reason": "the command ended with signal SIGKILL: no disk left"}),
+        ('thinking\n{"reward": 1}\n\n', {"reward": 1}),
+        ('{"parts": {"right": 0.5}}', {"parts": {"right": 0.5}}),
+        ('{"answer": 42}', {"output": '{"answer": 42}'}),
+        ("It is 42.", {"output": "It is 42."}),
+        ("42", {"output": "42"}),
+        ("\n \n", {"reward": None, "reason": "the command printed nothing"}),
+        ('{"reward": NaN}', {"reward": None, "reason": "the command printed reward is a finite number, not nan"}),
     ],
 )
-def test_the_last_line_is_the_outcome_unless_the_command_fails(status: int, printed: str, outcome: Any) -> None:
-    assert outcome_of(status, printed, "no disk left\n") == outcome
+def test_the_last_line_is_the_outcome(printed: str, outcome: Any) -> None:
+    assert outcome_of(0, printed, "") == outcome
+
+
+@pytest.mark.parametrize(("status", "how"), [(3, "status 3"), (-9, "signal SIGKILL")])
+def test_a_command_that_fails_has_none_whatever_it_printed(status: int, how: str) -> None:
+    with pytest.raises(CommandFailed, match=f"the command ended with {how}: no disk left"):
+        outcome_of(status, '{"reward": 1}', "no disk left\n")
 
 
 def test_the_end_of_a_long_complaint_is_kept() -> None:
-    reason = outcome_of(1, "", "x" * 10_000 + "the cause")["reason"]
+    with pytest.raises(CommandFailed) as failed:
+        outcome_of(1, "", "x" * 10_000 + "the cause")
+    reason = str(failed.value)
     assert reason.endswith("the cause")
     assert len(reason) < 2_100
 
