@@ -50,7 +50,7 @@ def operations(api: Json) -> list[tuple[str, str]]:
 def _refused(response: httpx.Response, *statuses: int) -> None:
     what = f"{response.request.method} {response.request.url}: {response.text[:300]}"
     assert response.status_code in statuses, what
-    openai = response.request.url.path.startswith("/v1/")
+    openai = "/v1/" in response.request.url.path  # ours, and that of a session
     assert response.headers["content-type"] == ("application/json" if openai else "application/problem+json"), what
     assert len(response.content) < MAX_BODY_BYTES
 

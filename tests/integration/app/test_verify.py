@@ -12,7 +12,7 @@ from sqlalchemy import text
 from typer.testing import CliRunner
 
 from app.api import results
-from app.api.heavy_reads import WAITING
+from app.api.heavy_reads import WAITING, HeavyReads
 from app.cli.main import app
 from app.db.session import make_engine, parse_url
 from app.schemas.results import Verification
@@ -143,6 +143,12 @@ async def test_verifications_take_turns_apart_from_other_requests(
     """One at a time, off the event loop; a project that asks for many makes another wait for one of them only."""
     go_on = threading.Event()
     begun: list[str] = []
+    arrived: list[str] = []
+    do = HeavyReads.do
+
+    async def noted(self: HeavyReads, project: str, read: Any) -> Any:
+        arrived.append(project)
+        return await do(self, project, read)
 
     async def slow(sessions: Any, data_dir: Path, run: Any) -> Verification:
         assert threading.current_thread() is not threading.main_thread()
@@ -154,6 +160,7 @@ async def test_verifications_take_turns_apart_from_other_requests(
         )  # fmt: skip
 
     monkeypatch.setattr(results, "verify", slow)
+    monkeypatch.setattr(HeavyReads, "do", noted)
     async with keyed(data_dir, database_url) as service:
         runs = {project: await make_run(service.sessions, project=project) for project in ("many", "one")}
         headers = {project: await service.headers(project) for project in runs}
@@ -169,6 +176,7 @@ async def test_verifications_take_turns_apart_from_other_requests(
         assert all(int(response.headers["retry-after"]) >= 1 for response in refused)
         other = ask("one")
         assert (await service.client.get(f"/runs/{runs['one']}", headers=headers["one"])).status_code == 200
+        await until(lambda: "one" in arrived)
         go_on.set()
         assert (await other).status_code == 200
         assert [(await each).status_code for each in asked].count(200) == WAITING + 1
