@@ -10,13 +10,16 @@ tools=$(printf %s "$opened" | jq -c .tools)
 turns=$(printf %s "$opened" | jq .max_turns)
 while [ "$turns" -gt 0 ]; do
   turns=$((turns - 1))
-  message=$(jq -n --arg model "$OPENAI_MODEL" --argjson messages "$messages" --argjson tools "$tools" \
+  # curl comes last in its pipeline: the shell heeds no other status.
+  reply=$(jq -n --arg model "$OPENAI_MODEL" --argjson messages "$messages" --argjson tools "$tools" \
       '{model: $model, messages: $messages, tools: $tools}' |
-    post "$OPENAI_BASE_URL/chat/completions" -H "authorization: Bearer $OPENAI_API_KEY" | jq -c '.choices[0].message')
+    post "$OPENAI_BASE_URL/chat/completions" -H "authorization: Bearer $OPENAI_API_KEY")
+  message=$(printf %s "$reply" | jq -c '.choices[0].message')
   messages=$(printf %s "$messages" | jq -c --argjson message "$message" '. + [$message]')
   count=$(printf %s "$message" | jq '.tool_calls // [] | length')
   if [ "$count" = 0 ]; then
-    tell '{session: $session, reason: "malformed"}' | post "$MAIL_DESK_URL/end" | jq -c .outcome
+    ended=$(tell '{session: $session, reason: "malformed"}' | post "$MAIL_DESK_URL/end")
+    printf %s "$ended" | jq -c .outcome
     exit
   fi
   number=0
@@ -33,4 +36,5 @@ while [ "$turns" -gt 0 ]; do
       '. + [{role: "tool", tool_call_id: $call.id, content: $result.content}]')
   done
 done
-tell '{session: $session, reason: "out_of_turns"}' | post "$MAIL_DESK_URL/end" | jq -c .outcome
+ended=$(tell '{session: $session, reason: "out_of_turns"}' | post "$MAIL_DESK_URL/end")
+printf %s "$ended" | jq -c .outcome
