@@ -15,8 +15,8 @@ from training.backends.base import Endpoint
 Json = Any
 _KEY_REFUSED = (401, 403)
 _AWAY = (502, 503, 504)
-_DATA = "data:"
-_LAST = "[DONE]"
+_DATA = b"data:"
+_LAST = b"[DONE]"
 
 log = structlog.get_logger(__name__)
 
@@ -59,7 +59,7 @@ class Upstream:
     async def chunks(self, endpoint: Endpoint, body: Mapping[str, Json]) -> AsyncGenerator[dict[str, Json]]:
         """The chunks of a streamed completion. One that breaks off raises ServerAway."""
         async with self._answered(endpoint, {**body, "stream": True}) as reply:
-            async for line in reply.aiter_lines():
+            async for line in _lines(reply):
                 if not line.startswith(_DATA):
                     continue
                 data = line[len(_DATA) :].strip()
@@ -83,6 +83,16 @@ class Upstream:
                 yield reply
         except httpx.TransportError as error:
             raise ServerAway(f"The server of the model is unreachable: {type(error).__name__}") from error
+
+
+async def _lines(reply: httpx.Response) -> AsyncIterator[bytes]:
+    """The lines of a stream. They end with a line feed only: httpx ends them at other characters, too, which a message
+    may have."""
+    rest = b""
+    async for piece in reply.aiter_bytes():
+        *whole, rest = (rest + piece).split(b"\n")
+        for line in whole:
+            yield line
 
 
 def _refusal(reply: httpx.Response, endpoint: Endpoint) -> ServiceError:
