@@ -98,7 +98,7 @@ class AgentWorker:
             else:
                 progress.print(f"{claim['scenario_id']} (session {id}): somebody else has it, or it is over")
         except CommandFailed as failed:
-            await self._send(f"/sessions/{id}/release", {"attempt": attempt, "reason": str(failed)})
+            await self._give_back(id, attempt, str(failed))
             progress.print(f"{claim['scenario_id']} (session {id}): {failed}")
             await asyncio.sleep(_PAUSE_S)  # whatever it was may pass
         except asyncio.CancelledError:
@@ -138,14 +138,23 @@ class AgentWorker:
                 if response.status_code in (403, 404, 409):
                     return
 
+    async def _give_back(self, id: str, attempt: int, reason: str) -> None:
+        """The command failed. Where the service is away, that is why, and it costs the task nothing."""
+        path = f"/sessions/{id}/release"
+        if not await self._sent(path, {"attempt": attempt, "reason": reason}):
+            await self._send(path, {"attempt": attempt})
+
     async def _send(self, path: str, body: Mapping[str, Json]) -> None:
-        """Post it until the service has it. It refuses what is no longer ours: the command may have sent an outcome."""
-        while True:
-            with suppress(httpx.TransportError):
-                response = await self._http.post(path, json=dict(body))
-                if response.status_code < 500 and response.status_code != 429:
-                    return
+        """Post it until the service has it."""
+        while not await self._sent(path, body):
             await asyncio.sleep(_PAUSE_S)
+
+    async def _sent(self, path: str, body: Mapping[str, Json]) -> bool:
+        """Whether the service has it. It refuses what is no longer ours: the command may have sent an outcome."""
+        with suppress(httpx.TransportError):
+            response = await self._http.post(path, json=dict(body))
+            return response.status_code < 500 and response.status_code != 429
+        return False
 
 
 def variables(claim: Mapping[str, Json]) -> dict[str, str]:

@@ -1,10 +1,12 @@
 """What a command that does a task has to say of it."""
 
+import json
 from typing import Any
 
+import httpx
 import pytest
 
-from app.cli.agent_worker import CommandFailed, outcome_of, variables
+from app.cli.agent_worker import AgentWorker, CommandFailed, outcome_of, variables
 
 
 @pytest.mark.parametrize(
@@ -43,3 +45,22 @@ def test_a_command_finds_its_model_under_the_names_that_clients_read() -> None:
     assert (found["OPENAI_BASE_URL"], found["ANTHROPIC_BASE_URL"]) == ("http://a/sessions/S/v1", "http://a/sessions/S")
     assert (found["OPENAI_API_KEY"], found["ANTHROPIC_API_KEY"], found["OPENAI_MODEL"]) == ("las_k", "las_k", "p/m@1")
     assert (found["LEARNLOOP_TASK"], found["LEARNLOOP_ATTEMPT"]) == ('{"a": "ü"}', "2")
+
+
+@pytest.mark.parametrize("is_away", [True, False])
+async def test_that_the_service_was_away_is_no_fault_of_the_command(
+    is_away: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.cli.agent_worker._PAUSE_S", 0.0)
+    heard: list[Any] = []
+
+    def service(request: httpx.Request) -> httpx.Response:
+        heard.append(json.loads(request.content))
+        if is_away and len(heard) < 3:
+            raise httpx.ConnectError("refused")
+        return httpx.Response(204)
+
+    worker = AgentWorker("http://service", ["agent"], None, 1, "a", False)
+    async with httpx.AsyncClient(base_url="http://service", transport=httpx.MockTransport(service)) as worker._http:
+        await worker._give_back("S", 2, "no connection")
+    assert heard[-1] == ({"attempt": 2} if is_away else {"attempt": 2, "reason": "no connection"})
