@@ -30,6 +30,9 @@ such as a standby after a failover, and a transaction that idled too long are in
 
 log = structlog.get_logger(__name__)
 
+_PYDANTIC_SAYS = "Value error, "
+"""Before the message of a check of ours."""
+
 
 class ServiceError(Exception):
     """An error that is reported to the caller; its message is the `detail` of the problem document."""
@@ -231,7 +234,10 @@ def _validation_error(request: Request, error: Exception) -> JSONResponse:
     sent = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if request.method == "POST" and not sent.endswith("json"):
         return problem(415, "Unsupported media type", f"Send the body as application/json, not {sent}.")
-    problems = [{"loc": _fields(each), "msg": each["msg"], "type": each["type"]} for each in error.errors()]
+    problems = [
+        {"loc": _fields(each), "msg": each["msg"].removeprefix(_PYDANTIC_SAYS), "type": each["type"]}
+        for each in error.errors()
+    ]
     first = problems[0]
     where = ".".join(map(str, first["loc"]))
     return problem(422, "Invalid request", f"{where}: {first['msg']}", errors=problems)
