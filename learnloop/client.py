@@ -15,6 +15,9 @@ from learnloop.types import (
     Accepted,
     Answer,
     Event,
+    FeedbackEvent,
+    FeedbackTaken,
+    FeedbackType,
     LearnLoopRequest,
     Outcome,
     RunState,
@@ -78,6 +81,11 @@ class Learnloop:
     def ask(self, model: str, *, idempotency_key: str | None = None, **task: Unpack[Task]) -> Answer:
         """Give a model a task: a base model, `PROJECT/NAME`, `PROJECT/NAME@STEP` or a promoted name."""
         return self._steps.run(operations.ask(task, idempotency_key, model=model))
+
+    def feedback(self, type: FeedbackType, **event: Unpack[FeedbackEvent]) -> FeedbackTaken:
+        """What somebody thinks of a session (`session_id`), or what happened to an email. Sent again with the same
+        `event_id`, it counts once."""
+        return self._steps.run(operations.feedback(type, event))
 
     @contextmanager
     def session(self, model: str, **request: Unpack[SessionRequest]) -> Iterator["Session"]:
@@ -190,6 +198,11 @@ class AsyncLearnloop:
     async def ask(self, model: str, *, idempotency_key: str | None = None, **task: Unpack[Task]) -> Answer:
         """Give a model a task: a base model, `PROJECT/NAME`, `PROJECT/NAME@STEP` or a promoted name."""
         return await self._steps.run(operations.ask(task, idempotency_key, model=model))
+
+    async def feedback(self, type: FeedbackType, **event: Unpack[FeedbackEvent]) -> FeedbackTaken:
+        """What somebody thinks of a session (`session_id`), or what happened to an email. Sent again with the same
+        `event_id`, it counts once."""
+        return await self._steps.run(operations.feedback(type, event))
 
     @asynccontextmanager
     async def session(self, model: str, **request: Unpack[SessionRequest]) -> AsyncIterator["AsyncSession"]:

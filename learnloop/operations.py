@@ -15,6 +15,9 @@ from learnloop.types import (
     Accepted,
     Answer,
     Event,
+    FeedbackEvent,
+    FeedbackTaken,
+    FeedbackType,
     Outcome,
     RunState,
     RunStatus,
@@ -68,6 +71,11 @@ def session_state(session_id: str) -> Operation[SessionState]:
 def end_session(session_id: str, outcome: Outcome) -> Operation[SessionState]:
     """End a session with its outcome."""
     return _call("POST", f"/sessions/{_segment(session_id)}/outcome", outcome)
+
+
+def feedback(type: FeedbackType, event: FeedbackEvent) -> Operation[FeedbackTaken]:
+    """Store a feedback event. One without an id of its own gets one, so that a repetition counts once."""
+    return _call("POST", "/feedback", {"event_id": str(uuid.uuid4()), "type": type, **event}, keyed=False)
 
 
 def unfinished(error: BaseException | None) -> Outcome:

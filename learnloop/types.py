@@ -44,6 +44,7 @@ class LearnLoopRequest(TypedDict, total=False):
     """The body of `POST /learn-loop`; every field has a default."""
 
     environment: Named
+    source: dict[str, Any]
     agent: Named
     judge: Named | list[dict[str, Any]]
     model: ModelChoice
@@ -204,6 +205,51 @@ class Outcome(TypedDict, total=False):
     reason: str
 
 
+FeedbackType = Literal[
+    "sent",
+    "opened",
+    "replied",
+    "call_booked",
+    "opportunity",
+    "closed_won",
+    "thumbs_up",
+    "thumbs_down",
+    "preferred",
+]
+
+
+class FeedbackEvent(TypedDict, total=False):
+    """An event of `POST /feedback`, besides its type: what it is about, and for opinions their weight and a comment."""
+
+    event_id: str
+    session_id: str
+    trajectory_id: str
+    run_id: str
+    iteration: int
+    over: str
+    confidence: float
+    comment: str
+    occurred_at: str
+    source: Literal["api", "simulator"]
+
+
+class FeedbackTaken(TypedDict):
+    """How many events were stored."""
+
+    accepted: int
+    duplicates: int
+    links: dict[str, str]
+
+
+class SessionOpinions(TypedDict):
+    """What people thought of a session, summed up."""
+
+    events: int
+    wins: float
+    losses: float
+    simulated: bool
+
+
 class SessionState(TypedDict):
     """A session, as `GET /sessions/{id}` tells it."""
 
@@ -218,6 +264,7 @@ class SessionState(TypedDict):
     prompt_tokens: int
     completion_tokens: int
     reward: float | None
+    feedback: SessionOpinions | None
     metadata: dict[str, Any]
     opened_at: str
     expires_at: str

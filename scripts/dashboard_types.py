@@ -49,6 +49,7 @@ USED = (
     "RunOut",
     "SampledTokens",
     "ScenarioSetOut",
+    "SessionFeedbackOut",
     "SessionOut",
     "TestResult",
     "TrajectoryBrief",

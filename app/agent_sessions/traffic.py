@@ -1,7 +1,8 @@
 """Scenarios from sessions of production: what agents were asked there, and what their tools answered.
 
 Of a session the first request and the answers of tools, as later requests show them, are all that can be given to an
-agent again. What its tools changed, what it was asked later on, and what it remembers of earlier tasks cannot.
+agent again. What its tools changed, what it was asked later on, and what it remembers of earlier tasks cannot; and what
+users thought was about what the agent did then.
 """
 
 import json
@@ -15,13 +16,25 @@ from sqlalchemy import Float, cast, select
 from app.agent_sessions.calls import SessionCalls
 from app.agent_sessions.records import KeptCall
 from app.db.session import Sessions
-from app.db.tables import AgentSession
+from app.db.tables import AgentSession, Feedback
 from app.domain.agent_session_state import AgentSessionState
+from app.feedback.session_opinions import (
+    Opinions,
+    SessionOpinions,
+    comments_on,
+    have,
+    opinions_of,
+    summed_opinions,
+)
 
 Json = Any
 NOT_REPLAYED = (
     "Scenarios from sessions hold the first request of each and the answers of its tools that were recorded: other "
     "calls of tools have no recorded answer, and nothing that a tool changed is undone or repeated."
+)
+NOT_A_REWARD = (
+    "Feedback on these sessions is about what the agent did then: it is in the scenarios' references, and no reward of "
+    "the new rollouts."
 )
 _LEAST = 3
 
@@ -39,6 +52,8 @@ class SessionFilter(BaseModel):
     """Whether they ended with a reward."""
     reward_below: float | None = None
     """They ended with a lower reward."""
+    feedback: Opinions | None = None
+    """Which opinions people have of them: any, none, more against them (negative), or more in their favour."""
     limit: int = Field(default=1_000, ge=_LEAST, le=10_000)
     """The newest ones, at most."""
 
@@ -54,6 +69,8 @@ class SessionScenarios:
     """Sessions in which no model answered."""
     repeated: int
     """Sessions with the task of a newer one."""
+    rated: int
+    """Scenarios whose session has feedback."""
 
     @property
     def notes(self) -> list[str]:
@@ -62,13 +79,15 @@ class SessionScenarios:
             f"{len(self.rows)} scenarios come from {self.sessions} sessions; left out: {self.unanswered} without an "
             f"answered call, {self.repeated} with the task of a newer one."
         )
-        return [counted, NOT_REPLAYED]
+        return [counted, NOT_REPLAYED, *([NOT_A_REWARD] if self.rated else [])]
 
 
 async def scenarios_of_sessions(sessions: Sessions, project: str, which: SessionFilter) -> SessionScenarios:
     """Raises ValueError where there are too few."""
     calls, rows, unanswered, repeated = SessionCalls(sessions), dict[str, Json](), 0, 0
     found = await _found(sessions, project, which)
+    opinions = await opinions_of(sessions, [session.id for session in found])
+    comments = await comments_on(sessions, opinions)
     for session in found:
         answered = [call for call in await calls.kept(session.id) if call.completion is not None]
         if not answered:
@@ -77,13 +96,14 @@ async def scenarios_of_sessions(sessions: Sessions, project: str, which: Session
         task = _task(answered)
         text = json.dumps(task, sort_keys=True)
         repeated += text in rows
-        rows.setdefault(text, _row(session, task))
+        rows.setdefault(text, _row(session, task, opinions.get(session.id), comments.get(session.id, ())))
     if len(rows) < _LEAST:
         raise ValueError(
             f"the filter finds {len(found)} sessions outside of runs, with {len(rows)} different tasks that were "
             f"answered; at least {_LEAST} are needed"
         )
-    return SessionScenarios(list(rows.values()), len(found), unanswered, repeated)
+    rated = sum("feedback" in row["reference"] for row in rows.values())
+    return SessionScenarios(list(rows.values()), len(found), unanswered, repeated, rated)
 
 
 async def _found(sessions: Sessions, project: str, which: SessionFilter) -> Sequence[AgentSession]:
@@ -104,12 +124,17 @@ async def _found(sessions: Sessions, project: str, which: SessionFilter) -> Sequ
         query = query.where(reward.is_not(None) if which.rewarded else reward.is_(None))
     if which.reward_below is not None:
         query = query.where(reward < which.reward_below)
+    if which.feedback is not None:
+        summed = summed_opinions(Feedback.project == project)
+        query = query.outerjoin(summed, summed.c.subject == AgentSession.id).where(have(which.feedback, summed))
     async with sessions() as session:
         return (await session.execute(query)).scalars().all()
 
 
-def _row(session: AgentSession, task: Json) -> Json:
-    reference = {"session_id": session.id, "outcome": session.outcome}
+def _row(session: AgentSession, task: Json, opinions: SessionOpinions | None, comments: Sequence[str]) -> Json:
+    reference: dict[str, Json] = {"session_id": session.id, "outcome": session.outcome}
+    if opinions is not None:
+        reference["feedback"] = {"wins": opinions.wins, "losses": opinions.losses, "comments": list(comments)}
     return {"id": f"session.{session.id}", "task": task, "reference": reference}
 
 

@@ -16,10 +16,12 @@ from app.api.session_models import CurrentGateway, SessionId
 from app.db.tables import AgentSession
 from app.domain.agent_session_state import AgentSessionState
 from app.errors import Forbidden
+from app.feedback.session_opinions import SessionOpinions, opinions_of
 from app.gateway.pinning import pinned
 from app.schemas.agent_sessions import (
     AgentSessionAccess,
     AgentSessionCallOut,
+    AgentSessionOpinions,
     AgentSessionOut,
     AgentSessionOutcome,
     AgentSessionRequest,
@@ -76,17 +78,26 @@ async def open_agent_session(
 
 @router.get("")
 async def list_agent_sessions(
-    store: Store, caller: CurrentCaller, status: State = None, cursor: IdCursor = None, limit: Limit = 50
+    store: Store,
+    sessions: CurrentSessions,
+    caller: CurrentCaller,
+    status: State = None,
+    cursor: IdCursor = None,
+    limit: Limit = 50,
 ) -> Page[AgentSessionOut]:
     """List sessions, newest first."""
     found = await store.listed(caller, state=status, before=cursor, limit=limit + 1)
-    return page(found, limit, _shown, lambda row: row.id)
+    opinions = await opinions_of(sessions, [row.id for row in found])
+    return page(found, limit, lambda row: _shown(row, opinions.get(row.id)), lambda row: row.id)
 
 
 @router.get("/{id}")
-async def get_agent_session(store: Store, caller: CurrentCaller, id: SessionId) -> AgentSessionOut:
+async def get_agent_session(
+    store: Store, sessions: CurrentSessions, caller: CurrentCaller, id: SessionId
+) -> AgentSessionOut:
     """Get a session."""
-    return _shown(await store.get(caller, id))
+    row = await store.get(caller, id)
+    return _shown(row, (await opinions_of(sessions, [id])).get(id))
 
 
 @router.get("/{id}/calls")
@@ -116,11 +127,12 @@ async def restart_agent_session(
 
 @router.post("/{id}/outcome")
 async def end_agent_session(
-    store: Store, caller: CurrentCaller, id: SessionId, request: OutcomeRequest
+    store: Store, sessions: CurrentSessions, caller: CurrentCaller, id: SessionId, request: OutcomeRequest
 ) -> AgentSessionOut:
     """End a session with its outcome. The session's own key may do so, too. The same outcome again changes nothing."""
     outcome = Outcome(request.reward, request.parts, request.output, request.reason)
-    return _shown(await store.end(caller, id, outcome))
+    row = await store.end(caller, id, outcome)
+    return _shown(row, (await opinions_of(sessions, [id])).get(id))
 
 
 def _project_of(model: str) -> str | None:
@@ -142,7 +154,7 @@ def _access(http: Request, opened: OpenedSession) -> AgentSessionAccess:
     )
 
 
-def _shown(row: AgentSession) -> AgentSessionOut:
+def _shown(row: AgentSession, opinions: SessionOpinions | None) -> AgentSessionOut:
     outcome = outcome_of(row)
     plain = (
         *("id", "project", "step", "backend", "attempt", "calls", "prompt_tokens", "completion_tokens", "max_calls"),
@@ -155,6 +167,7 @@ def _shown(row: AgentSession) -> AgentSessionOut:
         checkpoint=row.model,
         reward=None if outcome is None else outcome.reward,
         outcome=None if outcome is None else AgentSessionOutcome.model_validate(outcome, from_attributes=True),
+        feedback=None if opinions is None else AgentSessionOpinions.model_validate(opinions, from_attributes=True),
         restart="explicit" if row.explicit_restart else "auto",
         metadata=row.labels,
     )

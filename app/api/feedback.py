@@ -1,5 +1,6 @@
-"""Feedback: what happened to emails, and what people think of them."""
+"""Feedback: what happened to emails, and what people think of them and of sessions."""
 
+from app.agent_sessions.store import AgentSessions
 from app.api.dependencies import (
     CurrentCaller,
     CurrentQueries,
@@ -11,6 +12,7 @@ from app.api.dependencies import (
 )
 from app.api.presentation import page
 from app.api.routers import keyed_router
+from app.api.session_models import SessionId
 from app.feedback import evidence, store
 from app.schemas.base import Page
 from app.schemas.feedback import (
@@ -20,6 +22,7 @@ from app.schemas.feedback import (
     FeedbackOut,
     FeedbackTaken,
     RejectedEvent,
+    SessionFeedbackOut,
 )
 
 router = keyed_router("feedback")
@@ -27,7 +30,7 @@ router = keyed_router("feedback")
 
 @router.post("/feedback")
 async def take_feedback(sessions: CurrentSessions, caller: CurrentCaller, request: FeedbackBody) -> FeedbackTaken:
-    """Store feedback on emails and answers. Takes one event, or up to 1,000 as `{"events": [...]}`.
+    """Store feedback on emails, answers and sessions. Takes one event, or up to 1,000 as `{"events": [...]}`.
 
     Events may be late, repeated and out of order. A single invalid event is an error. In a batch the valid events are
     stored and the invalid ones are listed in the response.
@@ -44,7 +47,14 @@ async def take_feedback(sessions: CurrentSessions, caller: CurrentCaller, reques
             for index, (event, each) in enumerate(zip(events, taken, strict=True))
             if each.error is not None
         ],
-        links={each.run_id: f"/runs/{each.run_id}/feedback" for each in taken if each.run_id is not None},
+        links={
+            **{each.run_id: f"/runs/{each.run_id}/feedback" for each in taken if each.run_id is not None},
+            **{
+                each.session_id: f"/sessions/{each.session_id}/feedback"
+                for each in taken
+                if each.session_id is not None
+            },
+        },
     )
 
 
@@ -67,6 +77,24 @@ async def list_feedback(
             iteration=row.iteration,
         ),
         lambda row: row.Feedback.id,
+    )
+
+
+@router.get("/sessions/{id}/feedback")
+async def list_session_feedback(
+    sessions: CurrentSessions, caller: CurrentCaller, id: SessionId, cursor: IdCursor = None, limit: Limit = 50
+) -> Page[SessionFeedbackOut]:
+    """List what people thought of a session, most recently received first."""
+    await AgentSessions(sessions).get(caller, id)
+    found = await store.of_session(sessions, id, before=cursor, limit=limit + 1)
+    return page(
+        found,
+        limit,
+        lambda row: SessionFeedbackOut(
+            **{name: getattr(row, name) for name in SessionFeedbackOut.model_fields.keys() - {"over"}},
+            over=row.against_session_id,
+        ),
+        lambda row: row.id,
     )
 
 

@@ -120,6 +120,14 @@ class Service:
         """The newest events on a run's emails, newest first."""
         return self._page(f"/runs/{_segment(run_id)}/feedback", limit, {})
 
+    def session_feedback(self, session_id: str, limit: int) -> list[Json]:
+        """The newest opinions of a session, newest first."""
+        return self._page(f"/sessions/{_segment(session_id)}/feedback", limit, {})
+
+    def send_feedback(self, event: Mapping[str, Json]) -> Json:
+        """Post one event."""
+        return self._call("POST", "/feedback", json=event)
+
     def send_simulated(self, events: Sequence[Json]) -> Iterator[Json]:
         """Post events of the market simulator; yields one response per 1,000."""
         for start in range(0, len(events), _EVENTS_AT_ONCE):

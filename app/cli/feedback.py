@@ -1,8 +1,9 @@
-"""`learnloop feedback`: feedback on the emails of a run, and a market simulator that invents some."""
+"""`learnloop feedback`: feedback on sessions and on the emails of runs, and a market simulator that invents some."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import Annotated, Any
+from uuid import uuid4
 
 import typer
 from rich.table import Table
@@ -11,30 +12,70 @@ from app.cli.charts import figure
 from app.cli.client import Service
 from app.cli.options import DEFAULT_URL, AsJson, Url
 from app.cli.runs import RunId
-from app.cli.terminal import Failure, print_json, progress, results
+from app.cli.terminal import Failure, plain, print_json, progress, results
 from judges.base import SIMULATOR
 from judges.feedback import ONLINE
 from judges.market import Market
 
-app = typer.Typer(no_args_is_help=True, help=f"List feedback on a run's emails, or let the {SIMULATOR} invent some.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help=f"Send and list feedback on sessions and on emails of runs, or let the {SIMULATOR} invent some.",
+)
+SessionId = Annotated[str | None, typer.Option("--session", metavar="ID", help="A session outside of runs.")]
 
 Json = Any
 
 
 @app.command("list")
 def list_(
-    run_id: RunId,
+    run_id: Annotated[str | None, typer.Argument(metavar="[RUN_ID]", show_default=False)] = None,
+    session_id: SessionId = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of events.")] = 20,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """List the feedback on a run's emails, newest first."""
+    """List the feedback on a run's emails, or on a session, newest first."""
+    if (run_id is None) == (session_id is None):
+        raise Failure("give either RUN_ID or --session")
     with Service(url) as service:
-        found = service.feedback(run_id, limit)
+        found = service.feedback(run_id, limit) if run_id else service.session_feedback(str(session_id), limit)
     if as_json:
         print_json(found)
         return
-    results.print(_events_table(found) if found else "no feedback")
+    table = _events_table if run_id else _opinions_table
+    results.print(table(found) if found else "no feedback")
+
+
+@app.command()
+def send(
+    type: Annotated[
+        str, typer.Argument(metavar="TYPE", help="thumbs_up, thumbs_down, preferred, or an email outcome.")
+    ],
+    session_id: SessionId = None,
+    trajectory_id: Annotated[
+        str | None, typer.Option("--trajectory", metavar="ID", help="A trajectory with an email or an answer.")
+    ] = None,
+    over: Annotated[
+        str | None, typer.Option(metavar="ID", help="With preferred: the session or trajectory that was not.")
+    ] = None,
+    comment: Annotated[str | None, typer.Option(help="What was said with an opinion.")] = None,
+    confidence: Annotated[float | None, typer.Option(help="Weight of an opinion, above 0 and at most 1.")] = None,
+    event_id: Annotated[
+        str | None, typer.Option(help="Your id of the event: sent again with it, it counts once. Default: a new one.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Send one event: what somebody thought of a session, or what happened to an email."""
+    about = {"session_id": session_id, "trajectory_id": trajectory_id, "over": over}
+    given = about | {"comment": comment, "confidence": confidence}
+    event = {"event_id": event_id or str(uuid4()), "type": type}
+    with Service(url) as service:
+        taken = service.send_feedback(event | {name: value for name, value in given.items() if value is not None})
+    if as_json:
+        print_json(taken)
+    else:
+        results.print("stored" if taken["accepted"] else "already known")
 
 
 @app.command()
@@ -104,6 +145,17 @@ def _fates_table(seed: int, rows: Sequence[Mapping[str, Json]]) -> Table:
     table.add_column("ONLINE", justify="right", no_wrap=True)
     for row in rows:
         table.add_row(str(row["iteration"]), " ".join(row["subject"].split()), row["outcome"], figure(row["online"], 1))
+    return table
+
+
+def _opinions_table(found: Sequence[Json]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("OPINION", no_wrap=True)
+    table.add_column("CONFIDENCE", justify="right", no_wrap=True)
+    table.add_column("OVER", no_wrap=True)
+    table.add_column("COMMENT", overflow="fold")
+    for each in found:
+        table.add_row(each["type"], figure(each["confidence"]), each["over"] or "-", plain(each["comment"] or "-"))
     return table
 
 

@@ -6,22 +6,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import structlog
-from sqlalchemy import ColumnElement, Row, Select, case, func, literal, null, select, union_all
-from sqlalchemy.dialects.postgresql import JSONB, aggregate_order_by
+from sqlalchemy import ColumnElement, Row, Select, case, func, literal, null, select
+from sqlalchemy.dialects.postgresql import JSONB
 
 from app.aio.event_loops import run_on_loop
 from app.db.session import Sessions
 from app.db.tables import Feedback, Run, Trajectory
 from app.errors import DATABASE_DOWN
+from app.feedback.sums import events_about, sums_of
 from judges.base import Evidence
-from judges.feedback import LOSSES, ONLINE, WINS
+from judges.feedback import ONLINE
 
 _NEWEST = 2_000
 """Maximum number of emails used as evidence."""
 _KEPT_S = 5.0
 """Evidence is cached for this long, so that all groups of an iteration are judged by the same evidence."""
-_BEATEN = "beaten"
-"""The other side of a preference."""
 
 log = structlog.get_logger(__name__)
 
@@ -78,17 +77,7 @@ async def emails(sessions: Sessions, run_id: str, *, after: int, limit: int) -> 
 def _emails(of: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
     """One row an email that has feedback: trajectory_id, seq, kind, iteration, citations, online, wins, losses,
     simulated."""
-    columns = (Feedback.confidence, Feedback.source)
-    said = union_all(
-        select(Feedback.trajectory_id, Feedback.type, *columns),
-        select(Feedback.against_id, literal(_BEATEN), *columns).where(Feedback.against_id.is_not(None)),
-    ).subquery()
-
-    def weight(*types: str) -> ColumnElement[float]:
-        # A sum of floats depends on their order, and rows have none.
-        ordered = aggregate_order_by(said.c.confidence, said.c.confidence)
-        return func.coalesce(func.sum(ordered).filter(said.c.type.in_(types)), 0.0)
-
+    said = events_about(Feedback.trajectory_id, Feedback.against_id)
     return (
         select(
             Trajectory.id.label("trajectory_id"),
@@ -97,11 +86,9 @@ def _emails(of: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
             Trajectory.iteration,
             Trajectory.outcome["email"]["citations"].label("citations"),
             func.max(case(ONLINE, value=said.c.type, else_=null())).label("online"),
-            weight(*WINS).label("wins"),
-            weight(*LOSSES, _BEATEN).label("losses"),
-            func.bool_or(said.c.source == "simulator").label("simulated"),
+            *sums_of(said),
         )
-        .join(said, said.c.trajectory_id == Trajectory.id)
+        .join(said, said.c.subject == Trajectory.id)
         .where(of)
         .group_by(Trajectory.id)
     )

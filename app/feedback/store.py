@@ -1,4 +1,4 @@
-"""Takes feedback on emails: each event is a row that never changes, so neither order nor repetition matters."""
+"""Takes feedback on emails and sessions. Each event is a row that never changes: order and repetition do not matter."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +11,15 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
 from app.db.session import Sessions
-from app.db.tables import Feedback, Reflection, Run, Trajectory
+from app.db.tables import AgentSession, Feedback, Reflection, Run, Trajectory
 from app.errors import Conflict, InvalidRequest, NotFound, ServiceError
 from app.schemas.feedback import FeedbackEvent
 from judges.feedback import ONLINE
 
 _AHEAD = timedelta(minutes=5)
 """How far the clock of a sender can be ahead of ours."""
+_SUBJECT = ("trajectory_id", "against_id", "session_id", "against_session_id")
+_NO_SUBJECT: dict[str, Any] = dict.fromkeys((*_SUBJECT, "run_id"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class Recorded:
     """The result for one event. With an `error` it was not stored."""
 
     run_id: str | None = None
+    session_id: str | None = None
     duplicate: bool = False
     error: ServiceError | None = None
 
@@ -35,13 +38,14 @@ async def take(
     """Store the valid events in one transaction; returns the result of each, in their order.
 
     `sees` tells whether the sender sees things of a project; what is not seen does not exist. An error is NotFound for
-    a trajectory that does not exist, InvalidRequest for one that the event does not fit, Conflict for an event id that
-    stands for something else already.
+    a trajectory or a session that does not exist, InvalidRequest for one that the event does not fit, Conflict for an
+    event id that stands for something else already.
     """
     async with sessions.begin() as session:
         emails = await _Emails.of(session, events, sees)
+        worked = await _worked(session, events, sees)
         now = (await session.execute(select(func.now()))).scalar_one()
-        rows = [_row(event, emails, source, now) for event in events]
+        rows = [_row(event, emails, worked, source, now) for event in events]
         sound = [row for row in rows if not isinstance(row, ServiceError)]
         new = await _insert(session, sound)
         stored = await _stored(session, [_key(row) for row in sound if row["id"] not in new])
@@ -63,6 +67,15 @@ async def listed(
         query = query.where(Feedback.id < before)
     async with sessions() as session:
         return (await session.execute(query)).all()
+
+
+async def of_session(sessions: Sessions, session_id: str, *, before: str | None, limit: int) -> Sequence[Feedback]:
+    """Opinions of the session, the newest first; `before` is a row's id."""
+    query = select(Feedback).where(Feedback.session_id == session_id).order_by(Feedback.id.desc()).limit(limit)
+    if before is not None:
+        query = query.where(Feedback.id < before)
+    async with sessions() as session:
+        return (await session.execute(query)).scalars().all()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +104,25 @@ class _Emails:
         named = {*shown.values(), *(id for event in events for id in (event.trajectory_id, event.over) if id)}
         return cls(shown, await _known(session, named, sees))
 
-    def find(self, event: FeedbackEvent) -> str:
-        """The id of the event's trajectory. Raises NotFound, InvalidRequest."""
+    def subject(self, event: FeedbackEvent) -> dict[str, Any]:
+        """What the event is about, as columns. Raises NotFound, InvalidRequest."""
         id = event.trajectory_id or self.shown.get((event.run_id or "", event.iteration or 0))
         if id is None or (event.run_id is not None and id not in self.known):
             raise NotFound(f"Run {event.run_id!r} has no sample email after iteration {event.iteration}.")
-        self.check(id, event.type)
-        return id
+        self._check(id, event.type)
+        if event.over is not None:
+            self._check(event.over, event.type)
+        if event.over == id:
+            raise InvalidRequest(("body", "over"), "An email cannot be preferred over itself.")
+        email = self.known[id]
+        return _NO_SUBJECT | {
+            "project": email.project,
+            "run_id": email.run_id,
+            "trajectory_id": id,
+            "against_id": event.over,
+        }
 
-    def check(self, id: str, type: str) -> None:
+    def _check(self, id: str, type: str) -> None:
         """Raises NotFound, InvalidRequest."""
         email = self.known.get(id)
         if email is None:
@@ -131,26 +154,68 @@ async def _known(session: AsyncSession, ids: Iterable[str], sees: Callable[[str 
     }
 
 
-def _row(event: FeedbackEvent, emails: _Emails, source: str, now: datetime) -> dict[str, Any] | ServiceError:
+@dataclass(frozen=True, slots=True)
+class _Worked:
+    """A session that an event names."""
+
+    project: str
+    in_production: bool
+    """It is no rollout of a run or an evaluation."""
+
+
+async def _worked(
+    session: AsyncSession, events: Sequence[FeedbackEvent], sees: Callable[[str | None], bool]
+) -> dict[str, _Worked]:
+    """The sessions that the events name and the sender sees, kept from being deleted until the transaction ends."""
+    of_sessions = [event for event in events if event.session_id is not None]
+    if not of_sessions:
+        return {}
+    query = (
+        select(AgentSession.id, AgentSession.project, AgentSession.entry.is_(None))
+        .where(AgentSession.id.in_({id for event in of_sessions for id in (event.session_id, event.over) if id}))
+        .with_for_update(read=True, key_share=True)
+    )
+    return {id: _Worked(of, alone) for id, of, alone in await session.execute(query) if sees(of)}
+
+
+def _session_subject(event: FeedbackEvent, session_id: str, worked: Mapping[str, _Worked]) -> dict[str, Any]:
+    """What the event is about, as columns. Raises NotFound, InvalidRequest."""
+    if event.type in ONLINE:
+        raise InvalidRequest(("body", "type"), f"A session has no email, so it cannot have feedback {event.type!r}.")
+    for id in (session_id, event.over):
+        if id is not None and id not in worked:
+            raise NotFound(f"There is no session {id!r}.")
+        if id is not None and not worked[id].in_production:
+            raise InvalidRequest(
+                ("body",), f"Session {id!r} is a rollout of a run or an evaluation: give feedback on its trajectory."
+            )
+    if event.over == session_id:
+        raise InvalidRequest(("body", "over"), "A session cannot be preferred over itself.")
+    if event.over is not None and worked[event.over].project != worked[session_id].project:
+        raise InvalidRequest(("body", "over"), "The two sessions are of different projects.")
+    mine = {"project": worked[session_id].project, "session_id": session_id, "against_session_id": event.over}
+    return _NO_SUBJECT | mine
+
+
+def _row(
+    event: FeedbackEvent, emails: _Emails, worked: Mapping[str, _Worked], source: str, now: datetime
+) -> dict[str, Any] | ServiceError:
     try:
-        trajectory_id = emails.find(event)
-        if event.over is not None:
-            emails.check(event.over, event.type)
-        if event.over == trajectory_id:
-            raise InvalidRequest(("body", "over"), "An email cannot be preferred over itself.")
+        if event.session_id is not None:
+            subject = _session_subject(event, event.session_id, worked)
+        else:
+            subject = emails.subject(event)
         if event.occurred_at is not None and event.occurred_at > now + _AHEAD:
             raise InvalidRequest(("body", "occurred_at"), "occurred_at is in the future.")
     except ServiceError as error:
         return error
     return {
+        **subject,
         "id": str(ULID()),
-        "project": emails.known[trajectory_id].project,
         "event_id": event.event_id,
-        "trajectory_id": trajectory_id,
-        "against_id": event.over,
-        "run_id": emails.known[trajectory_id].run_id,
         "type": event.type,
         "confidence": event.confidence,
+        "comment": event.comment,
         "source": source,
         "occurred_at": event.occurred_at or now,
     }
@@ -187,12 +252,12 @@ def _taken(
     if isinstance(row, ServiceError):
         return Recorded(error=row)
     if row["id"] in new:
-        return Recorded(row["run_id"])
-    compared = {"trajectory_id", "against_id", "type", "confidence", "source"}
+        return Recorded(row["run_id"], row["session_id"])
+    compared = {*_SUBJECT, "type", "confidence", "comment", "source"}
     # If the sender leaves the time to us, every repetition has another one.
     compared |= {"occurred_at"} if event.occurred_at is not None else set()
     before = stored[_key(row)]
     if differing := sorted(name for name in compared if getattr(before, name) != row[name]):
-        fields = ", ".join("over" if name == "against_id" else name for name in differing)
+        fields = ", ".join("over" if name.startswith("against_") else name for name in differing)
         return Recorded(error=Conflict(f"Event {event.event_id!r} was already sent with a different {fields}."))
-    return Recorded(row["run_id"], duplicate=True)
+    return Recorded(row["run_id"], row["session_id"], duplicate=True)

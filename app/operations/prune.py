@@ -37,6 +37,9 @@ from app.settings import Settings
 _BATCH = 1_000
 """Rows, in one transaction."""
 _HAS_FEEDBACK = exists().where(or_(Feedback.trajectory_id == Trajectory.id, Feedback.against_id == Trajectory.id))
+_HAS_OPINIONS = exists().where(
+    or_(Feedback.session_id == AgentSession.id, Feedback.against_session_id == AgentSession.id)
+)
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +60,7 @@ async def prune(sessions: Sessions, settings: Settings) -> None:
         if days is not None:
             await _of_ended(sessions, table, ended, kind, timedelta(days=days), delete_from)
     asked = and_(Trajectory.kind == "ask", ~_HAS_FEEDBACK)
-    over = and_(AgentSession.state != AgentSessionState.OPEN, AgentSession.run_id.is_(None))
+    over = and_(AgentSession.state != AgentSessionState.OPEN, AgentSession.run_id.is_(None), ~_HAS_OPINIONS)
     settled = WebhookDelivery.state != DeliveryState.PENDING
     for days, owned, key, made_at, which in (
         (settings.keep_trajectories_days, Trajectory, Trajectory.id, Trajectory.started_at, asked),

@@ -96,6 +96,19 @@ class AgentSessionOutcome(ResponseModel):
     """Why there is no reward."""
 
 
+class AgentSessionOpinions(ResponseModel):
+    """What people thought of a session, summed up."""
+
+    events: int
+    """Number of opinions."""
+    wins: float
+    """Thumbs and preferences in its favour, weighted by their confidence."""
+    losses: float
+    """Thumbs and preferences against it, weighted by their confidence."""
+    simulated: bool
+    """Whether at least one of them was invented by a simulator."""
+
+
 class AgentSessionOut(ResponseModel):
     """A session of an agent."""
 
@@ -125,6 +138,8 @@ class AgentSessionOut(ResponseModel):
     """How good it was; null while that is not known, or if there is no reward."""
     outcome: AgentSessionOutcome | None
     """How it ended; null if it has not, or has expired."""
+    feedback: AgentSessionOpinions | None
+    """What people thought of it, which `POST /feedback` takes; null for nothing."""
     max_calls: int | None
     """Maximum number of requests of one start of the agent; null for no limit."""
     max_tokens: int | None

@@ -2,7 +2,7 @@
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AwareDatetime, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
@@ -21,9 +21,9 @@ FeedbackType = Literal[
     "thumbs_down",
     "preferred",
 ]
+Opinion = Literal["thumbs_up", "thumbs_down", "preferred"]
 Source = Literal["api", "simulator"]
 _EVENT, _BATCH = "one event", "several events"
-_OPINIONS = {"thumbs_up", "thumbs_down", "preferred"}
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
 
 
@@ -37,10 +37,10 @@ OccurredAt = Annotated[AwareDatetime, BeforeValidator(_rfc3339), Field(ge=dateti
 
 
 class FeedbackEvent(RequestBody):
-    """What happened to an email, or what someone thinks of it.
+    """What happened to an email, or what someone thinks of it or of what an agent did.
 
     Name the email by its `trajectory_id`, or by `run_id` and `iteration`: the sample email of that iteration. In
-    environments without emails, answers accept thumbs and preferences.
+    environments without emails, answers accept thumbs and preferences. So do sessions in production, by `session_id`.
     """
 
     event_id: str = Field(min_length=1, max_length=200)
@@ -49,24 +49,29 @@ class FeedbackEvent(RequestBody):
     """An outcome of an email (sent, opened, replied, call_booked, opportunity, closed_won), or an opinion of it
     (thumbs_up, thumbs_down, preferred)."""
     trajectory_id: str | None = Field(default=None, min_length=1, max_length=200)
-    """Id of the trajectory that the email is from. Give either this, or `run_id` and `iteration`."""
+    """Id of the trajectory that the email is from. Give this, or `run_id` and `iteration`, or `session_id`."""
+    session_id: str | None = Field(default=None, min_length=1, max_length=64)
+    """Id of a session outside of runs. Give this, or `trajectory_id`, or `run_id` and `iteration`."""
     run_id: str | None = Field(default=None, min_length=1, max_length=64)
     """Id of the run whose sample email it is. Needs `iteration`."""
     iteration: int | None = Field(default=None, ge=0, lt=2**31)
     """Iteration of the sample email; 0 is the baseline. Needs `run_id`."""
     over: str | None = Field(default=None, min_length=1, max_length=200)
-    """Id of the trajectory of the other email, which was not preferred. Required for `preferred`, not
-    allowed for other types."""
+    """Id of the trajectory of the other email, or of the other session, which was not preferred. Required for
+    `preferred`, not allowed for other types."""
     confidence: float = Field(default=1.0, gt=0, le=1)
     """Weight of an opinion, above 0 and at most 1. Only allowed for opinions."""
+    comment: str | None = Field(default=None, min_length=1, max_length=2_000)
+    """What was said with an opinion. Only allowed for opinions."""
     occurred_at: OccurredAt | None = None
     """When it happened, as RFC 3339 with a time zone; at most 5 minutes in the future. Default: now."""
 
     @model_validator(mode="after")
-    def _names_one_email(self) -> Self:
+    def _names_one_subject(self) -> Self:
         by_run = {self.run_id is not None, self.iteration is not None}
-        if len(by_run) != 1 or by_run == {self.trajectory_id is not None}:
-            raise ValueError("give either trajectory_id, or both run_id and iteration")
+        ways = [self.trajectory_id is not None, self.session_id is not None, by_run == {True}]
+        if len(by_run) != 1 or ways.count(True) != 1:
+            raise ValueError("give either trajectory_id, or session_id, or both run_id and iteration")
         return self
 
     @model_validator(mode="after")
@@ -75,8 +80,9 @@ class FeedbackEvent(RequestBody):
             raise ValueError(
                 "`over` (the other email's trajectory) is required for `preferred` and not allowed for other types"
             )
-        if "confidence" in self.model_fields_set and self.type not in _OPINIONS:
-            raise ValueError(f"confidence is only allowed for {', '.join(sorted(_OPINIONS))}")
+        for name in ("confidence", "comment"):
+            if name in self.model_fields_set and self.type not in get_args(Opinion):
+                raise ValueError(f"{name} is only allowed for {', '.join(sorted(get_args(Opinion)))}")
         return self
 
 
@@ -86,7 +92,8 @@ class FeedbackRequest(FeedbackEvent):
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
-                {"event_id": "crm-4711", "type": "replied", "run_id": "01KAJ3M7F5T2V8Q9X0C4D6E8GA", "iteration": 1}
+                {"event_id": "crm-4711", "type": "replied", "run_id": "01KAJ3M7F5T2V8Q9X0C4D6E8GA", "iteration": 1},
+                {"event_id": "ticket-7", "type": "thumbs_down", "session_id": "01KAJ3M7F5T2V8Q9X0C4D6E8GC"},
             ]
         }
     )
@@ -147,14 +154,27 @@ class FeedbackTaken(ResponseModel):
     rejected: list[RejectedEvent]
     """The events that were not stored, with the reason."""
     links: dict[str, str]
-    """Path where the feedback of a run is listed, by run id."""
+    """Path where the feedback of a run or of a session is listed, by its id."""
 
 
-class FeedbackOut(ResponseModel):
-    """One stored feedback event."""
-
+class _StoredEvent(ResponseModel):
     event_id: str
     """The sender's id of the event."""
+    confidence: float
+    """Weight of the opinion, above 0 and at most 1."""
+    comment: str | None
+    """What was said with an opinion; null for nothing."""
+    source: Source
+    """`simulator` if the event was invented, otherwise `api`."""
+    occurred_at: datetime
+    """When it happened, as the sender reported it."""
+    received_at: datetime
+    """When the service received it."""
+
+
+class FeedbackOut(_StoredEvent):
+    """One stored feedback event."""
+
     type: FeedbackType
     """The outcome or opinion."""
     trajectory_id: str
@@ -163,14 +183,17 @@ class FeedbackOut(ResponseModel):
     """Id of the trajectory of the other email, for a preference; otherwise null."""
     iteration: int | None
     """Iteration of the trajectory; 0 is the baseline. Null if it belongs to none."""
-    confidence: float
-    """Weight of the opinion, above 0 and at most 1."""
-    source: Source
-    """`simulator` if the event was invented, otherwise `api`."""
-    occurred_at: datetime
-    """When it happened, as the sender reported it."""
-    received_at: datetime
-    """When the service received it."""
+
+
+class SessionFeedbackOut(_StoredEvent):
+    """One stored opinion of a session."""
+
+    type: Opinion
+    """The opinion."""
+    session_id: str
+    """Id of the session; of a preference, that of the one preferred."""
+    over: str | None
+    """Id of the session that was not preferred; null for other opinions."""
 
 
 class EmailFeedbackOut(ResponseModel):

@@ -97,8 +97,8 @@ class SourceChoice(RequestPart):
 
     sessions: dict[str, Json]
     """Sessions outside of runs that have ended, and of them only those that fit: `model` (the name that they were
-    opened with), `since` (a time), `rewarded` (true or false), `reward_below` (a number), `limit` (the newest, 1,000 by
-    default). Empty: all."""
+    opened with), `since` (a time), `rewarded` (true or false), `reward_below` (a number), `feedback` (`any`, `none`,
+    `positive` or `negative`, as `POST /feedback` took it), `limit` (the newest, 1,000 by default). Empty: all."""
 
 
 WebhookUrl = Annotated[str, Field(min_length=1, max_length=2_000)]

@@ -23,6 +23,13 @@ export interface AgentSessionCallOut {
   "answered_at": string | null;
 }
 
+export interface AgentSessionOpinions {
+  "events": number;
+  "wins": number;
+  "losses": number;
+  "simulated": boolean;
+}
+
 export interface AgentSessionOut {
   "id": string;
   "status": AgentSessionState;
@@ -37,6 +44,7 @@ export interface AgentSessionOut {
   "completion_tokens": number;
   "reward": number | null;
   "outcome": AgentSessionOutcome | null;
+  "feedback": AgentSessionOpinions | null;
   "max_calls": number | null;
   "max_tokens": number | null;
   "restart": "auto" | "explicit";
@@ -554,6 +562,18 @@ export interface ScenarioSetOut {
 }
 
 export type Scope = "read" | "write" | "operator";
+
+export interface SessionFeedbackOut {
+  "event_id": string;
+  "confidence": number;
+  "comment": string | null;
+  "source": "api" | "simulator";
+  "occurred_at": string;
+  "received_at": string;
+  "type": "thumbs_up" | "thumbs_down" | "preferred";
+  "session_id": string;
+  "over": string | null;
+}
 
 export interface SessionOut {
   "key_required": boolean;

@@ -286,30 +286,42 @@ class LedgerEntry(Base):
 
 
 class Feedback(Base):
-    """What somebody did with an email, or thought of it. Rows never change: the order of arrival does not matter."""
+    """What somebody did with an email, or thought of it or of what an agent did in a session. Rows never change: the
+    order of arrival does not matter."""
 
     __tablename__ = "feedback"
     __table_args__ = (
         UniqueConstraint("project", "event_id"),
+        CheckConstraint("(trajectory_id IS NULL) <> (session_id IS NULL)", name="subject"),
         Index("ix_feedback_trajectory_id", "trajectory_id"),
         Index("ix_feedback_against_id", "against_id"),
+        Index("ix_feedback_session_id", "session_id"),
+        Index("ix_feedback_against_session_id", "against_session_id"),
         Index("ix_feedback_run_id_id", "run_id", "id"),
     )
 
     id: Mapped[str] = mapped_column(String(26), primary_key=True)
     project: Mapped[str]
-    """The trajectory's; empty for one of no project."""
+    """The trajectory's or the session's; empty for one of no project."""
     event_id: Mapped[str]
     """The sender's own id of the event: a second one with it in the project is the same event."""
-    trajectory_id: Mapped[str] = mapped_column(Text, ForeignKey("trajectory.id", ondelete="CASCADE"))
-    """Whose email it is about; of a preference, the one preferred."""
+    trajectory_id: Mapped[str | None] = mapped_column(Text, ForeignKey("trajectory.id", ondelete="CASCADE"))
+    """Whose email it is about; of a preference, the one preferred. None: it is about a session."""
     against_id: Mapped[str | None] = mapped_column(Text, ForeignKey("trajectory.id", ondelete="CASCADE"))
     """Of a preference, the other one."""
+    session_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("agent_session.id", ondelete="CASCADE"))
+    """The session that it is about; of a preference, the one preferred."""
+    against_session_id: Mapped[str | None] = mapped_column(
+        String(26), ForeignKey("agent_session.id", ondelete="CASCADE")
+    )
+    """Of a preference, the other one."""
     run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
-    """The run of that trajectory; None for one that was asked of a model by name."""
+    """The run of that trajectory; None for a session, and for a trajectory that was asked of a model by name."""
     type: Mapped[str]
     confidence: Mapped[float]
     """In (0, 1]; of preferences and thumbs."""
+    comment: Mapped[str | None]
+    """With an opinion: what was said."""
     source: Mapped[str]
     """api, or simulator for invented events."""
     occurred_at: Mapped[datetime]

@@ -6,7 +6,7 @@ from typing import Any
 
 from app.agent_sessions.calls import Asker, SessionCalls
 from app.agent_sessions.canonical import canonical
-from app.agent_sessions.store import AgentSessions, PinnedModel, SessionSpec
+from app.agent_sessions.store import AgentSessions, PinnedModel, RolloutSlot, SessionSpec
 from app.auth.caller import LOCAL
 from app.db.session import Sessions, make_engine, make_sessions, parse_url
 from tests.fakes.scripted_learning import ScriptedLoop
@@ -69,6 +69,92 @@ async def test_sessions_of_production_become_scenarios(data_dir: Path, database_
             assert (await post(more)).json()["errors"][0]["loc"] == ["body", "source"]
         assert (await post(stars=5)).json()["errors"][0]["loc"][-1] == "stars"
     await engine.dispose()
+
+
+async def test_what_users_thought_later_chooses_the_sessions(data_dir: Path, database_url: str) -> None:
+    engine = make_engine(parse_url(database_url))
+    sessions = make_sessions(engine)
+    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
+        worst, bad, beaten, good, mixed, silent = [await worked(sessions, f"Question {n}?", None) for n in range(6)]
+
+        async def post(**event: Any) -> Any:
+            return (await client.post("/feedback", json=event)).raise_for_status().json()
+
+        said: list[Any] = [
+            {"event_id": "a", "type": "thumbs_down", "session_id": worst, "comment": "The wrong invoice."},
+            {"event_id": "b", "type": "thumbs_down", "session_id": bad},
+            {"event_id": "c", "type": "preferred", "session_id": good, "over": beaten, "confidence": 0.5},
+            {"event_id": "d", "type": "thumbs_up", "session_id": mixed, "confidence": 0.25},
+            {"event_id": "e", "type": "thumbs_down", "session_id": mixed, "confidence": 0.25},
+        ]
+        assert (await post(events=said))["links"][bad] == f"/sessions/{bad}/feedback"
+        assert (await post(events=said))["duplicates"] == 5
+        assert (await get(client, f"/sessions/{beaten}"))["feedback"] == {
+            "events": 1,
+            "wins": 0.0,
+            "losses": 0.5,
+            "simulated": False,
+        }
+        assert (await get(client, f"/sessions/{silent}"))["feedback"] is None
+        listed = {each["id"]: each["feedback"] for each in (await get(client, "/sessions"))["items"]}
+        assert {id for id, sums in listed.items() if sums} == {worst, bad, beaten, good, mixed}
+        [event] = (await get(client, f"/sessions/{worst}/feedback"))["items"]
+        assert event | {"type": "thumbs_down", "comment": "The wrong invoice.", "over": None} == event
+
+        async def chosen(feedback: str) -> Any:
+            own = {"name": "agent", "config": {"runner": {"pull": {}}}}
+            body = request({}, environment=own, source={"sessions": {"feedback": feedback}})
+            return await client.post("/learn-loop", json=body)
+
+        posted = (await chosen("negative")).raise_for_status().json()
+        assert "no reward of the new rollouts" in posted["warnings"][2]
+        run = await get(client, f"/runs/{posted['run_id']}")
+        stored = await _stored(client, run["request"]["environment"]["config"]["scenarios"]["sha256"])
+        references = {each["reference"]["session_id"]: each["reference"]["feedback"] for each in stored}
+        assert set(references) == {worst, bad, beaten}
+        assert references[worst] == {"wins": 0.0, "losses": 1.0, "comments": ["The wrong invoice."]}
+        for feedback, found in (("any", 5), ("positive", 1), ("none", 1)):
+            reply = await chosen(feedback)
+            if found > 2:
+                assert f"{found} scenarios come from {found} sessions" in reply.json()["warnings"][0]
+            else:
+                assert f"finds {found} sessions" in reply.text
+        assert (await chosen("bad")).json()["errors"][0]["loc"][-1] == "feedback"
+    await engine.dispose()
+
+
+async def test_what_a_session_takes_no_feedback_for(data_dir: Path, database_url: str) -> None:
+    engine = make_engine(parse_url(database_url))
+    sessions = make_sessions(engine)
+    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
+        mine, theirs = await worked(sessions, "Why?", 1.0), await worked(sessions, "How?", 1.0, project="sales")
+        async with sessions.begin() as session:
+            rollout = (await AgentSessions(sessions).open_in(session, _ROLLOUT)).row.id
+        for status, said, event in (
+            (422, "has no email", {"type": "replied", "session_id": mine}),
+            (404, "no session 'nobody'", {"type": "thumbs_up", "session_id": "nobody"}),
+            (404, "no session 'nobody'", {"type": "preferred", "session_id": mine, "over": "nobody"}),
+            (422, "over itself", {"type": "preferred", "session_id": mine, "over": mine}),
+            (422, "different projects", {"type": "preferred", "session_id": mine, "over": theirs}),
+            (422, "feedback on its trajectory", {"type": "thumbs_up", "session_id": rollout}),
+            (422, "either trajectory_id, or session_id", {"type": "thumbs_up", "session_id": mine, "run_id": "r"}),
+            (
+                422,
+                "either trajectory_id, or session_id",
+                {"type": "thumbs_up", "session_id": mine, "trajectory_id": "t"},
+            ),
+            (422, "comment is only allowed for", {"type": "sent", "trajectory_id": "t", "comment": "Well!"}),
+        ):
+            refused = await client.post("/feedback", json={"event_id": "x", **event})
+            assert (refused.status_code, said in refused.text) == (status, True), refused.text
+        event = {"event_id": "x", "type": "thumbs_up", "session_id": mine, "comment": "Well!"}
+        assert (await client.post("/feedback", json=event)).json()["accepted"] == 1
+        changed = await client.post("/feedback", json=event | {"comment": "Badly!"})
+        assert (changed.status_code, "different comment" in changed.text) == (409, True)
+    await engine.dispose()
+
+
+_ROLLOUT = SessionSpec("learnloop", PROMOTED, timedelta(hours=1), slot=RolloutSlot(None, 1, "rollout/train/0"))
 
 
 async def _stored(client: Any, hash: str) -> list[Any]:

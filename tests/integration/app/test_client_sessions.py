@@ -7,6 +7,7 @@ import openai
 import pytest
 
 from learnloop import AsyncLearnloop, Conflict, Learnloop
+from learnloop.types import FeedbackEvent
 from tests.integration.app.model_stage import CALLER, ModelStage
 from tests.openai_clients import MESSAGES
 
@@ -25,6 +26,19 @@ async def test_an_agent_works_in_a_session(stage: ModelStage) -> None:
             with pytest.raises(Conflict):
                 await session.outcome(reward=1.0)
         assert await session.state() == ended
+
+
+async def test_feedback_on_a_session_comes_later(stage: ModelStage) -> None:
+    async with AsyncLearnloop(str(stage.service.client.base_url), await stage.key()) as client:
+        async with client.session(CALLER) as session:
+            await session.outcome(reason="nobody knows yet")
+        event: FeedbackEvent = {"session_id": session.id, "event_id": "ticket-7", "comment": "The wrong invoice."}
+        assert (await client.feedback("thumbs_down", **event))["accepted"] == 1
+        assert (await client.feedback("thumbs_down", **event))["duplicates"] == 1
+        assert (await client.feedback("thumbs_down", session_id=session.id))["accepted"] == 1
+        feedback = (await session.state())["feedback"]
+        assert feedback is not None
+        assert (feedback["events"], feedback["losses"]) == (2, 2.0)
 
 
 async def test_a_session_that_is_left_counts_for_nothing(stage: ModelStage) -> None:

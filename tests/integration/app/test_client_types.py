@@ -24,6 +24,7 @@ OPERATIONS = [
     (operations.events("{run_id}", 0), None, types.Event),
     (operations.open_session("m", {}), types.SessionRequest, types.SessionAccess),
     (operations.session_state("{id}"), None, types.SessionState),
+    (operations.feedback("thumbs_up", {}), types.FeedbackEvent, types.FeedbackTaken),
     (operations.end_session("{id}", {"reward": 1.0}), types.Outcome, types.SessionState),
 ]
 

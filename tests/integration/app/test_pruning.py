@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,16 @@ import pytest
 from sqlalchemy import text
 from ulid import ULID
 
+from app.agent_sessions.store import AgentSessions, PinnedModel, SessionSpec
+from app.auth.caller import LOCAL
 from app.db.session import Sessions, make_engine, make_sessions, parse_url
+from app.feedback.store import take
 from app.operations.prune import prune
+from app.schemas.feedback import FeedbackEvent
 from tests.integration.app.ended_runs import EndedRuns
 from tests.integration.app.served import settings_for
 from tests.integration.app.test_results import SALES, completed, sales_service
+from training.agents.sessions import Outcome
 
 _DAY = 86_400
 _ALL = {f"keep_{kind}_days": 7 for kind in ("trajectories", "events", "ledger", "deliveries", "verdicts")}
@@ -34,6 +40,7 @@ async def _aged(sessions: Sessions, days: float) -> None:
     columns = {
         "run": "finished_at",
         "trajectory": "started_at",
+        "agent_session": "opened_at",
         "webhook_delivery": "created_at",
         "verdict": "created_at",
     }
@@ -123,3 +130,18 @@ async def test_deliveries_and_verdicts_go_by_their_own_age(data_dir: Path, datab
         assert await _count(sessions, "webhook_delivery") == waiting
         assert await _count(sessions, "verdict") == 1  # in batches of 1,000
         assert await _count(sessions, "trajectory") > 40
+
+
+async def test_a_session_of_production_with_feedback_stays(database_url: str, data_dir: Path) -> None:
+    production = SessionSpec("mail", PinnedModel("a", "mail/a@1", 1, "embedded", None), timedelta(hours=1))
+    async with _sessions(database_url) as sessions:
+        store = AgentSessions(sessions)
+        rated, unrated, still_open = [(await store.open(production)).row.id for _ in range(3)]
+        for id in (rated, unrated):
+            await store.end(LOCAL, id, Outcome(reward=1.0))
+        await take(sessions, [FeedbackEvent(event_id="a", type="thumbs_up", session_id=rated)], "api", lambda _: True)
+        await _aged(sessions, 8)
+        await prune(sessions, settings_for(data_dir, database_url, **_ALL))
+        async with sessions() as session:
+            kept = {id for (id,) in await session.execute(text("SELECT id FROM agent_session"))}
+        assert kept == {rated, still_open}

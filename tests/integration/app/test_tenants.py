@@ -260,7 +260,8 @@ async def test_nothing_foreign_can_be_asked(tenants: Tenants) -> None:
 
 async def test_nothing_foreign_takes_feedback(tenants: Tenants) -> None:
     trajectory_id, run_id = tenants.ids["/trajectories/{trajectory_id}"], tenants.ids["/runs/{run_id}"]
-    for about in ({"trajectory_id": trajectory_id}, {"run_id": run_id, "iteration": 0}):
+    session_id = tenants.ids["/sessions/{id}"]
+    for about in ({"trajectory_id": trajectory_id}, {"run_id": run_id, "iteration": 0}, {"session_id": session_id}):
         event = {"event_id": str(ULID()), "type": "thumbs_up"} | about
         assert (await tenants.sales_asks("POST", "/feedback", json=event)).status_code == 404
         own = await tenants.service.client.post("/feedback", json=event, headers=dict(tenants.mail))

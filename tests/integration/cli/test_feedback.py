@@ -4,11 +4,13 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.agent_sessions.store import AgentSessions, PinnedModel, SessionSpec
 from app.db.session import Sessions, make_engine, make_sessions, parse_url
 from judges.feedback import ONLINE
 from judges.market import Market
@@ -89,3 +91,19 @@ async def test_a_run_that_showed_no_email(shown: Shown) -> None:
     assert f"run {empty} has no sample email" in ran.stderr
     assert (await shown.feedback("list", run_id=empty)).stdout == "no feedback\n"
     assert "There is no run 'nope'." in (await shown.feedback("simulate", run_id="nope")).stderr
+
+
+async def test_feedback_on_a_session(shown: Shown) -> None:
+    production = PinnedModel("mail/agent", "mail/agent@3", 3, "embedded", None)
+    opened = await AgentSessions(shown.sessions).open(SessionSpec("learnloop", production, timedelta(hours=1)))
+    on = ("--session", opened.row.id, "--url", shown.url)
+
+    async def ran(*arguments: str) -> Ran:
+        return await asyncio.to_thread(shown.learnloop, "feedback", *arguments)
+
+    assert (await ran("list", *on)).stdout == "no feedback\n"
+    sent = ("send", "thumbs_down", *on, "--comment", "The wrong [bold]invoice.", "--event-id", "ticket-7")
+    assert [(await ran(*sent)).stdout for _ in range(2)] == ["stored\n", "already known\n"]
+    assert re.search(r"thumbs_down +1\.00 +- +The wrong \[bold\]invoice\.", (await ran("list", *on)).stdout)
+    assert "give either RUN_ID or --session" in (await ran("list", shown.run_id, *on)).stderr
+    assert "comment is only allowed for" in (await ran("send", "sent", *on, "--comment", "Why?")).stderr

@@ -112,7 +112,7 @@ function Answered({ title, attempt, isBusy }) {
       ${answer.source_ids.length > 0 && html`<p class="muted">Rests on ${answer.source_ids.map((id) => html`<mark>${label(id)}</mark> `)}</p>`}
       ${answer.note && html`<p class="muted"><${Text} value=${answer.note} limit=${500} /></p>`}
       <p><a href=${href(["trajectories", answer.trajectory_id])}>Its trajectory</a></p>
-      <${Rate} key=${answer.trajectory_id} trajectoryId=${answer.trajectory_id} />
+      <${Rate} key=${answer.trajectory_id} about=${{ trajectory_id: answer.trajectory_id }} />
     </div>`}
     ${error && html`<p class="wrong" role="alert"><${Text} value=${error.message} limit=${500} /></p>`}
   </section>`;

@@ -61,7 +61,7 @@ function Written({ run, email, cited, choose }) {
     <h3>What it rests on</h3>
     <ul class="citations">${email.citations.map((id) => html`<li key=${id}><button class="citation" onClick=${() => choose(id)}>${label(id, 120)}</button></li>`)}</ul>
     <p><a href=${href(["runs", run.run_id, "trajectories", email.trajectory_id])}>How the agent came to it</a></p>
-    <${Rate} key=${email.trajectory_id} trajectoryId=${email.trajectory_id} />
+    <${Rate} key=${email.trajectory_id} about=${{ trajectory_id: email.trajectory_id }} />
   </section>`;
 }
 

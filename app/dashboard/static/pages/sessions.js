@@ -7,6 +7,7 @@ import { Action, Copy } from "../parts/action.js";
 import { Conversation } from "../parts/conversation.js";
 import { Field } from "../parts/field.js";
 import { html } from "../parts/html.js";
+import { Rate } from "../parts/rate.js";
 import { Empty, Failed, Loaded, useLoaded } from "../parts/states.js";
 import { Status } from "../parts/status.js";
 import { Table } from "../parts/table.js";
@@ -16,6 +17,7 @@ import { href, refine } from "../router.js";
 /** @typedef {import("../api_types").AgentSessionOut} Session */
 /** @typedef {import("../api_types").AgentSessionAccess} Access */
 /** @typedef {import("../api_types").AgentSessionCallOut} Call */
+/** @typedef {import("../api_types").SessionFeedbackOut} Opinion */
 /** @typedef {import("../parts/conversation.js").Message} Message */
 
 const _STATES = ["open", "ended", "expired"];
@@ -45,8 +47,12 @@ const columns = [
   { title: "Of", cell: (/** @type {Session} */ each) => (each.run_id ? html`<a href=${href(["runs", each.run_id])}>a run</a>` : `project ${label(each.project)}`) },
   { title: "Calls", isNumber: true, cell: (/** @type {Session} */ each) => whole(each.calls) },
   { title: "Reward", isNumber: true, cell: (/** @type {Session} */ each) => number(each.reward) },
+  { title: "Feedback", cell: (/** @type {Session} */ each) => opinions(each.feedback) },
   { title: "Opened", cell: (/** @type {Session} */ each) => ago(each.opened_at) },
 ];
+
+/** @param {Session["feedback"]} found */
+const opinions = (found) => (found ? `${number(found.wins)} for, ${number(found.losses)} against${found.simulated ? " (simulated)" : ""}` : NONE);
 
 /** @param {{reload: () => void}} props */
 function New({ reload }) {
@@ -93,21 +99,22 @@ export function SessionPage({ id }) {
 
 /** @param {string} id @param {AbortSignal} aborted */
 async function load(id, aborted) {
-  const [session, calls] = await Promise.all([
+  const [session, calls, feedback] = await Promise.all([
     get(path`sessions/${id}`, {}, aborted),
     all(path`sessions/${id}/calls`, {}, { aborted, most: _MOST }),
+    all(path`sessions/${id}/feedback`, {}, { aborted, most: _MOST }),
   ]);
-  return { session: /** @type {Session} */ (session), calls: /** @type {Call[]} */ (calls) };
+  return { session: /** @type {Session} */ (session), calls: /** @type {Call[]} */ (calls), feedback: /** @type {Opinion[]} */ (feedback) };
 }
 
-/** @param {{session: Session, calls: Call[], reload: () => void}} props */
-function Whole({ session, calls, reload }) {
+/** @param {{session: Session, calls: Call[], feedback: Opinion[], reload: () => void}} props */
+function Whole({ session, calls, feedback, reload }) {
   return html`<div class="title-row"><h1>Session <code>${session.id}</code> <${Status} status=${session.status} /></h1><button onClick=${reload}>Refresh</button></div>
     <div class="trajectory">
       <section class="card" aria-label="Calls"><h2>${counted(calls.length, "call")} of the model</h2>
         ${calls.length === 0 ? html`<p class="muted">The agent has not asked its model yet.</p>` : withNews(calls).map((each) => html`<${OneCall} key=${each.call.number} ...${each} />`)}
       </section>
-      <div class="trajectory-side"><${End} session=${session} reload=${reload} /><${Details} session=${session} /></div>
+      <div class="trajectory-side"><${End} session=${session} reload=${reload} /><${Feedback} session=${session} feedback=${feedback} reload=${reload} /><${Details} session=${session} /></div>
     </div>`;
 }
 
@@ -158,6 +165,23 @@ function End({ session, reload }) {
           ${outcome.parts && html`<${JsonText} value=${outcome.parts} />`}
           ${outcome.output !== null && html`<h3>Output</h3>${typeof outcome.output === "string" ? html`<${Text} as="p" value=${outcome.output} limit=${6000} />` : html`<${JsonText} value=${outcome.output} />`}`}`
       : html`<p class="muted">Nobody ended it in time: it counts for nothing.</p>`}</section>`;
+}
+
+const _OPINIONS = { thumbs_up: "Good", thumbs_down: "Bad", preferred: "Preferred to another session" };
+
+/** What people thought of it; of sessions in production only. @param {{session: Session, feedback: Opinion[], reload: () => void}} props */
+function Feedback({ session, feedback, reload }) {
+  const [comment, setComment] = useState("");
+  const field = { name: "comment", label: "Comment", type: "string", help: "What was said; not required." };
+  return html`<section class="card"><h2>Feedback</h2>
+    <p class=${session.feedback ? "" : "muted"}>${session.feedback ? opinions(session.feedback) : "None yet."}</p>
+    ${feedback.length > 0 && html`<ul class="opinions">${feedback.map((each) => html`<li key=${each.event_id}><strong>${_OPINIONS[each.type]}</strong>
+      <span class="muted"> ${moment(each.occurred_at)}${each.source === "simulator" && ", simulated"}</span>
+      ${each.comment && html`<${Text} as="p" value=${each.comment} limit=${2000} />`}</li>`)}</ul>`}
+    ${session.run_id
+      ? html`<p class="muted">A rollout of a run: give feedback on its trajectory.</p>`
+      : html`<${Field} field=${field} value=${comment} set=${setComment} faults=${[]} /><${Rate} about=${{ session_id: session.id }} comment=${comment} rated=${reload} />`}
+  </section>`;
 }
 
 /** @param {{session: Session}} props */

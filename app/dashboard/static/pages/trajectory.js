@@ -87,7 +87,7 @@ function Verdict({ trajectory }) {
     ${trajectory.score_explanation && html`<div><h3>Why the judge gave this score</h3><${Text} as="p" value=${trajectory.score_explanation} limit=${3000} /></div>`}
     <${Parts} parts=${trajectory.score_parts} caption="What the score is made of" />
     <${Parts} parts=${trajectory.reward_parts} caption="What the reward is made of" />
-    <${Rate} trajectoryId=${trajectory.id} />
+    <${Rate} about=${{ trajectory_id: trajectory.id }} />
   </section>`;
 }
 

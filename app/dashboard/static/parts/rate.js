@@ -1,4 +1,4 @@
-// Rating an answer or an email: it becomes feedback on its trajectory.
+// Rating an answer, an email or a session: it becomes feedback.
 
 import { useState } from "../vendor/hooks.js";
 import { post } from "../api.js";
@@ -11,16 +11,20 @@ function newId() {
   return `dashboard-${[...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("")}`;
 }
 
-/** @param {{trajectoryId: string}} props */
-export function Rate({ trajectoryId }) {
+/**
+ * @param {{about: {trajectory_id: string} | {session_id: string}, comment?: string, rated?: () => void}} props
+ *   `rated` is called when it is stored
+ */
+export function Rate({ about, comment, rated }) {
   const [state, setState] = useState(/** @type {{said?: string, error?: Error, isBusy?: boolean}} */ ({}));
   /** @param {"thumbs_up" | "thumbs_down"} type */
   async function rate(type) {
     setState({ isBusy: true });
     try {
-      const taken = await post("feedback", { event_id: newId(), type, trajectory_id: trajectoryId });
+      const taken = await post("feedback", { event_id: newId(), type, ...about, ...(comment?.trim() && { comment }) });
       if (taken.rejected?.length > 0) throw new Error(taken.rejected[0].detail);
       setState({ said: type === "thumbs_up" ? "Rated good" : "Rated bad" });
+      rated?.();
     } catch (error) {
       setState({ error: /** @type {Error} */ (error) });
     }

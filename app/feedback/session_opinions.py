@@ -1,0 +1,76 @@
+"""What users thought of sessions in production."""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sqlalchemy import ColumnElement, Subquery, func, select
+
+from app.db.session import Sessions
+from app.db.tables import Feedback
+from app.feedback.sums import events_about, sums_of
+
+_MOST_COMMENTS = 10
+
+
+class Opinions(StrEnum):
+    """Which opinions a session has."""
+
+    ANY = "any"
+    NONE = "none"
+    POSITIVE = "positive"
+    NEGATIVE = "negative"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOpinions:
+    """All opinions of one session together."""
+
+    events: int
+    """Opinions, counting preferences of other sessions over this one."""
+    wins: float
+    losses: float
+    simulated: bool
+
+
+def summed_opinions(*which: ColumnElement[bool]) -> Subquery:
+    """One row for each session that has opinions: subject, events, wins, losses, simulated."""
+    events = events_about(Feedback.session_id, Feedback.against_session_id, *which)
+    columns = (events.c.subject, func.count().label("events"), *sums_of(events))
+    return select(*columns).group_by(events.c.subject).subquery()
+
+
+def have(opinions: Opinions, summed: Subquery) -> ColumnElement[bool]:
+    """The condition on rows that are outer joined with `summed_opinions`."""
+    return {
+        Opinions.ANY: summed.c.subject.is_not(None),
+        Opinions.NONE: summed.c.subject.is_(None),
+        Opinions.POSITIVE: summed.c.wins > summed.c.losses,
+        Opinions.NEGATIVE: summed.c.losses > summed.c.wins,
+    }[opinions]
+
+
+async def opinions_of(sessions: Sessions, ids: Collection[str]) -> Mapping[str, SessionOpinions]:
+    """Of those of the sessions that have any."""
+    listed = sorted(ids)
+    summed = summed_opinions(Feedback.session_id.in_(listed) | Feedback.against_session_id.in_(listed))
+    query = select(summed).where(summed.c.subject.in_(listed))
+    async with sessions() as session:
+        rows = await session.execute(query)
+    return {row.subject: SessionOpinions(row.events, row.wins, row.losses, row.simulated) for row in rows}
+
+
+async def comments_on(sessions: Sessions, ids: Collection[str]) -> Mapping[str, Sequence[str]]:
+    """The newest ten comments on each session that has any, newest first."""
+    query = (
+        select(Feedback.session_id, Feedback.comment)
+        .where(Feedback.session_id.in_(sorted(ids)), Feedback.comment.is_not(None))
+        .order_by(Feedback.id.desc())
+    )
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    async with sessions() as session:
+        for id, comment in await session.execute(query):
+            if id is not None and comment is not None and len(found[id]) < _MOST_COMMENTS:
+                found[id].append(comment)
+    return found
