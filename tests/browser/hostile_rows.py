@@ -19,6 +19,7 @@ from app.db.tables import (
     Evaluation,
     EvaluationJob,
     Event,
+    Feedback,
     Iteration,
     Promotion,
     Reflection,
@@ -79,6 +80,7 @@ def _rows() -> list[tuple[Any, list[dict[str, Any]]]]:
         (Promotion, [_promotion()]),
         (AgentSession, [_session()]),
         (SessionCall, [_call(1, EVIL), _call(2, None)]),
+        (Feedback, [_opinion()]),
     ]
 
 
@@ -288,4 +290,18 @@ def _call(number: int, reply: str | None) -> dict[str, Any]:
         "request": pack_request(request),
         "answer": None if reply is None else pack_answer(answer),
         "seed": 1,
+    }
+
+
+def _opinion() -> dict[str, Any]:
+    return {
+        "id": str(ULID()),
+        "project": "learnloop",
+        "event_id": EVIL,
+        "session_id": Ids.session,
+        "type": "thumbs_down",
+        "confidence": 1.0,
+        "comment": EVIL + LONG,
+        "source": "api",
+        "occurred_at": _NOW,
     }

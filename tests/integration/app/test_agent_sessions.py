@@ -138,9 +138,9 @@ async def test_the_outcome(stage: ModelStage) -> None:
             reply = await http.post(f"{path}/outcome", json={"reward": 0.5}, headers=headers)
             assert (reply.status_code, reply.json()["status"], reply.json()["reward"]) == (200, "ended", 0.5)
         assert (await http.post(f"{path}/outcome", json={"reward": 0.6}, headers=own)).status_code == 409
-        with pytest.raises(openai.PermissionDeniedError, match="has ended") as refused:
+        with pytest.raises(openai.PermissionDeniedError, match="has ended") as over:
             await ask(client)
-        assert refused.value.code == "session_over"
+        assert over.value.code == "session_over"
     shown = (await http.get(path, headers=own)).raise_for_status().json()
     assert (shown["calls"], shown["checkpoint"], shown["step"]) == (1, f"{CALLER}@1", 1)
     assert (await http.post(f"{path}/restart", headers=session["owner"])).status_code == 409

@@ -58,8 +58,9 @@ class Api:
             kinds = {self._kind_of(each) for each in hints}
             yield from (f"{place} may be {self._kind(form)}" for form in forms if self._kind(form) not in kinds)
         for each, fitting in pairs:
-            for form in fitting:
-                yield from self._inside(each, form, place, sent=sent)
+            found = [list(self._inside(each, form, place, sent=sent)) for form in fitting]
+            # One form of a request has to take it; whichever form a reply has, it is of the type.
+            yield from min(found, key=len, default=[]) if sent else [misfit for one in found for misfit in one]
 
     def _inside(self, hint: Any, form: Json, place: str, *, sent: bool) -> Iterator[str]:
         if is_typeddict(hint):
@@ -102,9 +103,9 @@ def test_each_operation_is_one_of_the_api(api: Api, operation: Any, sent: Any, r
     if sent is not None:
         [content] = there["requestBody"]["content"].values()
         assert list(api.misfits(sent, content["schema"], "body", sent=True)) == []
-        [form] = api.forms(content["schema"])
         assert isinstance(step, Send)
-        assert json.loads(step.content or b"{}").keys() <= form["properties"].keys()
+        sent_names = json.loads(step.content or b"{}").keys()
+        assert any(sent_names <= form["properties"].keys() for form in api.forms(content["schema"]))
     reply = next(reply for status, reply in there["responses"].items() if status.startswith("2"))
     [schema] = api.forms(reply["content"]["application/json"]["schema"])
     if received is types.Event:

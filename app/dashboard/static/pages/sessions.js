@@ -180,7 +180,7 @@ function Feedback({ session, feedback, reload }) {
       ${each.comment && html`<${Text} as="p" value=${each.comment} limit=${2000} />`}</li>`)}</ul>`}
     ${session.run_id
       ? html`<p class="muted">A rollout of a run: give feedback on its trajectory.</p>`
-      : html`<${Field} field=${field} value=${comment} set=${setComment} faults=${[]} /><${Rate} about=${{ session_id: session.id }} comment=${comment} rated=${reload} />`}
+      : html`<${Field} field=${field} value=${comment} set=${setComment} faults=${[]} /><${Rate} about=${{ session_id: session.id }} comment=${comment} rated=${() => { setComment(""); reload(); }} />`}
   </section>`;
 }
 
