@@ -19,10 +19,11 @@ _STOP_S = 30.0
 
 
 @contextmanager
-def engine(data_dir: Path) -> Iterator[str]:
+def engine(data_dir: Path, *flags: str) -> Iterator[str]:
     """An engine with its data in `data_dir`; gives its OpenAI base URL. Its log is `engine.log` there."""
     ready = data_dir / "ready.json"
-    command = ["training.engine", "--data-dir", str(data_dir), "--ready-file", str(ready), "--die-with-parent"]
+    where = ("--data-dir", str(data_dir), "--ready-file", str(ready))
+    command = ["training.engine", *where, *flags, "--die-with-parent"]
     with _child(command, data_dir / "engine.log") as child:
         wait_for(child, ready.exists)
         yield f"http://127.0.0.1:{json.loads(ready.read_text())['port']}/v1"
@@ -43,6 +44,13 @@ def service(data_dir: Path, port: int, **settings: str) -> Iterator["subprocess.
 def worker(data_dir: Path, **settings: str) -> Iterator["subprocess.Popen[bytes]"]:
     """`learnloop worker`, just started. Its log is `worker.log` in `data_dir`; `settings` are environment variables."""
     with _child(["app.cli", "worker", "--data-dir", str(data_dir)], data_dir / "worker.log", settings) as child:
+        yield child
+
+
+@contextmanager
+def module(name: str, *flags: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """`python -m` of that module, just started. What it logs is lost."""
+    with _child([name, *flags], Path(os.devnull)) as child:
         yield child
 
 

@@ -1,10 +1,14 @@
-"""What a session costs: calls of many conversations through a session beside the same calls directly at the engine.
+"""What a session costs: calls of conversations through a session beside the same calls directly at the model's server.
 
-    python -m benchmarks.session_gateway [--conversations 64] [--turns 4] [--rounds 3]
+    python -m benchmarks.session_gateway [--conversations 1 64] [--turns 4] [--rounds 3] [--reply-s 1.0]
 
-A real engine with the base model `learnloop/tiny`, and a real service with a Postgres of its own, in processes of their
-own. The two ways take turns. Prints, for each, seconds of a call (p50, p99) and calls per second, and the time from a
-stream's request to its first text. The load of the machine is printed, too: on a busy one the figures say little.
+A service with a Postgres of its own, and a real engine with the base model `learnloop/tiny`, in processes of their own.
+The two ways take turns. Prints, for each, seconds of a call (p50, p99) and calls per second, the time from a stream's
+request to its first text, and the processor time that a call takes in each process. The load of the machine is printed,
+too: on a busy one the figures say little.
+
+The engine's model is so small that on two cores each millisecond of the service is one less for the engine. With
+`--reply-s` a stand-in that computes nothing takes so long for each reply: a model on a machine of its own.
 """
 
 import argparse
@@ -14,39 +18,44 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 
-from tests.fakes.engine_process import EngineProcess
-from tests.integration.app.test_serving import _process
+from app.cli.client import Service
+from app.cli.service_process import free_port
+from benchmarks import processes
+from benchmarks.slow_model import slow_model
+from training.http_pools import SinglePools
 
 Json = Any
-_KEY = "key-of-the-benchmark"
 _MODEL = "learnloop/tiny"
 _REPLY_TOKENS = 24
 _WARM_UP_ROUNDS = 2
 
 
+@dataclass
 class Way:
-    """One way to the model: where a conversation's calls go, with which headers."""
+    """One way to the model, and what was measured on it."""
 
-    def __init__(self, name: str, http: httpx.AsyncClient) -> None:
-        self.name = name
-        self.http = http
-        self.call_s: list[float] = []
-        self.first_text_s: list[float] = []
-        self.calls_per_s: list[float] = []
+    http: httpx.AsyncClient
+    call_s: list[float] = field(default_factory=list)
+    first_text_s: list[float] = field(default_factory=list)
+    calls_per_s: list[float] = field(default_factory=list)
+    cpu_s: dict[str, float] = field(default_factory=dict)
+    calls: int = 0
 
     async def opened(self) -> tuple[str, Mapping[str, str]]:
         """The path and the headers of a new conversation."""
-        return "/v1/chat/completions", {"authorization": f"Bearer {_KEY}"}
+        return "/v1/chat/completions", {}
 
-    async def converse(self, number: int, turns: int) -> None:
+    async def converse(self, number: int, turns: int, path: str, headers: Mapping[str, str]) -> None:
         """One conversation, whose last turn is streamed."""
-        path, headers = await self.opened()
         messages: list[Json] = [{"role": "user", "content": f"Who is number {number}?"}]
         for turn in range(turns):
             body = {"model": _MODEL, "messages": messages, "max_tokens": _REPLY_TOKENS, "seed": turn, "logprobs": True}
@@ -60,18 +69,23 @@ class Way:
         clock = time.perf_counter()
         body = {"model": _MODEL, "messages": messages, "max_tokens": _REPLY_TOKENS, "stream": True}
         async with self.http.stream("POST", path, json=body, headers=headers) as stream:
-            async for line in stream.aiter_lines():
-                if '"content":"' in line.replace(" ", "") and '"content":""' not in line.replace(" ", ""):
-                    self.first_text_s.append(time.perf_counter() - clock)
-                    break
+            texts = _texts(stream)
+            await anext(texts)
+            self.first_text_s.append(time.perf_counter() - clock)
+            async for _ in texts:
+                pass
 
-    async def measure(self, conversations: int, turns: int) -> None:
+    async def measure(self, conversations: int, turns: int, cpu_s: Callable[[], Mapping[str, float]]) -> None:
         """All of them at the same time."""
-        clock = time.perf_counter()
-        await asyncio.gather(*(self.converse(number, turns) for number in range(conversations)))
+        opened = [await self.opened() for _ in range(conversations)]
+        before, clock = cpu_s(), time.perf_counter()
+        await asyncio.gather(*(self.converse(number, turns, *each) for number, each in enumerate(opened)))
         self.calls_per_s.append(conversations * (turns + 1) / (time.perf_counter() - clock))
+        self.calls += conversations * (turns + 1)
+        for name, after in cpu_s().items():
+            self.cpu_s[name] = self.cpu_s.get(name, 0.0) + after - before[name]
 
-    def figures(self) -> dict[str, float]:
+    def figures(self) -> dict[str, Json]:
         """Seconds, and calls a second (the median of the rounds)."""
         cuts = statistics.quantiles(self.call_s, n=100)
         return {
@@ -79,6 +93,7 @@ class Way:
             "call_p99_s": round(cuts[98], 4),
             "first_text_p50_s": round(statistics.median(self.first_text_s), 4),
             "calls_per_s": round(statistics.median(self.calls_per_s), 1),
+            "cpu_ms_per_call": {name: round(1000 * each / self.calls, 2) for name, each in self.cpu_s.items()},
         }
 
 
@@ -90,49 +105,94 @@ class ThroughSessions(Way):
         return f"/sessions/{session['id']}/v1/chat/completions", {"authorization": f"Bearer {session['api_key']}"}
 
 
-async def measured(conversations: int, turns: int, rounds: int) -> dict[str, Json]:
+async def _texts(stream: httpx.Response) -> AsyncIterator[str]:
+    rest = ""
+    async for piece in stream.aiter_text():
+        *lines, rest = (rest + piece).split("\n")
+        for line in lines:
+            if line.startswith("data: {"):
+                for choice in json.loads(line.removeprefix("data: "))["choices"]:
+                    if text := choice["delta"].get("content"):
+                        yield text
+
+
+@contextmanager
+def _servers(directory: Path, slots: int, reply_s: float | None) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    """URLs of the model's server and of the service, and the processor seconds that each has used."""
+    for name in ("engine", "service"):
+        (directory / name).mkdir()
+    port = free_port()
+    engine = processes.engine(directory / "engine", "--slots", str(slots)) if reply_s is None else slow_model(reply_s)
+    with engine as base_url:
+        url = base_url.removesuffix("/v1")
+        shared = {"LEARNLOOP_ENGINE_URL": url, "LEARNLOOP_RATE_PER_S": "0", "DATABASE_URL": ""}
+        with (
+            processes.service(directory / "service", port, **shared) as child,
+            Service(f"http://127.0.0.1:{port}") as service,
+        ):
+            processes.wait_for(child, processes.answers(service))
+            process = psutil.Process(child.pid)
+
+            def cpu_s() -> dict[str, float]:
+                postgres = [each for each in process.children(recursive=True) if each.name() == "postgres"]
+                used = {"service": _cpu_s(process), "postgres": sum(map(_cpu_s, postgres))}
+                return used | {"client": time.process_time()}
+
+            yield url, f"http://127.0.0.1:{port}", cpu_s
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return float(times.user + times.system)
+
+
+def _client(url: str, conversations: int) -> httpx.AsyncClient:
+    pools = {"http://": SinglePools(conversations)}
+    return httpx.AsyncClient(base_url=url, timeout=600, mounts=pools, trust_env=False)
+
+
+async def measured(
+    engine_url: str, url: str, conversations: int, turns: int, rounds: int, cpu_s: Callable[[], Mapping[str, float]]
+) -> dict[str, Json]:
     """The figures of both ways, and what the session's is worse by."""
-    with tempfile.TemporaryDirectory(prefix="session-gateway-") as name:
-        directory = Path(name)
-        options = ("--slots", str(conversations), "--api-key-env", "BENCHMARK_KEY")
-        with EngineProcess(directory / "engine", *options, environment={"BENCHMARK_KEY": _KEY}) as engine:
-            url = engine.base_url.removesuffix("/v1")
-            shared = {"LEARNLOOP_ENGINE_URL": url, "LEARNLOOP_ENGINE_KEY": _KEY, "LEARNLOOP_RATE_PER_S": "0"}
-            limits = httpx.Limits(max_connections=conversations)
-            async with (
-                _process(directory / "service", **shared) as (_, service),
-                httpx.AsyncClient(base_url=url, timeout=600, limits=limits, trust_env=False) as direct,
-                httpx.AsyncClient(base_url=service.base_url, timeout=600, limits=limits, trust_env=False) as http,
-            ):
-                for way in (Way("engine", direct), ThroughSessions("session", http)):
-                    for _ in range(_WARM_UP_ROUNDS):  # a service that has just started imports much beside its work
-                        await way.measure(conversations, turns)
-                ways = [Way("engine", direct), ThroughSessions("session", http)]
-                for number in range(rounds):
-                    for way in ways if number % 2 else reversed(ways):
-                        await way.measure(conversations, turns)
-    engine_figures, session_figures = (way.figures() for way in ways)
+    async with _client(engine_url, conversations) as direct, _client(url, conversations) as http:
+        for way in (Way(direct), ThroughSessions(http)):
+            for _ in range(_WARM_UP_ROUNDS):  # a service that has just started imports much beside its work
+                await way.measure(conversations, turns, cpu_s)
+        ways = [Way(direct), ThroughSessions(http)]
+        for number in range(rounds):
+            for way in ways if number % 2 else reversed(ways):
+                await way.measure(conversations, turns, cpu_s)
+    engine, session = (way.figures() for way in ways)
     return {
         "conversations": conversations,
         "load": os.getloadavg()[0],
-        "engine": engine_figures,
-        "session": session_figures,
-        "more_ms_p50": round(1000 * (session_figures["call_p50_s"] - engine_figures["call_p50_s"]), 1),
-        "first_text_more_ms_p50": round(
-            1000 * (session_figures["first_text_p50_s"] - engine_figures["first_text_p50_s"]), 1
-        ),
-        "less_throughput": round(1 - session_figures["calls_per_s"] / engine_figures["calls_per_s"], 3),
+        "direct": engine,
+        "session": session,
+        "more_ms_p50": round(1000 * (session["call_p50_s"] - engine["call_p50_s"]), 1),
+        "first_text_more_ms_p50": round(1000 * (session["first_text_p50_s"] - engine["first_text_p50_s"]), 1),
+        "less_throughput": round(1 - session["calls_per_s"] / engine["calls_per_s"], 3),
     }
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--conversations", type=int, default=64)
+    parser.add_argument("--conversations", type=int, nargs="+", default=[1, 64], help="at the same time")
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--reply-s", type=float, help="a stand-in for the model's server takes so long for a reply")
     given = parser.parse_args()
-    print(json.dumps(asyncio.run(measured(given.conversations, given.turns, given.rounds)), indent=2))
+    with (
+        tempfile.TemporaryDirectory(prefix="session-gateway-") as name,
+        _servers(Path(name), max(given.conversations), given.reply_s) as (engine_url, url, cpu_s),
+    ):
+        for conversations in given.conversations:
+            figures = measured(engine_url, url, conversations, given.turns, given.rounds, cpu_s)
+            print(json.dumps(asyncio.run(figures), indent=2), flush=True)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from app.api.session_models import (
     CurrentGateway,
     chat_in_session,
     message_in_session,
+    model_in_session,
     response_in_session,
 )
 from app.gateway import anthropic_messages
@@ -93,7 +94,12 @@ async def create_message(
 async def list_openai_models(
     service: CurrentService, models: CurrentModels, caller: CurrentCaller, engine: CurrentEngine
 ) -> dict[str, Json]:
-    """List base models, and the models and promoted names of the caller's project."""
+    """List base models, and the models and promoted names of the caller's project.
+
+    With the key of a session, the session's model is the only one.
+    """
+    if caller.agent is not None:
+        return {"object": "list", "data": [await model_in_session(service.sessions, caller, caller.agent.session_id)]}
     return {"object": "list", "data": await listed(service.sessions, models.base_models, engine, caller)}
 
 
@@ -101,7 +107,9 @@ async def list_openai_models(
 async def retrieve_openai_model(
     service: CurrentService, models: CurrentModels, caller: CurrentCaller, engine: CurrentEngine, name: ModelPath
 ) -> dict[str, Json]:
-    """Get a model, or one of its checkpoints."""
+    """Get a model, or one of its checkpoints. With the key of a session, any name means the session's model."""
+    if caller.agent is not None:
+        return await model_in_session(service.sessions, caller, caller.agent.session_id, name)
     return await one(service.sessions, models, engine, caller, name)
 
 

@@ -5,15 +5,17 @@ from typing import Annotated, Any
 from fastapi import Depends, Path, Request, Response
 
 from app.agent_sessions.calls import Asker
-from app.api.dependencies import CurrentCaller
+from app.agent_sessions.store import AgentSessions
+from app.api.dependencies import CurrentCaller, CurrentSessions
 from app.api.openai_bodies import described_body, json_object
 from app.api.routers import openai_router
 from app.auth.caller import Caller
+from app.db.session import Sessions
 from app.gateway import anthropic_messages, chat, responses
 from app.gateway.forms import AgentRequest, Asked, reply
 from app.gateway.gateway import SessionGateway
 from app.schemas.anthropic import MessageObject, MessagesRequest
-from app.schemas.openai import ChatCompletion, ChatRequest, ResponseObject, ResponseRequest
+from app.schemas.openai import ChatCompletion, ChatRequest, ModelObject, ModelObjects, ResponseObject, ResponseRequest
 
 Json = Any
 
@@ -21,6 +23,7 @@ router = openai_router("sessions", prefix="/sessions/{id}/v1")
 
 _NO_NUL = r"^[^\x00]+$"
 SessionId = Annotated[str, Path(max_length=64, pattern=_NO_NUL, description="Id of the session")]
+AnyModelName = Annotated[str, Path(description="Any name: in a session each one means its model")]
 
 
 async def _gateway(request: Request) -> SessionGateway:
@@ -81,6 +84,37 @@ async def message_in_session(request: Request, gateway: SessionGateway, caller: 
     """The reply to a request for a message."""
     asked = anthropic_messages.asked(json_object(await request.body()))
     return await _in_session(request, gateway, caller, session_id, anthropic_messages.NAME, asked)
+
+
+@router.get("/models", responses={200: {"model": ModelObjects}})
+async def list_session_models(sessions: CurrentSessions, caller: CurrentCaller, id: SessionId) -> dict[str, Json]:
+    """List the model of a session.
+
+    There is one, with the name that the session was opened with.
+    """
+    return {"object": "list", "data": [await model_in_session(sessions, caller, id)]}
+
+
+@router.get("/models/{name:path}", responses={200: {"model": ModelObject}})
+async def retrieve_session_model(
+    sessions: CurrentSessions, caller: CurrentCaller, id: SessionId, name: AnyModelName
+) -> dict[str, Json]:
+    """Get the model of a session. Whatever name a request in it gives, this model answers."""
+    return await model_in_session(sessions, caller, id, name)
+
+
+async def model_in_session(
+    sessions: Sessions, caller: Caller, session_id: str, name: str | None = None
+) -> dict[str, Json]:
+    """The session's model under that name; None: the one that the session was opened with."""
+    row = await AgentSessions(sessions).get(caller, session_id)
+    return {
+        "id": row.asked_model if name is None else name,
+        "object": "model",
+        "created": int(row.opened_at.timestamp()),
+        "owned_by": row.project,
+        "backend": row.backend,
+    }
 
 
 async def _in_session(

@@ -33,6 +33,8 @@ ANTHROPIC = ("/v1/messages",)
 """What is in the protocol of Anthropic."""
 _OF_AGENTS = ("", "/outcome", "/v1/chat/completions", "/v1/responses", *ANTHROPIC)
 """What an agent reaches of its own session; the last ones also without its id before them."""
+_MODEL_LIST = "/v1/models"
+"""An agent reads of its session's model there, whatever name it asks for."""
 MODEL_CALLS = frozenset(path for path in _OF_AGENTS if path.startswith("/v1/"))
 
 
@@ -60,7 +62,13 @@ def needed(method: str, path: str) -> Scope | None:
 def is_for_agent(path: str, session_id: str) -> bool:
     """Whether the agent of that session may make requests to the path."""
     own = path.removeprefix(f"{SESSIONS}{session_id}")
-    return path in MODEL_CALLS or (own != path and own in _OF_AGENTS)
+    if own == path:
+        return path in MODEL_CALLS or _is_model_list(path)
+    return own in _OF_AGENTS or _is_model_list(own)
+
+
+def _is_model_list(path: str) -> bool:
+    return path == _MODEL_LIST or path.startswith(f"{_MODEL_LIST}/")
 
 
 def model_path(path: str) -> str | None:

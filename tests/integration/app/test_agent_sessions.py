@@ -131,9 +131,9 @@ async def test_the_outcome(stage: ModelStage) -> None:
         await ask(client)
         for wrong in ('{"reward": NaN}', '{"reward": 1e999}', "{}", '{"output": {"a": Infinity}}', '{"parts": {}}'):
             headers = own | {"content-type": "application/json"}
-            refused = await http.post(f"{path}/outcome", content=wrong, headers=headers)
-            assert refused.status_code == 422
-            assert "Value error" not in refused.text  # what a library calls it
+            reply = await http.post(f"{path}/outcome", content=wrong, headers=headers)
+            assert reply.status_code == 422
+            assert "Value error" not in reply.text  # what a library calls it
         for headers in (own, session["owner"], own | {"idempotency-key": "a"}, own | {"idempotency-key": "a"}):
             reply = await http.post(f"{path}/outcome", json={"reward": 0.5}, headers=headers)
             assert (reply.status_code, reply.json()["status"], reply.json()["reward"]) == (200, "ended", 0.5)
@@ -167,7 +167,8 @@ async def test_an_agent_reaches_its_own_session_only(stage: ModelStage) -> None:
         ("POST", f"/sessions/{other['id']}/v1/chat/completions"),
         ("POST", f"/sessions/{session['id']}/restart"),
         ("POST", "/sessions"),
-        ("GET", "/v1/models"),
+        ("GET", "/models"),
+        ("GET", f"/sessions/{other['id']}/v1/models"),
     ):
         assert (await http.request(method, path, headers=own)).status_code == 403, path
     stranger = bearer(await stage.key("sales"))
@@ -177,12 +178,27 @@ async def test_an_agent_reaches_its_own_session_only(stage: ModelStage) -> None:
         ("POST", "/restart"),
         ("POST", "/outcome"),
         ("POST", "/v1/chat/completions"),
+        ("GET", "/v1/models"),
+        ("GET", f"/v1/models/{CALLER}"),
     ):
         reply = await http.request(method, f"/sessions/{session['id']}{path}", headers=stranger, json={"reward": 1})
         assert reply.status_code == 404, path
     unknown = await http.post("/v1/chat/completions", json={}, headers=bearer("las_" + "x" * 43))
     assert unknown.status_code == 401
     assert (await http.get("/sessions", headers=stranger)).json()["items"] == []
+
+
+async def test_an_agent_that_looks_for_its_model_finds_it(stage: ModelStage) -> None:
+    session = await opened(stage, model=f"{CALLER}@0")
+    base_url = str(stage.service.client.base_url).rstrip("/")
+    for url in (session["base_url"], f"{base_url}/v1"):
+        async with openai.AsyncOpenAI(base_url=url, api_key=session["api_key"], max_retries=0) as client:
+            [model] = (await client.models.list()).data
+            assert (model.id, model.owned_by) == (f"{CALLER}@0", "mail")
+            assert await client.models.retrieve(model.id) == model
+            assert (await client.models.retrieve("gpt-4o")).id == "gpt-4o"  # any name is answered by it
+    reply = await stage.service.client.get(f"/sessions/{session['id']}/v1/models", headers=session["owner"])
+    assert [each["id"] for each in reply.json()["data"]] == [f"{CALLER}@0"]
 
 
 async def test_the_checkpoint_stays(stage: ModelStage) -> None:
