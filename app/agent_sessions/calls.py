@@ -192,6 +192,11 @@ class SessionCalls:
             await asyncio.sleep(_LOOK_AGAIN_S)
         return found
 
+    async def require_open(self, asker: Asker) -> None:
+        """Raises SessionOver, SessionRestarted."""
+        async with self.sessions.begin() as session:
+            await _open_row(session, asker)
+
     async def _try(
         self, asker: Asker, request: CanonicalRequest, packed: bytes, protocol: str, asked: Repetition
     ) -> BegunCall | None:

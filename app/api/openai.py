@@ -14,6 +14,7 @@ from app.api.session_models import (
     RESPONSE,
     CurrentGateway,
     chat_in_session,
+    count_in_session,
     message_in_session,
     model_in_session,
     response_in_session,
@@ -22,7 +23,7 @@ from app.gateway import anthropic_messages
 from app.gateway.forms import begun
 from app.gateway.unrecorded import UnrecordedExchange
 from app.model_registry.listing import listed, one
-from app.schemas.anthropic import MessagesRequest
+from app.schemas.anthropic import CountTokensRequest, MessagesRequest, TokenCount
 from app.schemas.openai import (
     ChatRequest,
     ModelObject,
@@ -88,6 +89,27 @@ async def create_message(
     asked = anthropic_messages.asked(body)
     endpoint = await models.endpoint(await models.resolve(caller, _model_of(body)))
     return await begun(UnrecordedExchange(gateway.upstream, endpoint, asked.chat_body), request, asked)
+
+
+@router.post(
+    "/messages/count_tokens",
+    responses={200: {"model": TokenCount}},
+    openapi_extra=described_body(CountTokensRequest),
+)
+async def count_message_tokens(
+    models: CurrentModels, caller: CurrentCaller, gateway: CurrentGateway, request: Request
+) -> dict[str, Json]:
+    """Count the tokens of a message's prompt with Anthropic's protocol.
+
+    They are those of the model's chat template, exactly.
+    """
+    if caller.agent is not None:
+        return await count_in_session(request, gateway, caller, caller.agent.session_id)
+    body = json_object(await request.body())
+    chat_body = anthropic_messages.counted(body)
+    endpoint = await models.endpoint(await models.resolve(caller, _model_of(body)))
+    count = await gateway.upstream.count_tokens(endpoint, {**chat_body, "model": endpoint.model})
+    return {"input_tokens": count}
 
 
 @router.get("/models", responses={200: {"model": ModelObjects}})

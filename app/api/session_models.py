@@ -14,7 +14,7 @@ from app.db.session import Sessions
 from app.gateway import anthropic_messages, chat, responses
 from app.gateway.forms import AgentRequest, Asked, reply
 from app.gateway.gateway import SessionGateway
-from app.schemas.anthropic import MessageObject, MessagesRequest
+from app.schemas.anthropic import CountTokensRequest, MessageObject, MessagesRequest, TokenCount
 from app.schemas.openai import ChatCompletion, ChatRequest, ModelObject, ModelObjects, ResponseObject, ResponseRequest
 
 Json = Any
@@ -117,8 +117,34 @@ async def model_in_session(
     }
 
 
+@router.post(
+    "/messages/count_tokens",
+    responses={200: {"model": TokenCount}},
+    openapi_extra=described_body(CountTokensRequest),
+)
+async def count_session_tokens(
+    gateway: CurrentGateway, caller: CurrentCaller, request: Request, id: SessionId
+) -> dict[str, Json]:
+    """Count the tokens of a message's prompt in a session, with Anthropic's protocol.
+
+    They are those of the model's chat template, and of earlier replies as they were sampled. Nothing is recorded.
+    """
+    return await count_in_session(request, gateway, caller, id)
+
+
+async def count_in_session(
+    request: Request, gateway: SessionGateway, caller: Caller, session_id: str
+) -> dict[str, Json]:
+    """The reply to a request for a count of tokens."""
+    chat_body = anthropic_messages.counted(json_object(await request.body()))
+    return {"input_tokens": await gateway.count_tokens(_asker(caller, session_id), chat_body)}
+
+
+def _asker(caller: Caller, session_id: str) -> Asker:
+    return Asker(session_id, None if caller.agent is None else caller.agent.sha256)
+
+
 async def _in_session(
     request: Request, gateway: SessionGateway, caller: Caller, session_id: str, protocol: str, asked: Asked
 ) -> Response:
-    asker = Asker(session_id, None if caller.agent is None else caller.agent.sha256)
-    return await reply(gateway, AgentRequest(request, asker, protocol), asked)
+    return await reply(gateway, AgentRequest(request, _asker(caller, session_id), protocol), asked)

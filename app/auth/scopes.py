@@ -29,7 +29,7 @@ SESSION = "/session"
 
 SESSIONS = "/sessions/"
 _MODELS = "/v1/"
-ANTHROPIC = ("/v1/messages",)
+ANTHROPIC = ("/v1/messages", "/v1/messages/count_tokens")
 """What is in the protocol of Anthropic."""
 _OF_AGENTS = ("", "/outcome", "/v1/chat/completions", "/v1/responses", *ANTHROPIC)
 """What an agent reaches of its own session; the last ones also without its id before them."""

@@ -18,6 +18,7 @@ NAME = "messages"
 _SAME = ("model", "temperature", "top_p", "top_k", "max_tokens")
 _KNOWN = {*_SAME, "messages", "system", "tools", "tool_choice", "stop_sequences", "stream", "thinking"}
 _NO_EFFECT = {"metadata", "service_tier", "cache_control", "inference_geo"}
+_OF_THE_PROMPT = ("model", "messages", "tools", "tool_choice")
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
@@ -47,6 +48,12 @@ class MessagesAsked:
                 yield _sent(event)
         except STREAM_ERRORS as error:
             yield _sent(error_document(status_of(error), str(error)))
+
+
+def counted(body: Mapping[str, Json]) -> dict[str, Json]:
+    """The chat completion whose prompt is to be counted. Raises BadRequestBody, as `asked`."""
+    chat = asked({**body, "max_tokens": 1, "stream": False}).chat_body
+    return {name: value for name, value in chat.items() if name in _OF_THE_PROMPT}
 
 
 def asked(body: Mapping[str, Json]) -> MessagesAsked:

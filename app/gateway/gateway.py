@@ -91,6 +91,18 @@ class SessionGateway:
             self._pinned.popitem(last=False)
         return pinned
 
+    async def count_tokens(self, asker: Asker, body: dict[str, Json]) -> int:
+        """Tokens of the prompt of that request. Nothing is recorded. Raises BadRequestBody, SessionOver,
+        SessionRestarted, and as Upstream."""
+        session = await self._session(asker.session_id)
+        await self.calls.require_open(asker)
+        request = canonical(body, session.sampling)
+
+        async def ask() -> int:
+            return await self.upstream.count_tokens(*await self._asked(session, request))
+
+        return await _while_away(ask)
+
     async def endpoint(self, session: PinnedSession) -> Endpoint:
         """Where the session's checkpoint is sampled now. Raises Unavailable."""
         return await self._models.endpoint(session.model)
@@ -120,19 +132,17 @@ class SessionGateway:
                 chunk = await _next(stream, deadline)
 
     async def _request(self, exchange: "SessionExchange") -> tuple[Endpoint, dict[str, Json]]:
-        endpoint, asked = await self.endpoint(exchange.session), exchange.request
-        is_engine = exchange.session.model.backend == embedded.NAME
-        messages = await self._replies.messages(exchange.session.id, asked) if is_engine else list(asked.messages)
-        body = {
-            **asked.parameters,
-            "model": endpoint.model,
-            "messages": messages,
-            **({"tools": list(asked.tools)} if asked.tools else {}),
-            "seed": exchange.call.seed,
-            "logprobs": True,
-            **({"return_token_ids": True} if endpoint.tells_token_ids else {}),
-        }
-        return endpoint, body
+        endpoint, body = await self._asked(exchange.session, exchange.request)
+        more: dict[str, Json] = {"return_token_ids": True} if endpoint.tells_token_ids else {}
+        return endpoint, {**body, "seed": exchange.call.seed, "logprobs": True, **more}
+
+    async def _asked(self, session: PinnedSession, asked: CanonicalRequest) -> tuple[Endpoint, dict[str, Json]]:
+        """What the model is asked, and where; replies of the engine with their token ids."""
+        endpoint = await self.endpoint(session)
+        is_engine = session.model.backend == embedded.NAME
+        messages = await self._replies.messages(session.id, asked) if is_engine else list(asked.messages)
+        tools: dict[str, Json] = {"tools": list(asked.tools)} if asked.tools else {}
+        return endpoint, {**asked.parameters, "model": endpoint.model, "messages": messages, **tools}
 
     async def record(self, exchange: "SessionExchange", completion: dict[str, Json]) -> dict[str, Json]:
         """Make the answer durable; returns the one that counts. Raises SessionOver."""

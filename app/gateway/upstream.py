@@ -9,12 +9,13 @@ from typing import Any
 import httpx
 import structlog
 
-from app.errors import BadGateway, ServiceError, Unavailable
+from app.errors import BadGateway, InvalidRequest, ServiceError, Unavailable
 from training.backends.base import Endpoint
 
 Json = Any
 _KEY_REFUSED = (401, 403)
 _AWAY = (502, 503, 504)
+_NO_ROUTE = (404, 405)
 _DATA = b"data:"
 _LAST = b"[DONE]"
 
@@ -39,15 +40,33 @@ class ModelRefused(ServiceError):
         return {name: self._error[name] for name in ("code", "param") if self._error.get(name) is not None}
 
 
+class NoTokenCount(InvalidRequest):
+    """The server of the model does not count tokens."""
+
+    status = 400
+
+
 @dataclass(frozen=True, slots=True)
 class Upstream:
     """All methods raise ServerAway, ModelRefused or BadGateway."""
 
     http: httpx.AsyncClient
 
+    async def count_tokens(self, endpoint: Endpoint, body: Mapping[str, Json]) -> int:
+        """Tokens of the prompt of a completion, which vLLM and our engine tell at `/tokenize`. Raises NoTokenCount."""
+        try:
+            async with self._answered(endpoint, body, f"{endpoint.base_url.removesuffix('/v1')}/tokenize") as reply:
+                return int(json.loads(await reply.aread())["count"])
+        except ModelRefused as error:
+            if error.status in _NO_ROUTE and not error.members():
+                raise NoTokenCount(("body",), "The server of this model does not count tokens.") from error
+            raise
+        except (ValueError, KeyError, TypeError):
+            raise BadGateway("The server of the model answered with no count of tokens.") from None
+
     async def complete(self, endpoint: Endpoint, body: Mapping[str, Json]) -> dict[str, Json]:
         """A completion."""
-        async with self._answered(endpoint, body) as reply:
+        async with self._answered(endpoint, body, _completions(endpoint)) as reply:
             try:
                 made = json.loads(await reply.aread())
             except ValueError:
@@ -58,7 +77,7 @@ class Upstream:
 
     async def chunks(self, endpoint: Endpoint, body: Mapping[str, Json]) -> AsyncGenerator[dict[str, Json]]:
         """The chunks of a streamed completion. One that breaks off raises ServerAway."""
-        async with self._answered(endpoint, {**body, "stream": True}) as reply:
+        async with self._answered(endpoint, {**body, "stream": True}, _completions(endpoint)) as reply:
             async for line in _lines(reply):
                 if not line.startswith(_DATA):
                     continue
@@ -72,9 +91,8 @@ class Upstream:
         raise ServerAway("The server of the model broke off.")
 
     @asynccontextmanager
-    async def _answered(self, endpoint: Endpoint, body: Mapping[str, Json]) -> AsyncIterator[httpx.Response]:
+    async def _answered(self, endpoint: Endpoint, body: Mapping[str, Json], url: str) -> AsyncIterator[httpx.Response]:
         headers = {"authorization": f"Bearer {endpoint.api_key}", "accept-encoding": "identity"}
-        url = f"{endpoint.base_url}/chat/completions"
         try:
             async with self.http.stream("POST", url, headers=headers, json=body) as reply:
                 if not reply.is_success:
@@ -83,6 +101,10 @@ class Upstream:
                 yield reply
         except httpx.TransportError as error:
             raise ServerAway(f"The server of the model is unreachable: {type(error).__name__}") from error
+
+
+def _completions(endpoint: Endpoint) -> str:
+    return f"{endpoint.base_url}/chat/completions"
 
 
 async def _lines(reply: httpx.Response) -> AsyncIterator[bytes]:

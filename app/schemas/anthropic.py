@@ -52,6 +52,34 @@ class MessagesRequest(_Anthropic):
     """Whether the model has to call a function, and which. Default: `auto` if there are tools."""
 
 
+class CountTokensRequest(_Anthropic):
+    """A message whose prompt is to be counted, as in Anthropic's API."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"model": "learnloop/tiny", "messages": [{"role": "user", "content": "On which day?"}]}]
+        }
+    )
+
+    model: str
+    """Name of the model, as for `POST /v1/messages`."""
+    messages: list[dict[str, Json]] = Field(min_length=1)
+    """The conversation so far, in Anthropic's form: text, uses of tools and their results."""
+    system: str | list[dict[str, Json]] | None = None
+    """What stands before the conversation."""
+    tools: list[dict[str, Json]] | None = None
+    """Functions that the model can call, in Anthropic's form."""
+    tool_choice: dict[str, Json] | None = None
+    """Whether the model has to call a function, and which."""
+
+
+class TokenCount(_Anthropic):
+    """How long a prompt is, as in Anthropic's API."""
+
+    input_tokens: int
+    """Number of tokens of the prompt, as the model's chat template makes it, with the tools."""
+
+
 class MessageObject(_Anthropic):
     """A message, as in Anthropic's API."""
 

@@ -6,6 +6,7 @@ import anthropic
 import pytest
 
 from app.agent_sessions.calls import SessionCalls
+from tests.integration.app.keyed import bearer
 from tests.integration.app.model_stage import CALLER, ModelStage
 from tests.integration.app.test_agent_sessions import opened, recorded
 from tests.openai_clients import ARGUMENTS, SEARCH
@@ -82,6 +83,40 @@ async def test_ordinary_keys_ask_by_a_models_name(stage: ModelStage) -> None:
             await client.messages.create(**ASKED | {"model": "mail/none"})
         error = {"type": "not_found_error", "message": "no model 'mail/none'"}
         assert missing.value.body == {"type": "error", "error": error}
+
+
+async def test_tokens_are_counted_as_the_prompt_has_them(stage: ModelStage) -> None:
+    session = await opened(stage)
+    shown: Any = {name: ASKED[name] for name in ("model", "system", "messages")}
+
+    def whole(usage: Any) -> int:
+        return int(usage.input_tokens + (usage.cache_read_input_tokens or 0))
+
+    async with client_of(session) as client:
+        for more in ({}, {"tools": [TOOL]}, {"tools": [TOOL], "tool_choice": {"type": "none"}}):
+            counted = await client.messages.count_tokens(**shown, **more)
+            reply = await client.messages.create(**ASKED, **more)
+            assert counted.input_tokens == whole(reply.usage)
+        reply = await client.messages.create(**ASKED, tools=[TOOL])
+        longer = {name: value for name, value in with_results(reply).items() if name in shown}
+        counted = await client.messages.count_tokens(**longer, tools=[TOOL])
+        assert counted.input_tokens == whole((await client.messages.create(**with_results(reply), tools=[TOOL])).usage)
+        with pytest.raises(anthropic.BadRequestError, match="no built-in tools"):
+            await client.messages.count_tokens(**shown, tools=[{"type": "bash_20250124", "name": "bash"}])
+        calls = len(await recorded(stage, session))
+        assert calls == 5  # to count is no call
+        ended = await stage.service.client.post(
+            f"/sessions/{session['id']}/outcome", json={"reward": 1.0}, headers=bearer(session["api_key"])
+        )
+        assert ended.status_code == 200
+        with pytest.raises(anthropic.PermissionDeniedError, match="has ended"):
+            await client.messages.count_tokens(**shown)
+    url = str(stage.service.client.base_url)
+    async with anthropic.AsyncAnthropic(base_url=url, api_key=await stage.key(), max_retries=0) as client:
+        counted = await client.messages.count_tokens(**shown | {"model": CALLER})
+        assert counted.input_tokens == whole((await client.messages.create(**ASKED | {"model": CALLER})).usage)
+        with pytest.raises(anthropic.NotFoundError):
+            await client.messages.count_tokens(**shown | {"model": "mail/none"})
 
 
 async def test_what_is_not_supported_is_refused_by_name(stage: ModelStage) -> None:

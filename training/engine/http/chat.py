@@ -102,6 +102,13 @@ class Chat:
             choices = [{**made, "token_ids": sample.ids} for made, sample in zip(choices, samples, strict=True)]
         return {**prepared.header("chat.completion"), "choices": choices, "usage": usage(samples), **exact}
 
+    async def tokenize(self, request: ChatRequest) -> dict[str, Json]:
+        """The tokens of the prompt that a completion would be sampled after, in the form of vLLM's `/tokenize`."""
+        target = self._registry.resolve(request.model)
+        tokenizer = await asyncio.to_thread(self._tokenizer, target)
+        prompt, _ = await asyncio.to_thread(self._prompt, request, target, tokenizer)
+        return {"count": len(prompt), "max_model_len": context_length(target.base_directory), "tokens": prompt}
+
     async def stream(self, request: ChatRequest) -> AsyncIterator[str]:
         """A chat completion as server-sent events.
 
@@ -186,13 +193,7 @@ class Chat:
     def _prepare(
         self, request: ChatRequest, target: Target, tokenizer: ChatTokenizer, grammar: "Grammar | None"
     ) -> _Prepared:
-        _check_length(request, target, tokenizer)
-        tools = request.offered_tools
-        scope = target.model.id if target.model else target.key
-        remembered, conversation = self._turns.find(scope, tools, request.messages)
-        exact = {**remembered, **_told_ids(request.messages, tokenizer)}
-        messages = [{key: value for key, value in each.items() if key != "token_ids"} for each in request.messages]
-        prompt = tuple(tokenizer.prompt(messages, tools, exact=exact))
+        prompt, conversation = self._prompt(request, target, tokenizer)
         # A grammar knows how many calls there can be, and a call's end from a text of its arguments that looks like it.
         stop = (*request.stop, TOOL_CALL_END) if request.only_one_call and not grammar else tuple(request.stop)
         samples = tuple(
@@ -224,6 +225,16 @@ class Chat:
             f"chatcmpl-{secrets.token_hex(12)}",
             int(time.time()),
         )
+
+    def _prompt(self, request: ChatRequest, target: Target, tokenizer: ChatTokenizer) -> tuple[tuple[int, ...], bytes]:
+        """The prompt's tokens, and the conversation's digest for SampledTurns."""
+        _check_length(request, target, tokenizer)
+        tools = request.offered_tools
+        scope = target.model.id if target.model else target.key
+        remembered, conversation = self._turns.find(scope, tools, request.messages)
+        exact = {**remembered, **_told_ids(request.messages, tokenizer)}
+        messages = [{key: value for key, value in each.items() if key != "token_ids"} for each in request.messages]
+        return tuple(tokenizer.prompt(messages, tools, exact=exact)), conversation
 
 
 class _StreamedChoice:

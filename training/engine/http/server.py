@@ -95,6 +95,10 @@ def create_app(
             return _event_stream(await chat.stream(body))
         return await _unless_gone(request, asyncio.create_task(chat.complete(body)))
 
+    async def tokenize(request: Request) -> Response:
+        body = await read_body(request, ChatRequest, max_chat_bytes, max_values=MAX_CHAT_VALUES)
+        return JSONResponse(await chat.tokenize(body))
+
     async def create_response(request: Request) -> Response:
         body = await read_body(request, ResponsesRequest, max_chat_bytes, max_values=MAX_CHAT_VALUES)
         scope = request.headers.get("openai-project", "")
@@ -105,6 +109,7 @@ def create_app(
     app = Starlette(
         routes=[
             Route("/health", health),
+            Route("/tokenize", tokenize, methods=["POST"]),
             Route("/v1/models", models),
             Route("/v1/models/{name:path}", model),
             Route("/v1/chat/completions", completions, methods=["POST"]),
