@@ -214,7 +214,8 @@ class Engine:
             raise
 
     def _after_training(self, before: Target, after: Target, policy: Policy) -> None:
-        """Have the trained weights sampled: on a GPU in place of those before, if nobody samples from these now."""
+        """Have the trained weights sampled: on a GPU in place of those before, if nobody samples from these now.
+        Elsewhere they take over only their cache."""
         weights = self.sampler.weights(before.key)
         idle = self._in_flight.get(before.key) == 0
         if idle and isinstance(weights, Updatable):
@@ -222,7 +223,7 @@ class Engine:
             self.sampler.rename(before.key, after.key)
             self._in_flight[after.key] = self._in_flight.pop(before.key)
         else:
-            self._add_weights(after, snapshot(policy.model))
+            self._add_weights(after, snapshot(policy.model), successor_of=before.key)
 
     def _make_room(self) -> None:
         """Training needs the memory that idle conversations hold, if little else is free."""
@@ -258,13 +259,13 @@ class Engine:
         for model_id in list(self._policies):
             yield partial(self._policies.pop, model_id)
 
-    def _add_weights(self, target: Target, weights: Weights) -> None:
+    def _add_weights(self, target: Target, weights: Weights, successor_of: str | None = None) -> None:
         idle = [key for key, requests in self._in_flight.items() if requests == 0]
         for key in idle[: max(0, len(self._in_flight) + 1 - self._max_weights)]:
             self._drop_weights(key)
         self._in_flight[target.key] = 0
         self._check(weights)
-        self.sampler.set_weights(target.key, weights, self.tokenizer(target).decode)
+        self.sampler.set_weights(target.key, weights, self.tokenizer(target).decode, successor_of)
 
     def _drop_weights(self, key: str) -> None:
         self._in_flight.pop(key, None)

@@ -1,6 +1,6 @@
-"""Imports transformers' model classes without PyTorch's compiler and its distributed tensors: we use neither.
+"""Imports and makes transformers' models without PyTorch's compiler and its distributed tensors: we use neither.
 
-Together they are a third of what the engine imports, and a restart waits for it. Where they are needed after all they
+Together they are half of what the engine would import, and a restart waits for it. Where they are needed after all they
 are imported then. Whatever transformers wants of them beyond what is named here makes us import everything.
 """
 
@@ -9,23 +9,42 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 _COMPILER = "torch._dynamo"
 _TRACING = f"{_COMPILER}._trace_wrapped_higher_order_op"
 _MARKERS = ("allow_in_graph", "assume_constant_result", "disable")
 _CLASSES = "transformers.models.auto.modeling_auto", "transformers.modeling_layers", "peft"
 
+T = TypeVar("T")
+
 
 def import_model_classes() -> None:
     """Once, before anything else imports them. Not thread-safe."""
-    if _COMPILER in sys.modules or "transformers.modeling_utils" in sys.modules:
+    if "transformers.modeling_utils" in sys.modules:
         return
-    try:
-        with _without_compiler(), _alone():
+
+    def import_alone() -> None:
+        with _alone():
             _import()
+
+    without_compiler(import_alone, otherwise=_import)
+
+
+def without_compiler(work: Callable[[], T], otherwise: Callable[[], T] | None = None) -> T:
+    """What the work gives, which does not import the compiler on the way; where it cannot do without, what `otherwise`
+    (by default the same work) gives with it. Not thread-safe.
+
+    PyTorch asks the compiler to leave alone what it computes of tensors without data, as a model's are until its file
+    is read.
+    """
+    if _COMPILER in sys.modules:
+        return (otherwise or work)()
+    try:
+        with _without_compiler():
+            return work()
     except (ImportError, AttributeError):
-        _import()
+        return (otherwise or work)()
 
 
 def _import() -> None:

@@ -548,3 +548,29 @@ def test_a_renamed_key_knows_nothing_of_the_conversations_before(weights: Weight
     sampler.rename(KEY, KEY)
     (again,) = samples(sampler, [request(prompt)])
     assert (again.ids, again.cached_tokens) == (first.ids, 0)
+
+
+def test_a_successor_takes_over_the_cache_and_knows_nothing_of_the_conversations_in_it(weights: Weights) -> None:
+    sampler = sampler_of(weights)
+    before = samples(sampler, mixed_requests(12))
+    held = sampler.figures.cache_bytes
+    sampler.set_weights("next", weights, successor_of=KEY)
+    assert sampler.figures.cache_bytes == held
+    assert sampler.figures.cache_tokens == 0
+    following = [replace(each, weights_key="next") for each in mixed_requests(12)]
+    after = samples(sampler, following)
+    assert [(each.ids, each.logprobs) for each in after] == [(each.ids, each.logprobs) for each in before]
+    assert samples(sampler, mixed_requests(12)) == before, "the one before begins with an empty cache again"
+
+
+def test_a_successor_leaves_the_cache_to_conversations_under_way(weights: Weights) -> None:
+    sampler = sampler_of(weights)
+    found: list[Sample | Exception] = []
+    sampler.submit(request(prompt_of(40)), None, found.append)
+    sampler.step()
+    sampler.set_weights("next", weights, successor_of=KEY)
+    while sampler.busy:
+        sampler.step()
+    (sample,) = found
+    assert isinstance(sample, Sample)
+    assert (sample.ids, sample.logprobs) == alone(weights, request(prompt_of(40)))

@@ -74,13 +74,23 @@ class Sampler:
             **asdict(self._counts),
         )
 
-    def set_weights(self, key: str, weights: Weights, decode: Callable[[Sequence[int]], str] | None = None) -> None:
+    def set_weights(
+        self,
+        key: str,
+        weights: Weights,
+        decode: Callable[[Sequence[int]], str] | None = None,
+        successor_of: str | None = None,
+    ) -> None:
         """Sample requests for `key` from `weights`, which replace what the key stood for.
 
-        `decode` turns token ids into text; requests with stop strings need it.
+        `decode` turns token ids into text; requests with stop strings need it. If nobody samples from the weights of
+        the key `successor_of` now, these take over their cache's memory.
         """
         self.drop_weights(key)
-        self._schedulers[key] = Scheduler(weights, self._slots, self._cache_bytes, decode, self._counts)
+        self._schedulers[key] = scheduler = Scheduler(weights, self._slots, self._cache_bytes, decode, self._counts)
+        before = self._schedulers.get(successor_of) if successor_of else None
+        if before is not None and not before.busy and before.weights.kv == weights.kv:
+            scheduler.take_cache(before)
 
     def drop_weights(self, key: str) -> None:
         """Forget the key; its unfinished requests end with UnknownWeights."""

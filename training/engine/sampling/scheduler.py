@@ -123,6 +123,12 @@ class Scheduler:
             self._forget(row)
         self._rows = CacheSlots(len(self._rows.lengths), self._rows.decoding, self._rows.tokens.shape[1])
 
+    def take_cache(self, other: "Scheduler") -> None:
+        """Have the memory of another scheduler's cache, whose conversations are forgotten. Both must be idle."""
+        self._cache, self._rows, self._state = other._cache, other._rows, other._state
+        other.release()
+        self.forget()
+
     def release(self) -> None:
         """Forget all conversations and give back the cache's memory. The scheduler must be idle."""
         self._cache = None

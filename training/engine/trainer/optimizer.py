@@ -4,8 +4,10 @@ from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
 BETAS = (0.9, 0.95)
+EPSILON = 1e-8
 
 
 class NonFiniteGradient(ArithmeticError):
@@ -13,11 +15,14 @@ class NonFiniteGradient(ArithmeticError):
 
 
 class Optimizer:
-    """AdamW without weight decay. Gradients accumulate in the parameters until `step`."""
+    """AdamW without weight decay. Gradients accumulate in the parameters until `step`.
+
+    It calls PyTorch's function, because PyTorch's optimizers as objects import its compiler, which takes a second.
+    """
 
     def __init__(self, parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> None:
         self._parameters = dict(parameters)
-        self._adamw = torch.optim.AdamW(self._parameters.values(), lr=0.0, betas=BETAS, weight_decay=0.0)
+        self._state: dict[str, dict[str, Tensor]] = {}
 
     def step(self, *, learning_rate: float, max_grad_norm: float) -> float:
         """Take one step, forget the gradients, return their norm before clipping. Raises NonFiniteGradient."""
@@ -25,24 +30,40 @@ class Optimizer:
         if not torch.isfinite(norm):
             self.discard()
             raise NonFiniteGradient(f"the gradient's norm is {float(norm)}")
-        for group in self._adamw.param_groups:
-            group["lr"] = learning_rate
-        self._adamw.step()
+        self._take_step(learning_rate)
         self.discard()
         return float(norm)
 
+    @torch.no_grad()
+    def _take_step(self, learning_rate: float) -> None:
+        trained = {name: each for name, each in self._parameters.items() if each.grad is not None}
+        for name in trained.keys() - self._state.keys():
+            self._state[name] = _first_state(trained[name])
+        states = [self._state[name] for name in trained]
+        adam(
+            list(trained.values()),
+            [each.grad for each in trained.values() if each.grad is not None],
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [],
+            [state["step"] for state in states],
+            amsgrad=False,
+            beta1=BETAS[0],
+            beta2=BETAS[1],
+            lr=learning_rate,
+            weight_decay=0.0,
+            eps=EPSILON,
+            maximize=False,
+        )
+
     def discard(self) -> None:
         """Forget the gradients."""
-        self._adamw.zero_grad(set_to_none=True)
+        for parameter in self._parameters.values():
+            parameter.grad = None
 
     def tensors(self) -> dict[str, Tensor]:
         """The state by `<parameter>.<exp_avg|exp_avg_sq|step>`; empty before the first step."""
-        state = self._adamw.state
-        return {
-            f"{name}.{key}": value.detach()
-            for name, parameter in self._parameters.items()
-            for key, value in state.get(parameter, {}).items()
-        }
+        return {f"{name}.{key}": value for name, state in self._state.items() for key, value in state.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Take over what `tensors` gave. Raises KeyError or ValueError if it is another model's."""
@@ -50,6 +71,15 @@ class Optimizer:
             state = {key: tensors[f"{name}.{key}"].clone() for key in ("step", "exp_avg", "exp_avg_sq")}
             if state["exp_avg"].shape != parameter.shape:
                 raise ValueError(f"optimizer state of {name} has shape {tuple(state['exp_avg'].shape)}")
-            self._adamw.state[parameter] = {
+            self._state[name] = {
                 key: value if key == "step" else value.to(parameter.device) for key, value in state.items()
             }
+
+
+def _first_state(parameter: torch.nn.Parameter) -> dict[str, Tensor]:
+    """Before the first step. The number of steps is counted on the CPU, wherever the parameter is."""
+    return {
+        "step": torch.tensor(0.0),
+        "exp_avg": torch.zeros_like(parameter),
+        "exp_avg_sq": torch.zeros_like(parameter),
+    }

@@ -18,6 +18,7 @@ from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from training.engine.memory import free_bytes, is_out_of_memory
+from training.engine.model_classes import without_compiler
 from training.engine.registry.checkpoints import ADAPTER_FILE, OPTIMIZER_FILE
 from training.engine.registry.tuning import Tuning
 from training.engine.trainer.joined_layers import JoinedLayers
@@ -275,10 +276,16 @@ def load_model(directory: Path, device: torch.device, dtype: torch.dtype) -> Pre
 
     Raises BadModelDirectory.
     """
+    read = partial(
+        AutoModelForCausalLM.from_pretrained,
+        directory,
+        dtype=dtype,
+        local_files_only=True,
+        use_safetensors=True,
+        trust_remote_code=False,
+    )
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            directory, dtype=dtype, local_files_only=True, use_safetensors=True, trust_remote_code=False
-        )
+        model = without_compiler(read)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise BadModelDirectory(f"{directory.name} holds no loadable causal language model: {error}") from error
     # Its `to` is wrapped in a way that hides its arguments from the type checker.
