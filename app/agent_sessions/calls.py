@@ -1,9 +1,10 @@
 """The calls of agent sessions: all SQL about beginning, answering and reading them.
 
 A request takes two transactions. The first one, under a lock of the session's row, decides which call it is (see
-`replay`) and takes it for this process; the second one records the answer, before any of its last part leaves. A
-process says every two seconds which calls it works on; after six seconds of silence another one samples them again, as
-the same call with the same seed.
+`replay`) and takes it for this process; the second one records the answer, before any of its last part leaves. Where
+nothing is unusual each of them is a statement for many calls (see `usual_calls`). A process says every two seconds
+which calls it works on; after six seconds of silence another one samples them again, as the same call with the same
+seed.
 """
 
 import asyncio
@@ -12,7 +13,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from typing import Any
 
 import structlog
@@ -31,9 +31,11 @@ from app.agent_sessions.records import (
     usage_of,
 )
 from app.agent_sessions.replay import Answered, Holder, RecordedCall, Repetition, Wait, decide, restarts
+from app.agent_sessions.usual_calls import HELD, NewAnswer, NewCall, Use, UsualCalls, answer_in, delivered_in
 from app.aio.event_loops import shielded
 from app.aio.periodic import every
 from app.aio.retry import retry_while_database_is_down
+from app.db.json_text import storable_text
 from app.db.session import Sessions
 from app.db.tables import AgentSession, SessionCall, SessionUse
 from app.domain.agent_session_state import AgentSessionState
@@ -41,10 +43,11 @@ from app.errors import DATABASE_DOWN, Forbidden, InvalidRequest
 from training.model_calls import AnsweredCall
 
 Json = Any
-_HELD = timedelta(seconds=6)
+CallKey = tuple[str, str, int]
+"""Session, digest and occurrence."""
 _RENEW_EVERY_S = 2.0
 _LOOK_AGAIN_S = 0.1
-_NOTE_AFTER_S = 0.05
+_NOTE_AFTER_S = 0.2
 _KEEP_TRYING_S = 60.0
 """To record an answer while the database is away."""
 
@@ -85,30 +88,18 @@ _HOLD = (
 )
 _REPLAYED = text(f"WITH used AS ({_USE}) {_COUNT}")
 _TAKEN = text(f"WITH used AS ({_USE}), held AS ({_HOLD}) {_COUNT}")
-_ANSWER = text(
-    "WITH session AS (SELECT id FROM agent_session WHERE id = :id AND state = 'open' "
-    "AND expires_at > clock_timestamp() FOR UPDATE), "
-    "answered AS (UPDATE session_call SET answer = :answer, model = :model, prompt_tokens = :prompt_tokens, "
-    "completion_tokens = :completion_tokens, answered_at = clock_timestamp(), holder = NULL, held_until = NULL "
-    "WHERE session_id = (SELECT id FROM session) AND number = :number AND answered_at IS NULL RETURNING number), "
-    "counted AS (UPDATE agent_session SET prompt_tokens = prompt_tokens + :prompt_tokens, "
-    "completion_tokens = completion_tokens + :completion_tokens "
-    "WHERE id = :id AND EXISTS (SELECT 1 FROM answered)) "
-    "SELECT EXISTS (SELECT 1 FROM session), EXISTS (SELECT 1 FROM answered)"
-)
 _RELEASE = text(
     "UPDATE session_call SET holder = NULL, held_until = NULL "
-    "WHERE session_id = :id AND number = :number AND holder = :holder"
-)
-_DELIVERED = text(
-    "UPDATE session_use SET delivered_at = clock_timestamp() FROM unnest(CAST(:ids AS text[]), "
-    "CAST(:attempts AS integer[]), CAST(:numbers AS integer[])) AS mine (id, attempt, number) WHERE "
-    "session_use.session_id = mine.id AND session_use.attempt = mine.attempt AND session_use.number = mine.number"
+    "WHERE session_id = :id AND digest = :digest AND occurrence = :occurrence AND holder = :holder"
 )
 _RENEW = text(
-    "UPDATE session_call SET held_until = clock_timestamp() + :held FROM "
-    "unnest(CAST(:ids AS text[]), CAST(:numbers AS integer[])) AS mine (id, number) "
-    "WHERE session_call.session_id = mine.id AND session_call.number = mine.number AND session_call.holder = :holder"
+    "UPDATE session_call SET held_until = clock_timestamp() + :held FROM unnest(CAST(:ids AS text[]), "
+    "CAST(:digests AS text[]), CAST(:occurrences AS integer[])) AS mine (id, digest, occurrence) "
+    "WHERE session_call.session_id = mine.id AND session_call.digest = mine.digest "
+    "AND session_call.occurrence = mine.occurrence AND session_call.holder = :holder"
+)
+_RECORDED = text(
+    "SELECT answer FROM session_call WHERE session_id = :id AND digest = :digest AND occurrence = :occurrence"
 )
 
 
@@ -154,18 +145,18 @@ class BegunCall:
 
     session_id: str
     attempt: int
-    use: int
-    """Number of the request in its attempt."""
-    number: int
+    digest: str
     occurrence: int
     seed: int
     recorded: dict[str, Json] | None = None
     """The answer, if there is one; None: this process samples it now."""
+    taken: NewCall | None = None
+    """How it was taken, if a database that crashes can forget that."""
 
     @property
-    def key(self) -> tuple[str, int]:
+    def key(self) -> "CallKey":
         """Of the call."""
-        return self.session_id, self.number
+        return self.session_id, self.digest, self.occurrence
 
 
 @dataclass
@@ -174,20 +165,36 @@ class SessionCalls:
 
     sessions: Sessions
     _holder: str = field(default_factory=lambda: secrets.token_hex(8))
-    _replying: Counter[tuple[str, int]] = field(default_factory=Counter)
+    _replying: Counter[CallKey] = field(default_factory=Counter)
     """Calls that are sampled, or whose answer is sent."""
-    _sampling: set[tuple[str, int]] = field(default_factory=set)
-    _delivered: set[tuple[str, int, int]] = field(default_factory=set)
-    """Session, attempt and number of requests whose replies arrived, which is not written down yet."""
+    _sampling: set[CallKey] = field(default_factory=set)
+    _taking: Counter[CallKey] = field(default_factory=Counter)
+    """Calls that we may have taken, which is not known yet."""
+    _delivered: set[Use] = field(default_factory=set)
+    """Requests whose replies arrived, which is not written down yet."""
     _noting: asyncio.Task[None] | None = None
+    _usual: UsualCalls | None = None
+    """None: every call goes step by step."""
 
-    async def begin(self, asker: Asker, request: CanonicalRequest, protocol: str, asked: Repetition) -> BegunCall:
+    async def begin(
+        self,
+        asker: Asker,
+        request: CanonicalRequest,
+        protocol: str,
+        asked: Repetition,
+        session_seed: int | None = None,
+    ) -> BegunCall:
         """Take the call that the request is, or find its answer; waits while somebody else works on it. Who begins one
-        must `finish` it.
+        must `finish` it. It is quicker where the session's seed is known.
 
         Raises SessionOver, SessionRestarted, SessionLimitReached.
         """
         packed = pack_request(request)
+        if self._usual is not None and session_seed is not None:
+            seed, key = _seed(session_seed, request, 0), asked.idempotency_key
+            new = NewCall(asker.session_id, asker.key_sha256, request.digest, protocol, key, packed, seed, self._holder)
+            if (call := await self._take(self._usual, new)) is not None:
+                return call
         while (found := await self._try(asker, request, packed, protocol, asked)) is None:
             await asyncio.sleep(_LOOK_AGAIN_S)
         return found
@@ -196,6 +203,29 @@ class SessionCalls:
         """Raises SessionOver, SessionRestarted."""
         async with self.sessions.begin() as session:
             await _open_row(session, asker)
+
+    async def _take(self, usual: UsualCalls, new: NewCall) -> BegunCall | None:
+        """The call, if it was new and could be taken."""
+        key, begun = (new.session_id, new.digest, 0), list[BegunCall]()
+
+        async def take() -> None:
+            self._taking[key] += 1
+            try:
+                if (attempt := await usual.take(new)) is not None:
+                    begun.append(BegunCall(new.session_id, attempt, new.digest, 0, new.seed, taken=new))
+                    self._replying[key] += 1
+                    self._sampling.add(key)
+            finally:
+                self._taking[key] -= 1
+                self._taking += Counter()  # forgets those at 0
+
+        try:
+            await shielded(take())
+        except asyncio.CancelledError:
+            for call in begun:
+                await shielded(self.finish(call, delivered=False))
+            raise
+        return begun[0] if begun else None
 
     async def _try(
         self, asker: Asker, request: CanonicalRequest, packed: bytes, protocol: str, asked: Repetition
@@ -217,12 +247,12 @@ class SessionCalls:
                     uses += 1
                 number = row.calls + 1 if decision.number is None else decision.number
                 seed = _seed(row.seed, request, decision.occurrence)
-                call = BegunCall(asker.session_id, attempt, use or uses, number, decision.occurrence, seed)
+                call = BegunCall(asker.session_id, attempt, request.digest, decision.occurrence, seed)
                 values: dict[str, Json] = {
                     "id": call.session_id,
                     "attempt": attempt,
                     "uses": uses,
-                    "use": call.use,
+                    "use": use or uses,
                     "calls": max(row.calls, number),
                     "digest": request.digest,
                     "occurrence": decision.occurrence,
@@ -233,10 +263,10 @@ class SessionCalls:
                 unless_begun.callback(self._forget, call)
                 if isinstance(decision, Answered):
                     await session.execute(_REPLAYED, values)
-                    call = replace(call, recorded=await _answer_of(session, *call.key))
+                    call = replace(call, recorded=await _answer_of(session, call))
                 else:
                     _check_limit("tokens", row.tokens, row.max_tokens)
-                    held = {"number": number, "seed": seed, "holder": self._holder, "held": _HELD}
+                    held = {"number": number, "seed": seed, "holder": self._holder, "held": HELD}
                     await session.execute(_TAKEN, values | held | {"protocol": protocol, "request": packed})
                     self._sampling.add(call.key)
             unless_begun.pop_all()
@@ -249,16 +279,16 @@ class SessionCalls:
                 row.number,
                 row.occurrence,
                 row.answered,
-                self._holder_of(id, row),
+                self._holder_of((id, digest, row.occurrence), row),
                 row.use,
-                row.delivered or (id, attempt, row.use) in self._delivered,
+                row.delivered or (id, attempt, digest, row.occurrence) in self._delivered,
                 row.idempotency_key,
             )
             for row in rows
         ]
 
-    def _holder_of(self, id: str, row: Any) -> Holder:
-        if (id, row.number) in self._replying:
+    def _holder_of(self, key: CallKey, row: Any) -> Holder:
+        if key in self._replying or (row.holder == self._holder and key in self._taking):
             return Holder.US
         of_another = row.holder not in (None, self._holder)
         return Holder.OTHER if of_another and row.held else Holder.NOBODY
@@ -269,26 +299,56 @@ class SessionCalls:
 
         A database that is away is waited for; cancelling does not undo what was sampled.
         """
-        used = usage_of(completion)
-        values = {
-            "id": call.session_id,
-            "number": call.number,
-            "answer": pack_answer(completion),
-            "model": completion.get("model"),
-            "prompt_tokens": used.prompt_tokens,
-            "completion_tokens": used.completion_tokens,
-        }
+        return await shielded(self._recorded(call, completion))
+
+    async def _recorded(self, call: BegunCall, completion: dict[str, Json]) -> dict[str, Json]:
+        answer, recorded = _new_answer(call, completion), completion
 
         async def record() -> dict[str, Json]:
-            async with self.sessions.begin() as session:
-                is_open, is_first = (await session.execute(_ANSWER, values)).one()
-                if not is_open:
-                    raise SessionOver("The session ended before its model had answered.")
-                recorded = completion if is_first else await _answer_of(session, *call.key)
-            self._sampling.discard(call.key)
-            return recorded
+            return await self._record(call, completion, answer)
 
-        return await shielded(retry_while_database_is_down(record, _KEEP_TRYING_S))
+        if self._usual is None or not await self._usual.answer(answer):
+            recorded = await retry_while_database_is_down(record, _KEEP_TRYING_S)
+        self._sampling.discard(call.key)
+        return recorded
+
+    async def _record(self, call: BegunCall, completion: dict[str, Json], answer: NewAnswer) -> dict[str, Json]:
+        async with self.sessions.begin() as session:
+            row = (await session.execute(_LOCKED, {"id": call.session_id, "key": None})).one_or_none()
+            if row is None or row.state != AgentSessionState.OPEN or row.lapsed:
+                raise SessionOver("The session ended before its model had answered.")
+            if await answer_in(session, answer):
+                return completion
+            found = await _answer_of(session, call)
+            if found is None:
+                await self._bring_back(session, call, row)
+                await answer_in(session, answer)
+        # It may be our own: of a transaction that was committed when its connection broke.
+        return completion if found in (None, completion) else found
+
+    async def _bring_back(self, session: AsyncSession, call: BegunCall, row: Any) -> None:
+        """Take it again: the database crashed and has forgotten it."""
+        log.warning("a database that crashed had forgotten a call", session_id=call.session_id)
+        assert call.taken is not None
+        await session.execute(
+            _TAKEN,
+            {
+                "id": call.session_id,
+                "attempt": call.attempt,
+                "uses": row.uses + 1,
+                "use": row.uses + 1,
+                "calls": row.calls + 1,
+                "number": row.calls + 1,
+                "digest": call.digest,
+                "occurrence": call.occurrence,
+                "idempotency_key": call.taken.idempotency_key,
+                "protocol": call.taken.protocol,
+                "request": call.taken.request,
+                "seed": call.seed,
+                "holder": self._holder,
+                "held": HELD,
+            },
+        )
 
     async def finish(self, call: BegunCall, *, delivered: bool) -> None:
         """Nobody works on the call any more. If it was not answered, or the reply not delivered, the same request asks
@@ -296,7 +356,7 @@ class SessionCalls:
         is_unanswered = call.recorded is None and call.key in self._sampling
         self._forget(call)
         if delivered:
-            self._delivered.add((call.session_id, call.attempt, call.use))
+            self._delivered.add((call.session_id, call.attempt, call.digest, call.occurrence))
             self._noting = self._noting or asyncio.create_task(self._note_delivered(), name="note deliveries")
         elif is_unanswered:
             await self._release(call)
@@ -309,7 +369,7 @@ class SessionCalls:
             self._sampling.discard(call.key)
 
     async def _release(self, call: BegunCall) -> None:
-        values = {"id": call.session_id, "number": call.number, "holder": self._holder}
+        values = {"id": call.session_id, "digest": call.digest, "occurrence": call.occurrence, "holder": self._holder}
 
         async def let_go() -> None:
             async with self.sessions.begin() as session:
@@ -325,33 +385,37 @@ class SessionCalls:
         not arrived, unless the agent asked for more since."""
         await asyncio.sleep(_NOTE_AFTER_S)
         self._noting = None
-        noted = sorted(self._delivered)
-        ids, attempts, numbers = (list(column) for column in zip(*noted, strict=True))
+        noted = set(self._delivered)
         try:
-            async with self.sessions.begin() as session:
-                await session.execute(text("SET LOCAL synchronous_commit = off"))
-                await session.execute(_DELIVERED, {"ids": ids, "attempts": attempts, "numbers": numbers})
+            if self._usual is None or not await self._usual.delivered(noted):
+                async with self.sessions.begin() as session:
+                    await session.execute(text("SET LOCAL synchronous_commit = off"))
+                    await delivered_in(session, noted)
         except DATABASE_DOWN as error:
             log.warning("deliveries were not noted", error=str(error).splitlines()[0])
         self._delivered.difference_update(noted)
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """While open, others are told which calls this process works on."""
+        """While open, others are told which calls this process works on, and usual calls are quick."""
+        usual = self._usual = UsualCalls(self.sessions.kw["bind"].url)
         try:
             async with every(_RENEW_EVERY_S, self.renew, "hold the calls of agent sessions"):
                 yield
         finally:
             if self._noting is not None:
                 await self._noting
+            self._usual = None
+            await usual.close()
 
     async def renew(self) -> None:
         """Say that this process still works on its calls."""
         if not self._sampling:
             return
-        ids, numbers = (list(column) for column in zip(*sorted(self._sampling), strict=True))
+        ids, digests, occurrences = (list(column) for column in zip(*sorted(self._sampling), strict=True))
+        values = {"ids": ids, "digests": digests, "occurrences": occurrences, "holder": self._holder, "held": HELD}
         async with self.sessions.begin() as session:
-            await session.execute(_RENEW, {"ids": ids, "numbers": numbers, "holder": self._holder, "held": _HELD})
+            await session.execute(_RENEW, values)
 
     async def kept(self, session_id: str, *, after: int = 0, limit: int | None = None) -> list[KeptCall]:
         """The calls of a session, in the order in which they began; those that are not answered yet, too."""
@@ -429,10 +493,16 @@ async def _open_row(session: AsyncSession, asker: Asker) -> Any:
     return row
 
 
-async def _answer_of(session: AsyncSession, session_id: str, number: int) -> dict[str, Json]:
-    found = await session.get_one(SessionCall, (session_id, number))
-    assert found.answer is not None
-    return unpack_answer(found.answer)
+async def _answer_of(session: AsyncSession, call: BegunCall) -> dict[str, Json] | None:
+    values = {"id": call.session_id, "digest": call.digest, "occurrence": call.occurrence}
+    found = (await session.execute(_RECORDED, values)).scalar_one_or_none()
+    return None if found is None else unpack_answer(found)
+
+
+def _new_answer(call: BegunCall, completion: Mapping[str, Json]) -> NewAnswer:
+    used, model = usage_of(completion), completion.get("model")
+    said = storable_text(model) if isinstance(model, str) else None
+    return NewAnswer(*call.key, pack_answer(completion), said, used.prompt_tokens, used.completion_tokens)
 
 
 def _seed(session_seed: int, request: CanonicalRequest, occurrence: int) -> int:

@@ -1,5 +1,8 @@
 """The database: engine and sessions. Postgres only, driver psycopg 3."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
@@ -42,13 +45,24 @@ def make_engine(url: URL) -> AsyncEngine:
         pool_pre_ping=True,
         pool_recycle=600,
         json_serializer=json_text.dumps,
-        connect_args={
-            "application_name": "learnloop",
-            "connect_timeout": 10,
-            "options": f"-c timezone=UTC -c statement_timeout={_STATEMENT_TIMEOUT_MS} "
-            f"-c idle_in_transaction_session_timeout={_IDLE_IN_TRANSACTION_TIMEOUT_MS}",
-        },
+        connect_args=_connect_arguments({}),
     )
+
+
+def connect_options(url: URL, **parameters: str) -> dict[str, Any]:
+    """psycopg's arguments for a connection like those of the pool; `parameters` are the server's."""
+    where = url.translate_connect_args(username="user", database="dbname") | dict(url.query)
+    return where | _connect_arguments(parameters)
+
+
+def _connect_arguments(parameters: Mapping[str, str]) -> dict[str, Any]:
+    own = {
+        "timezone": "UTC",
+        "statement_timeout": str(_STATEMENT_TIMEOUT_MS),
+        "idle_in_transaction_session_timeout": str(_IDLE_IN_TRANSACTION_TIMEOUT_MS),
+    }
+    options = " ".join(f"-c {name}={value}" for name, value in (own | dict(parameters)).items())
+    return {"application_name": "learnloop", "connect_timeout": 10, "options": options}
 
 
 def make_sessions(engine: AsyncEngine) -> Sessions:

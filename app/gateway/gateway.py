@@ -53,6 +53,7 @@ class PinnedSession:
     id: str
     model: ResolvedModel
     sampling: Sampling | None
+    seed: int
 
 
 class SessionGateway:
@@ -70,7 +71,7 @@ class SessionGateway:
         """Begin an exchange, which must be finished. Raises BadRequestBody, and as SessionCalls.begin."""
         session = await self._session(asker.session_id)
         request = canonical(body, session.sampling)
-        call = await self.calls.begin(asker, request, protocol, asked)
+        call = await self.calls.begin(asker, request, protocol, asked, session.seed)
         return SessionExchange(self, session, request, call)
 
     async def _session(self, id: str) -> PinnedSession:
@@ -85,6 +86,7 @@ class SessionGateway:
             id,
             ResolvedModel(row.model, row.step, run),
             None if row.sampling is None else Sampling(**row.sampling),
+            row.seed,
         )
         self._pinned[id] = pinned
         if len(self._pinned) > _MOST_PINNED:
@@ -148,7 +150,9 @@ class SessionGateway:
         """Make the answer durable; returns the one that counts. Raises SessionOver."""
         recorded = await self.calls.answer(exchange.call, completion)
         asked = exchange.request
-        self._replies.add(exchange.session.id, exchange.call.number, asked.messages, asked.tools, recorded)
+        self._replies.add(
+            exchange.session.id, (asked.digest, exchange.call.occurrence), asked.messages, asked.tools, recorded
+        )
         return recorded
 
     async def finish(self, exchange: "SessionExchange", *, delivered: bool) -> None:

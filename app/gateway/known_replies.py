@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import select, tuple_
 
 from app.agent_sessions.canonical import CanonicalRequest
 from app.agent_sessions.records import unpack_answer, unpack_request
@@ -29,8 +29,8 @@ class _Replies:
     """Of one session: by the digest of the conversation up to and with a reply, its ids."""
 
     ids: "dict[bytes, array[int]]" = field(default_factory=dict)
-    numbers: set[int] = field(default_factory=set)
-    """Calls that are in it."""
+    calls: set[tuple[str, int]] = field(default_factory=set)
+    """Digest and occurrence of those that are in it."""
 
 
 class KnownReplies:
@@ -58,14 +58,14 @@ class KnownReplies:
     def add(
         self,
         session_id: str,
-        number: int,
+        call: tuple[str, int],
         messages: Sequence[Mapping[str, Json]],
         tools: Sequence[Json],
         completion: Mapping[str, Json],
     ) -> None:
-        """Remember how a call was answered."""
+        """Remember how a call, of that digest and occurrence, was answered."""
         known = self._of(session_id)
-        known.numbers.add(number)
+        known.calls.add(call)
         *_, before = _digests(messages, tools)
         for choice in completion["choices"]:
             if (ids := _ids(choice)) is not None:
@@ -80,17 +80,18 @@ class KnownReplies:
 
     async def _load(self, session_id: str, known: _Replies) -> None:
         """What other processes recorded, or this one before it was restarted."""
-        query = select(SessionCall.number, SessionCall.request, SessionCall.answer).where(
-            SessionCall.session_id == session_id,
-            SessionCall.answer.is_not(None),
-            SessionCall.number.not_in(sorted(known.numbers)),
+        row = SessionCall
+        query = select(row.digest, row.occurrence, row.request, row.answer).where(
+            row.session_id == session_id,
+            row.answer.is_not(None),
+            tuple_(row.digest, row.occurrence).not_in(sorted(known.calls)),
         )
         async with self._sessions() as session:
             rows = (await session.execute(query)).all()
-        for number, request, answer in rows:
+        for digest, occurrence, request, answer in rows:
             asked = unpack_request(request)
             assert answer is not None
-            self.add(session_id, number, asked.messages, asked.tools, unpack_answer(answer))
+            self.add(session_id, (digest, occurrence), asked.messages, asked.tools, unpack_answer(answer))
 
 
 def _ids(choice: Mapping[str, Json]) -> "array[int] | None":

@@ -114,7 +114,7 @@ async def test_a_dead_process_is_found_out_and_its_call_sampled_again(sessions: 
     async with sessions.begin() as session:  # the time that it takes passes
         await session.execute(update(SessionCall).values(held_until=func.clock_timestamp()))
     taken = await waiting
-    assert (taken.number, taken.seed) == (first.number, first.seed)
+    assert (taken.key, taken.seed) == (first.key, first.seed)
     assert await alive.answer(taken, completion("mine", 5)) == completion("mine", 5)
     # The first one was only slow: what it sampled is not stored beside it, and its client gets what is.
     assert await dead.answer(first, completion("mine, too", 6)) == completion("mine", 5)

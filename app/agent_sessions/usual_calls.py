@@ -1,0 +1,164 @@
+"""The usual course of a call, in two statements: it is new and taken, and its answer is the first.
+
+Each statement does it for all conversations that are there at the moment. What is not usual (a repeated request, a
+limit, a session that is over or that somebody else changes at the moment) it leaves alone: `SessionCalls` goes through
+that step by step.
+
+That a call began is not waited for to be on the disk: its answer is, and with it all that was committed before. A
+database that crashes in between has forgotten the call; then the answer brings it back.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import astuple, dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import URL
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db.own_connection import GroupedStatement, OwnConnection
+
+Use = tuple[str, int, str, int]
+"""A request of an attempt: session, attempt, digest and occurrence."""
+HELD = timedelta(seconds=6)
+"""So long a call is its process's that does not say anything more."""
+_TAKE = f"""
+WITH asked AS (
+    SELECT * FROM unnest(%(ids)s::text[], %(keys)s::text[], %(digests)s::text[], %(protocols)s::text[],
+        %(idempotency_keys)s::text[], %(requests)b::bytea[], %(seeds)s::bigint[], %(holders)s::text[])
+    AS asked (id, key, digest, protocol, idempotency_key, request, seed, holder)
+), free AS (
+    SELECT id FROM agent_session WHERE id = ANY (%(ids)s::text[]) FOR NO KEY UPDATE SKIP LOCKED
+), taken AS (
+    UPDATE agent_session AS session SET uses = session.uses + 1, calls = session.calls + 1,
+        opening_digest = coalesce(session.opening_digest, asked.digest)
+    FROM asked JOIN free USING (id) JOIN agent_session AS seen USING (id)
+    -- What this statement sees of the session's calls and keys is only right if nobody changed the session meanwhile.
+    WHERE session.id = asked.id AND session.xmin = seen.xmin
+        AND seen.state = 'open' AND seen.expires_at > clock_timestamp()
+        AND (seen.max_calls IS NULL OR seen.uses < seen.max_calls)
+        AND (seen.max_tokens IS NULL OR seen.prompt_tokens + seen.completion_tokens < seen.max_tokens)
+        AND NOT EXISTS (SELECT FROM agent_session_key AS key
+            WHERE key.sha256 = asked.key AND key.session_id = asked.id AND key.replaced_at IS NOT NULL)
+        AND NOT EXISTS (SELECT FROM session_call AS call
+            WHERE call.session_id = asked.id AND call.digest = asked.digest)
+    RETURNING session.id, session.attempt, session.uses, session.calls, asked.digest, asked.protocol,
+        asked.idempotency_key, asked.request, asked.seed, asked.holder
+), used AS (
+    INSERT INTO session_use (session_id, attempt, number, digest, occurrence, idempotency_key)
+    SELECT id, attempt, uses, digest, 0, idempotency_key FROM taken
+), held AS (
+    INSERT INTO session_call (session_id, number, digest, occurrence, protocol, request, seed, holder, held_until,
+        prompt_tokens, completion_tokens)
+    SELECT id, calls, digest, 0, protocol, request, seed, holder,
+        clock_timestamp() + interval '{HELD.total_seconds()} s', 0, 0 FROM taken
+)
+SELECT id, attempt FROM taken
+"""
+_ANSWER = """
+WITH made AS (
+    SELECT * FROM unnest(%(ids)s::text[], %(digests)s::text[], %(occurrences)s::integer[], %(answers)b::bytea[],
+        %(models)s::text[], %(prompt_tokens)s::integer[], %(completion_tokens)s::integer[])
+    AS made (id, digest, occurrence, answer, model, prompt_tokens, completion_tokens)
+), open AS (
+    SELECT id FROM agent_session WHERE id = ANY (%(ids)s::text[]) AND state = 'open' AND expires_at > clock_timestamp()
+    FOR NO KEY UPDATE SKIP LOCKED
+), answered AS (
+    UPDATE session_call AS call SET answer = made.answer, model = made.model, prompt_tokens = made.prompt_tokens,
+        completion_tokens = made.completion_tokens, answered_at = clock_timestamp(), holder = NULL, held_until = NULL
+    FROM made JOIN open USING (id)
+    WHERE call.session_id = made.id AND call.digest = made.digest AND call.occurrence = made.occurrence
+        AND call.answered_at IS NULL
+    RETURNING made.id, made.prompt_tokens, made.completion_tokens
+), counted AS (
+    UPDATE agent_session AS session SET prompt_tokens = session.prompt_tokens + answered.prompt_tokens,
+        completion_tokens = session.completion_tokens + answered.completion_tokens
+    FROM answered WHERE session.id = answered.id
+)
+SELECT id FROM answered
+"""
+_DELIVERED = """
+UPDATE session_use AS use SET delivered_at = clock_timestamp()
+FROM unnest(%(ids)s::text[], %(attempts)s::integer[], %(digests)s::text[], %(occurrences)s::integer[])
+    AS mine (id, attempt, digest, occurrence)
+WHERE use.session_id = mine.id AND use.attempt = mine.attempt AND use.digest = mine.digest
+    AND use.occurrence = mine.occurrence
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class NewCall:
+    """A call to take, if it is the first one with its digest in the session."""
+
+    session_id: str
+    key_sha256: str | None
+    digest: str
+    protocol: str
+    idempotency_key: str | None
+    request: bytes
+    seed: int
+    holder: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewAnswer:
+    """The answer of a call, to record if there is none."""
+
+    session_id: str
+    digest: str
+    occurrence: int
+    answer: bytes
+    model: str | None
+    prompt_tokens: int
+    completion_tokens: int
+
+
+_OF_CALLS = ("ids", "keys", "digests", "protocols", "idempotency_keys", "requests", "seeds", "holders")
+_OF_ANSWERS = ("ids", "digests", "occurrences", "answers", "models", "prompt_tokens", "completion_tokens")
+_OF_USES = ("ids", "attempts", "digests", "occurrences")
+
+
+class UsualCalls:
+    """For all sessions, in one process."""
+
+    def __init__(self, url: URL) -> None:
+        self._unhurried = OwnConnection(url, synchronous_commit="off")
+        self._durable = OwnConnection(url)
+        self._taking = GroupedStatement(self._unhurried, _TAKE, _OF_CALLS)
+        self._answering = GroupedStatement(self._durable, _ANSWER, _OF_ANSWERS)
+
+    async def take(self, call: NewCall) -> int | None:
+        """Take the call; returns the attempt that makes it. None: it was not taken, as far as one knows."""
+        row = await self._taking.row(*astuple(call))
+        return None if row is None else int(row[1])
+
+    async def answer(self, answer: NewAnswer) -> bool:
+        """Whether the answer was recorded, and is durable. If not, it may be there all the same."""
+        return await self._answering.row(*astuple(answer)) is not None
+
+    async def delivered(self, uses: Collection[Use]) -> bool:
+        """Note whose replies arrived. Returns whether that worked."""
+        return await self._unhurried.execute(_DELIVERED, _arrays(_OF_USES, sorted(uses))) is not None
+
+    async def close(self) -> None:
+        """When what runs has ended."""
+        for statement in (self._taking, self._answering):
+            await statement.end()
+        for connection in (self._unhurried, self._durable):
+            await connection.close()
+
+
+async def answer_in(session: AsyncSession, answer: NewAnswer) -> bool:
+    """The same as `UsualCalls.answer` in a transaction that holds the lock of the session's row."""
+    connection = await session.connection()
+    rows = await connection.exec_driver_sql(_ANSWER, _arrays(_OF_ANSWERS, [astuple(answer)]))
+    return rows.first() is not None
+
+
+async def delivered_in(session: AsyncSession, uses: Collection[Use]) -> None:
+    """The same as `UsualCalls.delivered` in a transaction."""
+    await (await session.connection()).exec_driver_sql(_DELIVERED, _arrays(_OF_USES, sorted(uses)))
+
+
+def _arrays(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> dict[str, list[Any]]:
+    return {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}

@@ -1,0 +1,244 @@
+"""The quick way of a call does what the way step by step does, and leaves to it what is not usual."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, select, text, update
+
+from app.agent_sessions.calls import (
+    Asker,
+    SessionCalls,
+    SessionLimitReached,
+    SessionOver,
+    SessionRestarted,
+)
+from app.agent_sessions.canonical import CanonicalRequest, canonical
+from app.agent_sessions.replay import Repetition
+from app.agent_sessions.store import AgentSessions
+from app.agent_sessions.usual_calls import UsualCalls
+from app.auth.caller import LOCAL
+from app.auth.keys import hash_of
+from app.db.session import Sessions, make_engine, make_sessions, parse_url
+from app.db.tables import AgentSession, SessionCall, SessionUse
+from tests import conditions
+from tests.integration.app.test_agent_session_store import GREETING, QUESTION, completion, spec
+from training.agents.sessions import Outcome, SessionLimits
+
+SEED = 7
+
+
+@pytest.fixture
+async def sessions(database_url: str) -> AsyncIterator[Sessions]:
+    engine = make_engine(parse_url(database_url))
+    yield make_sessions(engine)
+    await engine.dispose()
+
+
+@pytest.fixture
+async def calls(sessions: Sessions) -> AsyncIterator[SessionCalls]:
+    made = SessionCalls(sessions)
+    async with made.working():
+        yield made
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Sessions of calls that were taken the quick way."""
+    found, take = list[str](), UsualCalls.take
+
+    async def noted(self: UsualCalls, call: Any) -> int | None:
+        if (attempt := await take(self, call)) is not None:
+            found.append(call.session_id)
+        return attempt
+
+    monkeypatch.setattr(UsualCalls, "take", noted)
+    return found
+
+
+async def opened(sessions: Sessions, **more: Any) -> Asker:
+    session = await AgentSessions(sessions).open(spec(seed=SEED, **more))
+    assert session.key is not None
+    return Asker(session.row.id, hash_of(session.key))
+
+
+async def begun(calls: SessionCalls, asker: Asker, request: CanonicalRequest = GREETING, **asked: Any) -> Any:
+    return await calls.begin(asker, request, "chat", Repetition(**asked), SEED)
+
+
+async def answered(calls: SessionCalls, asker: Asker, request: CanonicalRequest = GREETING, *ids: int) -> Any:
+    call = await begun(calls, asker, request)
+    if call.recorded is None:
+        await calls.answer(call, completion("hi", *(ids or (5, 6))))
+    await calls.finish(call, delivered=True)
+    return call
+
+
+async def columns(sessions: Sessions, asker: Asker) -> Any:
+    """All that is kept of a session but ids, times and keys."""
+    of_session = "uses, calls, opening_digest, prompt_tokens, completion_tokens, attempt"
+    of_call = (
+        "number, digest, occurrence, protocol, request, seed, answer, model, prompt_tokens, completion_tokens, holder"
+    )
+    of_use = "attempt, number, digest, occurrence, idempotency_key, delivered_at IS NOT NULL"
+    found = []
+    async with sessions() as session:
+        for wanted, of, id in (
+            (of_session, "agent_session", "id"),
+            (of_call, "session_call", "session_id"),
+            (of_use, "session_use", "session_id"),
+        ):
+            rows = await session.execute(
+                text(f"SELECT {wanted} FROM {of} WHERE {id} = :id ORDER BY 1"), {"id": asker.session_id}
+            )
+            found.append([tuple(row) for row in rows])
+    return found
+
+
+async def test_both_ways_leave_the_same(sessions: Sessions, taken: list[str]) -> None:
+    quick, slow = await opened(sessions), await opened(sessions)
+    for asker, seed in ((quick, SEED), (slow, None)):
+        calls = SessionCalls(sessions)
+        async with calls.working():
+            for request, key in ((GREETING, None), (QUESTION, "a key"), (GREETING, "another")):
+                call = await calls.begin(asker, request, "chat", Repetition(idempotency_key=key), seed)
+                await calls.answer(call, completion("hi", 5, 6))
+                await calls.finish(call, delivered=True)
+    assert taken == [quick.session_id] * 2  # a request that is made again goes step by step
+    assert await columns(sessions, quick) == await columns(sessions, slow)
+
+
+async def test_conversations_at_the_same_time_do_not_mix(
+    calls: SessionCalls, sessions: Sessions, taken: list[str]
+) -> None:
+    askers = [await opened(sessions) for _ in range(12)]
+    await asyncio.gather(*(answered(calls, asker, GREETING, number) for number, asker in enumerate(askers, 1)))
+    assert sorted(taken) == sorted(asker.session_id for asker in askers)
+    for number, asker in enumerate(askers, 1):
+        [call] = await calls.kept(asker.session_id)
+        assert call.completion == completion("hi", number)
+
+
+async def test_the_same_request_twice_at_the_same_time_is_two_samples(calls: SessionCalls, sessions: Sessions) -> None:
+    asker = await opened(sessions)
+    made = await asyncio.gather(*(begun(calls, asker) for _ in range(3)), begun(calls, asker, QUESTION))
+    assert sorted(call.occurrence for call in made) == [0, 0, 1, 2]
+    assert len({call.key for call in made}) == 4
+    assert [call.number for call in await calls.kept(asker.session_id)] == [1, 2, 3, 4]
+
+
+async def test_what_is_refused_step_by_step_is_refused(calls: SessionCalls, sessions: Sessions) -> None:
+    store = AgentSessions(sessions)
+    limited = await opened(sessions, limits=SessionLimits(max_calls=1))
+    await answered(calls, limited)
+    with pytest.raises(SessionLimitReached, match="limit of 1 calls"):
+        await begun(calls, limited, QUESTION)
+    spent = await opened(sessions, limits=SessionLimits(max_tokens=4))
+    await answered(calls, spent)
+    with pytest.raises(SessionLimitReached, match="limit of 4 tokens"):
+        await begun(calls, spent, QUESTION)
+    restarted = await opened(sessions)
+    await store.restart(LOCAL, restarted.session_id)
+    with pytest.raises(SessionRestarted):
+        await begun(calls, restarted)
+    over, late = await opened(sessions), await opened(sessions)
+    first, second = await begun(calls, over), await begun(calls, late)
+    await store.end(LOCAL, over.session_id, Outcome(reward=1.0))
+    async with sessions.begin() as session:
+        await session.execute(
+            update(AgentSession).where(AgentSession.id == late.session_id).values(expires_at=AgentSession.opened_at)
+        )
+    for asker, call in ((over, first), (late, second)):
+        with pytest.raises(SessionOver):
+            await calls.answer(call, completion("too late", 1))
+        with pytest.raises(SessionOver):
+            await begun(calls, asker, QUESTION)
+
+
+async def test_the_answer_of_another_process_counts(calls: SessionCalls, sessions: Sessions) -> None:
+    asker, other = await opened(sessions), SessionCalls(sessions)
+    call = await begun(calls, asker)
+    assert await other.answer(call, completion("first", 1)) == completion("first", 1)
+    assert await calls.answer(call, completion("second", 2)) == completion("first", 1)
+    async with sessions() as session:
+        row = await session.get_one(AgentSession, asker.session_id)
+    assert (row.prompt_tokens, row.completion_tokens) == (2, 1)
+
+
+async def test_a_session_that_somebody_else_has_locked_holds_up_no_other(
+    calls: SessionCalls, sessions: Sessions
+) -> None:
+    locked, other = await opened(sessions), await opened(sessions)
+    async with sessions.begin() as session:
+        await session.execute(select(AgentSession).where(AgentSession.id == locked.session_id).with_for_update())
+        waiting = asyncio.create_task(answered(calls, locked))
+        await answered(calls, other)
+        assert not waiting.done()
+    await waiting
+    assert [call.completion is None for call in await calls.kept(locked.session_id)] == [False]
+
+
+async def test_a_call_that_a_crashed_database_forgot_comes_back_with_its_answer(
+    calls: SessionCalls, sessions: Sessions
+) -> None:
+    asker, undisturbed = await opened(sessions), await opened(sessions)
+    for each in (asker, undisturbed):
+        await answered(calls, each)
+        call = await begun(calls, each, QUESTION)
+        if each is asker:
+            await _forget(sessions, call)
+        await calls.answer(call, completion("because", 8))
+        await calls.finish(call, delivered=True)
+    assert (await columns(sessions, asker))[:2] == (await columns(sessions, undisturbed))[:2]
+    assert len(await calls.of_last_attempt(asker.session_id)) == 2
+
+
+async def _forget(sessions: Sessions, call: Any) -> None:
+    """As if what began it had not reached the disk."""
+    async with sessions.begin() as session:
+        for table in (SessionCall, SessionUse):
+            mine = (table.session_id == call.session_id, table.digest == call.digest)
+            await session.execute(delete(table).where(*mine))
+        counted = {"uses": AgentSession.uses - 1, "calls": AgentSession.calls - 1}
+        await session.execute(update(AgentSession).where(AgentSession.id == call.session_id).values(counted))
+
+
+async def test_a_broken_connection_costs_no_call(calls: SessionCalls, sessions: Sessions, taken: list[str]) -> None:
+    asker = await opened(sessions)
+    await answered(calls, asker)
+    cut = text(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    async with sessions() as session:
+        assert (await session.execute(cut)).scalar_one() >= 2
+    requests = [canonical({"messages": [{"role": "user", "content": f"{number}"}]}, None) for number in range(3)]
+    for request in requests:
+        await answered(calls, asker, request)
+    assert len(await calls.kept(asker.session_id)) == 4
+
+    async def is_quick() -> bool:
+        number = len(taken)
+        await answered(calls, await opened(sessions))
+        return len(taken) > number
+
+    await conditions.answered(is_quick, bool)
+
+
+async def test_an_agent_that_leaves_while_its_call_is_taken_leaves_it_free(
+    calls: SessionCalls, sessions: Sessions
+) -> None:
+    asker = await opened(sessions)
+    await answered(calls, asker)
+    leaving = asyncio.create_task(begun(calls, asker, QUESTION))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    call = await begun(calls, asker, QUESTION)
+    assert (call.occurrence, call.recorded) == (0, None)
+    await calls.finish(call, delivered=False)
+    assert not calls._replying
+    assert not calls._sampling
+    assert not calls._taking
