@@ -257,7 +257,7 @@ def _checked(
             make_agent(Choice(**given["agent"]))
     judge = judge_with_defaults(request.judge, made.default_judge)
     _check_judges(request, judge, JudgeServices(rubric=made.rubric, model=judge_model(settings)))
-    return {**given, "environment": stored.model_dump(), "judge": judge}, new, _foreseen(given, made)
+    return {**given, "environment": stored.model_dump(), "judge": judge}, new, _foreseen(given, made, environment)
 
 
 def _refuse_agent(environment: Choice) -> None:
@@ -268,10 +268,16 @@ def _refuse_agent(environment: Choice) -> None:
         )
 
 
-def _foreseen(given: Mapping[str, Any], environment: Environment) -> list[str]:
+def _foreseen(given: Mapping[str, Any], environment: Environment, choice: Choice) -> list[str]:
     """Why the run may learn nothing."""
     if given["model"]["base_model"] != TINY_BASE or (isinstance(environment, Synthetic) and environment.synthetic):
         return []
+    if runner_of(choice) is not None:  # what its agent asks is not known before it does
+        return [
+            f"The base model {TINY_BASE} only knows emails and graphs as Learnloop invents them, and tools like those "
+            "of its own environments. Unless your agent works with these, the run may learn nothing: use another base "
+            "model (`learnloop bases add`)."
+        ]
     return [
         f"The base model {TINY_BASE} only knows the emails and graphs that Learnloop invents. On other data its "
         "rollouts are as good as equal, and the run may learn nothing: use another base model (`learnloop bases add`)."

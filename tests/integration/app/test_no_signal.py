@@ -117,6 +117,9 @@ async def test_a_worker_that_takes_over_keeps_to_the_rule_before_it_does_anythin
         assert (run["status"], run["progress"]["iterations_done"]) == ("paused", 3)
 
 
+TASKS = [{"task": {"question": f"Why, {number}?"}} for number in range(3)]
+
+
 async def test_what_can_be_foreseen_is_said_when_the_run_is_accepted(data_dir: Path, database_url: str) -> None:
     (data_dir / "inboxes").mkdir(parents=True)
     world = make_world("train", 0, 0)
@@ -136,3 +139,9 @@ async def test_what_can_be_foreseen_is_said_when_the_run_is_accepted(data_dir: P
         assert "learnloop/tiny only knows the emails and graphs that Learnloop invents" in warning
         assert again == accepted
         assert (await ended(client, accepted["run_id"]))["warnings"][0] == warning
+        own = {
+            "environment": {"name": "agent", "config": {"runner": {"pull": {}}, "scenarios": TASKS}},
+            "judge": {"name": "reported"},
+        }
+        (unsure,) = (await client.post("/learn-loop", json=RUN | own)).json()["warnings"]
+        assert "Unless your agent works with these" in unsure  # its tasks may well be of the kind that the base knows

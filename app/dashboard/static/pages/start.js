@@ -2,6 +2,7 @@
 
 import { useState } from "../vendor/hooks.js";
 import { ApiError, all, get, path, post, request, url } from "../api.js";
+import { AgentFields, agentRequest } from "../parts/agent_fields.js";
 import { AsCode } from "../parts/as_code.js";
 import { Field } from "../parts/field.js";
 import { html } from "../parts/html.js";
@@ -16,6 +17,7 @@ import { changedIn, fields, GROUPS, requestOf, valuesOf } from "../start_fields.
 const _TASKS = /** @type {Record<string, string>} */ ({
   email_search: "Answers questions by searching a mailbox, and names the emails that the answer rests on.",
   sales_email: "Walks a knowledge graph from a prospect's job to a product that helps, and writes a short sales email.",
+  agent: "Your own agent, in any language: it keeps its loop, prompts, tools and memory, and works with a model of this service.",
 });
 const _NOT_FORKED = new Set(["backend", "model.base_model"]);
 
@@ -60,6 +62,7 @@ function Form({ choices }) {
     checkpoint: String(parent?.best_checkpoint?.step ?? ""),
   }));
   const [state, setState] = useState(/** @type {{isBusy?: boolean, error?: Error}} */ ({}));
+  const setValue = (/** @type {string} */ name, /** @type {string} */ value) => setValues({ ...values, [name]: value });
   const faults = state.error instanceof ApiError ? state.error.errors : [];
   const body = bodyOf(task, values, choices);
 
@@ -78,12 +81,12 @@ function Form({ choices }) {
   }
   return html`<form class="start" onSubmit=${submit} novalidate>
     <div class="start-fields">
-      ${!parent && html`<${TaskFields} task=${task} set=${setTask} choices=${choices} faults=${faults} />`}
+      ${!parent && html`<${TaskFields} task=${task} set=${setTask} choices=${choices} faults=${faults} values=${values} setValue=${setValue} />`}
       ${parent && html`<section class="card"><h2>Where it starts</h2>
         <div class="fields"><${Field} field=${{ name: "checkpoint", label: "Step of the checkpoint", type: "integer", help: "The best checkpoint, unless you choose another one." }}
           value=${task.checkpoint} faults=${faults} set=${(/** @type {string} */ checkpoint) => setTask({ ...task, checkpoint })} /></div></section>`}
       ${GROUPS.map((group) => html`<${Group} key=${group.title} group=${group} values=${values} faults=${faults}
-        hidden=${parent ? _NOT_FORKED : new Set()} set=${(/** @type {string} */ name, /** @type {string} */ value) => setValues({ ...values, [name]: value })} />`)}
+        hidden=${parent ? _NOT_FORKED : new Set()} set=${setValue} />`)}
     </div>
     <aside class="card start-side">
       <h2>The request</h2>
@@ -115,7 +118,8 @@ function bodyOf(task, values, { parent }) {
     const changes = requestOf(changedIn(values, forkable(parent)), { withDefaults: true });
     return task.checkpoint ? { checkpoint: Number(task.checkpoint), ...changes } : changes;
   }
-  const request = requestOf(values);
+  const judged = { ...(task.judge ? { judge: { name: task.judge } } : {}), ...requestOf(values) };
+  if (task.environment === "agent") return { ...agentRequest(values), ...judged };
   /** @type {Record<string, any>} */
   const config = {};
   if (task.environment === "email_search" && task.inbox) config.inbox = task.inbox;
@@ -129,28 +133,32 @@ function bodyOf(task, values, { parent }) {
   }
   return {
     environment: Object.keys(config).length > 0 ? { name: task.environment, config } : { name: task.environment },
-    ...(task.judge ? { judge: { name: task.judge } } : {}),
-    ...request,
+    ...judged,
   };
 }
 
-/** @param {{task: Task, set: (task: Task) => void, choices: Choices, faults: Fault[]}} props */
-function TaskFields({ task, set, choices, faults }) {
+/**
+ * @param {{task: Task, set: (task: Task) => void, choices: Choices, faults: Fault[], values: Record<string, string>,
+ *   setValue: (name: string, value: string) => void}} props
+ */
+function TaskFields({ task, set, choices, faults, values, setValue }) {
   const change = (/** @type {keyof Task} */ name) => (/** @type {string} */ value) => set({ ...task, [name]: value });
   const isMail = task.environment === "email_search";
+  const isOwn = task.environment === "agent";
   const inboxes = [...new Set(choices.inboxes.map((each) => each.name))];
   const sets = choices.sets.filter((each) => each.environment === task.environment);
   return html`<section class="card"><h2>Task and judge</h2>
     <div class="fields">
       <${Field} field=${{ name: "environment.name", label: "Environment", type: "string", help: _TASKS[task.environment] ?? "An environment of this installation.", choices: choices.environments }}
         value=${task.environment} set=${change("environment")} faults=${faults} />
-      <${Field} field=${{ name: "judge", label: "Judge", type: "string", help: "Scores the rollouts. The environment's own judge fits its task.", choices: choices.judges, standard: "the environment's own" }}
+      <${Field} field=${{ name: "judge", label: "Judge", type: "string", help: isOwn ? "RULER compares what the agents did, and needs a judge model; `reported` takes the rewards that your agent reports." : "Scores the rollouts. The environment's own judge fits its task.", choices: choices.judges, standard: "the environment's own" }}
         value=${task.judge} set=${change("judge")} faults=${faults} />
       ${isMail && html`<${Field} field=${{ name: "environment.config.inbox", label: "Inbox", type: "string", help: "The mailbox that the agent searches.", choices: inboxes, standard: "synthetic mailboxes" }}
         value=${task.inbox} set=${change("inbox")} faults=${faults} />`}
-      ${sets.length > 0 && html`<${Field} field=${{ name: "environment.config.scenarios", label: "Scenarios", type: "string", help: "A named set of tasks.", choices: [...new Set(sets.map((each) => each.name))], standard: "made by the environment" }}
+      ${!isOwn && sets.length > 0 && html`<${Field} field=${{ name: "environment.config.scenarios", label: "Scenarios", type: "string", help: "A named set of tasks.", choices: [...new Set(sets.map((each) => each.name))], standard: "made by the environment" }}
         value=${task.scenarios} set=${change("scenarios")} faults=${faults} />`}
     </div>
+    ${isOwn && html`<${AgentFields} values=${values} set=${setValue} faults=${faults} sets=${sets} />`}
     ${isMail && html`<${Upload} done=${(/** @type {string} */ name) => (choices.inboxes.unshift(/** @type {any} */ ({ name })), change("inbox")(name))} />`}
     ${task.environment === "sales_email" && html`<${Graph} value=${task.graph} set=${change("graph")} faults=${faults} />`}
   </section>`;
