@@ -74,6 +74,9 @@ MAX_BODY_BYTES = 1_000_000
 _PARTS = (
     start,
     agent_tasks,
+    agent_sessions,
+    session_models,  # early: routes are looked through in order, and agents call these all the time
+    openai,
     documents,
     datasets,
     runs,
@@ -88,11 +91,8 @@ _PARTS = (
     webhooks,
     keys,
     session,
-    agent_sessions,
-    session_models,
     models,
     promotions,
-    openai,
     training,
     health,
     metrics,

@@ -12,6 +12,7 @@ from training.budget import Usage
 from training.model_calls import AnsweredCall, Message
 
 Json = Any
+_MOST_TOKENS = 2**31 - 1
 _LEVEL = 1
 """zlib's fastest: log-probabilities shrink to a fifth all the same."""
 
@@ -67,7 +68,7 @@ def unpack_answer(value: bytes) -> dict[str, Json]:
 def usage_of(completion: Mapping[str, Json]) -> Usage:
     """What the server says that it took."""
     said = completion.get("usage") or {}
-    return Usage(said.get("prompt_tokens") or 0, said.get("completion_tokens") or 0)
+    return Usage(_count(said.get("prompt_tokens")), _count(said.get("completion_tokens")))
 
 
 def answered_call(request: KeptRequest, completion: Mapping[str, Json]) -> AnsweredCall:
@@ -77,6 +78,11 @@ def answered_call(request: KeptRequest, completion: Mapping[str, Json]) -> Answe
     return AnsweredCall(
         tuple(request.messages), request.tools, ChatCompletion.model_validate(completion), usage_of(completion)
     )
+
+
+def _count(said: Json) -> int:
+    """What other servers say may be anything."""
+    return said if isinstance(said, int) and not isinstance(said, bool) and 0 <= said <= _MOST_TOKENS else 0
 
 
 def _pack(value: Json) -> bytes:

@@ -41,6 +41,8 @@ _AWAY_S = 60.0
 _PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 4.0
 _MOST_PINNED = 10_000
+_ENDPOINT_KEPT_S = 10.0
+"""A server that is asked again after it was away may have moved by then."""
 _EXPIRE_EVERY_S = 30.0
 
 log = structlog.get_logger(__name__)
@@ -66,6 +68,8 @@ class SessionGateway:
         self.upstream = upstream
         self._replies = KnownReplies(sessions)
         self._pinned: OrderedDict[str, PinnedSession] = OrderedDict()
+        self._endpoints: dict[tuple[str, str, int | None], tuple[Endpoint, float]] = {}
+        """Of checkpoints on other backends, and until when that is taken for right."""
 
     async def begin(self, asker: Asker, body: dict[str, Json], protocol: str, asked: Repetition) -> "SessionExchange":
         """Begin an exchange, which must be finished. Raises BadRequestBody, and as SessionCalls.begin."""
@@ -82,6 +86,8 @@ class SessionGateway:
             run = None if row is None or row.model_run_id is None else await session.get(Run, row.model_run_id)
         if row is None:
             raise NotFound(f"There is no session {id!r}.")
+        if run is None and row.backend != embedded.NAME:
+            raise NotFound(f"The run that trained {row.model} was deleted; only with it the model can be found.")
         pinned = PinnedSession(
             id,
             ResolvedModel(row.model, row.step, run),
@@ -106,8 +112,18 @@ class SessionGateway:
         return await _while_away(ask)
 
     async def endpoint(self, session: PinnedSession) -> Endpoint:
-        """Where the session's checkpoint is sampled now. Raises Unavailable."""
-        return await self._models.endpoint(session.model)
+        """Where the session's checkpoint is sampled now; another backend than the engine is asked for it once in a
+        while. Raises Unavailable."""
+        model, now = session.model, time.monotonic()
+        if model.backend == embedded.NAME:
+            return await self._models.endpoint(model)
+        which = (model.backend, model.name, model.step)
+        known, until = self._endpoints.get(which, (None, 0.0))
+        if known is None or until < now:
+            known = await self._models.endpoint(model)
+            self._endpoints[which] = (known, now + _ENDPOINT_KEPT_S)
+            self._endpoints = {each: kept for each, kept in self._endpoints.items() if kept[1] >= now}
+        return known
 
     async def sampled(self, exchange: "SessionExchange") -> dict[str, Json]:
         """A completion of the model. Raises as Upstream."""

@@ -42,10 +42,10 @@ class KnownReplies:
 
     async def messages(self, session_id: str, request: CanonicalRequest) -> list[dict[str, Json]]:
         """The request's messages, replies with their `token_ids`."""
-        digests = [*_digests(request.messages, request.tools)]
         replies = [index for index, message in enumerate(request.messages) if message["role"] == "assistant"]
         if not replies:
             return list(request.messages)
+        digests = _digests(request.messages, request.tools)
         known = self._of(session_id)
         if any(digests[index] not in known.ids for index in replies):
             await self._load(session_id, known)

@@ -2,7 +2,7 @@
 
 from app.agent_sessions.store import PinnedModel
 from app.auth.caller import Caller
-from app.errors import NotFound
+from app.errors import Conflict, NotFound
 from app.model_registry.engine_client import EngineClient
 from app.model_registry.resolver import ModelResolver, ResolvedModel, UnknownModelName
 from training.backends import embedded
@@ -20,7 +20,10 @@ async def pinned(models: ModelResolver, engine: EngineClient, caller: Caller, na
         return PinnedModel(name, found.name, None, found.backend, run_id)
     if found.backend == embedded.NAME:
         return await _on_engine(found, engine, name, run_id)
-    step = found.step if found.step is not None or found.run is None else found.run.step
+    assert found.run is not None
+    step = found.run.step if found.step is None else found.step
+    if step is None:  # the server would take the newest one, each time
+        raise Conflict(f"Run {run_id} has no checkpoint yet; retry after its baseline evaluation.")
     return PinnedModel(name, found.name, step, found.backend, run_id)
 
 

@@ -10,6 +10,7 @@ import httpx
 import structlog
 
 from app.errors import BadGateway, InvalidRequest, ServiceError, Unavailable
+from training import strict_json
 from training.backends.base import Endpoint
 
 Json = Any
@@ -67,13 +68,7 @@ class Upstream:
     async def complete(self, endpoint: Endpoint, body: Mapping[str, Json]) -> dict[str, Json]:
         """A completion."""
         async with self._answered(endpoint, body, _completions(endpoint)) as reply:
-            try:
-                made = json.loads(await reply.aread())
-            except ValueError:
-                raise BadGateway("The server of the model answered with no JSON.") from None
-        if not isinstance(made, dict) or not made.get("choices"):
-            raise BadGateway("The server of the model answered with no completion.")
-        return made
+            return _completion(await reply.aread())
 
     async def chunks(self, endpoint: Endpoint, body: Mapping[str, Json]) -> AsyncGenerator[dict[str, Json]]:
         """The chunks of a streamed completion. One that breaks off raises ServerAway."""
@@ -84,10 +79,7 @@ class Upstream:
                 data = line[len(_DATA) :].strip()
                 if data == _LAST:
                     return
-                chunk = json.loads(data)
-                if error := chunk.get("error"):
-                    raise ServerAway(f"The server of the model broke off: {error.get('message')}")
-                yield chunk
+                yield _chunk(data)
         raise ServerAway("The server of the model broke off.")
 
     @asynccontextmanager
@@ -105,6 +97,45 @@ class Upstream:
 
 def _completions(endpoint: Endpoint) -> str:
     return f"{endpoint.base_url}/chat/completions"
+
+
+def _completion(body: bytes) -> dict[str, Json]:
+    made = _object(body)
+    choices = _dicts(made.get("choices"))
+    if not choices or not all(isinstance(choice.get("message"), dict) for choice in choices):
+        raise BadGateway("The server of the model answered with no completion.")
+    return made
+
+
+def _chunk(data: bytes) -> dict[str, Json]:
+    chunk = _object(data)
+    if error := chunk.get("error"):
+        said = error.get("message") if isinstance(error, dict) else error
+        raise ServerAway(f"The server of the model broke off: {said}")
+    choices = _dicts(chunk.get("choices"))
+    if not all(isinstance(choice.get("index"), int) and _is_object(choice.get("delta")) for choice in choices):
+        raise BadGateway("The server of the model answered with a stream that is none.")
+    return chunk
+
+
+def _object(text: bytes) -> dict[str, Json]:
+    try:
+        made = strict_json.loads(text)
+    except ValueError:
+        raise BadGateway("The server of the model answered with no JSON.") from None
+    if not isinstance(made, dict) or not _is_object(made.get("usage")):
+        raise BadGateway("The server of the model answered with no completion.")
+    return made
+
+
+def _dicts(value: Json) -> list[dict[str, Json]]:
+    if not isinstance(value or [], list) or not all(isinstance(each, dict) for each in value or ()):
+        raise BadGateway("The server of the model answered with choices that are none.")
+    return value or []
+
+
+def _is_object(value: Json) -> bool:
+    return value is None or isinstance(value, dict)
 
 
 async def _lines(reply: httpx.Response) -> AsyncIterator[bytes]:
