@@ -1,8 +1,8 @@
 """Anthropic's own client, as it comes: against an ordinary key, and in a session."""
 
+from importlib import import_module
 from typing import Any
 
-import anthropic
 import pytest
 
 from app.agent_sessions.calls import SessionCalls
@@ -25,7 +25,13 @@ ASKED: Any = {
 }
 
 
-def client_of(session: Any) -> anthropic.AsyncAnthropic:
+@pytest.fixture(scope="module")
+def anthropic() -> Any:
+    """Imported when it is used: it takes seconds, and every process that runs tests collects this module."""
+    return import_module("anthropic")
+
+
+def client_of(anthropic: Any, session: Any) -> Any:
     base_url = session["base_url"].removesuffix("/v1")
     return anthropic.AsyncAnthropic(base_url=base_url, api_key=session["api_key"], max_retries=0)
 
@@ -41,9 +47,9 @@ def with_results(reply: Any) -> Any:
     return ASKED | {"messages": [*ASKED["messages"], *said_and_done]}
 
 
-async def test_a_loop_over_tools_is_recorded_as_one_conversation(stage: ModelStage) -> None:
+async def test_a_loop_over_tools_is_recorded_as_one_conversation(anthropic: Any, stage: ModelStage) -> None:
     session = await opened(stage)
-    async with client_of(session) as client:
+    async with client_of(anthropic, session) as client:
         reply = await client.messages.create(**ASKED, tools=[TOOL])
         assert (reply.model, reply.stop_reason, reply.role) == (f"{CALLER}@1", "tool_use", "assistant")
         [use] = [block for block in reply.content if block.type == "tool_use"]
@@ -62,14 +68,14 @@ async def test_a_loop_over_tools_is_recorded_as_one_conversation(stage: ModelSta
     assert [message["role"] for message in calls[1]["messages"]] == ["system", "user", "assistant", "tool"]
     [conversation] = conversations(await SessionCalls(stage.service.sessions).of_last_attempt(session["id"]))
     assert len([item for item in conversation.messages_and_choices if not isinstance(item, dict)]) == 2
-    async with client_of(session) as client:  # started again: the recorded answer, in a stream this time
+    async with client_of(anthropic, session) as client:  # started again: the recorded answer, in a stream this time
         async with client.messages.stream(**ASKED, tools=[TOOL]) as stream:
             replayed = await stream.get_final_message()
         assert replayed.model_dump(exclude={"usage"}) == reply.model_dump(exclude={"usage"})
         assert len(await recorded(stage, session)) == 2
 
 
-async def test_ordinary_keys_ask_by_a_models_name(stage: ModelStage) -> None:
+async def test_ordinary_keys_ask_by_a_models_name(anthropic: Any, stage: ModelStage) -> None:
     async with anthropic.AsyncAnthropic(
         base_url=str(stage.service.client.base_url), api_key=await stage.key(), max_retries=0
     ) as client:
@@ -85,14 +91,14 @@ async def test_ordinary_keys_ask_by_a_models_name(stage: ModelStage) -> None:
         assert missing.value.body == {"type": "error", "error": error}
 
 
-async def test_tokens_are_counted_as_the_prompt_has_them(stage: ModelStage) -> None:
+async def test_tokens_are_counted_as_the_prompt_has_them(anthropic: Any, stage: ModelStage) -> None:
     session = await opened(stage)
     shown: Any = {name: ASKED[name] for name in ("model", "system", "messages")}
 
     def whole(usage: Any) -> int:
         return int(usage.input_tokens + (usage.cache_read_input_tokens or 0))
 
-    async with client_of(session) as client:
+    async with client_of(anthropic, session) as client:
         for more in ({}, {"tools": [TOOL]}, {"tools": [TOOL], "tool_choice": {"type": "none"}}):
             counted = await client.messages.count_tokens(**shown, **more)
             reply = await client.messages.create(**ASKED, **more)
@@ -119,9 +125,9 @@ async def test_tokens_are_counted_as_the_prompt_has_them(stage: ModelStage) -> N
             await client.messages.count_tokens(**shown | {"model": "mail/none"})
 
 
-async def test_what_is_not_supported_is_refused_by_name(stage: ModelStage) -> None:
+async def test_what_is_not_supported_is_refused_by_name(anthropic: Any, stage: ModelStage) -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
-    async with client_of(await opened(stage)) as client:
+    async with client_of(anthropic, await opened(stage)) as client:
         for more, why in (
             ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
             ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "no built-in tools"),
@@ -136,6 +142,6 @@ async def test_what_is_not_supported_is_refused_by_name(stage: ModelStage) -> No
                 await client.messages.create(
                     **ASKED | {"messages": [{"role": "user", "content": "a " * 90_000}], "stream": stream}
                 )
-    async with client_of(await opened(stage) | {"api_key": "las_" + "x" * 43}) as client:
+    async with client_of(anthropic, await opened(stage) | {"api_key": "las_" + "x" * 43}) as client:
         with pytest.raises(anthropic.AuthenticationError):
             await client.messages.create(**ASKED)

@@ -3,9 +3,11 @@
 import asyncio
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -37,6 +39,21 @@ asyncio.run(main())
 _NOBODY = 65_534
 
 
+@pytest.fixture(scope="module")
+def stopped_cluster() -> Iterator[Path]:
+    """The data directory of a server that was stopped; to make one takes longer than all else here."""
+    with tempfile.TemporaryDirectory(prefix="learnloop-test-") as directory:
+        asyncio.run(_starts(Path(directory)))
+        yield Path(directory)
+
+
+@pytest.fixture
+def used_dir(stopped_cluster: Path, data_dir: Path) -> Path:
+    """A data directory whose server was stopped."""
+    subprocess.run(["cp", "--archive", str(stopped_cluster / "postgres"), str(data_dir)], check=True)  # and its owner
+    return data_dir
+
+
 async def _answer(server: EmbeddedPostgres) -> object:
     conninfo = f"host='{server.url.query['host']}' user=postgres dbname=postgres"
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
@@ -59,8 +76,17 @@ def _lines(file: Path) -> list[str]:
 
 
 def _kill_everything(starting: asyncio.subprocess.Process) -> None:
-    """SIGKILL the starting service and all that it has started, which lives in sessions of its own."""
-    for each in [*psutil.Process(starting.pid).children(recursive=True), psutil.Process(starting.pid)]:
+    """SIGKILL the starting service and all that it has started, which lives in sessions of its own. All are frozen
+    first: what was about to start another process would leave that one behind."""
+    service = psutil.Process(starting.pid)
+    found, frozen = {service}, set[psutil.Process]()
+    while found:
+        for each in found:
+            with suppress(psutil.NoSuchProcess):
+                each.suspend()
+        frozen |= found
+        found = {*service.children(recursive=True)} - frozen
+    for each in frozen:
         with suppress(psutil.NoSuchProcess):
             each.kill()
 
@@ -121,11 +147,11 @@ async def test_the_server_ends_with_its_owner_and_the_data_stay(data_dir: Path) 
     await server.stop()
 
 
-async def test_only_its_own_user_can_reach_it_and_nobody_by_network(data_dir: Path) -> None:
-    server = EmbeddedPostgres(data_dir)
+async def test_only_its_own_user_can_reach_it_and_nobody_by_network(used_dir: Path) -> None:
+    server = EmbeddedPostgres(used_dir)
     await server.start()
     try:
-        postmaster = psutil.Process(_pid(data_dir))
+        postmaster = psutil.Process(_pid(used_dir))
         assert postmaster.net_connections(kind="inet") == []
         for child in postmaster.children():
             with suppress(psutil.NoSuchProcess):  # the launchers' short-lived workers come and go
@@ -138,21 +164,20 @@ async def test_only_its_own_user_can_reach_it_and_nobody_by_network(data_dir: Pa
         await server.stop()
 
 
-async def test_a_pid_file_of_another_process_is_not_believed(data_dir: Path) -> None:
-    await _starts(data_dir)
-    pid_file = data_dir / "postgres" / "postmaster.pid"
-    pid_file.write_text(f"{os.getpid()}\n{data_dir / 'postgres'}\n1700000000\n5432\n\n\n1 1\nready\n")
-    (data_dir / "postgres" / ".s.PGSQL.5432.lock").write_text(pid_file.read_text())
-    await _starts(data_dir)
+async def test_a_pid_file_of_another_process_is_not_believed(used_dir: Path) -> None:
+    pid_file = used_dir / "postgres" / "postmaster.pid"
+    pid_file.write_text(f"{os.getpid()}\n{used_dir / 'postgres'}\n1700000000\n5432\n\n\n1 1\nready\n")
+    (used_dir / "postgres" / ".s.PGSQL.5432.lock").write_text(pid_file.read_text())
+    await _starts(used_dir)
     pid_file.write_text("torn")
-    await _starts(data_dir)
+    await _starts(used_dir)
 
 
-async def test_a_killed_server_is_started_again(data_dir: Path) -> None:
-    server = EmbeddedPostgres(data_dir)
+async def test_a_killed_server_is_started_again(used_dir: Path) -> None:
+    server = EmbeddedPostgres(used_dir)
     await server.start()
     try:
-        pid_file = data_dir / "postgres" / "postmaster.pid"
+        pid_file = used_dir / "postgres" / "postmaster.pid"
         first = int(pid_file.read_text().splitlines()[0])
         os.kill(first, signal.SIGKILL)
 
@@ -166,53 +191,53 @@ async def test_a_killed_server_is_started_again(data_dir: Path) -> None:
         await server.stop()
 
 
-async def test_the_server_of_a_killed_owner_ends_and_the_next_owners_is_stopped_again(data_dir: Path) -> None:
-    async with _starting(data_dir) as service:
-        await until(lambda: _pid(data_dir), timeout_s=60)
-        orphan = _pid(data_dir)
+async def test_the_server_of_a_killed_owner_ends_and_the_next_owners_is_stopped_again(used_dir: Path) -> None:
+    async with _starting(used_dir) as service:
+        await until(lambda: _pid(used_dir), timeout_s=60)
+        orphan = _pid(used_dir)
         service.kill()
         await until(lambda: not psutil.pid_exists(orphan))
-    server = EmbeddedPostgres(data_dir)
+    server = EmbeddedPostgres(used_dir)
     await server.start()
-    pid = _pid(data_dir)
+    pid = _pid(used_dir)
     await server.stop()
     assert pid not in (0, orphan)
     assert not psutil.pid_exists(pid)
 
 
-async def test_a_killed_server_that_nobody_has_reaped_is_in_nobodys_way(data_dir: Path) -> None:
+async def test_a_killed_server_that_nobody_has_reaped_is_in_nobodys_way(used_dir: Path) -> None:
     """As in a container without an init: its pid is there for ever."""
-    async with _starting(data_dir) as service:
-        await until(lambda: _pid(data_dir), timeout_s=60)
-        server = psutil.Process(_pid(data_dir))
+    async with _starting(used_dir) as service:
+        await until(lambda: _pid(used_dir), timeout_s=60)
+        server = psutil.Process(_pid(used_dir))
         service.send_signal(signal.SIGSTOP)  # it reaps no more
         await until(lambda: psutil.Process(service.pid).status() == psutil.STATUS_STOPPED)
         server.kill()
         await until(lambda: server.status() == psutil.STATUS_ZOMBIE)
-        await _starts(data_dir)
+        await _starts(used_dir)
         assert server.status() == psutil.STATUS_ZOMBIE
 
 
-async def test_a_frozen_server_is_stopped_all_the_same(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_frozen_server_is_stopped_all_the_same(used_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.processes.postgres._STOP_TIMEOUT_S", 0.1)
-    server = EmbeddedPostgres(data_dir)
+    server = EmbeddedPostgres(used_dir)
     await server.start()
-    frozen = _freeze(data_dir)
+    frozen = _freeze(used_dir)
     await server.stop()
     assert not any(map(_lives, frozen))
-    await _starts(data_dir)
+    await _starts(used_dir)
 
 
-async def test_a_start_ends_the_frozen_server_of_a_killed_owner_and_nobody_elses(data_dir: Path) -> None:
-    others = EmbeddedPostgres(data_dir / "others")
-    (data_dir / "others").mkdir()
+async def test_a_start_ends_the_frozen_server_of_a_killed_owner_and_nobody_elses(used_dir: Path) -> None:
+    others = EmbeddedPostgres(used_dir / "others")
+    (used_dir / "others").mkdir()
     await others.start()
     try:
-        async with _starting(data_dir) as service:
-            await until(lambda: _pid(data_dir), timeout_s=60)
-            frozen = _freeze(data_dir)
+        async with _starting(used_dir) as service:
+            await until(lambda: _pid(used_dir), timeout_s=60)
+            frozen = _freeze(used_dir)
             service.kill()
-        await _starts(data_dir)
+        await _starts(used_dir)
         assert not any(map(_lives, frozen))
         assert await _answer(others) == 42
     finally:
@@ -220,16 +245,16 @@ async def test_a_start_ends_the_frozen_server_of_a_killed_owner_and_nobody_elses
 
 
 async def test_a_server_whose_postmaster_was_killed_while_the_others_are_frozen_is_started_again(
-    data_dir: Path,
+    used_dir: Path,
 ) -> None:
     """Its memory is in use by them, and Postgres does not start beside."""
-    server = EmbeddedPostgres(data_dir)
+    server = EmbeddedPostgres(used_dir)
     await server.start()
     try:
-        first = _pid(data_dir)
-        frozen = _freeze(data_dir)
+        first = _pid(used_dir)
+        frozen = _freeze(used_dir)
         os.kill(first, signal.SIGKILL)
-        await until(lambda: _pid(data_dir) not in (0, first))
+        await until(lambda: _pid(used_dir) not in (0, first))
         assert await _answer(server) == 42
         assert not any(map(_lives, frozen))
     finally:
@@ -237,15 +262,15 @@ async def test_a_server_whose_postmaster_was_killed_while_the_others_are_frozen_
 
 
 async def test_a_server_that_takes_no_connections_is_killed_and_started_again(
-    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+    used_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.processes.postgres.Pulse", partial(Pulse, period_s=0.05, deadline_s=2.0))
-    server = EmbeddedPostgres(data_dir, restart_after_s=0.1)
+    server = EmbeddedPostgres(used_dir, restart_after_s=0.1)
     await server.start()
     try:
-        first = _pid(data_dir)
+        first = _pid(used_dir)
         os.kill(first, signal.SIGSTOP)
-        await until(lambda: _pid(data_dir) not in (0, first))
+        await until(lambda: _pid(used_dir) not in (0, first))
         assert await _answer(server) == 42
     finally:
         await server.stop()
@@ -267,11 +292,10 @@ def _lives(process: psutil.Process) -> bool:
         return False
 
 
-async def test_torn_notes_of_the_packages_own_python_side_are_not_read(data_dir: Path) -> None:
-    await _starts(data_dir)
-    for place in (data_dir, data_dir / "postgres"):
+async def test_torn_notes_of_the_packages_own_python_side_are_not_read(used_dir: Path) -> None:
+    for place in (used_dir, used_dir / "postgres"):
         (place / ".handle_pids.json").write_text('{"pids": [1')
-    await _starts(data_dir)
+    await _starts(used_dir)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

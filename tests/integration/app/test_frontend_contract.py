@@ -1,11 +1,13 @@
 """CoDreamer's own frontend, unchanged: it posts a graph, hears of every iteration, and fetches the results.
 
-The learn loop, the environment and the judge are real; the model is scripted, because eight times eight rollouts and
-the evaluations of a run whose body can choose neither would take the tiny model minutes.
+The learn loop, the environment and the judge are real. The model is scripted and the iterations are small, because the
+frontend's body can choose neither, and eight times eight rollouts and their evaluations would take minutes.
 """
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_results import SALES
 from training.learn_loop import learn_loop
+from training.types import EvaluationConfig, IterationResult, RunConfig
 
 BODY: dict[str, Any] = {"graph": GRAPH, "iterations": 2, "depth": 4}
 """All that the frontend sends."""
@@ -33,12 +36,19 @@ def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "Dispatcher", partial(Dispatcher, retry_delays_s=(0.0,) * 5))
 
 
+def _small(config: RunConfig, *others: Any, **more: Any) -> AsyncGenerator[IterationResult, None]:
+    """The learn loop with few rollouts."""
+    evaluation = EvaluationConfig(scenarios=2, test_scenarios=2, samples=1)
+    small = replace(config, groups_per_iteration=2, rollouts_per_group=4, evaluation=evaluation)
+    return learn_loop(small, *others, **more)
+
+
 async def _run(data_dir: Path, database_url: str, receiver: Frontend, script: Script, body: Any) -> Any:
     """Posts the body, waits until everything is delivered, and downloads; the answer, the run and the files."""
     settings = settings_for(data_dir, database_url, frontend_url=receiver.url)
     async with (
         scripted_chat(script) as chat,
-        served(settings, learn_loop, ScriptedBackend(chat.url)) as client,  # type: ignore[arg-type]
+        served(settings, _small, ScriptedBackend(chat.url)) as client,  # type: ignore[arg-type]
     ):
         address = str(client.base_url)
         answer = await asyncio.to_thread(receiver.post_learn_loop, address, body)
