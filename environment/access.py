@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    import socket
+
     import httpx
 
 
@@ -33,6 +35,10 @@ class Access(Protocol):
 
     def http_transport(self) -> "httpx.AsyncBaseTransport":
         """The way to servers: connects to checked addresses only."""
+
+    async def connect(self, url: str) -> "socket.socket":
+        """A TCP connection to a checked address of the URL's host, for protocols that HTTP does not cover. Raises
+        OSError, or ValueError for a URL that is not allowed."""
 
     async def start(self, command: Sequence[str], environment: Mapping[str, str], directory: Path) -> Process:
         """Start the command, with pipes for its standard streams, in a process group of its own. It is killed when

@@ -120,7 +120,8 @@ class ReportedEpisode(Protocol):
 
 @runtime_checkable
 class OpenedEpisode(Protocol):
-    """An episode that holds something, such as a connection to a server. Its `tools` are known once it is open."""
+    """An episode that holds something, such as a connection to a server. What its `tools` and `messages` are is final
+    once it is open."""
 
     async def open(self) -> None:
         """Get ready. Waiting for a turn may take any time and does not count as the rollout's; what is done then must

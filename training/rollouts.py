@@ -130,7 +130,8 @@ async def _play_here(
 
 @asynccontextmanager
 async def _ready(episode: Episode, trajectory: "Trajectory", limit: asyncio.Timeout) -> AsyncIterator[None]:
-    """The episode open, and its tools in the trajectory. The limit stands still until then. Raises EpisodeFailed."""
+    """The episode open, and what it shows then in the trajectory. The limit stands still until then. Raises
+    EpisodeFailed."""
     if not isinstance(episode, OpenedEpisode):
         yield
         return
@@ -140,6 +141,7 @@ async def _ready(episode: Episode, trajectory: "Trajectory", limit: asyncio.Time
     try:
         await episode.open()
         limit.reschedule(now() + left)
+        trajectory.messages_and_choices = [*episode.messages()]  # type: ignore[list-item]
         trajectory.tools = _offered(episode)
         yield
     finally:

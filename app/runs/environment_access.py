@@ -1,6 +1,8 @@
 """What environments may reach outside of this process, by the operator's settings."""
 
+import asyncio
 import shlex
+import socket
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +11,7 @@ from signal import SIGKILL
 import httpx
 
 from app.processes.child import spawn
-from app.security.address_guard import AddressGuard, AddressRefused, GuardedTransport, parse
+from app.security.address_guard import DEFAULT_PORTS, AddressGuard, AddressRefused, GuardedTransport, parse
 from app.settings import Settings
 
 _ANY_ARGUMENTS = "*"
@@ -22,7 +24,7 @@ class EnvironmentAccess:
         self.max_servers = settings.environment_servers
         self._commands = [shlex.split(command) for command in settings.environment_commands]
         self._modules = settings.environment_modules
-        self._hosts = settings.environment_hosts
+        self._guard = AddressGuard(settings.environment_hosts)
         self._secrets = settings.environment_secrets
 
     def check_url(self, url: str) -> None:
@@ -64,7 +66,23 @@ class EnvironmentAccess:
         """Without proxies, and with a connection for each request: a kept one could be to an address that was allowed
         for another name."""
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        return GuardedTransport(AddressGuard(self._hosts), httpx.AsyncHTTPTransport(trust_env=False, limits=limits))
+        return GuardedTransport(self._guard, httpx.AsyncHTTPTransport(trust_env=False, limits=limits))
+
+    async def connect(self, url: str) -> socket.socket:
+        """Raises OSError or ValueError."""
+        try:
+            parsed = parse(url)
+            addresses = await self._guard.addresses(parsed)
+        except AddressRefused as refused:
+            raise ValueError(f"{url}: {refused}") from refused
+        port = parsed.port or DEFAULT_PORTS[parsed.scheme]
+        for number, address in enumerate(addresses, 1):
+            try:
+                return await _connected(address, port)
+            except OSError:
+                if number == len(addresses):
+                    raise
+        raise AssertionError("the guard gives at least one address")
 
     async def start(self, command: Sequence[str], environment: Mapping[str, str], directory: Path) -> Process:
         """Raises OSError or ValueError."""
@@ -72,3 +90,15 @@ class EnvironmentAccess:
         return await spawn(
             command, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment, cwd=directory, death_signal=SIGKILL
         )
+
+
+async def _connected(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    connection.setblocking(False)
+    try:
+        await asyncio.get_running_loop().sock_connect(connection, (address, port))
+    except BaseException:
+        connection.close()
+        raise
+    return connection

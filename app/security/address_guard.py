@@ -48,6 +48,7 @@ _DENIED_V4 = [
 # compatible and NAT64.
 _PUBLIC_V6 = IPv6Network("2000::/3")
 _DENIED_V6 = [IPv6Network(net) for net in ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20")]
+DEFAULT_PORTS = {"http": 80, "https": 443}
 _FIRST_FREE_PORT = 1024
 _RESOLVE_TIMEOUT_S = 5.0
 _HOST_AND_PORT = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:[0-9]*)?")
@@ -80,7 +81,7 @@ class AddressGuard:
 
     async def addresses(self, url: httpx.URL) -> list[str]:
         """Where to connect to for this URL, in the order of preference. Raises AddressRefused."""
-        host, port = url.raw_host.decode(), url.port or {"http": 80, "https": 443}[url.scheme]
+        host, port = url.raw_host.decode(), url.port or DEFAULT_PORTS[url.scheme]
         try:
             found = await self._resolve(host, port)
         except (OSError, UnicodeError):

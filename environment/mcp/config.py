@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 
 from environment.base import Json, Scenario
+from environment.config_checks import names_of_secrets, number, strings, text
 from environment.given_scenarios import check_keys, check_rows, split_of, with_splits
 
 MAX_TASKS = 10_000
 _SETTINGS = ("allow_tools", "instructions", "max_result_characters", "scenarios", "server", "tool_timeout_s")
 _TASK_KEYS = ("id", "task", "answer", "split")
-_MAX_CHARACTERS = 20_000
 _MAX_TOOL_TIMEOUT_S = 600.0
 _MAX_RESULT_CHARACTERS = 200_000
 _INSTRUCTIONS = files("environment.mcp").joinpath("prompts/system.txt").read_text(encoding="utf-8").strip()
@@ -68,13 +68,13 @@ def parse(config: Mapping[str, Json]) -> McpConfig:
     if "scenarios" in given:
         given["scenarios"] = _scenarios(given["scenarios"])
     if "instructions" in given:
-        given["instructions"] = _text(given["instructions"], "instructions")
+        given["instructions"] = text(given["instructions"], "instructions")
     if "allow_tools" in given:
-        given["allow_tools"] = _strings(given["allow_tools"], "allow_tools")
+        given["allow_tools"] = strings(given["allow_tools"], "allow_tools")
     if "tool_timeout_s" in given:
-        given["tool_timeout_s"] = _number(given["tool_timeout_s"], "tool_timeout_s", _MAX_TOOL_TIMEOUT_S)
+        given["tool_timeout_s"] = number(given["tool_timeout_s"], "tool_timeout_s", _MAX_TOOL_TIMEOUT_S)
     if "max_result_characters" in given:
-        most = _number(given["max_result_characters"], "max_result_characters", _MAX_RESULT_CHARACTERS)
+        most = number(given["max_result_characters"], "max_result_characters", _MAX_RESULT_CHARACTERS)
         given["max_result_characters"] = int(most)
     return McpConfig(**given)
 
@@ -85,15 +85,17 @@ def server(value: Json) -> Server:
         raise ValueError('server must be {"command": [...]} or {"url": ...}')
     if "command" in value:
         check_keys(value, "server", ("command", "env"))
-        return StdioServer(_strings(value["command"], "server.command"), _names(value.get("env", {}), "server.env"))
+        return StdioServer(
+            strings(value["command"], "server.command"), names_of_secrets(value.get("env", {}), "server.env")
+        )
     check_keys(value, "server", ("url", "headers"))
-    return HttpServer(_text(value["url"], "server.url"), _names(value.get("headers", {}), "server.headers"))
+    return HttpServer(text(value["url"], "server.url"), names_of_secrets(value.get("headers", {}), "server.headers"))
 
 
 def asked(value: Mapping[str, Json]) -> Scenario:
     """A user's own task. Raises ValueError."""
     check_keys(dict(value), "a task", ("task",))
-    return Scenario(id="ask", split="test", task={"task": _text(value.get("task"), "task")})
+    return Scenario(id="ask", split="test", task={"task": text(value.get("task"), "task")})
 
 
 def _scenarios(rows: Json) -> list[Scenario]:
@@ -107,38 +109,6 @@ def _scenarios(rows: Json) -> list[Scenario]:
 def _scenario(row: Json, place: int) -> Scenario:
     where = f"scenario number {place}"
     check_keys(row, where, _TASK_KEYS)
-    id = _text(row.get("id", f"given.{place}"), f"{where}: id")
-    reference = {} if row.get("answer") is None else {"answer": _text(row["answer"], f"{where}: answer")}
-    return Scenario(id, split_of(row, where), {"task": _text(row.get("task"), f"{where}: task")}, reference)
-
-
-def _text(value: Json, where: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{where} must be a string that is not empty")
-    if len(value) > _MAX_CHARACTERS:
-        raise ValueError(f"{where} has {len(value)} characters; at most {_MAX_CHARACTERS} are allowed")
-    return value
-
-
-def _strings(value: Json, where: str) -> tuple[str, ...]:
-    if (
-        not isinstance(value, list)
-        or not value
-        or not all(isinstance(each, str) and "\0" not in each for each in value)
-    ):
-        raise ValueError(f"{where} must be a list of strings that is not empty")
-    return tuple(value)
-
-
-def _names(value: Json, where: str) -> dict[str, str]:
-    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
-        raise ValueError(
-            f"{where} must give names of secrets, which the operator sets in LEARNLOOP_ENVIRONMENT_SECRETS"
-        )
-    return value
-
-
-def _number(value: Json, where: str, most: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= most:
-        raise ValueError(f"{where} must be a number from 1 to {most:g}")
-    return float(value)
+    id = text(row.get("id", f"given.{place}"), f"{where}: id")
+    reference = {} if row.get("answer") is None else {"answer": text(row["answer"], f"{where}: answer")}
+    return Scenario(id, split_of(row, where), {"task": text(row.get("task"), f"{where}: task")}, reference)

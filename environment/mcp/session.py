@@ -16,7 +16,8 @@ from environment.base import EpisodeFailed, Json, Tool
 from environment.mcp.config import McpConfig, Server, StdioServer
 from environment.mcp.http import http_transport
 from environment.mcp.stdio import stdio_transport
-from environment.mcp.tools import ToolText, failure, offered, text_of
+from environment.mcp.tools import text_of
+from environment.server_tools import ToolText, failure, offered
 
 if TYPE_CHECKING:
     from mcp import ClientSession, types
@@ -85,7 +86,8 @@ class McpSession:
             ClientSession(reader, writer, client_info=client_info) as client,
         ):
             await client.initialize()
-            self._tools = offered(await _all_tools(client), self._config.allow_tools)
+            given = [Tool(each.name, each.description or "", each.inputSchema) for each in await _all_tools(client)]
+            self._tools = offered(given, self._config.allow_tools, "the MCP server")
             self._client = client
             self._ready.set()
             await self._stop.wait()

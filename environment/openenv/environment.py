@@ -1,0 +1,266 @@
+"""The environment `openenv`: a running server of OpenEnv, whose actions are tools and whose rewards are the reward."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Literal
+
+from environment.access import Access
+from environment.base import (
+    REPORTED_REWARD,
+    Environment,
+    EpisodeFailed,
+    Json,
+    Outcome,
+    Scenario,
+    Split,
+    Tool,
+    ToolResult,
+)
+from environment.given_scenarios import SPLITS
+from environment.openenv.actions import LIST_TOOLS, action_tool, call_action, has_tools, listed_tools, text_of
+from environment.openenv.config import OpenEnvConfig, asked, parse
+from environment.openenv.connection import Observation, OpenEnvConnection, Refused, ServerFull
+from environment.openenv.schema import schema_of_actions
+from environment.scenario_order import draw
+from environment.server_tools import failure, offered
+from environment.traits import Traits
+
+NAME = "openenv"
+_RESET_TIMEOUT_S = 60.0
+_FULL_PAUSE_S = 0.5
+_FULL_TIMEOUT_S = 600.0
+"""For so long a server that is full is asked again, and it may be others who fill it."""
+_SEEDS = 1 << 20
+
+
+class OpenEnvEnvironment:
+    """Each episode has a connection, and with it an instance of the environment, of its own."""
+
+    name = NAME
+    default_max_turns = 16
+    default_judge = "reported"
+    rubric = "The rollout that does more of the task is better."
+
+    def __init__(self, config: OpenEnvConfig) -> None:
+        self.config = config
+        self._access: Access | None = None
+        self._places: asyncio.Semaphore | None = None
+        self._schema: Mapping[str, Json] | None = None
+
+    def admit(self, access: Access) -> None:
+        """Raises ValueError for a server that the operator does not allow, or where none is given."""
+        if self.config.url is None:
+            raise ValueError('openenv needs a url: where the server runs, such as "https://wordle.example"')
+        access.check_url(self.config.url)
+        self._headers(access)
+        self._access = access
+
+    def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
+        """Those of the config; without any, episodes by seed. Each seed belongs to one split, whatever the run."""
+        given = self.config.scenarios
+        if given is not None:
+            return list(draw([each for each in given if each.split == split], count, seed, start))
+        first, place = Random(f"openenv:{seed}").randrange(_SEEDS), SPLITS.index(split)
+        seeds = [len(SPLITS) * (first + number) + place for number in range(start, start + count)]
+        return [Scenario(f"seed.{each}", split, {"reset": {"seed": each}}) for each in seeds]
+
+    def ask(self, task: Mapping[str, Json]) -> Scenario:
+        """A scenario from `{"reset": {...}, "task": "..."}`, both optional. Raises ValueError."""
+        return asked(task)
+
+    def episode(self, scenario: Scenario, max_turns: int | None = None) -> "OpenEnvEpisode":
+        """An episode that begins as it is opened."""
+        return OpenEnvEpisode(self, scenario, max_turns or self.default_max_turns)
+
+    def reward(self, outcome: Outcome, score: float) -> dict[str, float]:
+        """What the environment gave; the judge's verdict where it gave nothing."""
+        given = outcome[REPORTED_REWARD]
+        return {"score": score} if given is None else {"reward": float(given)}
+
+    def success(self, outcome: Outcome, score: float) -> bool:
+        """Whether the reward, or else the score, is high enough."""
+        given = outcome[REPORTED_REWARD]
+        return bool((score if given is None else given) >= self.config.success_from)
+
+    def answer(self, outcome: Outcome) -> dict[str, Json]:
+        """What `/ask` returns: the agent's last words, or else what it observed last."""
+        answer = outcome["answer"] if outcome["answer"] is not None else outcome["observation"]
+        note = {"note": outcome["detail"]} if outcome["detail"] else {}
+        return {"answer": answer, "source_ids": [], "success": self.success(outcome, 0.0), **note}
+
+    async def connect(self) -> OpenEnvConnection:
+        """A connection for one episode, once there is a place for it; `leave` gives the place back. Raises
+        EpisodeFailed."""
+        url, access = self._reached()
+        if self._places is None:
+            self._places = asyncio.Semaphore(access.max_servers)
+        await self._places.acquire()
+        try:
+            return await OpenEnvConnection.open(url, self._headers(access), access)
+        except BaseException:
+            self.leave()
+            raise
+
+    def leave(self) -> None:
+        """One episode less is connected."""
+        assert self._places is not None, "no episode was connected"
+        self._places.release()
+
+    async def action_schema(self) -> Mapping[str, Json]:
+        """The JSON schema of the server's actions. Raises EpisodeFailed."""
+        if self._schema is None:
+            url, access = self._reached()
+            self._schema = await schema_of_actions(url, self._headers(access), access)
+        return self._schema
+
+    def _reached(self) -> tuple[str, Access]:
+        if self._access is None or self.config.url is None:
+            raise EpisodeFailed("the operator's permission to reach the OpenEnv server was not asked for")
+        return self.config.url, self._access
+
+    def _headers(self, access: Access) -> dict[str, str]:
+        """Raises ValueError for a secret that the operator did not set."""
+        assert self.config.url is not None, "no server"
+        return {header: access.secret(self.config.url, name) for header, name in self.config.headers.items()}
+
+    def close(self) -> None:
+        """Nothing outlives the episodes."""
+
+
+class OpenEnvEpisode:
+    """One attempt. It is over when the environment says so, or when the model replies without a tool call."""
+
+    def __init__(self, environment: OpenEnvEnvironment, scenario: Scenario, max_turns: int) -> None:
+        self.scenario = scenario
+        self.max_turns = max_turns
+        self.tools: Sequence[Tool] = ()
+        self._environment = environment
+        self._config = environment.config
+        self._connection: OpenEnvConnection | None = None
+        self._names: Mapping[str, str] | None = None
+        """The server's names of its tools, by the names that the model uses; None where the action is the tool."""
+        self._rewards: list[float] = []
+        self._steps = self._errors = 0
+        self._finish, self._detail = "unfinished", ""
+        self._first = self._last = ""
+        self._answer: str | None = None
+
+    async def open(self) -> None:
+        """Begin the episode on the server. Raises EpisodeFailed."""
+        schema = await self._environment.action_schema()
+        first = await self._begun(has_tools(schema))
+        self._first = self._last = self._seen(first)
+        if first.done:
+            raise EpisodeFailed("the OpenEnv server's episode was over before it began")
+        if self._names is None:
+            self.tools = [action_tool(schema)]
+
+    async def _begun(self, with_tools: bool) -> Observation:
+        """The first observation, once the server has room."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _FULL_TIMEOUT_S
+        while True:
+            self._connection = await self._environment.connect()
+            try:
+                if with_tools:
+                    await self._find_tools(self._connection)
+                return await self._connection.reset(self.scenario.task["reset"], _RESET_TIMEOUT_S)
+            except ServerFull as full:
+                await self.close()
+                if loop.time() > until:
+                    raise EpisodeFailed(f"the OpenEnv server is full: {full}") from full
+            await asyncio.sleep(_FULL_PAUSE_S)
+
+    async def _find_tools(self, connection: OpenEnvConnection) -> None:
+        try:
+            listed = listed_tools(await connection.step(LIST_TOOLS, _RESET_TIMEOUT_S))
+        except Refused as refused:
+            raise EpisodeFailed(f"the OpenEnv server did not list its tools: {refused}") from refused
+        found = offered(listed, self._config.allow_tools, "the OpenEnv server")
+        self.tools = [tool for _, tool in found.values()]
+        self._names = {name: theirs for name, (theirs, _) in found.items()}
+
+    async def close(self) -> None:
+        """The server forgets the episode."""
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            try:
+                await connection.close()
+            finally:
+                self._environment.leave()
+
+    def messages(self) -> list[dict[str, Json]]:
+        """The instructions, then the task and what is observed first."""
+        shown = "\n\n".join(part for part in (self.scenario.task.get("task"), self._first) if part)
+        return [{"role": "system", "content": self._config.instructions}, {"role": "user", "content": shown}]
+
+    async def call(self, name: str, arguments: Mapping[str, Json]) -> ToolResult:
+        """What is observed after the step; that the environment refuses an action is something that a model can learn
+        from, too. Raises EpisodeFailed."""
+        if self._connection is None:
+            raise EpisodeFailed("the episode is not open")
+        if name not in (known := [tool.name for tool in self.tools]):
+            return self._refused(f"there is no tool {name!r}; there are: {', '.join(known)}")
+        action = arguments if self._names is None else call_action(self._names[name], arguments)
+        try:
+            observation = await self._connection.step(action, self._config.step_timeout_s)
+        except Refused as refused:
+            return self._refused(str(refused))
+        except ServerFull as full:
+            raise EpisodeFailed(f"the OpenEnv server ended the episode: {full}") from full
+        self._steps += 1
+        if observation.reward is not None:
+            self._rewards.append(observation.reward)
+        self._last = self._seen(observation)
+        if observation.done:
+            self._finish = "done"
+        return ToolResult(self._last, final=observation.done)
+
+    def _refused(self, why: str) -> ToolResult:
+        self._errors += 1
+        return ToolResult(failure(why[: self._config.max_result_characters]).text)
+
+    def _seen(self, observation: Observation) -> str:
+        seen = text_of(observation, self._config.max_result_characters)
+        self._errors += seen.failed
+        return seen.text
+
+    def reply(self, text: str) -> ToolResult:
+        """The agent's last words."""
+        self._finish, self._answer = "answer", text
+        return ToolResult("", final=True)
+
+    def end(self, reason: Literal["out_of_turns", "malformed"], detail: str) -> None:
+        """Before the environment's own end."""
+        self._finish, self._detail = reason, detail
+
+    def outcome(self) -> Outcome:
+        """`finish` (`done`, `answer`, `out_of_turns`, `malformed`, `unfinished`) and `detail`; the reward; `steps`, and
+        the `rewards` of those that had one; `errors`, actions that the environment refused; the `answer`, what was said
+        without a tool call; and the last `observation`."""
+        return {
+            "finish": self._finish,
+            "detail": self._detail,
+            REPORTED_REWARD: self._reward(),
+            "steps": self._steps,
+            "rewards": list(self._rewards),
+            "errors": self._errors,
+            "answer": self._answer,
+            "observation": self._last,
+        }
+
+    def _reward(self) -> float | None:
+        """Of an agent that took no step it is 0; None where steps had no reward: then nothing is known."""
+        if not self._rewards:
+            return None if self._steps else 0.0
+        return sum(self._rewards) if self._config.reward == "sum" else self._rewards[-1]
+
+
+def build(config: Mapping[str, Json], data_dir: Path) -> Environment:
+    """Raises ValueError for a bad config. A server may be missing: scenarios can be checked without one."""
+    return OpenEnvEnvironment(parse(config))
+
+
+TRAITS = Traits(datasets={"scenarios": ()}, asked_without=frozenset({"scenarios"}))
