@@ -64,7 +64,7 @@ class Assembly:
             if chunk.get(name) is not None:
                 self._more[name] = chunk[name]
         for made in chunk.get("choices") or ():
-            self._choices.setdefault(made["index"], _Choice()).add(made)
+            self._choices.setdefault(made.get("index", 0), _Choice()).add(made)
 
     @property
     def is_whole(self) -> bool:

@@ -22,6 +22,8 @@ from training.chat import identity
 
 Json = Any
 _MOST_SESSIONS = 2_000
+_MOST_IDS = 10_000_000
+"""Of all of them together: 40 MB."""
 
 
 @dataclass(slots=True)
@@ -39,6 +41,7 @@ class KnownReplies:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self._known: OrderedDict[str, _Replies] = OrderedDict()
+        self._ids = 0
 
     async def messages(self, session_id: str, request: CanonicalRequest) -> list[dict[str, Json]]:
         """The request's messages, replies with their `token_ids`."""
@@ -49,6 +52,7 @@ class KnownReplies:
         known = self._of(session_id)
         if any(digests[index] not in known.ids for index in replies):
             await self._load(session_id, known)
+            known = self._of(session_id)  # which may have been forgotten meanwhile
         messages = list(request.messages)
         for index in replies:
             if (ids := known.ids.get(digests[index])) is not None:
@@ -69,14 +73,22 @@ class KnownReplies:
         *_, before = _digests(messages, tools)
         for choice in completion["choices"]:
             if (ids := _ids(choice)) is not None:
-                known.ids[_next(before, choice["message"])] = ids
+                reply = _next(before, choice["message"])
+                self._ids += len(ids) - len(known.ids.get(reply, ()))
+                known.ids[reply] = ids
+        self._forget_oldest()
 
     def _of(self, session_id: str) -> _Replies:
         known = self._known.setdefault(session_id, _Replies())
         self._known.move_to_end(session_id)
-        if len(self._known) > _MOST_SESSIONS:
-            self._known.popitem(last=False)
+        self._forget_oldest()
         return known
+
+    def _forget_oldest(self) -> None:
+        """What is needed of them again is loaded. The newest one stays, whatever its size."""
+        while len(self._known) > _MOST_SESSIONS or (self._ids > _MOST_IDS and len(self._known) > 1):
+            _, forgotten = self._known.popitem(last=False)
+            self._ids -= sum(map(len, forgotten.ids.values()))
 
     async def _load(self, session_id: str, known: _Replies) -> None:
         """What other processes recorded, or this one before it was restarted."""

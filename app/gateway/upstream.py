@@ -113,7 +113,7 @@ def _chunk(data: bytes) -> dict[str, Json]:
         said = error.get("message") if isinstance(error, dict) else error
         raise ServerAway(f"The server of the model broke off: {said}")
     choices = _dicts(chunk.get("choices"))
-    if not all(isinstance(choice.get("index"), int) and _is_object(choice.get("delta")) for choice in choices):
+    if not all(isinstance(choice.get("index", 0), int) and _is_object(choice.get("delta")) for choice in choices):
         raise BadGateway("The server of the model answered with a stream that is none.")
     return chunk
 

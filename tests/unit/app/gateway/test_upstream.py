@@ -41,3 +41,13 @@ async def test_a_server_that_counts_no_tokens(reply: httpx.Response, error: type
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
         with pytest.raises(error):
             await Upstream(http).count_tokens(Endpoint("http://model/v1", "key", "m"), {})
+
+
+@pytest.mark.parametrize("chunk", ["[]", "{", '{"choices": [1]}', '{"choices": [{"delta": "a"}]}', '{"usage": 3}'])
+async def test_a_stream_of_something_else_is_a_bad_gateway(chunk: str) -> None:
+    def reply(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=f"data: {chunk}\n\n".encode())
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(reply)) as http:
+        with pytest.raises(BadGateway):
+            [_ async for _ in Upstream(http).chunks(Endpoint("http://model/v1", "key", "m"), {})]
