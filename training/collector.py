@@ -2,11 +2,12 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from random import Random
+from typing import Any, TypeVar
 
 from ulid import ULID
 
@@ -33,6 +34,7 @@ from training.scoring import assign_rewards, judge_group
 from training.types import FailureKind, Group, Progress, Rollout, RunConfig
 
 Report = Callable[[Progress], None]
+T = TypeVar("T")
 
 
 class RolloutsFailed(Exception):
@@ -91,25 +93,27 @@ class RolloutCollector:
         self.journal = journal
         self._run = run
         self._budget = budget
+        self._gate = asyncio.Semaphore(run.config.concurrency)
+        self._counts: dict[Phase, _Counted] = {}
 
     async def rollouts(
         self, purpose: Purpose, tasks: Sequence[RolloutTask], endpoint: Endpoint, temperature: float
     ) -> list[Rollout]:
-        """One rollout for each task, in their order, `concurrency` at a time. None is left running at the end.
+        """One rollout for each task, in their order, `concurrency` at a time, those of other calls counted. None is
+        left running at the end.
 
         Raises RolloutsFailed if every one of them failed, except for a showcase. Raises BackendUnavailable where the
         endpoint was away for so long that a rollout gave up: that says nothing about the agent, and the journal would
         keep it for good. Raises BudgetReached where the next rollout does not fit the budget; those that have begun are
         finished and kept.
         """
-        gate = asyncio.Semaphore(self._run.config.concurrency)
-        counted = _Counted(self._run.progress, self.journal.iteration, purpose.rollout_phase, len(tasks))
+        counted = self._counted(purpose.rollout_phase, len(tasks))
         started = []
         with first_of_several():
             async with open_chat(endpoint, self._run.config.concurrency) as chat, asyncio.TaskGroup() as group:
                 for number, task in enumerate(tasks):
                     entry = EntryName("rollout", purpose, number)
-                    made = self._rollout(task, entry, chat, temperature, gate, counted)
+                    made = self._rollout(task, entry, chat, temperature, counted)
                     started.append(group.create_task(made))
                     await asyncio.sleep(0)  # the first request is sent while the others are still being made
         rollouts = [each.result() for each in started]
@@ -120,13 +124,20 @@ class RolloutCollector:
             )
         return rollouts
 
+    def _counted(self, phase: Phase, more: int) -> "_Counted":
+        """Counts so many more rollouts of a phase, together with those that are being made."""
+        counted = self._counts.get(phase)
+        if counted is None or counted.complete:
+            counted = self._counts[phase] = _Counted(self._run.progress, self.journal.iteration, phase)
+        counted.expect(more)
+        return counted
+
     async def _rollout(
         self,
         task: RolloutTask,
         entry: EntryName,
         chat: Chat,
         temperature: float,
-        gate: asyncio.Semaphore,
         counted: "_Counted",
     ) -> Rollout:
         """The journal's rollout; a new one if it has none."""
@@ -135,7 +146,7 @@ class RolloutCollector:
             return load_rollout(task.scenario, kept)
         run = self._run
         worst_case = partial(run.estimates.rollout, task.scenario)
-        async with gate, self._budget.reserve(entry.phase, worst_case) as reservation:
+        async with self._gate, self._budget.reserve(entry.phase, worst_case) as reservation:
             finished = await rollout(
                 run.environment,
                 task.scenario,
@@ -212,14 +223,23 @@ class RolloutCollector:
 
 
 class _Counted:
-    """How many rollouts of a purpose are done."""
+    """How many of the rollouts that are made at the same time are done."""
 
-    def __init__(self, report: Report, iteration: int, phase: Phase, total: int) -> None:
+    def __init__(self, report: Report, iteration: int, phase: Phase) -> None:
         self._report = report
         self._iteration = iteration
         self._phase = phase
-        self._total = total
+        self._total = 0
         self._done = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether none is left to be made."""
+        return self._done == self._total
+
+    def expect(self, more: int) -> None:
+        """So many more are to be made."""
+        self._total += more
         self._publish()
 
     def found(self) -> None:
@@ -233,6 +253,21 @@ class _Counted:
 
     def _publish(self) -> None:
         self._report(Progress(self._iteration, self._phase, self._done, self._total))
+
+
+async def all_of(*works: Coroutine[Any, Any, T]) -> list[T]:
+    """The results of works that go on at the same time. Where some fail, the error that says most, when all have ended:
+    none is left running, and what one of them has begun is not lost by another's failure."""
+    outcomes = await asyncio.gather(*works, return_exceptions=True)
+    with first_of_several():
+        if errors := [each for each in outcomes if isinstance(each, Exception)]:
+            raise ExceptionGroup("of works that went on at the same time", errors)
+    results = []
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+        results.append(outcome)
+    return results
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from judges.base import Judge
 from training.backends.art_import import import_art
 from training.backends.base import Endpoint, Policy
 from training.budget import Estimates, RunBudget, Unlimited
-from training.collector import Report, RolloutCollector, RolloutTask, RunContext, rollout_tasks, seed_of
+from training.collector import Report, RolloutCollector, RolloutTask, RunContext, all_of, rollout_tasks, seed_of
 from training.journal import IterationJournal, Journal, NoJournal
 from training.phases import Phase, Purpose
 from training.rollouts import Player, failed, total
@@ -116,10 +116,10 @@ class _Loop:
         collector = await self._run.collector(0)
         self._step = self._best_step = await self._policy.step()
         with _timed(seconds, "evaluate_s"):
-            evaluations = [*await self._validate(collector), *await self._evaluate(collector, "test", self._step)]
+            both = await all_of(self._validate(collector), self._evaluate(collector, "test", self._step))
         with _timed(seconds, "reflect_s"):
             reflection = await self._reflect(collector, ())
-        return self._result(0, (), {}, evaluations, reflection, seconds, clock)
+        return self._result(0, (), {}, [each for one in both for each in one], reflection, seconds, clock)
 
     async def iterate(self, iteration: int) -> IterationResult:
         """Roll out, judge, train, reflect, and evaluate where an evaluation is due."""
@@ -189,14 +189,17 @@ class _Loop:
     async def _evaluate(
         self, collector: RolloutCollector, split: Literal["validation", "test"], step: int
     ) -> list[Evaluation]:
-        """Sampled and greedy figures of one checkpoint. The same scenarios and seeds each time."""
+        """Sampled and greedy figures of one checkpoint. The same scenarios and seeds each time.
+
+        Both are made at the same time, so that the engine decodes large batches; a rollout depends on no other.
+        """
         evaluation = self._config.evaluation
         count = evaluation.test_scenarios if split == "test" else evaluation.scenarios
         scenarios = self._environment.scenarios(split, count, self._config.seed)
-        return [
-            await self._evaluate_mode(collector, split, "sampled", step, scenarios, evaluation.samples),
-            await self._evaluate_mode(collector, split, "greedy", step, scenarios, 1),
-        ]
+        return await all_of(
+            self._evaluate_mode(collector, split, "sampled", step, scenarios, evaluation.samples),
+            self._evaluate_mode(collector, split, "greedy", step, scenarios, 1),
+        )
 
     async def _evaluate_mode(
         self,

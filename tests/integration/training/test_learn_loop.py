@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,27 @@ async def test_the_same_config_gives_the_same_results_whatever_runs_at_once() ->
 
 def _fields(config: RunConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for name in config.__dataclass_fields__}
+
+
+@pytest.mark.parametrize(("concurrency", "together"), [(64, 21), (5, 5)])
+async def test_all_evaluations_of_a_checkpoint_are_made_together_within_the_concurrency(
+    concurrency: int, together: int
+) -> None:
+    """In the baseline both splits, sampled and greedy: 4 * (2 + 1) + 3 * (2 + 1) rollouts of one turn each."""
+    answer, under_way, most = skilled(lucky), 0, 0
+
+    async def script(request: Mapping[str, Json]) -> Reply:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await until(lambda: most >= together)
+        under_way -= 1
+        reply: Reply = await answer(request)
+        return reply
+
+    async with scripted_chat(script) as model:
+        await run(model, replace(CONFIG, iterations=1, concurrency=concurrency))
+    assert most == together
 
 
 async def test_scenarios_are_drawn_for_one_iteration_and_never_again() -> None:
