@@ -134,6 +134,20 @@ class Service:
             body = {"source": "simulator", "events": events[start : start + _EVENTS_AT_ONCE]}
             yield self._call("POST", "/feedback", json=body)
 
+    def delete_inbox(self, name: str, version: int | None) -> list[Json]:
+        """Delete an uploaded inbox, or one of its versions; returns what was deleted."""
+        versions = {} if version is None else {"version": version}
+        deleted = self._call("DELETE", f"/inboxes/{_segment(name)}", params=versions)["deleted"]
+        return list(deleted)
+
+    def scenario_sets(self, name: str) -> list[Json]:
+        """The versions of a named set of scenarios, newest first."""
+        return list(self._items("/scenarios", {"name": name}))
+
+    def delete_scenarios(self, sha256: str) -> list[str]:
+        """Delete stored scenarios; returns their names."""
+        return list(self._call("DELETE", f"/scenarios/{_segment(sha256)}")["names"])
+
     def node_scores(self, run_id: str, iteration: int) -> Json:
         """The node scores after an iteration, by id."""
         return self._call("GET", f"/runs/{_segment(run_id)}/node-scores", params={"iteration": iteration})[

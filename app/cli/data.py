@@ -13,7 +13,8 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from app.cli.options import AsJson, DataDir
+from app.cli.client import Service
+from app.cli.options import DEFAULT_URL, AsJson, DataDir, Url
 from app.cli.serve import data_directory, settings_with
 from app.cli.terminal import Failure, plain, print_json, progress, results
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from app.datasets.store import DatasetStore, Version
     from app.settings import Settings
 
-app = typer.Typer(no_args_is_help=True, help="Prepare data that agents learn from, and list what there is.")
+app = typer.Typer(no_args_is_help=True, help="Prepare data that agents learn from, list and delete it.")
 _SHOWN_QUESTIONS = 3
 
 Name = Annotated[str, typer.Argument(help="Name of the data: letters, digits, '-' and '_'.")]
@@ -201,6 +202,39 @@ def show(
     _print_version(shown)
     for row in rows[:_SHOWN_QUESTIONS]:
         results.print(plain(f"\n{row['question']}\n  {row['answer']}  ({row['split']})"))
+
+
+@app.command()
+def delete(
+    name: Name,
+    of_scenarios: Annotated[
+        bool, typer.Option("--scenarios", help="Delete the set of scenarios of this name, not the inbox.")
+    ] = False,
+    version: Annotated[int | None, typer.Option(min=1, help="Only this version. \\[default: all]")] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Delete an uploaded inbox, or uploaded scenarios, from a service: scenarios before the inbox that they are about.
+
+    What a run or an evaluation still needs is not deleted. Prepared data stays in its data directory.
+    """
+    with Service(url) as service:
+        if of_scenarios:
+            deleted = _delete_scenarios(service, name, version)
+        else:
+            deleted = [f"{each['name']}@{each['version']}" for each in service.delete_inbox(name, version)]
+    if as_json:
+        print_json({"deleted": deleted})
+    else:
+        results.print(f"deleted {', '.join(deleted)}")
+
+
+def _delete_scenarios(service: Service, name: str, version: int | None) -> list[str]:
+    found = [each["sha256"] for each in service.scenario_sets(name) if version in (None, each["version"])]
+    if not found:
+        wanted = name if version is None else f"{name}@{version}"
+        raise Failure(f"there is no set of scenarios {wanted!r}")
+    return [deleted for sha256 in dict.fromkeys(found) for deleted in service.delete_scenarios(sha256)]
 
 
 def _missing(name: str, version: int | None, versions: "list[Version]", store: "DatasetStore") -> str:

@@ -18,7 +18,6 @@ async def test_a_run_is_paused_resumed_cancelled_forked_and_deleted(
         body = {"iterations": 3, "model": {"name": "clerk"}, "learning_rate": 0.002}
         run_id = (await client.post("/learn-loop", json=body)).raise_for_status().json()["run_id"]
         page, heading = visit.page, visit.page.get_by_role("heading", level=1)
-        page.on("dialog", lambda dialog: dialog.accept())
         await visit.open(str(client.base_url).rstrip("/"), f"/runs/{run_id}")
         await expect(page.get_by_text("1 of 3 iterations")).to_be_visible()
 
@@ -26,7 +25,8 @@ async def test_a_run_is_paused_resumed_cancelled_forked_and_deleted(
         await expect(heading).to_contain_text("paused")
         await visit.button("Resume").click()
         await expect(heading).to_contain_text("running")
-        await visit.button("Cancel").click()
+        await _think_again(visit)
+        await visit.confirm("Cancel")
         await expect(heading).to_contain_text("cancelled")
 
         await visit.link("Fork").click()
@@ -36,7 +36,24 @@ async def test_a_run_is_paused_resumed_cancelled_forked_and_deleted(
         await expect(page.get_by_text("forked from")).to_be_visible()
         await expect(heading).to_contain_text("completed")
 
-        await visit.button("Delete").click()
+        await visit.confirm("Delete")
         await expect(page.locator(".run")).to_have_count(1)
         await page.get_by_label("Search").fill("nothing like it")
         await expect(page.get_by_text("No run fits these filters")).to_be_visible()
+
+
+async def _think_again(visit: Visit) -> None:
+    """Whoever does not mean it, by mouse or by keyboard, has changed nothing and is where they were."""
+    question = visit.page.get_by_role("alertdialog", name="Cancel this run for good?")
+    back = question.get_by_role("button", name="Go back")
+    for is_by_keyboard in (False, True):
+        await visit.button("Cancel").click()
+        await expect(back).to_be_focused()
+        assert await visit.inaccessible() == []
+        if is_by_keyboard:
+            await visit.page.keyboard.press("Escape")
+        else:
+            await back.click()
+        await expect(question).to_have_count(0)
+        await expect(visit.button("Cancel")).to_be_focused()
+    await expect(visit.page.get_by_role("heading", level=1)).to_contain_text("running")

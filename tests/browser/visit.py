@@ -60,6 +60,11 @@ class Visit:
     def button(self, name: str) -> "Locator":
         return self.page.get_by_role("button", name=name, exact=True)
 
+    async def confirm(self, name: str) -> None:
+        """Press the button, and the one of that name in the question that comes."""
+        await self.button(name).click()
+        await self.page.get_by_role("alertdialog").get_by_role("button", name=name, exact=True).click()
+
     def link(self, name: str) -> "Locator":
         return self.page.get_by_role("link", name=name, exact=True)
 

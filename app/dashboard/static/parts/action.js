@@ -1,6 +1,6 @@
 // Buttons that ask the service for something: busy while it works, and what went wrong beside them.
 
-import { useState } from "../vendor/hooks.js";
+import { useEffect, useId, useRef, useState } from "../vendor/hooks.js";
 import { html } from "./html.js";
 import { Text } from "./text.js";
 
@@ -9,9 +9,8 @@ import { Text } from "./text.js";
  *   `confirm` is asked first
  */
 export function Action({ label, act, confirm: question, kind = "", disabled = false }) {
-  const [state, setState] = useState(/** @type {{isBusy?: boolean, error?: Error}} */ ({}));
+  const [state, setState] = useState(/** @type {{isAsking?: boolean, isBusy?: boolean, error?: Error}} */ ({}));
   async function run() {
-    if (question && !window.confirm(question)) return;
     setState({ isBusy: true });
     try {
       await act();
@@ -21,9 +20,26 @@ export function Action({ label, act, confirm: question, kind = "", disabled = fa
     }
   }
   return html`<span class="action">
-    <button class=${kind} disabled=${disabled || state.isBusy} aria-busy=${state.isBusy} onClick=${run}>${label}</button>
+    <button class=${kind} disabled=${disabled || state.isBusy} aria-busy=${state.isBusy} onClick=${question ? () => setState({ isAsking: true }) : run}>${label}</button>
+    ${state.isAsking && html`<${Question} text=${question} yes=${label} kind=${kind} answer=${(/** @type {boolean} */ isYes) => (isYes ? run() : setState({}))} />`}
     ${state.error && html`<span class="wrong" role="alert"><${Text} value=${state.error.message} limit=${300} /></span>`}
   </span>`;
+}
+
+/**
+ * A question that has to be answered first. Escape says no; the focus then is where it was.
+ * @param {{text: string, yes: string, kind: string, answer: (isYes: boolean) => void}} props
+ */
+function Question({ text, yes, kind, answer }) {
+  const dialog = useRef(/** @type {HTMLDialogElement | null} */ (null));
+  const id = useId();
+  useEffect(() => dialog.current?.showModal(), []);
+  const closed = (/** @type {any} */ event) => answer(event.currentTarget.returnValue === "yes");
+  return html`<dialog ref=${dialog} role="alertdialog" aria-labelledby=${id} onClose=${closed}>
+    <p id=${id}>${text}</p>
+    <div class="answers"><button autofocus onClick=${() => dialog.current?.close("no")}>Go back</button>
+      <button class=${kind} onClick=${() => dialog.current?.close("yes")}>${yes}</button></div>
+  </dialog>`;
 }
 
 /** A button that copies a text. @param {{text: string, label?: string}} props */
