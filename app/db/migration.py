@@ -1,7 +1,9 @@
 """Brings the database's schema up to date. Every process does so when it starts."""
 
 import sysconfig
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 from sqlalchemy import Connection, text
@@ -10,6 +12,9 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 
 from app.db.session import DatabaseUrlError
 from app.errors import DATABASE_DOWN
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 _START_S = 30.0
 """How long a database that starts at the same time may take."""
@@ -54,11 +59,12 @@ async def migrate(engine: AsyncEngine) -> None:
 
 def _upgrade(connection: Connection) -> None:
     from alembic import command
-    from alembic.config import Config
+    from alembic.runtime.migration import MigrationContext
     from alembic.util import CommandError
 
-    config = Config()
-    config.set_main_option("script_location", str(scripts()))
+    if MigrationContext.configure(connection).get_current_heads() == _newest():
+        return
+    config = _config()
     config.attributes["connection"] = connection
     try:
         command.upgrade(config, "head")
@@ -66,6 +72,22 @@ def _upgrade(connection: Connection) -> None:
         raise SchemaError(
             f"the database was created by a newer version of learnloop; update this installation ({error})"
         ) from error
+
+
+@cache
+def _newest() -> tuple[str, ...]:
+    """What Alembic calls the heads. Read once: there is a file for each revision before them."""
+    from alembic.script import ScriptDirectory
+
+    return tuple(ScriptDirectory.from_config(_config()).get_heads())
+
+
+def _config() -> "Config":
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(scripts()))
+    return config
 
 
 def scripts() -> Path:

@@ -8,17 +8,28 @@ from typing import Any
 
 import httpx
 import uvicorn
+from pydantic_settings import PydanticBaseSettingsSource
 
 from app.main import create_app
 from app.processes.engine import Engine
-from app.settings import Settings, load_settings
+from app.settings import Settings
 from tests.conditions import answered, until
 from tests.fakes.scripted_learning import NOWHERE, ScriptedBackend, ScriptedLoop
 
 
-def settings_for(data_dir: Path, database_url: str | None, **more: Any) -> Settings:
+class _GivenSettings(Settings):
     """Settings that take nothing from the developer's environment or `.env`."""
-    return load_settings(_env_file=None, **{"data_dir": data_dir, "database_url": database_url, "port": 0} | more)
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: object, init_settings: PydanticBaseSettingsSource, *others: object, **more: object
+    ) -> tuple[PydanticBaseSettingsSource]:
+        return (init_settings,)
+
+
+def settings_for(data_dir: Path, database_url: str | None, **more: Any) -> Settings:
+    """Only what is given and the defaults."""
+    return _GivenSettings(**{"data_dir": data_dir, "database_url": database_url, "port": 0} | more)
 
 
 @asynccontextmanager

@@ -233,7 +233,8 @@ async def agent_run(client: httpx.AsyncClient, script: str, *options: str) -> As
     url = str(client.base_url).rstrip("/")
     command = [sys.executable, "-m", "app.cli", "agent", "run", "--url", url, *options]
     process = await asyncio.create_subprocess_exec(
-        *command, "--", sys.executable, "-c", script, stderr=asyncio.subprocess.DEVNULL
+        *(*command, "--", sys.executable, "-S", "-c", script),  # the standard library is enough for it
+        stderr=asyncio.subprocess.DEVNULL,
     )
     try:
         yield process

@@ -8,7 +8,7 @@ from app.http import openapi
 from benchmarks.api_fuzz import fuzz
 from tests.integration.app.api_file import Json
 
-EXAMPLES = 3
+EXAMPLES = 2
 """Of each operation; `python -m benchmarks.api_fuzz` makes more of more kinds."""
 
 

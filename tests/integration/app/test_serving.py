@@ -1,6 +1,7 @@
 """The service as a process of its own: health, how it ends, and what it says when it cannot start."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -119,36 +120,44 @@ async def test_health_tells_database_and_engine_apart(data_dir: Path, database_u
         assert "reference" in [each["name"] for each in (await client.get("/judges")).json()["items"]]
 
 
-async def _refusal(data_dir: Path, **environment: str) -> str:
-    code = (
-        "from app.server import serve; from app.settings import load_settings\n"
-        "try: serve(load_settings(_env_file=None))\n"
-        "except Exception as error: print(type(error).__name__, error, sep=': ')"
-    )
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        code,
-        env=_environment(data_dir, **{"LEARNLOOP_PORT": "0"} | NO_ENGINE | environment),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    out, _ = await process.communicate()
-    return out.decode()
+_REFUSALS = """
+import json, os, sys
+from app.server import serve
+from app.settings import load_settings
 
-
-async def test_a_port_of_somebody_else_is_said_before_anything_is_started(data_dir: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        said = await _refusal(data_dir, LEARNLOOP_PORT=str(taken.getsockname()[1]))
-    assert said.startswith("CannotListen: cannot listen on 127.0.0.1:")
-    assert "another process listens there" in said
-    assert not list(data_dir.iterdir())
+for environment in sys.argv[1:]:
+    os.environ.update(json.loads(environment))
+    try:
+        serve(load_settings(_env_file=None))
+    except Exception as error:
+        print(type(error).__name__, error, sep=": ")
+"""
 
 
 async def test_why_it_does_not_start_is_raised_to_the_caller(data_dir: Path) -> None:
-    assert (await _refusal(data_dir, DATABASE_URL="mysql://u:secret@h/d")).startswith("DatabaseUrlError: DATABASE_URL")
-    holder = DataDirectory(data_dir)
-    assert "is in use by another service" in await _refusal(data_dir)
+    untouched, free, held = (data_dir / name for name in ("untouched", "free", "held"))
+    held.mkdir()
+    holder = DataDirectory(held)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        changes = (
+            {"LEARNLOOP_DATA_DIR": str(untouched), "LEARNLOOP_PORT": port},
+            {"LEARNLOOP_DATA_DIR": str(free), "LEARNLOOP_PORT": "0", "DATABASE_URL": "mysql://u:secret@h/d"},
+            {"LEARNLOOP_DATA_DIR": str(held), "DATABASE_URL": ""},
+        )
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", _REFUSALS, *map(json.dumps, changes)),
+            env=_environment(data_dir, **NO_ENGINE),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        out, _ = await process.communicate()
     holder.release()
+    of_port, of_database, of_directory = out.decode().splitlines()
+    assert of_port.startswith("CannotListen: cannot listen on 127.0.0.1:")
+    assert "another process listens there" in of_port
+    assert not untouched.exists()  # nothing was started
+    assert of_database.startswith("DatabaseUrlError: DATABASE_URL")
+    assert "is in use by another service" in of_directory

@@ -41,6 +41,14 @@ RUN = {
 }
 
 
+SHORT = {
+    "iterations": 1,
+    "groups_per_iteration": 1,
+    "rollouts_per_group": 2,
+    "evaluation": {"scenarios": 1, "test_scenarios": 1, "samples": 1},
+}
+
+
 async def talkative(request: Mapping[str, Any]) -> Reply:
     """Searches first, and says every secret it can think of; then answers, half of the time right."""
     if not any(message["role"] == "tool" for message in request["messages"]):
@@ -88,11 +96,16 @@ def a_rollout(where: tuple[str, ...], count: int) -> Counter[tuple[str, ...]]:
     return Counter({each: count, (*each, "chat"): 2 * count} | {(*each, tool): count for tool in tools})
 
 
-async def test_a_run_is_one_tree(data_dir: Path, database_url: str) -> None:
+async def test_a_run_is_one_tree_without_a_secret(data_dir: Path, database_url: str) -> None:
     with trace_server(key=KEY) as weave:
         run, trajectories = await learn(traced(weave, data_dir, database_url))
     assert run["status"] == "completed"
     spans = weave.spans()
+    said = [str(span.inputs) for span in spans.values() if span.name in ("execute_tool search_inbox", "chat")]
+    assert sum("kickoff" in inputs for inputs in said) > 30
+    assert all("[redacted]" in inputs for inputs in said if "kickoff" in inputs)
+    for secret in (KEY, OPENAI, "canary", database_url):
+        assert secret not in weave.received
     root, asked = sorted((span for span in spans.values() if span.parent_id is None), key=lambda span: span.started_ns)
     top, base, once = ("learn_loop",), ("learn_loop", "baseline"), ("learn_loop", "iteration")
     made, judged = (*once, "rollouts"), (*once, "verdicts")
@@ -199,18 +212,20 @@ async def test_a_collector_gets_the_same_spans_and_nobody_the_others_key(
     data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As the exporter of OpenTelemetry's SDK reads it, wherever it sends to.
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"x-collector-key=Bearer%20{COLLECTOR_KEY}")
+    headers = f"x-collector-key=Bearer%20{COLLECTOR_KEY}"
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", headers)
     with trace_server(key=KEY) as weave, trace_server() as collector:
-        await learn(traced(weave, data_dir, database_url, otel_exporter_otlp_endpoint=collector.url))
+        more = {"otel_exporter_otlp_endpoint": collector.url, "otel_exporter_otlp_headers": headers}
+        await learn(traced(weave, data_dir, database_url, **more))
     requests = {span.id for span in collector.spans(COLLECTOR).values() if "http.route" in span.attributes}
     assert requests
     assert weave.spans().keys() == collector.spans(COLLECTOR).keys() - requests  # they are no calls of models
     assert not any(
         name.startswith("wandb.") for span in collector.spans(COLLECTOR).values() for name in span.attributes
     )
-    for _, headers, _ in collector.requests:
-        assert headers["x-collector-key"] == f"Bearer {COLLECTOR_KEY}"
-        assert "authorization" not in headers
+    for _, received, _ in collector.requests:
+        assert received["x-collector-key"] == f"Bearer {COLLECTOR_KEY}"
+        assert "authorization" not in received
     assert not any("x-collector-key" in headers for _, headers, _ in weave.requests)
     assert COLLECTOR_KEY not in collector.received + weave.received
 
@@ -261,17 +276,6 @@ async def test_the_sampler_of_the_environment_counts_for_requests_and_not_for_ru
     assert {span.name for span in collector.spans(COLLECTOR).values()} == {"learn_loop", "drive"}
 
 
-async def test_no_secret_is_sent(data_dir: Path, database_url: str) -> None:
-    with trace_server(key=KEY) as weave:
-        await learn(traced(weave, data_dir, database_url))
-    spans = weave.spans().values()
-    said = [str(span.inputs) for span in spans if span.name in ("execute_tool search_inbox", "chat")]
-    assert sum("kickoff" in inputs for inputs in said) > 30
-    assert all("[redacted]" in inputs for inputs in said if "kickoff" in inputs)
-    for secret in (KEY, OPENAI, "canary", database_url):
-        assert secret not in weave.received
-
-
 def figures(run: Any) -> Any:
     """What does not depend on the clock."""
     iterations = [{**each, "timing": None, "created_at": None} for each in run["iterations"]]
@@ -298,21 +302,22 @@ async def test_a_run_does_not_mind_trouble_with_weave(
     trouble: str, options: dict[str, Any], untraced_runs: list[Any], data_dir: Path, database_url: str
 ) -> None:
     if not untraced_runs:
-        untraced_runs.append((await learn(settings_for(data_dir, database_url)))[0])
+        untraced_runs.append((await learn(settings_for(data_dir, database_url), **SHORT))[0])
     with trace_server(key=KEY) as weave, capture_logs() as logs:
         if trouble == "errors":
             weave.status = 500
         if trouble == "hangs":
             weave.hanging.set()
-        run, _ = await learn(traced(weave, data_dir, database_url, **options))
+        run, _ = await learn(traced(weave, data_dir, database_url, **options), **SHORT)
         asked = len(weave.requests)
     assert figures(run) == figures(untraced_runs[0])
     assert run["status"] == "completed"
     assert weave.spans() == {}
     assert (asked > 0) == (trouble != "absent")
     told = {entry["event"]: entry for entry in logs if entry["log_level"] == "warning"}
-    # 33 rollouts with 5 spans each, what they are part of, and the ask.
-    assert told["some traces never reached W&B Weave"]["lost"] >= 5 * 33 + 10
+    # Rollouts to train on, to evaluate before and after in two modes, and the ask: with 5 spans each, and what they are
+    # part of.
+    assert told["some traces never reached W&B Weave"]["lost"] >= 5 * (2 + 4 + 4 + 1) + 10
     if trouble != "hangs":
         assert "traces do not reach W&B Weave, runs go on without it" in told
     assert not any(secret in str(logs) for secret in (KEY, OPENAI, "d" * 40))
