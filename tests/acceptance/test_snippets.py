@@ -69,6 +69,8 @@ TINY = {
     "iterations": 1,
     "groups_per_iteration": 1,
     "rollouts_per_group": 2,
+    "max_turns": 3,
+    "max_completion_tokens": 60,
     "evaluation": {"scenarios": 1, "test_scenarios": 1, "samples": 1},
 }
 

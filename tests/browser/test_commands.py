@@ -19,7 +19,7 @@ async def test_a_run_is_paused_resumed_cancelled_forked_and_deleted(
         run_id = (await client.post("/learn-loop", json=body)).raise_for_status().json()["run_id"]
         page, heading = visit.page, visit.page.get_by_role("heading", level=1)
         await visit.open(str(client.base_url).rstrip("/"), f"/runs/{run_id}")
-        await expect(page.get_by_text("1 of 3 iterations")).to_be_visible()
+        await expect(visit.text("1 of 3 iterations")).to_be_visible()
 
         await visit.button("Pause").click()
         await expect(heading).to_contain_text("paused")
@@ -33,13 +33,13 @@ async def test_a_run_is_paused_resumed_cancelled_forked_and_deleted(
         await expect(page.get_by_label("Learning rate", exact=True)).to_have_value("0.002")
         await page.get_by_label("Iterations", exact=True).fill("1")
         await visit.button("Fork the run").click()
-        await expect(page.get_by_text("forked from")).to_be_visible()
+        await expect(visit.text("forked from")).to_be_visible()
         await expect(heading).to_contain_text("completed")
 
         await visit.confirm("Delete")
         await expect(page.locator(".run")).to_have_count(1)
         await page.get_by_label("Search").fill("nothing like it")
-        await expect(page.get_by_text("No run fits these filters")).to_be_visible()
+        await expect(visit.text("No run fits these filters")).to_be_visible()
 
 
 async def _think_again(visit: Visit) -> None:

@@ -22,9 +22,9 @@ async def test_what_happened_while_the_connection_was_lost_is_shown(
             page = visit.page
             await visit.open(connection.url, f"/runs/{started['run_id']}")
             await expect(page.locator(".connection")).to_have_text("live")
-            await expect(page.get_by_text("1 of 4 iterations")).to_be_visible()
+            await expect(visit.text("1 of 4 iterations")).to_be_visible()
             loop.gates[2].set()
-            await expect(page.get_by_text("2 of 4 iterations")).to_be_visible()  # by the stream alone
+            await expect(visit.text("2 of 4 iterations")).to_be_visible()  # by the stream alone
 
             connection.cut()
             await expect(page.locator(".connection")).to_contain_text("lost")
@@ -32,7 +32,7 @@ async def test_what_happened_while_the_connection_was_lost_is_shown(
             await run_with(client, started["run_id"], "running")
             connection.restore()
             await expect(page.locator(".connection")).to_have_text("live")
-            await expect(page.get_by_text("3 of 4 iterations")).to_be_visible()
+            await expect(visit.text("3 of 4 iterations")).to_be_visible()
 
             loop.gates[4].set()
             await expect(page.get_by_role("heading", level=1)).to_contain_text("completed")

@@ -1,14 +1,16 @@
 """Every page, with hostile content in every text: it stays text, and every page can be used by everybody."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from urllib.parse import quote
 
+import pytest
+import pytest_asyncio
 from playwright.async_api import expect
+from sqlalchemy import URL
 
 from tests.browser.hostile_rows import EVIL, LONG, Ids, make_rows
 from tests.browser.visit import Visit
+from tests.conftest import MIGRATED, database
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
 
@@ -51,61 +53,56 @@ OTHERS = (
 SEEN = "<img src=x onerror='globalThis.hacked=1'>"
 
 
-@asynccontextmanager
-async def hostile_service(data_dir: Path, database_url: str) -> AsyncIterator[str]:
-    """The base URL of a service whose database is full of hostile rows."""
-    await make_rows(database_url)
-    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
-        yield str(client.base_url).rstrip("/")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def base(postgres: URL, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    """The URL of a service whose database is full of hostile rows. No test changes anything there."""
+    async with database(postgres, MIGRATED) as url:
+        await make_rows(url)
+        async with served(settings_for(tmp_path_factory.mktemp("hostile"), url), ScriptedLoop()) as client:
+            yield str(client.base_url).rstrip("/")
 
 
-async def test_hostile_content_is_shown_as_text_on_every_page(visit: Visit, data_dir: Path, database_url: str) -> None:
-    async with hostile_service(data_dir, database_url) as base:
-        await visit.open(base)
-        for place in HOSTILE:
-            await visit.go(place)
-            await visit.page.evaluate(
-                "() => document.querySelectorAll('main details').forEach(one => { one.open = true })"
-            )
-            text = await visit.page.locator("main").inner_text()
-            assert "<img src=x" in text, place
-            assert "\u202e" not in text, place
-            assert "\u0007" not in text, place
-            assert len(text) < len(LONG), place
-            assert not await visit.page.evaluate("() => 'hacked' in globalThis"), place
-            assert await visit.page.locator("main img, main script, main iframe").count() == 0, place
-            width = await visit.page.evaluate("() => document.documentElement.scrollWidth - innerWidth")
-            assert width <= 0, f"{place} is {width} pixels wider than the window"
+async def test_hostile_content_is_shown_as_text_on_every_page(visit: Visit, base: str) -> None:
+    await visit.open(base)
+    for place in HOSTILE:
+        await visit.go(place)
+        await visit.page.evaluate("() => document.querySelectorAll('main details').forEach(one => { one.open = true })")
+        text = await visit.page.locator("main").inner_text()
+        assert "<img src=x" in text, place
+        assert "\u202e" not in text, place
+        assert "\u0007" not in text, place
+        assert len(text) < len(LONG), place
+        assert not await visit.page.evaluate("() => 'hacked' in globalThis"), place
+        assert await visit.page.locator("main img, main script, main iframe").count() == 0, place
+        width = await visit.page.evaluate("() => document.documentElement.scrollWidth - innerWidth")
+        assert width <= 0, f"{place} is {width} pixels wider than the window"
 
 
-async def test_a_long_line_is_shown_whole_when_asked_for(visit: Visit, data_dir: Path, database_url: str) -> None:
-    async with hostile_service(data_dir, database_url) as base:
-        await visit.open(base, f"{_RUN}/trajectories/{_ID}")
-        await visit.page.get_by_role("button", name="Show all 1,000,000 characters").click()
-        await expect(visit.page.locator(".message.tool")).to_contain_text(LONG)
-        await visit.button("Colour tokens by likelihood").click()
-        await expect(visit.page.locator(".tokens .t0, .tokens .t1").first).to_contain_text(SEEN)
+async def test_a_long_line_is_shown_whole_when_asked_for(visit: Visit, base: str) -> None:
+    await visit.open(base, f"{_RUN}/trajectories/{_ID}")
+    await visit.page.get_by_role("button", name="Show all 1,000,000 characters").click()
+    await expect(visit.page.locator(".message.tool")).to_contain_text(LONG)
+    await visit.button("Colour tokens by likelihood").click()
+    await expect(visit.page.locator(".tokens .t0, .tokens .t1").first).to_contain_text(SEEN)
 
 
-async def test_what_an_email_takes_from_the_graph_is_marked(visit: Visit, data_dir: Path, database_url: str) -> None:
-    async with hostile_service(data_dir, database_url) as base:
-        await visit.open(base, f"{_RUN}/emails?iteration=1")
-        await expect(visit.page.locator(".email mark")).to_contain_text(SEEN)
-        await visit.page.locator(".citation").last.click()
-        await expect(visit.page.locator("div.chosen")).to_contain_text(SEEN)
-        await visit.page.get_by_role("slider").fill("2")
-        await expect(visit.page.locator(".email mark")).to_have_count(0)
+async def test_what_an_email_takes_from_the_graph_is_marked(visit: Visit, base: str) -> None:
+    await visit.open(base, f"{_RUN}/emails?iteration=1")
+    await expect(visit.page.locator(".email mark")).to_contain_text(SEEN)
+    await visit.page.locator(".citation").last.click()
+    await expect(visit.page.locator("div.chosen")).to_contain_text(SEEN)
+    await visit.page.get_by_role("slider").fill("2")
+    await expect(visit.page.locator(".email mark")).to_have_count(0)
 
 
-async def test_axe_finds_no_serious_fault_on_any_page(visit: Visit, data_dir: Path, database_url: str) -> None:
-    async with hostile_service(data_dir, database_url) as base:
-        await visit.open(base)
-        found = {place: await _faults(visit, place) for place in (*HOSTILE, *OTHERS)}
-        await visit.page.emulate_media(color_scheme="dark")
-        await visit.page.set_viewport_size({"width": 390, "height": 844})
-        for place in ("/", _RUN, f"{_RUN}/trajectories/{_ID}", "/start"):
-            found[f"{place} on a dark phone"] = await _faults(visit, place)
-        assert {place: faults for place, faults in found.items() if faults} == {}
+async def test_axe_finds_no_serious_fault_on_any_page(visit: Visit, base: str) -> None:
+    await visit.open(base)
+    found = {place: await _faults(visit, place) for place in (*HOSTILE, *OTHERS)}
+    await visit.page.emulate_media(color_scheme="dark")
+    await visit.page.set_viewport_size({"width": 390, "height": 844})
+    for place in ("/", _RUN, f"{_RUN}/trajectories/{_ID}", "/start"):
+        found[f"{place} on a dark phone"] = await _faults(visit, place)
+    assert {place: faults for place, faults in found.items() if faults} == {}
 
 
 async def _faults(visit: Visit, place: str) -> list[str]:

@@ -9,6 +9,13 @@ if TYPE_CHECKING:
     from playwright.async_api import Locator, Page, Request
 
 _AXE = (Path(__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+_GO = """place => new Promise((resolve) => {
+  const before = location.hash;
+  addEventListener("hashchange", () => requestAnimationFrame(() => setTimeout(resolve)), { once: true });
+  location.hash = place;
+  if (location.hash === before) resolve();
+})"""
+"""Resolves when the page of the new place has begun to load: the effects of drawing it run after the next frame."""
 _BAD = ("serious", "critical")
 _TRIES = 5
 PATIENCE_MS = 120_000
@@ -49,13 +56,17 @@ class Visit:
 
     async def go(self, place: str) -> None:
         """Go to a place within the loaded dashboard."""
-        await self.page.evaluate("place => { location.hash = place }", place)
+        await self.page.evaluate(_GO, place)
         await self.settled()
 
     async def settled(self) -> None:
         """Wait until nothing is loading."""
         await self.page.locator("main").wait_for()
         await self.page.wait_for_function("() => !document.querySelector('main .loading')")
+
+    def text(self, text: str) -> "Locator":
+        """Where a text is to be seen. For a moment a page can say it twice, which is no fault."""
+        return self.page.get_by_text(text).filter(visible=True).first
 
     def button(self, name: str) -> "Locator":
         return self.page.get_by_role("button", name=name, exact=True)

@@ -16,13 +16,14 @@ _PRELOADED = "tests.fakes.preloaded_engine"
 
 def start(arguments: list[str], log_path: Path, cwd: Path, environment: Mapping[str, str]) -> ForkServerProcess:
     """An engine with those arguments, which ends with the fork server; its stderr goes to `log_path`."""
-    process = _fork_server().Process(target=_run, args=(arguments, log_path, cwd, environment))
+    process = fork_server().Process(target=_run, args=(arguments, log_path, cwd, environment))
     process.start()
     return process
 
 
 @cache
-def _fork_server() -> ForkServerContext:
+def fork_server() -> ForkServerContext:
+    """Whose processes have imported what an engine imports."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([_PRELOADED])
     return context

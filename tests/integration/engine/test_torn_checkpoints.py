@@ -29,7 +29,7 @@ def _without_config(checkpoint: Path) -> None:
     (checkpoint / "config.json").unlink()
 
 
-TEARS = [*(_truncated(Random(n).random()) for n in range(10)), _emptied, _without_config]
+TEARS = [*(_truncated(Random(n).random()) for n in range(3)), _emptied, _without_config]
 
 
 async def test_a_torn_newest_checkpoint_is_set_aside_and_the_one_before_goes_on(base: Path, tmp_path: Path) -> None:

@@ -44,6 +44,12 @@ async def backend_on(server: HostedServer, **patience: Any) -> AsyncIterator[Ser
     await backend.close()
 
 
+@pytest.fixture(autouse=True)
+def _impatient_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ART's client is OpenAI's, which asks again after half a second, one and two."""
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
+
+
 @pytest.fixture
 async def server() -> AsyncIterator[HostedServer]:
     async with hosted_server() as server:

@@ -1,37 +1,46 @@
-"""Model classes come without PyTorch's compiler. In fresh processes: the one of the tests has imported everything."""
+"""Model classes come without PyTorch's compiler. In other processes: the one of the tests has imported everything."""
 
 import subprocess
 import sys
+from importlib import import_module
+from multiprocessing.connection import Connection
+from typing import Any
+
+from tests.fakes.forked_engine import fork_server
 
 _COMPILER = ("torch._dynamo", "torch.distributed.tensor")
 
 
-def python(code: str) -> str:
-    """What a new interpreter prints."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
-    return done.stdout.strip()
-
-
 def test_the_engine_starts_loads_and_trains_without_the_compiler_which_can_come_later() -> None:
-    code = (
-        "import sys\n"
-        "from training.engine.model_classes import import_model_classes\n"
-        "import_model_classes()\n"
-        "import torch, training.engine.http.server\n"
-        f"print([name for name in {(*_COMPILER, 'sympy')} if name in sys.modules])\n"
-        "from training.engine.__main__ import TINY_BASE\n"
-        "from training.engine.registry.tuning import Tuning\n"
-        "from training.engine.trainer.policy import load_policy\n"
-        "policy = load_policy(TINY_BASE, lambda: TINY_BASE, Tuning('full'), torch.device('cpu'))\n"
-        "policy.model.get_output_embeddings().weight.sum().backward()\n"
-        "policy.optimizer.step(learning_rate=1e-4, max_grad_norm=1.0)\n"
-        f"print([name for name in {_COMPILER} if name in sys.modules])\n"
-        "import transformers.masking_utils as masks\n"
-        "from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex\n"
-        "assert isinstance(masks.TransformGetItemToIndex(), TransformGetItemToIndex)\n"
-        "assert torch.distributed.is_available() and callable(torch._dynamo.optimize)\n"
+    ours, theirs = fork_server().Pipe()
+    process = fork_server().Process(target=_engine, args=(theirs,))
+    process.start()
+    theirs.close()
+    assert ours.recv() == ([], [], True)
+    process.join()
+
+
+def _engine(seen: Connection) -> None:
+    """What an engine has imported at its start and after training, and whether the compiler can come then."""
+    import torch
+
+    from training.engine.__main__ import TINY_BASE
+    from training.engine.registry.tuning import Tuning
+    from training.engine.trainer.policy import load_policy
+
+    at_first = [name for name in (*_COMPILER, "sympy") if name in sys.modules]
+    policy = load_policy(TINY_BASE, lambda: TINY_BASE, Tuning("full"), torch.device("cpu"))
+    model: Any = policy.model
+    model.get_output_embeddings().weight.sum().backward()
+    policy.optimizer.step(learning_rate=1e-4, max_grad_norm=1.0)
+    after_training = [name for name in _COMPILER if name in sys.modules]
+    wanted = import_module("torch._dynamo._trace_wrapped_higher_order_op").TransformGetItemToIndex
+    comes_later = (
+        isinstance(import_module("transformers.masking_utils").TransformGetItemToIndex(), wanted)
+        and torch.distributed.is_available()
+        and callable(sys.modules["torch._dynamo"].optimize)
     )
-    assert python(code).split() == ["[]", "[]"]
+    seen.send((at_first, after_training, comes_later))
 
 
 def test_a_transformers_that_needs_more_of_the_compiler_gets_it() -> None:
@@ -43,4 +52,5 @@ def test_a_transformers_that_needs_more_of_the_compiler_gets_it() -> None:
         "model_classes.import_model_classes()\n"
         "print(callable(sys.modules['torch._dynamo'].optimize))\n"
     )
-    assert python(code) == "True"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout.strip() == "True"
