@@ -33,7 +33,8 @@ async def browser() -> AsyncIterator["Browser"]:
 @pytest_asyncio.fixture(loop_scope="session")
 async def visit(browser: "Browser") -> AsyncIterator[Visit]:
     """A visitor; at the end nothing may have gone wrong in the page."""
-    context = await browser.new_context(viewport={"width": 1280, "height": 900})
+    # Without motion: what is half-way on the screen has other colours than axe may find.
+    context = await browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
     made = Visit(await context.new_page())
     yield made
     await context.close()
