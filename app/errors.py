@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from environment.plugins import PluginFault
+from training.validation_message import message_of
 
 MEDIA_TYPE = "application/problem+json"
 DATABASE_DOWN = (
@@ -29,9 +30,6 @@ DATABASE_DOWN = (
 such as a standby after a failover, and a transaction that idled too long are internal errors.)"""
 
 log = structlog.get_logger(__name__)
-
-_PYDANTIC_SAYS = "Value error, "
-"""Before the message of a check of ours."""
 
 
 class ServiceError(Exception):
@@ -234,10 +232,7 @@ def _validation_error(request: Request, error: Exception) -> JSONResponse:
     sent = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if request.method == "POST" and not sent.endswith("json"):
         return problem(415, "Unsupported media type", f"Send the body as application/json, not {sent}.")
-    problems = [
-        {"loc": _fields(each), "msg": each["msg"].removeprefix(_PYDANTIC_SAYS), "type": each["type"]}
-        for each in error.errors()
-    ]
+    problems = [{"loc": _fields(each), "msg": message_of(each), "type": each["type"]} for each in error.errors()]
     first = problems[0]
     where = ".".join(map(str, first["loc"]))
     return problem(422, "Invalid request", f"{where}: {first['msg']}", errors=problems)

@@ -34,6 +34,7 @@ from app.security.webhook_signing import is_secret
 from training.backends import embedded, serverless
 from training.backends.local import backend as local
 from training.base_model_files import added_base_models
+from training.validation_message import message_of
 
 _HOST = r"(?:[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])"
 _ORIGIN_PATTERN = rf"http://{_HOST}(?::(?!80$)\d{{1,5}})?|https://{_HOST}(?::(?!443$)\d{{1,5}})?"
@@ -447,5 +448,5 @@ def _readable(error: ValidationError) -> str:
         field = str(problem["loc"][0])
         known = Settings.model_fields.get(field)
         variable = f"LEARNLOOP_{field.upper()}" if known and known.validation_alias is None else field.upper()
-        lines.append(f"{variable}: {problem['msg']}")
+        lines.append(f"{variable}: {message_of(problem)}")
     return "bad settings: " + "; ".join(lines)

@@ -106,7 +106,7 @@ async def list_agent_session_calls(
 ) -> Page[AgentSessionCallOut]:
     """List the calls of a session, oldest first.
 
-    With messages, answers, token ids and log-probabilities, as far as the model's server tells them.
+    With messages, answers, token ids and log-probabilities, as far as the model's server returns them.
     """
     await store.get(caller, id)
     found = await calls.kept(id, after=int(cursor or 0), limit=limit + 1)

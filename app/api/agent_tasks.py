@@ -38,7 +38,7 @@ async def claim_task(
 async def renew_claim(
     sessions: CurrentSessions, caller: CurrentCaller, id: SessionId, request: HeartbeatRequest
 ) -> HeartbeatOut:
-    """Renew the claim of a task. 409 if somebody else has it, or its session is over: stop working on it."""
+    """Renew the claim of a task. 409 if another worker has it, or its session is over: stop working on it."""
     lease = timedelta(seconds=request.lease_s)
     return HeartbeatOut(renew_by=await AgentTasks(sessions).heartbeat(caller, id, request.attempt, lease))
 
@@ -47,7 +47,7 @@ async def renew_claim(
 async def release_claim(
     sessions: CurrentSessions, caller: CurrentCaller, id: SessionId, request: ReleaseRequest
 ) -> None:
-    """Give a claimed task back. 409 if somebody else has it, or its session is over."""
+    """Give a claimed task back. 409 if another worker has it, or its session is over."""
     await AgentTasks(sessions).release(caller, id, request.attempt, request.reason)
 
 

@@ -20,7 +20,7 @@ class SessionOut(ResponseModel):
     """Who makes the request."""
 
     key_required: bool
-    """Whether the service requires API keys; if not, nobody has to sign in."""
+    """Whether the service requires API keys; if not, no sign-in is needed."""
     actor: str
     """The name in events: `key:` and the first characters of the key; `local` if no keys are required."""
     project: str

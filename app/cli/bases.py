@@ -57,7 +57,7 @@ def add(
 ) -> None:
     """Add a base model: a Hugging Face directory is copied, a GGUF file unpacked and converted.
 
-    Runs can use it at once, as `"model": {"base_model": NAME}`; a running service needs no restart.
+    Runs can use it immediately, as `"model": {"base_model": NAME}`; a running service needs no restart.
     """
     if not _NAME.fullmatch(name):
         raise Failure(f"{name!r} is no name for a base model: use lower-case letters, digits and ._-, at most 64")

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from app.domain.names import DATASET_PATTERN
 from app.domain.yaml_file import BadYamlFile, read_object
 from environment.email_search.enron import KNOWN_BAD_QUESTIONS
+from training.validation_message import message_of
 
 TEMPLATES = "templates"
 LLM = "llm"
@@ -93,7 +94,7 @@ def _fault(error: Any) -> str:
         return f"unknown setting {place!r}; there are: {', '.join(Recipe.model_fields)}"
     if error["type"] == "missing":
         return f"{place} is missing"
-    return f"{place + ': ' if place else ''}{error['msg']}"
+    return f"{place + ': ' if place else ''}{message_of(error)}"
 
 
 def is_hub_id(source: str) -> bool:

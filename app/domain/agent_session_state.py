@@ -10,4 +10,4 @@ class AgentSessionState(StrEnum):
     ENDED = "ended"
     """Its outcome is known."""
     EXPIRED = "expired"
-    """Nobody ended it in time: it counts for nothing."""
+    """It did not end in time: it counts for nothing."""

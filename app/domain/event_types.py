@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class EventType(StrEnum):
-    """What can happen. docs/events.md tells each one's data."""
+    """What can happen. docs/events.md describes the data of each."""
 
     RUN_CREATED = "run.created"
     RUN_STARTED = "run.started"

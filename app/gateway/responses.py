@@ -15,6 +15,7 @@ from training.responses.events import Event, ResponseEvents
 from training.responses.parameters import BadParameter
 from training.responses.reply import Reply, output_of, status_of
 from training.responses.request import ResponsesRequest
+from training.validation_message import message_of
 
 Json = Any
 NAME = "responses"
@@ -85,7 +86,7 @@ def asked(body: Mapping[str, Json]) -> ResponsesAsked:
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         where = fault.get("ctx", {}).get("parameter") or ".".join(map(str, fault["loc"])) or "body"
-        raise BadRequestBody(("body", where), f"{where}: {fault['msg']}") from None
+        raise BadRequestBody(("body", where), f"{where}: {message_of(fault)}") from None
     except BadParameter as error:
         raise BadRequestBody(("body", error.param), str(error)) from None
 

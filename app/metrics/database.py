@@ -41,7 +41,7 @@ class DatabaseFigures:
         yield _one("learnloop_runs_waiting", "Running runs that wait, such as for their backend.", self.waiting)
         yield _one(
             "learnloop_runs_orphaned",
-            "Running runs whose worker has let its lease lapse; nobody drives them.",
+            "Running runs whose worker has let its lease lapse; no worker drives them.",
             self.orphaned,
         )
         yield _one(

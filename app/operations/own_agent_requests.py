@@ -21,6 +21,7 @@ from app.settings import Settings
 from app.worker.own_agents import opened, sealed
 from environment.own_agent.environment import NAME as OWN_AGENT
 from environment.own_agent.runner import Push
+from training.validation_message import message_of
 
 Json = Any
 _CONFIG = ("body", "environment", "config")
@@ -91,7 +92,7 @@ class OwnAgentRequests:
             which = SessionFilter.model_validate(given)
         except ValidationError as error:
             [first, *_] = error.errors(include_url=False)
-            raise InvalidRequest((*where, *first["loc"]), first["msg"]) from error
+            raise InvalidRequest((*where, *first["loc"]), message_of(first)) from error
         try:
             found = await scenarios_of_sessions(self.sessions, project, which)
             new = documents.document(project, "scenarios", found.rows)

@@ -31,7 +31,7 @@ class AgentSessionRequest(RequestBody):
     """Name of the model: a base model, a run id, `PROJECT/NAME`, `PROJECT/NAME@STEP`, or a promoted name. The session
     stays with the checkpoint that it means now."""
     ttl_s: float = Field(default=3_600, gt=0, le=2_592_000)
-    """Seconds until the session expires if nobody ends it."""
+    """Seconds until the session expires, unless it ends before."""
     limits: AgentSessionLimits = Field(default_factory=AgentSessionLimits)
     """Bounds of the session."""
     restart: Literal["auto", "explicit"] = "auto"
@@ -55,7 +55,7 @@ class AgentSessionAccess(ResponseModel):
     attempt: int
     """Which start of the agent this is, from 1."""
     expires_at: datetime
-    """When the session expires if nobody ends it."""
+    """When the session expires, unless it ends before."""
 
 
 class OutcomeRequest(RequestBody):
@@ -115,7 +115,7 @@ class AgentSessionOut(ResponseModel):
     id: str
     """Id of the session."""
     status: AgentSessionState
-    """`open`; `ended`, with an outcome; or `expired`: nobody ended it in time, and it counts for nothing."""
+    """`open`; `ended`, with an outcome; or `expired`: it did not end in time, and counts for nothing."""
     project: str
     """Project that it belongs to."""
     model: str
@@ -155,7 +155,7 @@ class AgentSessionOut(ResponseModel):
     opened_at: datetime
     """When it was opened."""
     expires_at: datetime
-    """When it expires, or expired, if nobody ends it."""
+    """When it expires, or expired, unless it ends before."""
     ended_at: datetime | None
     """When it ended or expired; null while it is open."""
 
@@ -182,7 +182,7 @@ class AgentSessionCallOut(ResponseModel):
     seed: int
     """Seed of the sampling."""
     completion: dict[str, Json] | None
-    """The answer, with token ids and log-probabilities as far as the server tells them; null: not answered yet."""
+    """The answer, with token ids and log-probabilities as far as the server returns them; null: not answered yet."""
     begun_at: datetime
     """When it began."""
     answered_at: datetime | None

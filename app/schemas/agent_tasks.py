@@ -19,7 +19,7 @@ class ClaimRequest(RequestBody):
     wait_s: float = Field(default=0, ge=0, le=30)
     """Seconds to wait for a task if there is none."""
     lease_s: float = Field(default=30, ge=1, le=3_600)
-    """Seconds after which the task is given to somebody else, unless a heartbeat comes."""
+    """Seconds after which the task is given to another worker, unless a heartbeat comes."""
 
 
 class TaskSession(ResponseModel):
@@ -57,7 +57,7 @@ class ClaimOut(ResponseModel):
     deadline: datetime
     """The outcome counts until then."""
     renew_by: datetime
-    """Until then nobody else is given the task; each heartbeat renews it."""
+    """Until then no other worker is given the task; each heartbeat renews it."""
 
 
 class HeartbeatRequest(RequestBody):
@@ -68,18 +68,18 @@ class HeartbeatRequest(RequestBody):
     attempt: int = Field(ge=1, lt=2**31)
     """The `attempt` of the claim."""
     lease_s: float = Field(default=30, ge=1, le=3_600)
-    """Seconds from now after which the task is given to somebody else."""
+    """Seconds from now after which the task is given to another worker."""
 
 
 class HeartbeatOut(ResponseModel):
     """The renewed lease."""
 
     renew_by: datetime
-    """Until then nobody else is given the task."""
+    """Until then no other worker is given the task."""
 
 
 class ReleaseRequest(RequestBody):
-    """Gives a task back: somebody else is given it at once, as a new attempt."""
+    """Gives a task back: another worker is given it immediately, as a new attempt."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"attempt": 1, "reason": "the mail server is away"}]})
 

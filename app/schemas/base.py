@@ -8,6 +8,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from app.db.json_text import flaw
 from app.domain.names import NAME_PATTERN
 from app.domain.unknown_name import unknown
+from training.validation_message import message_of
 
 Json = Any
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -62,7 +63,7 @@ def _lines(error: ValidationError, known: list[str]) -> list[InitErrorDetails]:
     """The same errors; those for the first unknown fields of this object have another message."""
     lines, explained = [], 0
     for each in error.errors(include_url=False):
-        kind, message, loc = each["type"], each["msg"], each["loc"]
+        kind, message, loc = each["type"], message_of(each), each["loc"]
         if kind == _UNKNOWN_FIELD and len(loc) == 1 and explained < _EXPLAINED:
             message = unknown("field", str(loc[0]), known)
             explained += 1

@@ -93,7 +93,7 @@ class ModelChoice(RequestPart):
 
 
 class SourceChoice(RequestPart):
-    """Where the scenarios of an agent come from, if nobody writes them."""
+    """Where the scenarios of an agent come from, if they are not written for it."""
 
     sessions: dict[str, Json]
     """Sessions outside of runs that have ended, and of them only those that fit: `model` (the name that they were

@@ -81,7 +81,7 @@ class SampledTokens(ResponseModel):
 
 
 class History(ResponseModel):
-    """A conversation of a rollout beside its main one."""
+    """A further conversation of a rollout, apart from its main one."""
 
     messages: list[Json]
     """All messages of the conversation, in the form of OpenAI's chat completions."""

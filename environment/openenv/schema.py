@@ -28,7 +28,7 @@ async def schema_of_actions(url: str, headers: Mapping[str, str], access: Access
     except httpx.HTTPError as error:
         raise EpisodeFailed(f"{at} cannot be read: {type(error).__name__}: {error}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise EpisodeFailed(f"{at} tells no schema of actions: is it an OpenEnv server?") from error
+        raise EpisodeFailed(f"{at} has no schema of actions: is it an OpenEnv server?") from error
     return schema
 
 

@@ -14,6 +14,7 @@ from app.datasets.recipe import Recipe
 from app.domain.names import NAME_PATTERN
 from app.schemas.evaluations import EvaluationRequest
 from app.schemas.run_request import LearnLoopRequest
+from training.validation_message import message_of
 
 Json = Any
 _PLACEHOLDER = "the run of the pipeline"
@@ -107,7 +108,7 @@ def _runnable(document: Mapping[str, Json]) -> dict[str, Json]:
 def _lines(path: Path, tree: yaml.Node | None, error: ValidationError) -> Iterator[str]:
     for each in error.errors(include_url=False):
         where = ".".join(map(str, each["loc"]))
-        yield f"{path}:{_line(tree, each['loc'])}: {where}: {each['msg']}"
+        yield f"{path}:{_line(tree, each['loc'])}: {where}: {message_of(each)}"
 
 
 def _line(tree: yaml.Node | None, loc: Sequence[int | str]) -> int:

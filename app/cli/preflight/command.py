@@ -59,11 +59,12 @@ def _valid(body: dict[str, Any]) -> "LearnLoopRequest":
     from pydantic import ValidationError
 
     from app.schemas.run_request import LearnLoopRequest
+    from training.validation_message import message_of
 
     try:
         return LearnLoopRequest.model_validate(body)
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_url=False)]
+        lines = [f"{'.'.join(map(str, each['loc']))}: {message_of(each)}" for each in error.errors(include_url=False)]
         raise typer.BadParameter("; ".join(lines)) from error
 
 

@@ -98,6 +98,9 @@ def test_a_bad_request_is_refused_with_all_its_faults(learnloop: Learnloop) -> N
     assert ran.exit_code == 2
     assert "iterations" in ran.stderr
     assert "colour" in ran.stderr
+    unreadable = learnloop("preflight", "--set", 'environment.config={"inbox": "a\\u0000"}')
+    assert unreadable.exit_code == 2
+    assert "Value error" not in unreadable.stderr  # what a library calls it
 
 
 async def _tried(url: str, body: dict[str, Any], directory: Path) -> Ran:

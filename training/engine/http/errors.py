@@ -34,6 +34,7 @@ from training.engine.tokens import BadConversation
 from training.engine.trainer.grpo_loss import BadOptions
 from training.engine.trainer.policy import BadModelDirectory
 from training.engine.trainer.trajectories import BadTrajectory
+from training.validation_message import message_of
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -139,10 +140,10 @@ def invalid(error: ValidationError, names: Mapping[str, str] = MappingProxyType(
     about = fault.get("ctx", {}).get("parameter")
     if about is not None:
         known = names.get(about, about)
-        return ApiError(400, fault["msg"].replace(about, known), code=fault["type"], param=known)
+        return ApiError(400, message_of(fault).replace(about, known), code=fault["type"], param=known)
     where = [str(part) for part in fault["loc"]]
     place = ".".join([names.get(where[0], where[0]), *where[1:]]) if where else None
-    message = fault["msg"].removeprefix("Value error, ")
+    message = message_of(fault)
     return ApiError(400, f"{place}: {message}" if place else message, code="invalid_value", param=place)
 
 

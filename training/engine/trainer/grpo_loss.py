@@ -12,6 +12,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
+from training.validation_message import message_of
+
 
 class BadOptions(ValueError):
     """A train option is unknown or out of range; the message names it."""
@@ -59,7 +61,7 @@ class TrainOptions(BaseModel):
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            faults = (f"{fault['loc'][0]}: {fault['msg']}" for fault in error.errors())
+            faults = (f"{fault['loc'][0]}: {message_of(fault)}" for fault in error.errors())
             raise BadOptions(f"bad train options: {'; '.join(faults)}") from error
 
     @property

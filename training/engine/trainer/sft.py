@@ -15,6 +15,7 @@ from training.engine.trainer.optimizer import NonFiniteGradient
 from training.engine.trainer.padded_batches import Batch
 from training.engine.trainer.policy import Policy
 from training.engine.trainer.trajectories import BadTrajectory, Json, Message, NothingToTrain
+from training.validation_message import message_of
 
 
 class SftOptions(BaseModel):
@@ -36,7 +37,7 @@ class SftOptions(BaseModel):
         try:
             return cls.model_validate({name: value for name, value in (config or {}).items() if value is not None})
         except ValidationError as error:
-            faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+            faults = (f"{'.'.join(map(str, fault['loc']))}: {message_of(fault)}" for fault in error.errors())
             raise BadOptions(f"bad config: {'; '.join(faults)}") from error
 
 

@@ -164,7 +164,7 @@ function End({ session, reload }) {
       ? html`<dl class="pairs"><div><dt>Reward</dt><dd><strong>${number(outcome.reward)}</strong></dd></div>${outcome.reason && html`<div><dt>Reason</dt><dd><${Text} value=${outcome.reason} limit=${2000} /></dd></div>`}</dl>
           ${outcome.parts && html`<${JsonText} value=${outcome.parts} />`}
           ${outcome.output !== null && html`<h3>Output</h3>${typeof outcome.output === "string" ? html`<${Text} as="p" value=${outcome.output} limit=${6000} />` : html`<${JsonText} value=${outcome.output} />`}`}`
-      : html`<p class="muted">Nobody ended it in time: it counts for nothing.</p>`}</section>`;
+      : html`<p class="muted">It did not end in time: it counts for nothing.</p>`}</section>`;
 }
 
 const _OPINIONS = { thumbs_up: "Good", thumbs_down: "Bad", preferred: "Preferred to another session" };
