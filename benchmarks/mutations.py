@@ -25,6 +25,8 @@ _PHASES = "tests/integration/app/test_phases.py"
 _INTERRUPTIONS = "tests/integration/app/test_interruptions.py"
 _RACES = "tests/acceptance/test_races.py"
 _PROTOCOL = "tests/integration/app/test_training_protocol.py"
+_CALLS = "app/agent_sessions/usual_calls.py"
+_USUAL = "tests/integration/app/test_usual_calls.py"
 _TEST_S = 600.0
 
 
@@ -248,6 +250,34 @@ MUTATIONS = (
         "if not self._calls.answered:",
         "if False:",
         "tests/integration/training/test_own_loop.py::test_an_agent_that_fails_has_no_outcome",
+    ),
+    _one(
+        "the first answer to a session's call counts",
+        _CALLS,
+        "        AND call.answered_at IS NULL\n",
+        "",
+        f"{_USUAL}::test_the_answer_of_another_process",
+    ),
+    _one(
+        "a key of an earlier start begins no call in a session",
+        _CALLS,
+        "key.session_id = asked.id AND key.replaced_at IS NOT NULL",
+        "false",
+        f"{_USUAL}::test_what_is_refused",
+    ),
+    _one(
+        "a locked session holds up no other",
+        _CALLS,
+        "::text[]) FOR NO KEY UPDATE SKIP LOCKED",
+        "::text[]) FOR NO KEY UPDATE",
+        f"{_USUAL}::test_a_session_that_somebody_else_has_locked",
+    ),
+    _one(
+        "a call that the database forgot comes back",
+        "app/agent_sessions/calls.py",
+        "                await self._bring_back(session, call, row)\n",
+        "",
+        f"{_USUAL}::test_a_call_that_a_crashed_database_forgot",
     ),
 )
 

@@ -70,8 +70,8 @@ class Way:
         body = {"model": _MODEL, "messages": messages, "max_tokens": _REPLY_TOKENS, "stream": True}
         async with self.http.stream("POST", path, json=body, headers=headers) as stream:
             texts = _texts(stream)
-            await anext(texts)
-            self.first_text_s.append(time.perf_counter() - clock)
+            if await anext(texts, None) is not None:  # the model may also say nothing
+                self.first_text_s.append(time.perf_counter() - clock)
             async for _ in texts:
                 pass
 

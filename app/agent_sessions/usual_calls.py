@@ -9,9 +9,8 @@ database that crashes in between has forgotten the call; then the answer brings 
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import astuple, dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import URL
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -86,8 +85,7 @@ WHERE use.session_id = mine.id AND use.attempt = mine.attempt AND use.digest = m
 """
 
 
-@dataclass(frozen=True, slots=True)
-class NewCall:
+class NewCall(NamedTuple):
     """A call to take, if it is the first one with its digest in the session."""
 
     session_id: str
@@ -100,8 +98,7 @@ class NewCall:
     holder: str
 
 
-@dataclass(frozen=True, slots=True)
-class NewAnswer:
+class NewAnswer(NamedTuple):
     """The answer of a call, to record if there is none."""
 
     session_id: str
@@ -129,12 +126,12 @@ class UsualCalls:
 
     async def take(self, call: NewCall) -> int | None:
         """Take the call; returns the attempt that makes it. None: it was not taken, as far as one knows."""
-        row = await self._taking.row(*astuple(call))
+        row = await self._taking.row(*call)
         return None if row is None else int(row[1])
 
     async def answer(self, answer: NewAnswer) -> bool:
         """Whether the answer was recorded, and is durable. If not, it may be there all the same."""
-        return await self._answering.row(*astuple(answer)) is not None
+        return await self._answering.row(*answer) is not None
 
     async def delivered(self, uses: Collection[Use]) -> bool:
         """Note whose replies arrived. Returns whether that worked."""
@@ -151,7 +148,7 @@ class UsualCalls:
 async def answer_in(session: AsyncSession, answer: NewAnswer) -> bool:
     """The same as `UsualCalls.answer` in a transaction that holds the lock of the session's row."""
     connection = await session.connection()
-    rows = await connection.exec_driver_sql(_ANSWER, _arrays(_OF_ANSWERS, [astuple(answer)]))
+    rows = await connection.exec_driver_sql(_ANSWER, _arrays(_OF_ANSWERS, [answer]))
     return rows.first() is not None
 
 
