@@ -25,6 +25,11 @@ def added_base_models(data_dir: Path) -> dict[str, Path]:
     return {place.parent.name: place.parent for place in places}
 
 
+def is_added_base_model(data_dir: Path, name: str) -> bool:
+    """Whether `added_base_models` has that name."""
+    return "/" not in name and not name.startswith(".") and (place_of_added(data_dir, name) / "config.json").exists()
+
+
 def place_of_added(data_dir: Path, name: str) -> Path:
     """Where a base model of that name is put."""
     return data_dir / _ADDED / name

@@ -184,15 +184,13 @@ class Chat:
     async def _prepared(self, request: ChatRequest) -> _Prepared:
         """Ready to be sampled. What takes long is done beside the event loop: reading a tokenizer, rendering and
         tokenizing the conversation, compiling a grammar."""
-        target = self._registry.resolve(request.model)
-        tokenizer = await asyncio.to_thread(self._tokenizer, target)
-        wanted = reply_grammar(request)
-        grammar = await self._grammars.compile(wanted, tokenizer) if wanted else None
-        return await asyncio.to_thread(self._prepare, request, target, tokenizer, grammar)
+        target, grammar = self._registry.resolve(request.model), None
+        if (wanted := reply_grammar(request)) is not None:
+            grammar = await self._grammars.compile(wanted, await asyncio.to_thread(self._tokenizer, target))
+        return await asyncio.to_thread(self._prepare, request, target, grammar)
 
-    def _prepare(
-        self, request: ChatRequest, target: Target, tokenizer: ChatTokenizer, grammar: "Grammar | None"
-    ) -> _Prepared:
+    def _prepare(self, request: ChatRequest, target: Target, grammar: "Grammar | None") -> _Prepared:
+        tokenizer = self._tokenizer(target)
         prompt, conversation = self._prompt(request, target, tokenizer)
         # A grammar knows how many calls there can be, and a call's end from a text of its arguments that looks like it.
         stop = (*request.stop, TOOL_CALL_END) if request.only_one_call and not grammar else tuple(request.stop)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from training.base_model_files import added_base_models, base_model_fault
+from training.base_model_files import added_base_models, base_model_fault, is_added_base_model
 from training.engine.registry.model_record import BadBaseModel, UnknownModel
 from training.engine.registry.tuning import Tuning
 
@@ -24,7 +24,7 @@ class Bases:
         self._allowed_roots = tuple(root.resolve() for root in allowed_roots)
 
     def __contains__(self, name: str) -> bool:
-        return name in self.named
+        return name in self._named or is_added_base_model(self._data_dir, name)
 
     @property
     def named(self) -> dict[str, Path]:
