@@ -64,7 +64,7 @@ def completion(text: str, *ids: int) -> dict[str, Any]:
 
 
 async def begun(calls: SessionCalls, asker: Asker, request: Any = GREETING, **asked: Any) -> Any:
-    return await asyncio.wait_for(calls.begin(asker, request, "chat", Repetition(**asked)), 5)
+    return await asyncio.wait_for(calls.begin(asker, request, "chat", Repetition(**asked)), 60)
 
 
 async def answered(calls: SessionCalls, asker: Asker, text: str, request: Any = GREETING) -> None:
@@ -248,7 +248,7 @@ async def test_who_takes_a_run_over_finds_its_sessions(sessions: Sessions) -> No
     assert restarted.api_key is not None
     waiting = asyncio.create_task(mine.ended(first.id))
     await AgentSessions(sessions).end(LOCAL, first.id, Outcome(output="done"))
-    assert await asyncio.wait_for(waiting, 5) == SessionEnd(Outcome(output="done"))
+    assert await asyncio.wait_for(waiting, 60) == SessionEnd(Outcome(output="done"))
     assert await mine.end(first.id, Outcome(reason="too late")) == SessionEnd(Outcome(output="done"))
     assert await mine.calls(first.id) == []
     with pytest.raises(RolloutSessionOver):

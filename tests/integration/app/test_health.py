@@ -14,6 +14,7 @@ from app.aio.pulse import Pulse
 from app.processes.engine import EngineProcess
 from tests.conditions import answered
 from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.frozen_server import freeze, thaw
 from tests.integration.app.served import served, settings_for
 from tests.integration.app.test_engine_process import _CHILD, _pid
 
@@ -58,13 +59,10 @@ async def test_a_frozen_engine_is_said_and_holds_up_nobody(data_dir: Path, datab
 async def test_a_frozen_database_is_said(data_dir: Path) -> None:
     async with served(settings_for(data_dir, None, restart_after_s=0), ScriptedLoop()) as client:
         postmaster = psutil.Process(int((data_dir / "postgres" / "postmaster.pid").read_text().split()[0]))
-        processes = [postmaster, *postmaster.children()]
-        for each in processes:
-            each.suspend()
+        processes = freeze(postmaster)
         code, said = await _status(client, "not ready")
         assert (code, said["database"]) == (503, "unreachable")
         assert [part["part"] for part in said["degraded"]] == ["database"]
         assert "since" in said["degraded"][0]
-        for each in processes:
-            each.resume()
+        thaw(processes)
         assert (await _status(client, "ready"))[0] == 200

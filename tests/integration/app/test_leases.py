@@ -123,7 +123,7 @@ async def test_a_zombie_keeps_nothing_in_the_journal(sessions: Sessions) -> None
         await old.keep(1, "train.intent", "{}")
     assert not told.is_set()
     old.keep_soon(1, "rollout/train/1", "{}")
-    await asyncio.wait_for(told.wait(), 10)
+    await asyncio.wait_for(told.wait(), 60)
     assert await new.kept(1) == {"rollout/train/0": '{"of": "first"}'}
     with pytest.raises(LeaseLost):  # of an iteration that was saved since, it would find nothing, and make it again
         await old.kept(1)

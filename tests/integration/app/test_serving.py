@@ -18,6 +18,7 @@ from app.processes.data_directory import DataDirectory
 from app.settings import Settings
 from tests.conditions import answered, until
 from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.frozen_server import lives
 from tests.integration.app.served import served, settings_for
 
 _SERVE = "from app.server import serve; from app.settings import load_settings; serve(load_settings(_env_file=None))"
@@ -64,14 +65,7 @@ async def _is_up(client: httpx.AsyncClient) -> bool:
 
 
 def _gone(processes: list[psutil.Process]) -> bool:
-    return not any(map(_lives, processes))
-
-
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:  # between the two
-        return False
+    return not any(map(lives, processes))
 
 
 async def test_nothing_outlives_the_service_however_it_ends_and_it_starts_again(data_dir: Path) -> None:

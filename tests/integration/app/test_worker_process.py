@@ -135,12 +135,12 @@ async def test_workers_drive_a_run_one_after_the_other(
             await _until(client, run_id, lambda run: run["progress"]["iterations_done"] >= 1)
             await _check_metrics(port, engine=f"{url}/")  # as leases name it
             first.send_signal(signal.SIGTERM)
-            assert await asyncio.wait_for(first.wait(), 10) == 0
+            assert await asyncio.wait_for(first.wait(), 60) == 0
         assert (await client.get(f"/runs/{run_id}")).json()["status"] == "queued"
         async with _worker(data_dir / "second", **environment) as second:
             run = await _until(client, run_id, lambda run: run["status"] in ("completed", "failed"))
             second.send_signal(signal.SIGTERM)  # it sends the last spans
-            assert await asyncio.wait_for(second.wait(), 10) == 0
+            assert await asyncio.wait_for(second.wait(), 60) == 0
         events = (await client.get(f"/runs/{run_id}/events", params={"limit": 200})).json()["items"]
     assert (run["status"], run["error"]) == ("completed", None)
     assert [point["iteration"] for point in run["iterations"]] == list(range(5))
