@@ -30,7 +30,7 @@ SERVERLESS = frozenset(
 """Those of ART's `ExperimentalTrainingConfig`."""
 LOCAL = SERVERLESS | {"kl_penalty_coef", "truncated_importance_sampling"}
 """Those that ART's `LocalBackend.train` takes, too."""
-EMBEDDED = LOCAL | {"max_grad_norm", "token_weighting"}
+EMBEDDED = LOCAL | {"max_grad_norm", "max_kl", "token_weighting"}
 """Our engine's."""
 
 AS_PPO: Mapping[str, Mapping[str, Json]] = {"cispo": {"ppo": False}, "ppo": {"ppo": True}}

@@ -143,6 +143,10 @@ export const FIELDS = {
     "help": "The gradient is scaled down to this norm if it is larger. Default: 1.0. Only `embedded` takes it.",
     "type": "number"
   },
+  "train_options.max_kl": {
+    "help": "A step that moves the policy by a larger mean KL divergence per sampled token, in nats, is shortened. Default: 0.005. Only `embedded` takes it.",
+    "type": "number"
+  },
   "evaluation.every": {
     "help": "Number of iterations between evaluations on the validation scenarios.",
     "type": "integer",

@@ -31,6 +31,7 @@ GOOD = {
     "scale_rewards": False,
     "token_weighting": "trajectory",
     "max_grad_norm": 0.5,
+    "max_kl": 0.02,
 }
 BAD = {
     "loss": "grpo",
@@ -47,6 +48,7 @@ BAD = {
     "scale_rewards": "some",
     "token_weighting": "word",
     "max_grad_norm": 0,
+    "max_kl": 0,
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from tests.fakes.engine import make_engine, odd_share, sampled_group
 from training.engine import engine as engine_module
@@ -38,6 +39,12 @@ def _weights_hash(engine: Engine, model_id: str) -> str:
     for path in sorted(directory.glob("*.safetensors")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def _weights(engine: Engine, model_id: str) -> list[torch.Tensor]:
+    """Those of the newest checkpoint."""
+    tensors = load_file(next(engine.registry.newest(model_id).directory.glob("*model.safetensors")))
+    return [tensors[name] for name in sorted(tensors)]
 
 
 def _train(engine: Engine, model_id: str, steps: int, options: TrainOptions = FAST, count: int = 8) -> dict[str, float]:
@@ -134,6 +141,36 @@ def test_the_step_does_not_depend_on_how_it_is_cut(tmp_path: Path, options: dict
         weights.append(load_checkpoint(target.directory, target.base_directory, target.tuning, torch.device("cpu")))
     for one, other in zip(weights[0].parameters(), weights[1].parameters(), strict=True):
         assert torch.allclose(one, other, atol=2e-4)
+
+
+@pytest.mark.parametrize("tuning", [Tuning(), LORA], ids=lambda tuning: str(tuning.mode))
+def test_of_a_step_that_goes_too_far_a_part_is_taken_back(tmp_path: Path, tuning: Tuning) -> None:
+    """The second step of each of two models, which took the same first one."""
+    moved = {}
+    for limit in (None, 1e-3):
+        engine = make_engine(tmp_path / str(limit))
+        model = _create(engine, tuning=tuning)
+        _train(engine, model, 1)
+        before = _weights(engine, model)
+        metrics = _train(engine, model, 1, TrainOptions(learning_rate=0.05, max_kl=limit), count=16)
+        moved[limit] = [after - old for after, old in zip(_weights(engine, model), before, strict=True)]
+    assert metrics["step_kl"] <= 1e-3
+    assert 0 < metrics["step_share"] < 0.5
+    for whole, left in zip(moved[None], moved[1e-3], strict=True):
+        torch.testing.assert_close(left, whole * metrics["step_share"], rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("tuning", [Tuning(), LORA], ids=lambda tuning: str(tuning.mode))
+def test_a_step_within_the_bound_is_left_alone(tmp_path: Path, tuning: Tuning) -> None:
+    hashes = set()
+    for limit in (None, 1e3):
+        engine = make_engine(tmp_path / str(limit))
+        model = _create(engine, tuning=tuning)
+        metrics = _train(engine, model, 2, TrainOptions(learning_rate=1e-3, max_kl=limit))
+        hashes.add(_weights_hash(engine, model))
+    assert metrics["step_share"] == 1
+    assert metrics["step_kl"] > 0
+    assert len(hashes) == 1
 
 
 def test_equal_rewards_train_nothing(tmp_path: Path) -> None:

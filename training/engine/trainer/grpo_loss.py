@@ -51,6 +51,8 @@ class TrainOptions(BaseModel):
     token_weighting: Literal["trajectory", "token"] = "trajectory"
     """`trajectory` (ART): all trajectories weigh the same; `token`: all tokens do."""
     max_grad_norm: float = Field(default=1.0, gt=0)
+    max_kl: float | None = Field(default=None, gt=0)
+    """A step that moves the policy further than this is shortened (`trust_region.py`)."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any] | None) -> "TrainOptions":

@@ -15,6 +15,7 @@ from training.engine.trainer.optimizer import NonFiniteGradient
 from training.engine.trainer.padded_batches import Batch
 from training.engine.trainer.policy import Policy
 from training.engine.trainer.trajectories import TrainSequence, normalised
+from training.engine.trainer.trust_region import keep_within
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,11 @@ def grpo_step(
         metrics["grad_norm"] = policy.optimizer.step(
             learning_rate=options.learning_rate, max_grad_norm=options.max_grad_norm
         )
+        if options.max_kl is not None:
+            before, limit = step.logprobs(), options.max_kl
+            metrics |= yield from keep_within(
+                policy, items, before, limit, Progress(0, 0), micro_batch_tokens=micro_batch_tokens
+            )
     finally:
         policy.optimizer.discard()
     return {**metrics, "learning_rate": options.learning_rate, "seconds": time.perf_counter() - started}
@@ -78,6 +84,7 @@ class _Step:
     ) -> None:
         self.needs_first_pass = options.precalculate_logprobs or options.kl_penalty_coef > 0
         self._policy = policy
+        self._items = items
         self._options = options
         self.batches = batches
         self._tokens = [_trained_tokens(batch, items, scaled) for batch in batches]
@@ -130,6 +137,14 @@ class _Step:
             self._new.append(new_logprobs.detach())
             self._ratio.append(loss.ratio)
             yield
+
+    def logprobs(self) -> list[Tensor]:
+        """Of each sequence's trained tokens, before the step."""
+        found: dict[int, Tensor] = {}
+        for batch, new in zip(self.batches, self._new, strict=True):
+            sizes = [len(self._items[number].trained) for number in batch.members]
+            found |= zip(batch.members, torch.split(new, sizes), strict=True)
+        return [found[number] for number in range(len(self._items))]
 
     def metrics(self) -> dict[str, float]:
         """Figures of the policy before the step, over all trained tokens."""

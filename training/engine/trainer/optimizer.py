@@ -1,5 +1,6 @@
 """AdamW over a policy's trainable weights: one clipped step from accumulated gradients, and its state as tensors."""
 
+import math
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -23,6 +24,10 @@ class Optimizer:
     def __init__(self, parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> None:
         self._parameters = dict(parameters)
         self._state: dict[str, dict[str, Tensor]] = {}
+        self._moved: list[str] = []
+        """What the last step changed."""
+        self._learning_rate = 0.0
+        """Of that step."""
 
     def step(self, *, learning_rate: float, max_grad_norm: float) -> float:
         """Take one step, forget the gradients, return their norm before clipping. Raises NonFiniteGradient."""
@@ -39,6 +44,7 @@ class Optimizer:
         trained = {name: each for name, each in self._parameters.items() if each.grad is not None}
         for name in trained.keys() - self._state.keys():
             self._state[name] = _first_state(trained[name])
+        self._moved, self._learning_rate = list(trained), learning_rate
         states = [self._state[name] for name in trained]
         adam(
             list(trained.values()),
@@ -55,6 +61,16 @@ class Optimizer:
             eps=EPSILON,
             maximize=False,
         )
+
+    @torch.no_grad()
+    def take_back(self, share: float) -> None:
+        """Undo `share` of the whole last step, whose size Adam's state still tells. The state stays as it is."""
+        for name in self._moved:
+            state = self._state[name]
+            count = float(state["step"])
+            scale = (state["exp_avg_sq"].sqrt() / math.sqrt(1 - BETAS[1] ** count)).add_(EPSILON)
+            value = share * self._learning_rate / (1 - BETAS[0] ** count)
+            self._parameters[name].addcdiv_(state["exp_avg"], scale, value=value)
 
     def discard(self) -> None:
         """Forget the gradients."""

@@ -1,0 +1,83 @@
+"""A bound on how far one step moves the policy: of a step that went further, a part is taken back.
+
+Clipping does not bound it. In the first of several steps on the same samples all ratios are 1, and the size of Adam's
+steps does not depend on the gradient's norm: the first few, averages of few noisy gradients, are several times larger
+than later ones (Ma & Yarats 2019). One of them can unlearn the form of a tool call; a policy whose replies are all
+malformed has no differing rewards to recover by. So what the step did is measured, as TRPO's line search does (Schulman
+et al. 2015, appendix C), in the same units as PPO's early stopping: the mean KL divergence of a sampled token.
+"""
+
+import math
+from collections.abc import Generator, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from training.engine.trainer.padded_batches import Batch
+from training.engine.trainer.policy import Policy
+from training.engine.trainer.trajectories import TrainSequence
+
+_MEASURED = 16
+"""Sequences whose tokens are measured, spread evenly over the step's: a forward pass of these costs little."""
+_AIM = 2 / 3
+"""Of the bound: what a step is shortened to, so that the next look is usually the last."""
+_LEAST = 0.1
+"""Share of a step that is left at least when it is shortened once."""
+_MOST_CUTS = 6
+
+T = TypeVar("T")
+
+
+def keep_within(
+    policy: Policy,
+    items: Sequence[TrainSequence],
+    before: Sequence[Tensor],
+    max_kl: float,
+    progress: T,
+    *,
+    micro_batch_tokens: int | None,
+) -> Generator[T, None, dict[str, float]]:
+    """Shorten the optimizer's last step until it moved the policy by at most `max_kl`; yields `progress` after every
+    micro-batch.
+
+    `before` has the log-probabilities [N] of each item's trained tokens before the step. Returns `step_kl`, what the
+    step has moved the policy, and `step_share`, what is left of it.
+    """
+    chosen = range(0, len(items), math.ceil(len(items) / _MEASURED))
+    measured, old = [items[number] for number in chosen], [before[number] for number in chosen]
+    share = 1.0
+    kl = yield from _divergence(policy, measured, old, progress, micro_batch_tokens)
+    for _ in range(_MOST_CUTS):
+        if kl <= max_kl:
+            break
+        # The divergence grows with the square of a small step. If it is not finite, nothing is known but the direction.
+        kept = max(_LEAST, math.sqrt(_AIM * max_kl / kl)) if math.isfinite(kl) else _LEAST
+        policy.optimizer.take_back(share * (1 - kept))
+        share *= kept
+        kl = yield from _divergence(policy, measured, old, progress, micro_batch_tokens)
+    return {"step_kl": kl, "step_share": share}
+
+
+def _divergence(
+    policy: Policy,
+    items: Sequence[TrainSequence],
+    before: Sequence[Tensor],
+    progress: T,
+    micro_batch_tokens: int | None,
+) -> Generator[T, None, float]:
+    """Schulman's k3 estimate of KL(before || now) of a token, in nats."""
+
+    def passes(batches: Sequence[Batch]) -> Generator[T, None, float]:
+        total, tokens = 0.0, 0
+        for batch in batches:
+            with torch.no_grad():
+                now, _ = batch.logprobs(policy.model)
+            change = now - torch.cat([before[number] for number in batch.members])
+            total += float((torch.expm1(change) - change).sum())
+            tokens += len(change)
+            yield progress
+        return total / tokens
+
+    ids, trained = [item.ids for item in items], [item.trained for item in items]
+    return (yield from policy.in_batches(ids, trained, micro_batch_tokens, passes))
