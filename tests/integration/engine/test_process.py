@@ -8,8 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import pytest
 from app.aio.pulse import Pulse
 from app.processes.engine import _pulse_of
 from tests.fakes.engine_process import ROOT, EngineProcess
+from tests.fakes.forked_engine import fork_server
 from tests.integration.engine.training_client import asked_otherwise, create_model, sample, sampled_group, submit, train
 from training.engine.__main__ import main
 
@@ -134,25 +137,33 @@ async def test_only_who_has_the_key_gets_in(base: Path, tmp_path: Path) -> None:
 
 def test_it_ends_when_its_parent_does(base: Path, tmp_path: Path) -> None:
     ready = tmp_path / "ready.json"
-    parent = (
-        "import os, subprocess, sys, time, pathlib\n"
-        "child = subprocess.Popen([sys.executable, '-m', 'training.engine', *sys.argv[2:],"
-        " '--die-with-parent', str(os.getpid())], stderr=subprocess.DEVNULL)\n"
-        "while not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.01)\n"
-        "print(child.pid, flush=True)\n"
-    )
-    arguments = ["--data-dir", str(tmp_path), "--ready-file", str(ready), "--base-model", f"tiny={base}"]
-    done = subprocess.run(
-        [sys.executable, "-c", parent, str(ready), *arguments], cwd=ROOT, capture_output=True, text=True, timeout=100
-    )
+    flags = ["--data-dir", str(tmp_path), "--ready-file", str(ready), "--base-model", f"tiny={base}"]
+    ours, theirs = fork_server().Pipe()
+    parent = fork_server().Process(target=_parent_of_an_engine, args=(flags, ready, theirs))
+    parent.start()
+    theirs.close()
+    engine = ours.recv()
+    parent.join()
+    assert ready.exists(), "it did not start"
     try:
-        descriptor = os.pidfd_open(int(done.stdout))
+        descriptor = os.pidfd_open(engine)
     except ProcessLookupError:
         return
     try:
         assert select.select([descriptor], [], [], 60)[0], "it still runs"  # readable once the process is gone
     finally:
         os.close(descriptor)
+
+
+def _parent_of_an_engine(flags: list[str], ready: Path, told: Connection) -> None:
+    """Starts an engine, waits until it serves, tells its process id, and ends without a word to it."""
+    parent = os.getpid()
+    if (engine := os.fork()) == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        os._exit(main([*flags, "--die-with-parent", str(parent)]))
+    while not ready.exists() and os.waitpid(engine, os.WNOHANG) == (0, 0):
+        time.sleep(0.01)
+    told.send(engine)
 
 
 @pytest.mark.parametrize(

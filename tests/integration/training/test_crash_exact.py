@@ -252,7 +252,7 @@ class Deaths:
             self.left[event] -= 1
         elif self._life > 0 or JOBS in event:
             return False
-        self._life = self._random.randint(10, 80)
+        self._life = self._random.randint(20, 120)
         return True
 
 
