@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -167,16 +168,26 @@ async def test_the_answer_of_another_process_counts(calls: SessionCalls, session
 
 
 async def test_a_session_that_somebody_else_has_locked_holds_up_no_other(
-    calls: SessionCalls, sessions: Sessions
+    calls: SessionCalls, sessions: Sessions, taken: list[str]
 ) -> None:
     locked, other = await opened(sessions), await opened(sessions)
     async with sessions.begin() as session:
         await session.execute(select(AgentSession).where(AgentSession.id == locked.session_id).with_for_update())
         waiting = asyncio.create_task(answered(calls, locked))
+        await conditions.answered(partial(_waits_for_a_lock, sessions), bool)
         await answered(calls, other)
+        assert taken == [other.session_id]
         assert not waiting.done()
     await waiting
     assert [call.completion is None for call in await calls.kept(locked.session_id)] == [False]
+
+
+async def _waits_for_a_lock(sessions: Sessions) -> bool:
+    query = text(
+        "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')"
+    )
+    async with sessions() as session:
+        return bool((await session.execute(query)).scalar_one())
 
 
 async def test_a_call_that_a_crashed_database_forgot_comes_back_with_its_answer(
