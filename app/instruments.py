@@ -76,6 +76,14 @@ GROUPS = Counter(
     ("result",),
     registry=REGISTRY,
 )
+DEMONSTRATIONS = Counter(
+    "learnloop_demonstrations_total", "Demonstrations that saved iterations trained on.", registry=REGISTRY
+)
+SUPERVISED_TOKENS = Counter(
+    "learnloop_supervised_tokens_total",
+    "Tokens of assistant messages of demonstrations that saved iterations trained on.",
+    registry=REGISTRY,
+)
 ROLLOUTS = Counter(
     "learnloop_rollouts_total",
     "Rollouts of saved iterations, evaluations and questions.",

@@ -18,6 +18,7 @@ from app.api import (
     ask,
     catalogue,
     datasets,
+    demonstrations,
     documents,
     evaluations,
     events,
@@ -79,6 +80,7 @@ _PARTS = (
     openai,
     documents,
     datasets,
+    demonstrations,
     runs,
     results,
     ledger,
@@ -175,14 +177,18 @@ def _failed_keys(settings: Settings) -> FailedKeys | None:
     return FailedKeys(settings.failed_keys_per_minute) if settings.failed_keys_per_minute else None
 
 
+_RAW = ("/inboxes", "/demonstrations")
+"""Where bodies are no JSON."""
+
+
 def _add_middleware(app: FastAPI, settings: Settings) -> None:
     """What a request passes, the last one added first: nobody without a key has a body read."""
     limit = RateLimit(settings.rate_per_s, settings.rate_burst) if settings.rate_per_s else None
-    big = dict.fromkeys(("/learn-loop", "/graphs", "/scenarios"), settings.max_graph_bytes)
+    big = dict.fromkeys(("/learn-loop", "/graphs", "/scenarios", "/demonstrations"), settings.max_graph_bytes)
     big["/inboxes"] = settings.max_inbox_bytes
     big |= dict.fromkeys(training.JOB_PATHS, settings.max_training_bytes)
     app.add_middleware(Idempotency)
-    app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES, big=big, forwarded=training.PREFIX, raw=("/inboxes",))
+    app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES, big=big, forwarded=training.PREFIX, raw=_RAW)
     keys_required, origins, failed = settings.keys_required, settings.cors_origins, _failed_keys(settings)
     app.add_middleware(Guard, required=keys_required, limit=limit, failed_keys=failed, origins=origins)
     app.add_middleware(ModelErrors)

@@ -133,12 +133,8 @@ class QuickTrainStep(TrainStep):
     """Takes its step without ART's types, whose import takes seconds."""
 
     async def _train(self, groups: Sequence[Group]) -> TrainOutcome:
-        try:
-            return await self._send(TrainRequest([], 1e-4, self._step))
-        except StepConflict:
-            if not await self._landed():
-                raise
-            return await self._adopted()
+        request = TrainRequest([], 1e-4, self._step)
+        return await self._landing(lambda: self._policy.submit(request), self._policy.follow)
 
 
 @dataclass(frozen=True)
@@ -163,6 +159,7 @@ class JournaledLoop:
         budget: object,
         agent: object,
         now: object,
+        demonstrations: object,
     ) -> AsyncGenerator[IterationResult, None]:
         assert isinstance(policy, StepsPolicy)
         name = policy.model.name

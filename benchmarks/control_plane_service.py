@@ -53,6 +53,7 @@ class PacedLoop:
         budget: RunBudget | None = None,
         agent: Player | None = None,
         now: object = None,
+        demonstrations: object = (),
     ) -> AsyncGenerator[IterationResult, None]:
         for iteration in range(resume.iteration if resume else 0, config.iterations + 1):
             for number in range(ROLLOUTS):

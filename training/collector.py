@@ -16,7 +16,15 @@ from environment.plugins import PluginFault
 from judges.base import Judge, Judgement
 from training.agents.remote import RolloutName
 from training.backends.base import BackendUnavailable, Endpoint
-from training.budget import BudgetReached, Estimates, IterationBudget, RunBudget, usage_of_calls, usage_of_entries
+from training.budget import (
+    BudgetReached,
+    Estimates,
+    IterationBudget,
+    RunBudget,
+    Usage,
+    usage_of_calls,
+    usage_of_entries,
+)
 from training.chat import Chat, open_chat
 from training.journal import (
     EntryName,
@@ -95,6 +103,11 @@ class RolloutCollector:
         self._budget = budget
         self._gate = asyncio.Semaphore(run.config.concurrency)
         self._counts: dict[Phase, _Counted] = {}
+
+    async def admit(self, phase: Phase) -> None:
+        """Raises BudgetReached where the run has nothing left for the phase."""
+        async with self._budget.reserve(phase, Usage):
+            pass
 
     async def rollouts(
         self, purpose: Purpose, tasks: Sequence[RolloutTask], endpoint: Endpoint, temperature: float

@@ -1,4 +1,5 @@
-"""The learn loop: roll out, judge, train, reflect, evaluate; once for each iteration.
+"""The learn loop: roll out, judge, train, reflect, evaluate; once for each iteration. With a warm start the first
+iterations train on demonstrations instead of rollouts.
 
 It owns no state that must survive and knows no HTTP and no database: the caller consumes it under
 `contextlib.aclosing` and saves what it yields. Cancelling the consumer leaves no rollout running.
@@ -7,11 +8,11 @@ It owns no state that must survive and knows no HTTP and no database: the caller
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
-from environment.base import Environment, Reflective, Rewarded, Scenario
+from environment.base import Environment, Json, Reflective, Rewarded, Scenario
 from environment.trace import span
 from judges.base import Judge
 from training.backends.art_import import import_art
@@ -34,6 +35,10 @@ from training.types import (
     ScoredRollout,
     Timing,
 )
+from training.warm_start import WarmStart, oracle_demonstrations
+
+Demonstrations = int | Sequence[Mapping[str, Json]]
+"""Conversations in OpenAI's form for fine-tuning; or a number of those that the environment's oracle has."""
 
 
 class NothingScored(Exception):
@@ -56,6 +61,7 @@ async def learn_loop(
     budget: RunBudget | None = None,
     agent: Player | None = None,
     now: Callable[[], float] = time.time,
+    demonstrations: Demonstrations = (),
 ) -> AsyncGenerator[IterationResult, None]:
     """Run the loop, yielding the baseline (iteration 0) and then each iteration as it is done.
 
@@ -66,7 +72,7 @@ async def learn_loop(
     training fails. Rollouts and judges that fail are data, but where all do, RolloutsFailed or NothingScored is raised.
     BudgetReached is raised where the next call does not fit `budget`; by default there is no limit. `agent` is
     one that owns its loop; by default the built-in loop makes the rollouts. `now` dates them, in seconds since the
-    epoch.
+    epoch. A warm start trains on the `demonstrations`, or on so many of the environment's oracle.
     """
     await asyncio.to_thread(import_art)
     journal, budget = journal or NoJournal(), budget or Unlimited()
@@ -79,7 +85,12 @@ async def learn_loop(
         yield result
     else:
         await loop.resume(resume)
-    for iteration in range(resume.iteration if resume else 1, config.iterations + 1):
+    first = resume.iteration if resume else 1
+    if config.warm_start is not None and first <= config.supervised_iterations:
+        if isinstance(demonstrations, int):
+            demonstrations = await oracle_demonstrations(environment, demonstrations, config.seed)
+        loop.warm_start = WarmStart(config.warm_start, config.seed, demonstrations)
+    for iteration in range(first, config.all_iterations + 1):
         with span("iteration", iteration=iteration):
             result = await loop.iterate(iteration)
         yield result
@@ -96,6 +107,8 @@ class _Loop:
         self._step = 0
         self._best_step = 0
         self._best = (-1.0, 0.0)
+        self.warm_start: WarmStart | None = None
+        """Set for as long as iterations train on demonstrations."""
 
     async def resume(self, where: Resume) -> None:
         """Restore the state after the previous iteration. Raises CheckpointLost."""
@@ -126,15 +139,21 @@ class _Loop:
         clock = time.monotonic()
         seconds: dict[str, float] = {}
         collector = await self._run.collector(iteration)
-        groups = await self._groups(collector, seconds)
-        with _timed(seconds, "train_s"):
-            metrics = await self._train_on(collector.journal, [group for group in groups if group.skipped is None])
+        if iteration <= self._config.supervised_iterations:
+            groups: tuple[Group, ...] = ()
+            with _timed(seconds, "train_s"):
+                metrics = await self._imitate(collector)
+        else:
+            groups = await self._groups(collector, seconds)
+            with _timed(seconds, "train_s"):
+                metrics = await self._train_on(collector.journal, [group for group in groups if group.skipped is None])
         with _timed(seconds, "reflect_s"):
             reflection = await self._reflect(collector, groups)
         evaluations: list[Evaluation] = []
-        last = iteration == self._config.iterations
+        last = iteration == self._config.all_iterations
+        ends_phase = last or iteration == self._config.supervised_iterations
         with _timed(seconds, "evaluate_s"):
-            if last or iteration % self._config.evaluation.every == 0:
+            if ends_phase or iteration % self._config.evaluation.every == 0 or not self._config.evaluation.scenarios:
                 evaluations += await self._validate(collector)
             if last:
                 evaluations += await self._evaluate(collector, "test", self._best_step)
@@ -143,13 +162,28 @@ class _Loop:
     async def _groups(self, collector: RolloutCollector, seconds: dict[str, float]) -> tuple[Group, ...]:
         """Roll out each scenario of the iteration several times and score the rollouts."""
         config, iteration = self._config, collector.journal.iteration
-        start = (iteration - 1) * config.groups_per_iteration
+        start = (iteration - config.supervised_iterations - 1) * config.groups_per_iteration
         scenarios = self._environment.scenarios("train", config.groups_per_iteration, config.seed, start)
         tasks = rollout_tasks(config.seed, scenarios, config.rollouts_per_group, "train", iteration)
         with _timed(seconds, "rollout_s"), span("rollouts", phase=Phase.ROLLOUT, count=len(tasks)):
             rollouts = await collector.rollouts(Purpose.TRAIN, tasks, self._endpoint(), config.temperature)
         with _timed(seconds, "judge_s"), span("verdicts", phase=Phase.JUDGE, groups=len(scenarios)):
             return await collector.scored(Purpose.TRAIN, scenarios, rollouts)
+
+    async def _imitate(self, collector: RolloutCollector) -> dict[str, float]:
+        """Train on the iteration's demonstrations."""
+        assert self.warm_start is not None
+        await collector.admit(Phase.TRAIN)
+        iteration = collector.journal.iteration
+        request = self.warm_start.request(iteration, self._step)
+
+        def report(done: int, steps: int) -> None:
+            self._run.progress(Progress(iteration, Phase.TRAIN, done, steps))
+
+        report(0, len(request.learning_rates))
+        outcome = await TrainStep(self._config, self._policy, collector.journal, self._step).imitate(request, report)
+        self._step = outcome.step
+        return {**outcome.metrics, "demonstrations": float(len(request.demonstrations))}
 
     async def _train_on(self, journal: IterationJournal, groups: Sequence[Group]) -> dict[str, float]:
         """Train on the groups that teach something; nothing happens if there is none."""
@@ -180,6 +214,8 @@ class _Loop:
     async def _validate(self, collector: RolloutCollector) -> list[Evaluation]:
         """Evaluate the newest checkpoint on the validation split; it becomes the best if it is."""
         evaluations = await self._evaluate(collector, "validation", self._step)
+        if not evaluations:
+            self._best_step = self._step
         for evaluation in evaluations:
             figures = (evaluation.success, evaluation.mean_reward)
             if evaluation.mode == "sampled" and figures > self._best:
@@ -189,12 +225,15 @@ class _Loop:
     async def _evaluate(
         self, collector: RolloutCollector, split: Literal["validation", "test"], step: int
     ) -> list[Evaluation]:
-        """Sampled and greedy figures of one checkpoint. The same scenarios and seeds each time.
+        """Sampled and greedy figures of one checkpoint, unless the run wants none. The same scenarios and seeds each
+        time.
 
         Both are made at the same time, so that the engine decodes large batches; a rollout depends on no other.
         """
         evaluation = self._config.evaluation
         count = evaluation.test_scenarios if split == "test" else evaluation.scenarios
+        if count == 0:
+            return []
         scenarios = self._environment.scenarios(split, count, self._config.seed)
         return await all_of(
             self._evaluate_mode(collector, split, "sampled", step, scenarios, evaluation.samples),

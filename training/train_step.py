@@ -1,9 +1,9 @@
-"""One GRPO step an iteration, taken once, whatever dies or is lost between the request and its reply."""
+"""One training an iteration, done once, whatever dies or is lost between the request and its reply."""
 
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
@@ -18,6 +18,8 @@ from training.backends.base import (
     NotAccepted,
     Policy,
     StepConflict,
+    SupervisedPolicy,
+    SupervisedRequest,
     TrainOutcome,
     TrainRequest,
 )
@@ -32,6 +34,12 @@ UNSURE = "asked_twice"
 """A training metric, 1 where a second request was sent although the first one, whose job is unknown, might have come
 through."""
 _POLL_S = 1.0
+
+
+Submit = Callable[[], Awaitable[str]]
+"""Sends the request; returns the job's id."""
+Follow = Callable[[str, int], Awaitable[TrainOutcome]]
+"""As Policy.follow."""
 
 
 log = structlog.get_logger(__name__)
@@ -103,13 +111,37 @@ class TrainStep:
 
         Raises StepConflict if another client trained the policy, and what the backend raises.
         """
+        return await self._once(lambda: self._train(groups), self._policy.follow)
+
+    async def imitate(self, request: SupervisedRequest, report: Callable[[int, int], None]) -> TrainOutcome:
+        """Train on demonstrations, unless the journal has the outcome; `report` is told how far that is, in optimizer
+        steps. Raises what `take` raises, and ValueError where the policy does not learn from demonstrations."""
+        policy = self._policy
+        if not isinstance(policy, SupervisedPolicy):
+            raise ValueError("the backend of this run does not train on demonstrations (warm_start)")
+
+        async def submit() -> str:
+            return await policy.submit_supervised(request)
+
+        async def follow(job_id: str, expected_step: int) -> TrainOutcome:
+            return await policy.follow(job_id, expected_step, report)
+
+        async def train() -> TrainOutcome:
+            with span("train", step=self._step, demonstrations=len(request.demonstrations)) as traced:
+                outcome = await self._landing(submit, follow)
+                traced.output = {"step": outcome.step, "metrics": dict(outcome.metrics)}
+            return outcome
+
+        return await self._once(train, follow)
+
+    async def _once(self, train: Callable[[], Awaitable[TrainOutcome]], follow: Follow) -> TrainOutcome:
         requests = self._requests
         if (known := await self._known()) is not None:
             return known
-        outcome = await self._of_open_request() if requests.open else None
+        outcome = await self._of_open_request(follow) if requests.open else None
         if outcome is None:
             await requests.begin(unsure=requests.open and self._policy.settle_timeout_s > 0)
-            outcome = await self._train(groups)
+            outcome = await train()
         if requests.unsure:
             outcome = replace(outcome, metrics={**outcome.metrics, UNSURE: 1.0})
         await self._journal.keep(TRAINED, json.dumps(asdict(outcome)))
@@ -125,12 +157,12 @@ class TrainStep:
             return None
         return outcome
 
-    async def _of_open_request(self) -> TrainOutcome | None:
+    async def _of_open_request(self, follow: Follow) -> TrainOutcome | None:
         """The outcome of the request that was sent before this process took over; None if it did not land and will
         not."""
         if self._requests.job is not None:
             with suppress(JobForgotten, StepConflict):
-                return await self._policy.follow(self._requests.job, self._step)
+                return await follow(self._requests.job, self._step)
         settle_s = self._policy.settle_timeout_s
         deadline = time.monotonic() + settle_s
         while not await self._landed():
@@ -151,28 +183,32 @@ class TrainStep:
 
     async def _train(self, groups: Sequence[Group]) -> TrainOutcome:
         # Adam's first steps are its noisiest, and full-sized: one unlucky batch could fix a bad habit.
-        warmup = min(1.0, self._journal.iteration / self._config.warmup_iterations)
+        iteration = self._journal.iteration - self._config.supervised_iterations
+        warmup = min(1.0, iteration / self._config.warmup_iterations)
         learning_rate = self._config.learning_rate * warmup
         with span("train", step=self._step, groups=len(groups), learning_rate=learning_rate) as traced:
             request = TrainRequest(_trajectories(groups), learning_rate, self._step, self._config.train_options)
-            try:
-                outcome = await self._send(request)
-            except StepConflict:
-                # A training of ours whose reply was lost, or that was still queued, has landed meanwhile.
-                if not await self._landed():
-                    raise
-                outcome = await self._adopted()
+            outcome = await self._landing(lambda: self._policy.submit(request), self._policy.follow)
             traced.output = {"step": outcome.step, "metrics": dict(outcome.metrics)}
         return outcome
 
-    async def _send(self, request: TrainRequest) -> TrainOutcome:
+    async def _landing(self, submit: Submit, follow: Follow) -> TrainOutcome:
         try:
-            job_id = await self._policy.submit(request)
+            return await self._send(submit, follow)
+        except StepConflict:
+            # A training of ours whose reply was lost, or that was still queued, has landed meanwhile.
+            if not await self._landed():
+                raise
+            return await self._adopted()
+
+    async def _send(self, submit: Submit, follow: Follow) -> TrainOutcome:
+        try:
+            job_id = await submit()
         except (NotAccepted, BackendRefused, ValueError):
             await self._requests.withdraw()
             raise
         await self._requests.submitted(job_id)
-        return await self._policy.follow(job_id, self._step)
+        return await follow(job_id, self._step)
 
 
 def _trajectories(groups: Sequence[Group]) -> "list[TrajectoryGroup]":

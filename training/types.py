@@ -18,13 +18,31 @@ class EvaluationConfig:
     """Held-out evaluation, before the first iteration, after every `every`-th and after the last.
 
     Validation picks the best checkpoint: `scenarios` scenarios, `samples` sampled rollouts and a greedy one each.
-    The split `test` is read twice, for the base and for the best checkpoint: `test_scenarios`, likewise.
+    The split `test` is read twice, for the base and for the best checkpoint: `test_scenarios`, likewise. With no
+    validation scenarios the newest checkpoint counts as the best.
     """
 
     every: int = 4
     scenarios: int = 24
     samples: int = 2
     test_scenarios: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class WarmStartConfig:
+    """Supervised iterations on demonstrations, which come before those of reinforcement learning."""
+
+    iterations: int
+    """As many as `training.warm_start.iterations_of` says."""
+    epochs: int = 2
+    batch_size: int = 8
+    """Demonstrations in one optimizer step."""
+    learning_rate: float = 5e-4
+    """Reached after a tenth of all optimizer steps; from there it falls to zero."""
+    held_out: float = 0.1
+    """Share of the demonstrations that are not trained on: their loss is measured."""
+    demonstrations_per_iteration: int | None = None
+    """None: an iteration is an epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +67,17 @@ class RunConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     train_options: Mapping[str, Json] = field(default_factory=dict)
     """Options of a GRPO step (loss, epsilon, kl_penalty_coef, ...): see training/backends/train_options.py."""
+    warm_start: WarmStartConfig | None = None
+
+    @property
+    def supervised_iterations(self) -> int:
+        """How many iterations learn from demonstrations, before the first one that rolls out."""
+        return self.warm_start.iterations if self.warm_start else 0
+
+    @property
+    def all_iterations(self) -> int:
+        """How many there are after the baseline."""
+        return self.supervised_iterations + self.iterations
 
 
 class FailureKind(StrEnum):

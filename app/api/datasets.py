@@ -130,7 +130,7 @@ async def delete_scenarios(sessions: CurrentSessions, caller: CurrentCaller, sha
     Returns the names. Scenarios that a run or evaluation still needs cannot be deleted: `used_by` of the error names
     them.
     """
-    found = await removal.delete_scenarios(sessions, caller.namespace, sha256)
+    found = await removal.delete_documents(sessions, caller.namespace, "scenarios", sha256)
     return ScenariosDeleted(sha256=sha256, names=[f"{each.name}@{each.version}" for each in found])
 
 

@@ -60,7 +60,7 @@ async def list_graphs(sessions: CurrentSessions, caller: CurrentCaller) -> Graph
 @router.get("/graphs/{sha256}")
 async def get_graph(sessions: CurrentSessions, caller: CurrentCaller, sha256: Hash) -> StreamingResponse:
     """Get a stored graph. It has the form in which `POST /graphs` takes it."""
-    return await _stored(sessions, caller.project, "graph", sha256)
+    return await stored(sessions, caller.project, "graph", sha256)
 
 
 @router.post("/scenarios", status_code=201)
@@ -103,7 +103,7 @@ async def store_scenarios(
 @router.get("/scenarios/{sha256}")
 async def get_scenarios(sessions: CurrentSessions, caller: CurrentCaller, sha256: Hash) -> StreamingResponse:
     """Get stored scenarios. They have the form in which they were posted."""
-    return await _stored(sessions, caller.project, "scenarios", sha256)
+    return await stored(sessions, caller.project, "scenarios", sha256)
 
 
 @router.get("/runs/{run_id}/graph")
@@ -119,7 +119,7 @@ async def get_run_graph(
     if sha256 is None:
         nodes = await _invented(queries, run)
         return StreamingResponse(_parts("graph", json.dumps(nodes)), media_type="application/json")
-    return await _stored(sessions, run.model_project, "graph", sha256)
+    return await stored(sessions, run.model_project, "graph", sha256)
 
 
 async def _invented(queries: RunQueries, run: Run) -> list[Any]:
@@ -166,7 +166,8 @@ async def _save(sessions: Sessions, new: NewDocument) -> None:
         await documents.save(session, [new])
 
 
-async def _stored(sessions: Sessions, project: str | None, kind: Kind, sha256: str) -> StreamingResponse:
+async def stored(sessions: Sessions, project: str | None, kind: Kind, sha256: str) -> StreamingResponse:
+    """The document of that hash, as an object with its kind. Raises NotFound."""
     try:
         text = await documents.stored_text(sessions, project, kind, sha256)
     except UnknownDocument as error:

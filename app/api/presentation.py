@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from app.api.links import results_path, run_links
 from app.db.tables import EvaluationJob, Reflection, Run
 from app.domain.run_state import RunStatus
+from app.domain.supervised import supervised_figures
 from app.errors import NotFound
 from app.results.showcase import showcase_email, shows_email
 from app.runs.ledger import Totals
@@ -16,7 +17,16 @@ from app.runs.queue_position import QueuePosition
 from app.schemas.base import Page
 from app.schemas.evaluations import EvaluationBrief
 from app.schemas.results import LedgerTotals, NodeScores
-from app.schemas.runs import IterationOut, LearnLoopAccepted, Rewards, RunBrief, RunListed, RunOut, RunWebhookCreated
+from app.schemas.runs import (
+    IterationOut,
+    LearnLoopAccepted,
+    Rewards,
+    RunBrief,
+    RunListed,
+    RunOut,
+    RunWebhookCreated,
+    SupervisedFigures,
+)
 from app.webhooks.endpoints import NewEndpoint
 
 Source = TypeVar("Source")
@@ -104,6 +114,7 @@ def iteration(shown: ShownIteration) -> IterationOut:
     row, showcase = shown
     return IterationOut(
         **_curve_point(vars(row)),
+        supervised=_supervised(row.train_metrics),
         best_step=row.best_step,
         failed_rollouts=row.failed_rollouts,
         skipped_groups=row.skipped_groups,
@@ -172,6 +183,11 @@ def _parent(run: Run) -> dict[str, Any] | None:
     if run.parent_run_id is None or run.parent_step is None:
         return None
     return {"run_id": run.parent_run_id, "step": run.parent_step}
+
+
+def _supervised(metrics: Mapping[str, Any]) -> SupervisedFigures | None:
+    figures = supervised_figures(metrics)
+    return None if figures is None else SupervisedFigures(**figures)
 
 
 def _curve_point(row: Mapping[str, Any]) -> dict[str, Any]:

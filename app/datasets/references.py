@@ -4,6 +4,7 @@ A run keeps the versions that it began with: what is stored of it holds hashes, 
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,18 @@ Json = Any
 _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,62})(?:@(?P<version>[0-9]{1,9}))?")
 
 
+_NO: Mapping[Kind, str] = {
+    "inbox": "is no inbox",
+    "scenarios": "is no set of scenarios",
+    "demonstrations": "are no demonstrations",
+}
+
+
 class UnknownDataset(ValueError):
-    """The project has no such inbox or set of scenarios. `kind` is the setting that names it."""
+    """The project has no such data. `kind` is the setting that names it."""
 
     def __init__(self, kind: Kind, wanted: str) -> None:
-        what = "inbox" if kind == "inbox" else "set of scenarios"
-        super().__init__(f"there is no {what} {wanted}")
+        super().__init__(f"there {_NO[kind]} {wanted}")
         self.kind: Kind = kind
 
 
@@ -56,6 +63,11 @@ async def make_present(sessions: Sessions, data_dir: Path, environment: Choice) 
         and isinstance(inbox.get("sha256"), str)
     ):
         await inbox_parts.fetch(sessions, DatasetStore(data_dir), inbox["sha256"])
+
+
+async def demonstrations(sessions: Sessions, data_dir: Path, given: str, project: str | None) -> DatasetVersion:
+    """The version of the demonstrations that `NAME` or `NAME@VERSION` means now. Raises UnknownDataset."""
+    return await _Finder(sessions, DatasetStore(data_dir), project).named("demonstrations", given)
 
 
 class _Finder:

@@ -1,8 +1,9 @@
-"""Deletes uploaded inboxes and sets of scenarios that nothing needs any more: their versions, and what no other has."""
+"""Deletes uploaded inboxes, sets of scenarios and demonstrations that nothing needs any more: their versions, and what
+no other has."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -72,20 +73,23 @@ async def delete_inbox(
     return found
 
 
-async def delete_scenarios(sessions: Sessions, project: str, hash: str) -> list[DatasetVersion]:
-    """Delete the project's stored scenarios with that hash, and their names; returns those, newest first.
+async def delete_documents(
+    sessions: Sessions, project: str, kind: Literal["scenarios", "demonstrations"], hash: str
+) -> list[DatasetVersion]:
+    """Delete the project's stored scenarios or demonstrations with that hash, and their names; returns those, newest
+    first.
 
     Raises NotFound or InUse.
     """
     row = DatasetVersion
     async with sessions.begin() as session:
-        mine = (Document.project == project, Document.sha256 == hash, Document.kind == "scenarios")
+        mine = (Document.project == project, Document.sha256 == hash, Document.kind == kind)
         if (await session.execute(select(Document.sha256).where(*mine))).first() is None:
-            raise NotFound(f"There are no scenarios {hash!r}.")
-        found = await _versions(session, project, "scenarios", row.sha256 == hash, None)
-        used = await _users(session, "scenarios", {hash}, project)
+            raise NotFound(f"There are no {kind} {hash!r}.")
+        found = await _versions(session, project, kind, row.sha256 == hash, None)
+        used = await _users(session, kind, {hash}, project)
         if any(used.values()):
-            raise InUse(f"The set of scenarios {hash}", used)
+            raise InUse(f"The set of {kind} {hash}", used)
         await session.execute(delete(row).where(row.id.in_([each.id for each in found])))
         await session.execute(delete(Document).where(*mine))
         for each in found:
@@ -109,7 +113,8 @@ async def _users(
     """Runs and evaluations that still need that content; of one project, or with `*` of all."""
     found: dict[str, list[str]] = {}
     for name, table, owner in (("runs", Run, Run.model_project), ("evaluations", EvaluationJob, EvaluationJob.project)):
-        referred = table.request["environment"]["config"][kind]["sha256"].astext
+        holder = table.request["warm_start"] if kind == "demonstrations" else table.request["environment"]["config"]
+        referred = holder[kind]["sha256"].astext
         query = select(table.id).where(table.status.in_(_OPEN), referred.in_(hashes))
         if project != ANY_PROJECT:
             query = query.where(owner == project)

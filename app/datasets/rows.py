@@ -1,4 +1,4 @@
-"""Versions of inboxes and sets of scenarios in the database: added, listed, and found by name.
+"""Versions of inboxes, sets of scenarios and demonstrations in the database: added, listed, and found by name.
 
 A project finds its own and those of all projects (`*`); its own first.
 """
@@ -24,7 +24,7 @@ from app.db.tables import DatasetVersion, Document
 
 Json = Any
 log = structlog.get_logger(__name__)
-Kind = Literal["inbox", "scenarios"]
+Kind = Literal["inbox", "scenarios", "demonstrations"]
 _EMAIL_SEARCH = "email_search"
 
 

@@ -10,6 +10,9 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 DATASET_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
 """What an inbox or a set of scenarios may be called: it becomes the name of a file."""
 
+DATASET_VERSION_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}(@[0-9]{1,9})?$"
+"""The same with a version, or without one."""
+
 MODEL_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@-]*(/[A-Za-z0-9._:@-]+)*$"
 """A model's name; never an address, which some of litellm's providers would open."""
 

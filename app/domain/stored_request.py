@@ -54,6 +54,18 @@ class NoSignalRule(_Stored):
     after: int = 3
 
 
+class StoredWarmStart(_Stored):
+    """What a run learns from first, besides what is in RunConfig."""
+
+    demonstrations: Mapping[str, Json]
+    """`sha256` of stored ones, with `name`, `version` and `count`; or `oracle`: how many of the environment's own."""
+
+    @property
+    def sha256(self) -> str | None:
+        """Of stored ones."""
+        return self.demonstrations.get("sha256")
+
+
 class StoredRequest(_Stored):
     """Fields that older versions did not store have the values that runs had then."""
 
@@ -66,6 +78,7 @@ class StoredRequest(_Stored):
     checkpoints: KeptCheckpoints | None = None
     """None keeps all."""
     on_no_signal: NoSignalRule = NoSignalRule()
+    warm_start: StoredWarmStart | None = None
     config: RunConfig
     """The learn loop's settings."""
 

@@ -65,7 +65,9 @@ async def _require_new(sessions: Sessions, parent: Run, name: str) -> None:
 
 
 def _changed(stored: Mapping[str, Any], request: ForkRequest) -> dict[str, Any]:
-    """The parent's request with what the fork changes. Raises InvalidRequest for another environment."""
+    """The parent's request with what the fork changes; its checkpoint had the warm start. Raises InvalidRequest for
+    another environment."""
+    stored = {name: value for name, value in stored.items() if name != "warm_start"}
     given = request.model_dump(exclude_unset=True, exclude={"checkpoint", "model"})
     for name in _PARTLY:
         if name in given:

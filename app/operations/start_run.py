@@ -10,7 +10,7 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.backends import refusal, train_options, unusable_base_models
-from app.datasets.references import UnknownDataset, pin
+from app.datasets.references import UnknownDataset, demonstrations, pin
 from app.db.tables import Reflection, Run
 from app.domain.event_types import EventType
 from app.domain.names import TINY_BASE
@@ -33,7 +33,7 @@ from app.schemas.run_request import LearnLoopRequest
 from app.settings import Settings
 from app.webhooks.endpoints import Endpoints, NewEndpoint
 from app.worker.judge_services import judge_model
-from environment.base import Environment, Split, Synthetic
+from environment.base import Environment, Solvable, Split, Synthetic
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from judges.base import JudgeServices
@@ -42,10 +42,13 @@ from training.agents.registry import UnknownAgent
 from training.backends.base import BackendUnavailable
 from training.backends.embedded import NAME as EMBEDDED
 from training.model_name import ModelName
+from training.warm_start import NoOracle, iterations_of
 
 Location = tuple[str | int, ...]
 """Of a field in the request, as pydantic's `loc`."""
 
+
+MAX_SUPERVISED_ITERATIONS = 10_000
 
 SaveReply = Callable[[AsyncSession, Sequence[str]], Awaitable[None]]
 """Saves the reply to the request, given the run's warnings, in the caller's transaction."""
@@ -97,6 +100,7 @@ class RunStarter:
         engine = await self._check_backend(given)
         await self.endpoints.check(request.webhooks)
         given, notes = await self._pinned(given)
+        given = await self._warm_started(given)
         environment = await self._resolved(request, given)
         state = parent.learned.state if parent and parent.learned else None
         complete, new, warnings = await asyncio.to_thread(_checked, request, given, environment, settings, state)
@@ -126,6 +130,12 @@ class RunStarter:
                     ("body", "train_options", option),
                     f"The backend {backend} does not take {option}. Available: {', '.join(sorted(taken))}.",
                 )
+        if backend != EMBEDDED and complete["warm_start"] is not None:
+            raise InvalidRequest(
+                ("body", "warm_start"),
+                f"The backend {backend} does not train on demonstrations; {EMBEDDED} does. Leave out warm_start, or "
+                "start from a base model that can do the task.",
+            )
         if backend != EMBEDDED:
             return None  # it has its own base models; the run finds out whether this is one
         base_model, bases = model["base_model"], {TINY_BASE, *self.resources.settings.base_models}
@@ -172,6 +182,33 @@ class RunStarter:
             raise InvalidRequest(("body", "environment", "config", error.kind), str(error)) from error
         return {**given, "environment": pinned.model_dump()}, notes
 
+    async def _warm_started(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The request with the version of the demonstrations that it names, and the number of iterations that train on
+        them."""
+        start, project = given["warm_start"], given["model"]["project"]
+        if start is None:
+            return dict(given)
+        source = start["demonstrations"]
+        where = ("body", "warm_start", "demonstrations")
+        if "dataset" in source:
+            try:
+                found = await demonstrations(
+                    self.resources.sessions, self.resources.settings.data_dir, source["dataset"], project
+                )
+            except UnknownDataset as error:
+                raise InvalidRequest((*where, "dataset"), str(error)) from error
+            source = {"sha256": found.sha256, "name": found.name, "version": found.version, "count": found.size}
+        count = source.get("count") or source["oracle"]
+        each = start["demonstrations_per_iteration"]
+        iterations = iterations_of(count, start["epochs"], start["held_out"], each)
+        if iterations > MAX_SUPERVISED_ITERATIONS:
+            raise InvalidRequest(
+                ("body", "warm_start", "demonstrations_per_iteration"),
+                f"{count} demonstrations in {start['epochs']} epochs make {iterations:,} iterations, "
+                f"and {MAX_SUPERVISED_ITERATIONS:,} are possible.",
+            )
+        return {**given, "warm_start": {**start, "demonstrations": source, "iterations": iterations}}
+
     async def _resolved(self, request: LearnLoopRequest, given: Mapping[str, Any]) -> Choice:
         """The environment with the stored documents that it refers to."""
         choice, project = Choice(**given["environment"]), given["model"]["project"]
@@ -206,7 +243,7 @@ def _new_run(
         model_project=model["project"],
         model_name=model["name"],
         base_model=model["base_model"],
-        iterations_total=request["iterations"],
+        iterations_total=request["iterations"] + (request["warm_start"] or {}).get("iterations", 0),
         warnings=warnings,
         parent_run_id=parent.run_id if parent else None,
         parent_step=parent.step if parent else None,
@@ -243,6 +280,7 @@ def _checked(
             begin_with(made, state)
             for split in get_args(Split):
                 made.scenarios(split, 1, given["seed"])
+            _check_oracle(given["warm_start"], made)
         finally:
             made.close()
         stored, new = documents.extract_documents(
@@ -258,6 +296,12 @@ def _checked(
     judge = judge_with_defaults(request.judge, made.default_judge)
     _check_judges(request, judge, JudgeServices(rubric=made.rubric, model=judge_model(settings)))
     return {**given, "environment": stored.model_dump(), "judge": judge}, new, _foreseen(given, made, environment)
+
+
+def _check_oracle(warm_start: Mapping[str, Any] | None, environment: Environment) -> None:
+    """Raises InvalidRequest for an environment that cannot demonstrate anything."""
+    if warm_start is not None and "oracle" in warm_start["demonstrations"] and not isinstance(environment, Solvable):
+        raise InvalidRequest(("body", "warm_start", "demonstrations", "oracle"), str(NoOracle(environment.name)))
 
 
 def _refuse_agent(environment: Choice) -> None:

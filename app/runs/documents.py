@@ -1,8 +1,9 @@
-"""Graphs and sets of scenarios that requests bring: each is stored once a project, by the hash of its canonical JSON.
+"""Graphs, sets of scenarios and demonstrations that requests bring: each is stored once a project, by the hash of its
+canonical JSON.
 
 What a caller of all projects stores (its project is `*`) all projects may use; else a project finds only its own.
-They lie in the environment's config, which is a run's JSON column: there a reference stands in their place, as
-everybody who watches a run reads that column.
+The first two lie in the environment's config, which is a run's JSON column: there a reference stands in their place,
+as everybody who watches a run reads that column.
 """
 
 import asyncio
@@ -26,9 +27,9 @@ from app.domain.stored_request import Choice
 from environment.registry import documents as environment_documents
 
 Json = Any
-Kind = Literal["graph", "scenarios"]
+Kind = Literal["graph", "scenarios", "demonstrations"]
 KINDS: Sequence[Kind] = ("graph", "scenarios")
-"""Also the settings of an environment that hold them."""
+"""Those that settings of an environment hold, which are called so."""
 _canonical = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode
 
 
@@ -59,7 +60,7 @@ def document(project: str, kind: Kind, content: Sequence[Json]) -> NewDocument:
 
 
 def _size(kind: Kind, content: Sequence[Json]) -> Mapping[str, int]:
-    if kind == "scenarios":
+    if kind in ("scenarios", "demonstrations"):
         return {"count": len(content)}
     _, of_environment = environment_documents()[kind]
     return of_environment.size(content)

@@ -12,6 +12,7 @@ from sqlalchemy import (
     and_,
     any_,
     bindparam,
+    case,
     func,
     literal_column,
     or_,
@@ -22,6 +23,7 @@ from sqlalchemy.orm import InstrumentedAttribute, defer
 
 from app.db.session import Sessions
 from app.db.tables import Checkpoint, Evaluation, Iteration, JudgeCall, Reflection, Run, Trajectory, WebhookDelivery
+from app.domain.supervised import MARK, METRICS
 from app.errors import NotFound
 from app.runs.ledger import SUMS, Totals, sums_of, totals_of
 
@@ -84,7 +86,11 @@ def _figures_query() -> Select[Run, Any, Any, Any, Any]:
     since = Run.next_iteration - SHOWN_ITERATIONS
     point = {name: getattr(Iteration, name) for name in ("iteration", "step", "success", "malformed", "no_signal")}
     rewards = _object({name: getattr(Iteration, f"reward_{name}") for name in _REWARDS})
-    curve = _list(_object(point | {"rewards": rewards}), Iteration.iteration)
+    metrics = Iteration.train_metrics
+    supervised = case(
+        (metrics.has_key(MARK), _object({name: metrics[of] for name, of in METRICS.items()})),
+    )
+    curve = _list(_object(point | {"rewards": rewards, "supervised": supervised}), Iteration.iteration)
     held_out = _list(
         _object({name: getattr(Evaluation, name) for name in _EVALUATION}),
         *(getattr(Evaluation, name) for name in ("iteration", "split", "mode", "step")),

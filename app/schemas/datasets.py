@@ -1,4 +1,4 @@
-"""Bodies of the responses about inboxes and named sets of scenarios."""
+"""Bodies of the responses about inboxes, named sets of scenarios, and demonstrations."""
 
 from datetime import datetime
 
@@ -81,6 +81,32 @@ class InboxesDeleted(ResponseModel):
 
 class ScenariosDeleted(ResponseModel):
     """Scenarios that were deleted."""
+
+    sha256: str
+    """Their hash."""
+    names: list[str]
+    """Names that they had, as `NAME@VERSION`, newest first."""
+
+
+class DemonstrationsOut(ResponseModel):
+    """A version of stored demonstrations. Name them in `warm_start.demonstrations.dataset` of a learn-loop."""
+
+    name: str
+    """Their name."""
+    version: int
+    """Their version under this name, from 1. What the newest version has already makes no new one."""
+    sha256: str
+    """Hash of the demonstrations, in hexadecimal."""
+    count: int
+    """Number of conversations."""
+    created_at: datetime
+    """When they were stored."""
+    links: dict[str, str]
+    """Path of the demonstrations, as `self`."""
+
+
+class DemonstrationsDeleted(ResponseModel):
+    """Demonstrations that were deleted."""
 
     sha256: str
     """Their hash."""

@@ -5,12 +5,14 @@ from typing import Annotated, Literal, Self
 from pydantic import ConfigDict, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
 from app.domain.event_types import EventType
+from app.domain.names import DATASET_VERSION_PATTERN
 from app.schemas.base import Json, Name, RequestBody, RequestPart
 from app.schemas.examples import GRAPH
 from app.schemas.train_options import TrainOptionsChoice
-from training.types import RunConfig
+from training.types import RunConfig, WarmStartConfig
 
 _DEFAULTS = RunConfig()
+_WARM_START = WarmStartConfig(iterations=1)
 
 
 class EnvironmentChoice(RequestPart):
@@ -119,10 +121,10 @@ class EvaluationChoice(RequestPart):
 
     every: int = Field(default=_DEFAULTS.evaluation.every, ge=1, le=10_000)
     """Number of iterations between evaluations on the validation scenarios."""
-    scenarios: int = Field(default=_DEFAULTS.evaluation.scenarios, ge=1, le=1_000)
-    """Number of validation scenarios."""
-    test_scenarios: int = Field(default=_DEFAULTS.evaluation.test_scenarios, ge=1, le=1_000)
-    """Number of test scenarios, evaluated at the start and at the end of the run."""
+    scenarios: int = Field(default=_DEFAULTS.evaluation.scenarios, ge=0, le=1_000)
+    """Number of validation scenarios. 0: none; then the newest checkpoint counts as the best."""
+    test_scenarios: int = Field(default=_DEFAULTS.evaluation.test_scenarios, ge=0, le=1_000)
+    """Number of test scenarios, evaluated at the start and at the end of the run. 0: none."""
     samples: int = Field(default=_DEFAULTS.evaluation.samples, ge=1, le=32)
     """Number of sampled rollouts per scenario."""
 
@@ -158,6 +160,50 @@ class NoSignalChoice(RequestPart):
     """What to do then: `continue` only warns, `pause` pauses the run, `fail` ends it as failed."""
     after: int = Field(default=3, ge=1, le=10_000)
     """Number of such iterations in a row after which it is done."""
+
+
+class StoredDemonstrations(RequestPart):
+    """Demonstrations that were stored by `POST /demonstrations`."""
+
+    dataset: Annotated[str, Field(pattern=DATASET_VERSION_PATTERN)]
+    """Their name, as `NAME` (the newest version now) or `NAME@VERSION`."""
+
+
+class OracleDemonstrations(RequestPart):
+    """Demonstrations of the environment's own oracle, which knows the answers of its training scenarios."""
+
+    oracle: int = Field(ge=1, le=100_000)
+    """Number of training scenarios that the oracle solves."""
+
+
+_STORED, _ORACLE = "stored demonstrations", "the oracle's demonstrations"
+Demonstrations = Annotated[
+    Annotated[StoredDemonstrations, Tag(_STORED)] | Annotated[OracleDemonstrations, Tag(_ORACLE)],
+    Discriminator(lambda value: _ORACLE if _has_oracle(value) else _STORED),
+]
+
+
+def _has_oracle(value: object) -> bool:
+    return "oracle" in value if isinstance(value, dict) else isinstance(value, OracleDemonstrations)
+
+
+class WarmStartChoice(RequestPart):
+    """Supervised iterations on demonstrations, which come before those of reinforcement learning. Each trains on the
+    tokens that the assistant wrote, and makes a checkpoint."""
+
+    demonstrations: Demonstrations
+    """Conversations to imitate: `{"dataset": NAME}` or `{"oracle": COUNT}`."""
+    epochs: int = Field(default=_WARM_START.epochs, ge=1, le=1_000)
+    """How often each demonstration is trained on. The order is drawn anew in each epoch."""
+    batch_size: int = Field(default=_WARM_START.batch_size, ge=1, le=1_024)
+    """Demonstrations in one optimizer step."""
+    learning_rate: float = Field(default=_WARM_START.learning_rate, gt=0, le=0.1)
+    """Highest learning rate: it is reached after a tenth of all optimizer steps, and falls to zero from there. A model
+    with billions of parameters needs about 0.00001, or 0.0001 with a LoRA."""
+    held_out: float = Field(default=_WARM_START.held_out, ge=0, le=0.5)
+    """Share of the demonstrations that are not trained on, to measure the loss on them."""
+    demonstrations_per_iteration: int | None = Field(default=None, ge=1, le=100_000)
+    """Demonstrations after which an iteration ends, and with it a checkpoint is made. Null: an epoch."""
 
 
 class LearnLoopRequest(RequestBody):
@@ -208,8 +254,11 @@ class LearnLoopRequest(RequestBody):
     """The model to train. Default: a new one, trained from the base model of the service."""
     backend: Name | None = None
     """Where the model is trained; see `GET /backends`. Default: set by the service (LEARNLOOP_BACKEND)."""
-    iterations: int = Field(default=_DEFAULTS.iterations, ge=1, le=10_000)
-    """Number of training iterations, each of rollouts, judging and one training step."""
+    warm_start: WarmStartChoice | None = None
+    """Demonstrations to learn from first, if the base model cannot do the task at all. Default: none."""
+    iterations: int = Field(default=_DEFAULTS.iterations, ge=0, le=10_000)
+    """Number of training iterations, each of rollouts, judging and one training step. 0 is possible with a
+    `warm_start`: the run learns from demonstrations only."""
     groups_per_iteration: int = Field(default=_DEFAULTS.groups_per_iteration, ge=1, le=256)
     """Number of scenarios per iteration. The rollouts of one scenario are a group."""
     rollouts_per_group: int = Field(default=_DEFAULTS.rollouts_per_group, ge=2, le=256)
@@ -245,6 +294,12 @@ class LearnLoopRequest(RequestBody):
     """What to do if iterations train nothing, because no rewards differ. Default: only warn."""
     webhooks: list[RunWebhook] = Field(default_factory=list, max_length=10)
     """Endpoints that receive the events of this run, from the first one on. Default: none."""
+
+    @model_validator(mode="after")
+    def _trains(self) -> Self:
+        if self.iterations == 0 and self.warm_start is None:
+            raise ValueError("iterations must be at least 1 in a run without a warm_start")
+        return self
 
 
 class ResumeRequest(RequestBody):

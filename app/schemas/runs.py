@@ -61,7 +61,7 @@ class Progress(ResponseModel):
     iterations_done: int
     """Number of completed training iterations."""
     iterations_total: int
-    """Number of training iterations that the run was asked for."""
+    """Number of training iterations that the run was asked for, those of its warm start included."""
     iteration: int | None
     """The current iteration; 0 is the baseline evaluation. Null unless the run is being worked on."""
     phase: str | None
@@ -87,6 +87,23 @@ class Rewards(ResponseModel):
     """Number of rollouts with a reward."""
 
 
+class SupervisedFigures(ResponseModel):
+    """What an iteration of a warm start learned. Losses are cross-entropies in nats per token of the assistant."""
+
+    demonstrations: int
+    """Number of demonstrations that it trained on."""
+    tokens: int | None
+    """Number of tokens that it learned: those of assistant messages."""
+    loss: float | None
+    """Mean over its batches, before each was learned."""
+    held_out_loss_before: float | None
+    """Loss on the demonstrations that are not trained on, before the iteration; null if there are none."""
+    held_out_loss: float | None
+    """The same after the iteration."""
+    seconds: float | None
+    """Seconds that the training took."""
+
+
 class IterationFigures(ResponseModel):
     """One point of the learning curve."""
 
@@ -104,6 +121,8 @@ class IterationFigures(ResponseModel):
     """Why the iteration trained nothing; null if it did. `malformed`: every rollout ended with a malformed reply.
     `constant_reward`: all rewards are equal. `equal_rewards`: those of each group are. `judge_silent`: the judge scored
     too few rollouts. `rollouts_failed`: too few rollouts finished."""
+    supervised: SupervisedFigures | None = None
+    """What was learned from demonstrations, in the iterations of a warm start; null in all others."""
 
 
 class IterationOut(IterationFigures):

@@ -1,6 +1,7 @@
 """Drives one run under a lease: builds what it needs, resumes where it was, saves what the learn loop yields."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing, closing, suppress
@@ -23,7 +24,7 @@ from app.results.files import ResultsFiles
 from app.runs import ledger
 from app.runs.budget import Clock, Meter
 from app.runs.configuration import make_environment, make_judge, make_player, model_spec
-from app.runs.documents import resolve_references
+from app.runs.documents import resolve_references, stored_text
 from app.runs.leases import Lease, LeaseLost
 from app.runs.no_signal import check_rule
 from app.runs.reproducibility import save_reproducibility
@@ -40,6 +41,7 @@ from judges.base import Judge, JudgeServices
 from training.backends.base import BackendUnavailable, Policy
 from training.budget import BudgetReached, RunBudget
 from training.journal import Journal
+from training.learn_loop import Demonstrations
 from training.rollouts import Player
 from training.types import IterationResult, Progress, Resume, RunConfig
 
@@ -63,6 +65,7 @@ class LearnLoop(Protocol):
         budget: RunBudget,
         agent: Player | None,
         now: Callable[[], float],
+        demonstrations: Demonstrations,
     ) -> AsyncGenerator[IterationResult, None]: ...
 
 
@@ -223,6 +226,7 @@ class Driver:
                 budget=work.meter,
                 agent=await self._player(work, choice),
                 now=work.now,
+                demonstrations=await run_on_loop(main_loop, self._demonstrations(work, resume)),
             )
             await stack.enter_async_context(aclosing(results))
             async for result in results:
@@ -230,6 +234,18 @@ class Driver:
                 await shielded(run_on_loop(main_loop, self._save(work, result)))
                 await run_on_loop(main_loop, self._check_signal(work))
                 await prune(self.sessions, main_loop, run, request.checkpoints, backend, policy)
+
+    async def _demonstrations(self, work: _Work, resume: Resume | None) -> Demonstrations:
+        """What the run's warm start learns from, if that is still to be done."""
+        start, config = work.request.warm_start, work.request.config
+        if start is None or (resume is not None and resume.iteration > config.supervised_iterations):
+            return ()
+        if start.sha256 is None:
+            return int(start.demonstrations["oracle"])
+        hash, project = start.sha256, work.run.model_project
+        text = await retry_while_database_is_down(lambda: stored_text(self.sessions, project, "demonstrations", hash))
+        found: list[Json] = await asyncio.to_thread(json.loads, text)
+        return found
 
     async def _player(self, work: _Work, environment: Choice) -> Player | None:
         """Who makes the rollouts, in place of the built-in loop."""

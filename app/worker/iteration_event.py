@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from app.domain.run_state import RunStatus
+from app.domain.supervised import supervised_figures
 from app.results.showcase import final_email, shows_email
 from training.types import IterationResult
 
@@ -16,8 +17,14 @@ def iteration_data(result: IterationResult) -> dict[str, Any]:
         "rewards": asdict(result.rewards),
         "success": result.success,
         "step": result.step,
+        **_supervised(result),
         **_shown(result),
     }
+
+
+def _supervised(result: IterationResult) -> dict[str, Any]:
+    figures = supervised_figures(result.train_metrics)
+    return {} if figures is None else {"supervised": figures}
 
 
 def _shown(result: IterationResult) -> dict[str, Any]:

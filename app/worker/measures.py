@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from app import instruments
+from app.domain.supervised import supervised_figures
 from judges.base import JudgeCall
 from training.phases import Phase
 from training.types import IterationResult, Rollout
@@ -14,6 +15,9 @@ def count_iteration(result: IterationResult) -> None:
     for phase in Phase:
         if seconds := getattr(result.timing, f"{phase}_s"):
             instruments.PHASE_SECONDS.labels(phase).observe(seconds)
+    if (supervised := supervised_figures(result.train_metrics)) is not None:
+        instruments.DEMONSTRATIONS.inc(supervised["demonstrations"])
+        instruments.SUPERVISED_TOKENS.inc(supervised["tokens"] or 0)
     for group in result.groups:
         instruments.GROUPS.labels(group.skipped or "trained").inc()
         count_rollouts("train", (scored.rollout for scored in group.rollouts))

@@ -7,6 +7,7 @@ is one of those of `reward.py`.
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from datetime import UTC, datetime
@@ -17,8 +18,9 @@ from pathlib import Path
 from environment.base import Environment, Json, Outcome, Scenario, Split, ToolCall, UnknownScenario
 from environment.email_search import questions, synthetic
 from environment.email_search.inbox import Inbox, InboxError
+from environment.email_search.oracle_search import search_for
 from environment.email_search.reward import CORRECT_FROM, REWARDS, Reward, default
-from environment.email_search.tools import ANSWER, READ, EmailEpisode
+from environment.email_search.tools import ANSWER, READ, SEARCH, EmailEpisode
 from environment.traits import Traits
 
 NAME = "email_search"
@@ -84,7 +86,7 @@ def _imported(inbox: str, data_dir: Path) -> Path:
     return path
 
 
-class _EmailSearch:
+class _EmailSearch(ABC):
     """What both kinds of inbox share: how a rollout is rewarded and reported."""
 
     name = NAME
@@ -103,10 +105,25 @@ class _EmailSearch:
         return outcome["finish"] == "answered" and score >= CORRECT_FROM and bool(outcome["sources_correct"])
 
     def solution(self, scenario: Scenario) -> list[ToolCall]:
-        """Reads the sources and gives the answer."""
-        answer, sources = scenario.reference["answer"], list(scenario.reference["source_ids"])
-        final = ToolCall(ANSWER.name, {"answer": answer, "sources": sources})
-        return [*(ToolCall(READ.name, {"email_id": id}) for id in sources), final]
+        """Searches for the sources with words of the question, reads them, and gives the answer."""
+        question, sources = scenario.task["question"], list(scenario.reference["source_ids"])
+        inbox, turns = self._inbox_of(scenario), list[ToolCall]()
+        mailbox = scenario.task["inbox_address"] if inbox.shared else None
+        found: set[str] = set()
+        for place, id in enumerate(sources):
+            room = DEFAULT_MAX_TURNS - 1 - (len(sources) - place) - len(turns)
+            if id not in found and room > 0 and (search := search_for(inbox, question, id, mailbox)):
+                turns.append(ToolCall(SEARCH.name, {"keywords": search.keywords}))
+                found |= search.found
+            turns.append(ToolCall(READ.name, {"email_id": id}))
+        return [*turns, ToolCall(ANSWER.name, {"answer": scenario.reference["answer"], "sources": sources})]
+
+    def episode(self, scenario: Scenario, max_turns: int | None = None) -> EmailEpisode:
+        return EmailEpisode(scenario, self._inbox_of(scenario), max_turns or DEFAULT_MAX_TURNS)
+
+    @abstractmethod
+    def _inbox_of(self, scenario: Scenario) -> Inbox:
+        """The one that the scenario is about."""
 
     def answer(self, outcome: Outcome) -> dict[str, Json]:
         return {
@@ -143,8 +160,8 @@ class SyntheticEmailSearch(_EmailSearch):
             task={"question": _question(task), "inbox_address": address, "query_date": _date(task, world.query_date)},
         )
 
-    def episode(self, scenario: Scenario, max_turns: int | None = None) -> EmailEpisode:
-        return EmailEpisode(scenario, self._inbox(scenario.task["inbox_address"]), max_turns or DEFAULT_MAX_TURNS)
+    def _inbox_of(self, scenario: Scenario) -> Inbox:
+        return self._inbox(scenario.task["inbox_address"])
 
     def close(self) -> None:
         self._inbox.cache_clear()
@@ -198,8 +215,8 @@ class ImportedEmailSearch(_EmailSearch):
             },
         )
 
-    def episode(self, scenario: Scenario, max_turns: int | None = None) -> EmailEpisode:
-        return EmailEpisode(scenario, self._inbox, max_turns or DEFAULT_MAX_TURNS)
+    def _inbox_of(self, scenario: Scenario) -> Inbox:
+        return self._inbox
 
     def close(self) -> None:
         self._inbox.close()

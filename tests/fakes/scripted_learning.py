@@ -147,6 +147,7 @@ class ScriptedLoop:
         budget: RunBudget | None = None,
         agent: Player | None = None,
         now: object = None,
+        demonstrations: object = (),
     ) -> AsyncGenerator[IterationResult, None]:
         try:
             for iteration in range(resume.iteration if resume else 0, config.iterations + 1):

@@ -1,8 +1,8 @@
 """What the learn loop asks of compute: a policy to sample from and to train, whatever stands behind it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from environment.base import Json
 
@@ -41,6 +41,21 @@ class TrainRequest:
     learning_rate: float
     expected_step: int
     options: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisedRequest:
+    """Supervised steps from the policy's step `expected_step`, one for each batch, that make one checkpoint.
+
+    `demonstrations` and `held_out` are conversations in OpenAI's form for fine-tuning, each with an `id` for messages.
+    """
+
+    demonstrations: Sequence[Mapping[str, Json]]
+    held_out: Sequence[Mapping[str, Json]]
+    batch_size: int
+    learning_rates: Sequence[float]
+    """One for each batch."""
+    expected_step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +134,19 @@ class Policy(Protocol):
 
     async def delete_checkpoints(self, keep: set[int]) -> list[int]:
         """Delete all checkpoints but these and the newest; returns the deleted steps."""
+
+
+@runtime_checkable
+class SupervisedPolicy(Policy, Protocol):
+    """A policy that also learns from demonstrations."""
+
+    async def submit_supervised(self, request: SupervisedRequest) -> str:
+        """As Policy.submit, for supervised steps."""
+
+    async def follow(
+        self, job_id: str, expected_step: int, report: Callable[[int, int], None] | None = None
+    ) -> TrainOutcome:
+        """As Policy.follow; `report` is told how many of how many optimizer steps are done."""
 
 
 class Backend(Protocol):

@@ -5,11 +5,18 @@ reply never trains twice) and events that wait, where ART's backend sleeps a sec
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from environment.base import Json
-from training.backends.base import Endpoint, ModelSpec, Reproducibility, StepConflict, TrainRequest
+from training.backends.base import (
+    Endpoint,
+    ModelSpec,
+    Reproducibility,
+    StepConflict,
+    SupervisedRequest,
+    TrainRequest,
+)
 from training.backends.hosted import HostedBackend, HostedPolicy, Server
 from training.model_name import ModelName
 
@@ -76,11 +83,16 @@ class FencedPolicy(HostedPolicy):
     async def submit(self, request: TrainRequest) -> str:
         """The job's id. A training of the same step that is still running, perhaps ours before a restart, is waited
         for: its end tells whether there is anything left to train."""
+        return await self._in_turn(
+            lambda: self._post(request, self._options, expected_step=request.expected_step), request.expected_step
+        )
+
+    async def _in_turn(self, post: Callable[[], Awaitable[str]], expected_step: int) -> str:
         while True:
             try:
-                return await self._post(request, self._options, expected_step=request.expected_step)
+                return await post()
             except StepConflict:
-                if await self.step() != request.expected_step:
+                if await self.step() != expected_step:
                     raise
             await asyncio.sleep(_RUNNING_POLL_S)
 
@@ -93,6 +105,23 @@ class EmbeddedPolicy(FencedPolicy):
     def __init__(self, server: Server, client: "Client", model: "Model", reproducibility: Reproducibility) -> None:
         super().__init__(server, client, model)
         self.reproducibility = reproducibility
+
+    async def submit_supervised(self, request: SupervisedRequest) -> str:
+        """The job's id, as `submit` gives it."""
+        body = {
+            "model_id": self._model.id,
+            "training_data": list(request.demonstrations),
+            "held_out_data": list(request.held_out),
+            "config": {"batch_size": request.batch_size, "learning_rate": list(request.learning_rates)},
+            "expected_step": request.expected_step,
+        }
+
+        async def post() -> str:
+            with self._server.translated():
+                job = await self._client.post("/preview/sft-training-jobs", cast_to=dict[str, Any], body=body)
+            return str(job["id"])
+
+        return await self._in_turn(post, request.expected_step)
 
     def endpoint(self, step: int | None = None) -> Endpoint:
         """Where the checkpoint is sampled; the newest without a step."""

@@ -7,7 +7,7 @@ without a deadline, and after a lost reply it is unknown whether anything was tr
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -158,17 +158,24 @@ class HostedPolicy(ABC):
             job = await self._client.post("/preview/training-jobs", cast_to=dict[str, Any], body=body)
         return str(job["id"])
 
-    async def follow(self, job_id: str, expected_step: int) -> TrainOutcome:
-        """Follow the job's events to its end."""
+    async def follow(
+        self, job_id: str, expected_step: int, report: Callable[[int, int], None] | None = None
+    ) -> TrainOutcome:
+        """Follow the job's events to its end; `report` is told how many of how many optimizer steps are done."""
         after: str | None = None
         figures: list[Mapping[str, float]] = []
+        steps = 0
         heard = time.monotonic()
         while True:
             page = await self._events(job_id, after)
             for event in page["data"]:
                 after, data, heard = event["id"], event["data"], time.monotonic()
-                if event["type"] == "gradient_step":
+                if event["type"] == "training_started":
+                    steps = data.get("num_sequences", 0)
+                elif event["type"] == "gradient_step":
                     figures.append(data)
+                    if report is not None:
+                        report(len(figures), max(len(figures), steps))
                 elif event["type"] == "training_ended":
                     return await self._ended(data, figures, expected_step)
                 elif event["type"] == "training_failed":

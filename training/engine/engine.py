@@ -308,16 +308,31 @@ class Engine:
         return self._training(model_id, expected_step, work)
 
     def train_supervised(
-        self, model_id: str, examples: Sequence[Example], options: SftOptions, *, expected_step: int | None = None
+        self,
+        model_id: str,
+        examples: Sequence[Example],
+        options: SftOptions,
+        *,
+        held_out: Sequence[Example] = (),
+        expected_step: int | None = None,
     ) -> Training:
-        """Supervised steps, one for each batch of examples, committed as one checkpoint. Raises as `train` does."""
+        """Supervised steps, one for each batch of examples, committed as one checkpoint; of `held_out` only the loss is
+        measured. Raises as `train` does."""
 
         def work(policy: Policy, tokenizer: ChatTokenizer) -> Generator[Progress, None, dict[str, float]]:
             items = []
-            for item in supervised_sequences(examples, tokenizer, options.context_weight):
+            for item in supervised_sequences([*examples, *held_out], tokenizer, options.context_weight):
                 items.append(item)
                 yield Progress(0, 0)
-            return (yield from sft_step(policy, items, options, micro_batch_tokens=self._micro_batch_tokens))
+            return (
+                yield from sft_step(
+                    policy,
+                    items[: len(examples)],
+                    options,
+                    held_out=items[len(examples) :],
+                    micro_batch_tokens=self._micro_batch_tokens,
+                )
+            )
 
         return self._training(model_id, expected_step, work)
 

@@ -31,8 +31,32 @@ export const FIELDS = {
     "help": "Where the model is trained; see `GET /backends`. Default: set by the service (LEARNLOOP_BACKEND).",
     "type": "string"
   },
+  "warm_start.epochs": {
+    "help": "How often each demonstration is trained on. The order is drawn anew in each epoch.",
+    "type": "integer",
+    "standard": 2
+  },
+  "warm_start.batch_size": {
+    "help": "Demonstrations in one optimizer step.",
+    "type": "integer",
+    "standard": 8
+  },
+  "warm_start.learning_rate": {
+    "help": "Highest learning rate: it is reached after a tenth of all optimizer steps, and falls to zero from there. A model with billions of parameters needs about 0.00001, or 0.0001 with a LoRA.",
+    "type": "number",
+    "standard": 0.0005
+  },
+  "warm_start.held_out": {
+    "help": "Share of the demonstrations that are not trained on, to measure the loss on them.",
+    "type": "number",
+    "standard": 0.1
+  },
+  "warm_start.demonstrations_per_iteration": {
+    "help": "Demonstrations after which an iteration ends, and with it a checkpoint is made. Null: an epoch.",
+    "type": "integer"
+  },
   "iterations": {
-    "help": "Number of training iterations, each of rollouts, judging and one training step.",
+    "help": "Number of training iterations, each of rollouts, judging and one training step. 0 is possible with a `warm_start`: the run learns from demonstrations only.",
     "type": "integer",
     "standard": 14
   },
@@ -153,12 +177,12 @@ export const FIELDS = {
     "standard": 4
   },
   "evaluation.scenarios": {
-    "help": "Number of validation scenarios.",
+    "help": "Number of validation scenarios. 0: none; then the newest checkpoint counts as the best.",
     "type": "integer",
     "standard": 24
   },
   "evaluation.test_scenarios": {
-    "help": "Number of test scenarios, evaluated at the start and at the end of the run.",
+    "help": "Number of test scenarios, evaluated at the start and at the end of the run. 0: none.",
     "type": "integer",
     "standard": 64
   },

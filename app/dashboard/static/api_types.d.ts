@@ -279,6 +279,7 @@ export interface IterationFigures {
   "success": number | null;
   "malformed": number | null;
   "no_signal": "malformed" | "constant_reward" | "equal_rewards" | "judge_silent" | "rollouts_failed" | null;
+  "supervised": SupervisedFigures | null;
 }
 
 export interface IterationOut {
@@ -288,6 +289,7 @@ export interface IterationOut {
   "success": number | null;
   "malformed": number | null;
   "no_signal": "malformed" | "constant_reward" | "equal_rewards" | "judge_silent" | "rollouts_failed" | null;
+  "supervised": SupervisedFigures | null;
   "best_step": number;
   "failed_rollouts": number;
   "skipped_groups": Record<string, number>;
@@ -598,6 +600,15 @@ export interface ShowcaseEmail {
 export interface ShowcaseScenario {
   "id": string;
   "task": Record<string, any>;
+}
+
+export interface SupervisedFigures {
+  "demonstrations": number;
+  "tokens": number | null;
+  "loss": number | null;
+  "held_out_loss_before": number | null;
+  "held_out_loss": number | null;
+  "seconds": number | null;
 }
 
 export interface TestResult {

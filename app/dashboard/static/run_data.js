@@ -103,8 +103,8 @@ export function openRun(runId) {
 
   /** Show what the event itself says; the other figures of the iteration follow. @param {Event} event */
   function completed(event) {
-    const { iteration, step, rewards, success } = event.data;
-    add([{ iteration, step, rewards, success, malformed: null, no_signal: null }]);
+    const { iteration, step, rewards, success, supervised = null } = event.data;
+    add([{ iteration, step, rewards, success, malformed: null, no_signal: null, supervised }]);
     if (run.value) run.value = { ...run.value, progress: { ...run.value.progress, iterations_done: iteration } };
     readIterations(iteration - 1).catch(() => {});
   }

@@ -16,7 +16,7 @@ from app.db.tables.base import Base, Json
 
 
 class Document(Base):
-    """A graph or a set of scenarios that a request brought, by the SHA-256 of its canonical JSON."""
+    """A graph, a set of scenarios or demonstrations that a request brought, by the SHA-256 of its canonical JSON."""
 
     __tablename__ = "document"
 
@@ -24,19 +24,20 @@ class Document(Base):
     """Whose it is; `*`: all projects may use it."""
     sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
     kind: Mapped[str]
-    """graph or scenarios."""
+    """graph, scenarios or demonstrations."""
     content: Mapped[list[Json]]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
 class DatasetVersion(Base):
-    """A version of a named inbox, or of a named set of scenarios, and what it was made from. Rows never change."""
+    """A version of a named inbox, set of scenarios or set of demonstrations, and what it was made from. Rows never
+    change."""
 
     __tablename__ = "dataset_version"
     __table_args__ = (
         UniqueConstraint("project", "kind", "name", "version"),
         Index("ix_dataset_version_sha256", "sha256"),
-        CheckConstraint("kind IN ('inbox', 'scenarios')", name="kind"),
+        CheckConstraint("kind IN ('inbox', 'scenarios', 'demonstrations')", name="kind"),
     )
 
     id: Mapped[str] = mapped_column(String(26), primary_key=True)
@@ -49,9 +50,9 @@ class DatasetVersion(Base):
     sha256: Mapped[str] = mapped_column(String(64))
     """Of the content: of an inbox's emails, or the document's of that kind."""
     size: Mapped[int]
-    """Emails or scenarios."""
+    """Emails, scenarios or demonstrations."""
     environment: Mapped[str]
-    """What it is for."""
+    """What it is for; demonstrations are for any, which is the empty name."""
     inbox_sha256: Mapped[str | None] = mapped_column(String(64))
     """Of scenarios: the inbox that they are about."""
     origin: Mapped[dict[str, Json]]

@@ -23,7 +23,7 @@ from tests.integration.app.emails import email, make_run, make_trajectory
 from tests.integration.app.keyed import OPERATOR_KEY, Keyed, bearer, keyed
 from tests.integration.app.served import run_with
 
-_HASHES = {"/graphs/{sha256}", "/scenarios/{sha256}"}
+_HASHES = {"/graphs/{sha256}", "/scenarios/{sha256}", "/demonstrations/{sha256}"}
 """Paths whose id is the hash of a content."""
 SCENARIOS = {
     "environment": "sales_email",
@@ -66,6 +66,7 @@ async def tenants(data_dir: Path, database_url: str) -> AsyncIterator[Tenants]:
             "/graphs/{sha256}": await _stored(service, key.key, "/graphs", {"graph": GRAPH}),
             "/inboxes/{name}": f"inbox-{ULID()}",
             "/scenarios/{sha256}": await _stored(service, key.key, "/scenarios", SCENARIOS),
+            "/demonstrations/{sha256}": await _demonstrated(service, key.key),
         }
         hook = {"id": ids["/webhooks/{id}"], "project": "mail", "url": "https://mail.example/hook", "events": []}
         delivery = {"run_id": run_id, "endpoint_id": hook["id"], "url": hook["url"], "body": "{}", "state": "delivered"}
@@ -98,6 +99,13 @@ async def tenants(data_dir: Path, database_url: str) -> AsyncIterator[Tenants]:
 
 async def _stored(service: Keyed, key: str, path: str, body: Mapping[str, Any]) -> str:
     reply = await service.client.post(path, headers=bearer(key), json=body)
+    assert reply.status_code == 201, reply.text
+    return str(reply.json()["sha256"])
+
+
+async def _demonstrated(service: Keyed, key: str) -> str:
+    body = b'{"messages": [{"role": "user", "content": "ping"}, {"role": "assistant", "content": "pong"}]}'
+    reply = await service.client.post("/demonstrations?name=mail", headers=bearer(key), content=body)
     assert reply.status_code == 201, reply.text
     return str(reply.json()["sha256"])
 

@@ -17,7 +17,7 @@ def test_a_sound_environment(learnloop: Learnloop, small: list[str]) -> None:
     assert ran.exit_code == 0, ran.stdout
     heading, *rows = ran.stdout.splitlines()
     assert heading.split() == ["AGENT", "ROLLOUTS", "REWARD", "SOLVED"]
-    assert rows[0].split() == ["oracle", "4", "1.775", "100%"]
+    assert rows[0].split() == ["oracle", "4", "1.762", "100%"]
     assert "random" in rows[1]
     assert "failed" not in ran.stdout
     assert "the oracle solves 100% of the scenarios" in ran.stdout

@@ -45,6 +45,11 @@ class Entries:
 
     def __init__(self, before: str = "", after: str = "") -> None:
         self.saved: dict[int, dict[str, str]] = defaultdict(dict)
+        self.deaths = 0
+        self.arm(before, after)
+
+    def arm(self, before: str = "", after: str = "") -> None:
+        """Kill once more."""
         self._before = before
         self._after = after
 
@@ -54,11 +59,15 @@ class Entries:
     async def keep(self, iteration: int, name: str, value: str) -> None:
         if name == self._before:
             self._before = ""
-            raise Killed
+            self._die()
         self.saved[iteration][name] = value
         if name == self._after:
             self._after = ""
-            raise Killed
+            self._die()
+
+    def _die(self) -> None:
+        self.deaths += 1
+        raise Killed
 
     def keep_soon(self, iteration: int, name: str, value: str) -> None:
         raise AssertionError("training is kept at once")

@@ -87,6 +87,7 @@ class _CreateSftJob(_Body):
     model_id: str
     training_data: list[dict[str, Json]] | None = None
     training_data_url: str | None = None
+    held_out_data: list[dict[str, Json]] | None = None
     config: dict[str, Json] | None = None
     expected_step: Step | None = None
 
@@ -226,12 +227,13 @@ class TrainingApi:
             else await self._data_at(request, body.training_data_url)
         )
         examples = read_examples(data)
+        held_out = read_examples(body.held_out_data, "held_out_data") if body.held_out_data else []
         return await self._submit(
             body.model_id,
             body.expected_step,
             steps=-(-len(examples) // options.batch_size),
             start=lambda engine: engine.train_supervised(
-                body.model_id, examples, options, expected_step=body.expected_step
+                body.model_id, examples, options, held_out=held_out, expected_step=body.expected_step
             ),
         )
 

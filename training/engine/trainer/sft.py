@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from training.engine.tokens import ChatTokenizer
+from training.engine.tokens import BadConversation, ChatTokenizer
 from training.engine.trainer.grpo_loss import BadOptions
 from training.engine.trainer.grpo_step import Progress
 from training.engine.trainer.optimizer import NonFiniteGradient
@@ -47,6 +47,8 @@ class Example:
 
     messages: tuple[Message, ...]
     tools: list[Json] | None = None
+    name: str = "a conversation"
+    """For messages about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,44 +58,69 @@ class SupervisedSequence:
     ids: tuple[int, ...]
     learnt: tuple[int, ...]
     weights: tuple[float, ...]
+    name: str
 
 
-def read_examples(value: Json) -> list[Example]:
-    """Examples from JSON: `[{"messages": [...], "tools": [...]}]`. Raises BadTrajectory."""
+def read_examples(value: Json, field: str = "training_data") -> list[Example]:
+    """Examples from JSON: `[{"messages": [...], "tools": [...], "id": "..."}]`; only the messages are required.
+
+    An assistant message of `"weight": 0` is context, as in OpenAI's files for fine-tuning. Raises BadTrajectory.
+    """
     if not isinstance(value, list) or not value:
-        raise BadTrajectory("training_data must be a list of conversations, and not empty")
+        raise BadTrajectory(f"{field} must be a list of conversations, and not empty")
     examples = []
     for number, item in enumerate(value):
+        place = f"{field}[{number}]"
         messages = item.get("messages") if isinstance(item, dict) else None
         tools = item.get("tools") if isinstance(item, dict) else None
         if not isinstance(messages, list) or not all(isinstance(m, dict) and "role" in m for m in messages):
-            raise BadTrajectory(f"training_data[{number}].messages must be a list of messages")
-        if not any(message["role"] == "assistant" for message in messages):
-            raise BadTrajectory(f"training_data[{number}] has no assistant message")
+            raise BadTrajectory(f"{place}.messages must be a list of messages")
+        if any(message.get("weight", 1) not in (0, 1) for message in messages):
+            raise BadTrajectory(f"{place}.messages: the weight of a message is 0 or 1")
+        if not any(map(_is_learnt, messages)):
+            raise BadTrajectory(f"{place} has no assistant message to learn")
         if tools is not None and not isinstance(tools, list):
-            raise BadTrajectory(f"training_data[{number}].tools must be a list or null")
-        examples.append(Example(tuple(messages), tools))
+            raise BadTrajectory(f"{place}.tools must be a list or null")
+        examples.append(Example(tuple(messages), tools, str(item.get("id", place))))
     return examples
+
+
+def _is_learnt(message: Message) -> bool:
+    return bool(message["role"] == "assistant" and message.get("weight", 1) == 1)
 
 
 def supervised_sequences(
     examples: Sequence[Example], tokenizer: ChatTokenizer, context_weight: float
 ) -> Iterator[SupervisedSequence]:
-    """The token sequences of the examples, whose assistant messages weigh 1 and all else `context_weight`."""
+    """The token sequences of the examples, whose learnt messages weigh 1 and all else `context_weight`.
+
+    Raises BadTrajectory.
+    """
     for example in examples:
-        ids, owner = tokenizer.supervised_sequence(example.messages, example.tools)
-        weights = [context_weight if message is None else 1.0 for message in owner]
+        try:
+            ids, owner = tokenizer.supervised_sequence(example.messages, example.tools)
+        except BadConversation as error:
+            raise BadTrajectory(f"{example.name}: {error}") from error
+        learns = [_is_learnt(message) for message in example.messages]
+        weights = [1.0 if message is not None and learns[message] else context_weight for message in owner]
         learnt = tuple(position for position, weight in enumerate(weights) if weight > 0 and position > 0)
-        yield SupervisedSequence(tuple(ids), learnt, tuple(weights[position] for position in learnt))
+        yield SupervisedSequence(tuple(ids), learnt, tuple(weights[position] for position in learnt), example.name)
 
 
 def sft_step(
-    policy: Policy, items: Sequence[SupervisedSequence], options: SftOptions, *, micro_batch_tokens: int | None
+    policy: Policy,
+    items: Sequence[SupervisedSequence],
+    options: SftOptions,
+    *,
+    held_out: Sequence[SupervisedSequence] = (),
+    micro_batch_tokens: int | None,
 ) -> Generator[Progress, None, dict[str, float]]:
     """Train on all items, one optimizer step a batch; yields after every micro-batch and returns metrics.
 
-    `loss` is the mean over batches of the weighted mean cross-entropy in nats, before each step. Raises BadOptions,
-    BadTrajectory, NothingToTrain or NonFiniteGradient; the policy's weights are then to be thrown away.
+    `loss` is the mean over batches of the weighted mean cross-entropy in nats, before each step; `held_out_loss` and
+    `held_out_loss_before` are that of the items `held_out`, if there are any, after all steps and before the first.
+    Raises BadOptions, BadTrajectory, NothingToTrain or NonFiniteGradient; the policy's weights are then to be thrown
+    away.
     """
     started = time.perf_counter()
     batches = [items[start : start + options.batch_size] for start in range(0, len(items), options.batch_size)]
@@ -102,6 +129,10 @@ def sft_step(
         raise BadOptions(f"learning_rate has {len(rates)} values for {len(batches)} batches")
     if not batches:
         raise NothingToTrain("there are no conversations")
+    for item in (*items, *held_out):
+        if len(item.ids) > policy.context:
+            raise BadTrajectory(f"{item.name} has {len(item.ids)} tokens; the model's context is {policy.context}")
+    before = yield from _held_out_loss(policy, held_out, micro_batch_tokens, Progress(0, len(batches)))
     losses, norms = [], []
     for number, (batch, rate) in enumerate(zip(batches, rates, strict=True)):
         loss = yield from _accumulate(policy, batch, micro_batch_tokens, Progress(number, len(batches)))
@@ -109,7 +140,9 @@ def sft_step(
         losses.append(loss)
         norms.append(norm)
         yield Progress(number + 1, len(batches), {"loss": loss, "grad_norm": norm, "learning_rate": rate})
+    after = yield from _held_out_loss(policy, held_out, micro_batch_tokens, Progress(len(batches), len(batches)))
     return {
+        **({"held_out_loss_before": before, "held_out_loss": after} if held_out else {}),
         "loss": sum(losses) / len(losses),
         "grad_norm": sum(norms) / len(norms),
         "learning_rate": rates[-1],
@@ -124,17 +157,13 @@ def _accumulate(
     policy: Policy, items: Sequence[SupervisedSequence], micro_batch_tokens: int | None, progress: Progress
 ) -> Generator[Progress, None, float]:
     """Backward through one batch; returns its weighted mean cross-entropy."""
-    for item in items:
-        if len(item.ids) > policy.context:
-            raise BadTrajectory(f"a conversation has {len(item.ids)} tokens; the model's context is {policy.context}")
     total = sum(weight for item in items for weight in item.weights)
 
     def passes(batches: Sequence[Batch]) -> Generator[Progress, None, float]:
         loss = 0.0
         for batch in batches:
-            weights = torch.tensor([w for number in batch.members for w in items[number].weights], device=policy.device)
             logprobs, _ = batch.logprobs(policy.model)
-            mean = -(logprobs * weights).sum() / total
+            mean = -(logprobs * _weights(batch, items, policy)).sum() / total
             if not torch.isfinite(mean):
                 raise NonFiniteGradient(f"the loss is {mean.item()}")
             mean.backward()  # type: ignore[no-untyped-call]
@@ -147,3 +176,31 @@ def _accumulate(
             [item.ids for item in items], [item.learnt for item in items], micro_batch_tokens, passes
         )
     )
+
+
+def _held_out_loss(
+    policy: Policy, items: Sequence[SupervisedSequence], micro_batch_tokens: int | None, progress: Progress
+) -> Generator[Progress, None, float]:
+    """The weighted mean cross-entropy of the items; 0 if there are none."""
+    total = sum(weight for item in items for weight in item.weights)
+
+    def passes(batches: Sequence[Batch]) -> Generator[Progress, None, float]:
+        loss = 0.0
+        for batch in batches:
+            with torch.no_grad():
+                logprobs, _ = batch.logprobs(policy.model)
+                loss -= float((logprobs * _weights(batch, items, policy)).sum()) / total
+            yield progress
+        return loss
+
+    if not items:
+        return 0.0
+    return (
+        yield from policy.in_batches(
+            [item.ids for item in items], [item.learnt for item in items], micro_batch_tokens, passes
+        )
+    )
+
+
+def _weights(batch: Batch, items: Sequence[SupervisedSequence], policy: Policy) -> torch.Tensor:
+    return torch.tensor([w for number in batch.members for w in items[number].weights], device=policy.device)

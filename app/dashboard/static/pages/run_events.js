@@ -32,6 +32,7 @@ function Row({ event }) {
 
 /** What matters of it, in a line. @param {string} type @param {Record<string, any>} data */
 function gist(type, data) {
+  if (type === "iteration.completed" && data.supervised) return `learned ${data.supervised.demonstrations} demonstrations`;
   if (type === "iteration.completed") return data.rewards?.mean == null ? "baseline measured" : `mean reward ${data.rewards.mean.toFixed(2)}`;
   return data.message ?? data.error ?? data.reason ?? data.phase ?? data.limit ?? data.url ?? "";
 }

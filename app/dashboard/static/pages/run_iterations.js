@@ -39,6 +39,7 @@ function columns(runId) {
     figure("Success", (each) => percent(each.success)),
     figure("Malformed", (each) => percent(each.malformed)),
     figure("Loss", (each) => number(each.train_metrics?.loss, 4)),
+    figure("Held-out loss", (each) => number(each.supervised?.held_out_loss, 4)),
     figure("KL", (each) => number(each.train_metrics?.kl_policy_ref ?? each.train_metrics?.kl_div, 4)),
     figure("Entropy", (each) => number(each.train_metrics?.entropy, 3)),
     figure("Grad norm", (each) => number(each.train_metrics?.grad_norm, 3)),

@@ -20,6 +20,7 @@ export function RunOverview({ data, run }) {
     <div class="charts two">
       <${RewardChart} run=${run} iterations=${iterations} />
       <${HeldOutChart} run=${run} />
+      ${iterations.some((each) => each.supervised) && html`<${ImitationChart} iterations=${iterations} />`}
     </div>
     <${Health} iterations=${iterations} />
     <${Spent} run=${run} />`;
@@ -84,6 +85,20 @@ function RewardChart({ run, iterations }) {
     bands=${[[0, 1]]}
     sync=${run.run_id}
     pick=${(/** @type {number} */ iteration) => go(["runs", run.run_id, "trajectories"], { iteration })}
+  />`;
+}
+
+/** @param {{iterations: Iteration[]}} props */
+function ImitationChart({ iterations }) {
+  const learned = iterations.filter((each) => each.supervised);
+  return html`<${Chart}
+    title="Loss on the demonstrations"
+    note="of the warm start, in nats per token: while it trained, and afterwards on those that are held out"
+    x=${learned.map((each) => each.iteration)}
+    lines=${[
+      { label: "Trained on", values: learned.map((each) => each.supervised?.loss ?? null), dashed: true, color: "muted" },
+      { label: "Held out", values: learned.map((each) => each.supervised?.held_out_loss ?? null) },
+    ]}
   />`;
 }
 

@@ -1,0 +1,117 @@
+"""Demonstrations: conversations that runs learn from before reinforcement learning, in versions."""
+
+import asyncio
+from typing import Annotated
+
+from fastapi import Query, Request
+from fastapi.responses import StreamingResponse
+
+from app.api.dependencies import CurrentCaller, CurrentSessions, IdCursor, Limit
+from app.api.documents import Hash, stored
+from app.api.presentation import page
+from app.api.routers import keyed_router
+from app.datasets import removal, rows
+from app.datasets.demonstrations import BadDemonstrations, read_demonstrations
+from app.datasets.rows import NewVersion
+from app.db.tables import DatasetVersion
+from app.domain.names import DATASET_PATTERN
+from app.errors import InvalidRequest
+from app.runs import documents
+from app.runs.documents import NewDocument
+from app.schemas.base import Page
+from app.schemas.datasets import DemonstrationsDeleted, DemonstrationsOut
+
+router = keyed_router("documents")
+_BODY = {
+    "description": "JSON Lines, a conversation each, as in OpenAI's files for fine-tuning: `messages` and maybe "
+    "`tools`. What an assistant message of `weight` 0 says is not learnt. Any content type.",
+    "required": True,
+    "content": {
+        "application/octet-stream": {
+            "schema": {"type": "string", "format": "binary"},
+            "examples": {
+                "conversation": {
+                    "summary": "A conversation",
+                    "value": '{"messages": [{"role": "user", "content": "ping"}, '
+                    '{"role": "assistant", "content": "pong"}]}\n',
+                }
+            },
+        }
+    },
+}
+
+
+@router.post("/demonstrations", status_code=201, openapi_extra={"requestBody": _BODY})
+async def store_demonstrations(
+    sessions: CurrentSessions,
+    caller: CurrentCaller,
+    request: Request,
+    name: Annotated[
+        str, Query(pattern=DATASET_PATTERN, description="Name of the demonstrations: letters, digits, `-` and `_`")
+    ],
+) -> DemonstrationsOut:
+    """Store conversations to imitate. The body is the JSON Lines file itself.
+
+    Learn-loops name them in `warm_start.demonstrations.dataset`, as `NAME` (the newest version then) or `NAME@VERSION`.
+    Storing the same ones under the same name again has no effect.
+    """
+    body = await request.body()
+    try:
+        new = await asyncio.to_thread(_document, caller.namespace, body)
+    except BadDemonstrations as error:
+        raise InvalidRequest(("body",), str(error)) from error
+    sha256, count = str(new.reference["sha256"]), int(new.reference["count"])
+    origin = {"source": "api", "bytes": len(body)}
+    version = NewVersion(caller.namespace, "demonstrations", name, sha256, count, environment="", origin=origin)
+    async with sessions.begin() as session:
+        await documents.save(session, [new])
+        return _shown(await rows.add(session, version))
+
+
+def _document(project: str, body: bytes) -> NewDocument:
+    """Raises BadDemonstrations."""
+    return documents.document(project, "demonstrations", read_demonstrations(body))
+
+
+@router.get("/demonstrations")
+async def list_demonstrations(
+    sessions: CurrentSessions,
+    caller: CurrentCaller,
+    name: Annotated[
+        str | None, Query(pattern=DATASET_PATTERN, description="Only versions of this name. Default: all")
+    ] = None,
+    cursor: IdCursor = None,
+    limit: Limit = 50,
+) -> Page[DemonstrationsOut]:
+    """List the versions of stored demonstrations, newest first."""
+    found = await rows.listed(sessions, caller.project, "demonstrations", name, cursor, limit)
+    return page(found, limit, _shown, lambda row: row.id)
+
+
+@router.get("/demonstrations/{sha256}")
+async def get_demonstrations(sessions: CurrentSessions, caller: CurrentCaller, sha256: Hash) -> StreamingResponse:
+    """Get stored demonstrations, as `{"demonstrations": [...]}`."""
+    return await stored(sessions, caller.project, "demonstrations", sha256)
+
+
+@router.delete("/demonstrations/{sha256}")
+async def delete_demonstrations(
+    sessions: CurrentSessions, caller: CurrentCaller, sha256: Hash
+) -> DemonstrationsDeleted:
+    """Delete stored demonstrations of the caller's project, and all their names.
+
+    Returns the names. Demonstrations that a run still needs cannot be deleted: `used_by` of the error names it.
+    """
+    found = await removal.delete_documents(sessions, caller.namespace, "demonstrations", sha256)
+    return DemonstrationsDeleted(sha256=sha256, names=[f"{each.name}@{each.version}" for each in found])
+
+
+def _shown(row: DatasetVersion) -> DemonstrationsOut:
+    return DemonstrationsOut(
+        name=row.name,
+        version=row.version,
+        sha256=row.sha256,
+        count=row.size,
+        created_at=row.created_at,
+        links={"self": f"/demonstrations/{row.sha256}"},
+    )

@@ -1,0 +1,195 @@
+"""Demonstrations: conversations to imitate, a line each, in the form of OpenAI's files for fine-tuning."""
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, ValidationError, field_validator, model_validator
+
+from app.db.json_text import flaw
+from app.schemas.base import RequestPart
+from training import strict_json
+
+Json = Any
+_NAMED_FAULTS = 5
+_SAYS = "Value error, "
+"""What pydantic puts before the message of a ValueError."""
+
+
+class BadDemonstrations(ValueError):
+    """The file holds no demonstrations; the message names lines and fields."""
+
+
+class _Part(RequestPart):
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, value: Json) -> Json:
+        """Clients write out the fields that a message does not have."""
+        return {key: each for key, each in value.items() if each is not None} if isinstance(value, dict) else value
+
+
+class _Text(_Part):
+    type: Literal["text"]
+    text: str
+
+
+_Content = Annotated[
+    Annotated[str, Tag("one text")] | Annotated[list[_Text], Field(min_length=1), Tag("parts of a text")],
+    Discriminator(lambda value: "parts of a text" if isinstance(value, list) else "one text"),
+]
+
+
+class _Function(_Part):
+    name: str = Field(min_length=1)
+    arguments: str
+
+    @field_validator("arguments", mode="before")
+    @classmethod
+    def _written(cls, value: Json) -> Json:
+        """As JSON text, as the API has it; some tools write the object itself."""
+        return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
+
+    @field_validator("arguments")
+    @classmethod
+    def _is_object(cls, value: str) -> str:
+        try:
+            found = strict_json.loads(value.encode())
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise ValueError("expected the text of a JSON object")
+        return value
+
+
+class _Call(_Part):
+    id: str = Field(min_length=1)
+    type: Literal["function"] = "function"
+    function: _Function
+
+
+class _Told(_Part):
+    role: Literal["system", "developer", "user"]
+    content: _Content
+    name: str | None = None
+
+
+class _Tool(_Part):
+    role: Literal["tool"]
+    content: _Content
+    tool_call_id: str
+    name: str | None = None
+
+
+class _Assistant(_Part):
+    role: Literal["assistant"]
+    content: _Content | None = None
+    tool_calls: Annotated[list[_Call], Field(min_length=1)] | None = None
+    weight: Literal[0, 1] | None = None
+    name: str | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not self.content and not self.tool_calls:
+            raise ValueError("the message has neither content nor tool_calls")
+        return self
+
+
+_KINDS = dict.fromkeys(("system", "developer", "user"), "a message") | {"assistant": "a reply", "tool": "a result"}
+
+
+def _kind(message: Json) -> str | None:
+    role = message.get("role") if isinstance(message, dict) else getattr(message, "role", None)
+    return _KINDS.get(role) if isinstance(role, str) else None
+
+
+_Message = Annotated[
+    Annotated[_Told, Tag("a message")] | Annotated[_Assistant, Tag("a reply")] | Annotated[_Tool, Tag("a result")],
+    Discriminator(
+        _kind,
+        custom_error_type="role",
+        custom_error_message="expected an object with the role system, developer, user, assistant or tool",
+    ),
+]
+
+
+class _ToolFunction(_Part):
+    name: str = Field(min_length=1)
+    description: str | None = None
+    parameters: dict[str, Json] | None = None
+    strict: bool | None = None
+
+
+class _OfferedTool(_Part):
+    type: Literal["function"]
+    function: _ToolFunction
+
+
+class _Demonstration(_Part):
+    messages: list[_Message] = Field(min_length=1)
+    tools: list[_OfferedTool] | None = None
+    parallel_tool_calls: bool | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if not any(isinstance(each, _Assistant) and each.weight != 0 for each in self.messages):
+            raise ValueError("there is no assistant message to learn")
+        offered = {tool.function.name for tool in self.tools or ()}
+        called: set[str] = set()
+        for number, message in enumerate(self.messages):
+            if isinstance(message, _Tool) and message.tool_call_id not in called:
+                raise ValueError(f"messages.{number}.tool_call_id: no call before has the id {message.tool_call_id!r}")
+            for call in (message.tool_calls or ()) if isinstance(message, _Assistant) else ():
+                if call.function.name not in offered:
+                    raise ValueError(f"messages.{number}.tool_calls: {call.function.name!r} is not one of the tools")
+                called.add(call.id)
+        return self
+
+
+def read_demonstrations(content: bytes) -> list[dict[str, Json]]:
+    """The demonstrations of a JSON Lines file, each with `messages` and maybe `tools`. Empty lines are skipped.
+
+    Raises BadDemonstrations, which names the first faults by line and field.
+    """
+    found: list[dict[str, Json]] = []
+    faults: list[str] = []
+    for number, line in enumerate(content.split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            demonstration = _Demonstration.model_validate(_object(line))
+        except ValidationError as error:
+            faults += (f"line {number}: {fault}" for fault in _said(error))
+        except ValueError as error:
+            faults.append(f"line {number}: {error}")
+        else:
+            found.append(demonstration.model_dump(exclude_none=True, exclude={"parallel_tool_calls"}))
+        if len(faults) >= _NAMED_FAULTS:
+            break
+    if faults:
+        raise BadDemonstrations("; ".join(faults[:_NAMED_FAULTS]))
+    if not found:
+        raise BadDemonstrations("the file is empty; expected JSON Lines with messages and tools")
+    return found
+
+
+def _object(line: bytes) -> dict[str, Json]:
+    """Raises ValueError."""
+    try:
+        value = strict_json.loads(line)
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8") from None
+    except ValueError as error:
+        raise ValueError(f"it is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError("expected a JSON object with messages and tools")
+    if (why := flaw(value)) is not None:
+        raise ValueError(why)
+    return value
+
+
+def _said(error: ValidationError) -> Iterator[str]:
+    for fault in error.errors(include_url=False, include_input=False):
+        # The tags of unions have a space, fields have none.
+        place = ".".join(str(part) for part in fault["loc"] if " " not in str(part))
+        said = fault["msg"].removeprefix(_SAYS)
+        yield f"{place}: {said}" if place else said

@@ -1,0 +1,220 @@
+"""Demonstrations that are uploaded, and runs that learn from them first."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop, ScriptedPolicy
+from tests.integration.app.keyed import keyed
+from tests.integration.app.served import run_with, served, settings_for
+from training.backends.base import ModelSpec, Policy, SupervisedRequest, TrainOutcome
+from training.learn_loop import learn_loop
+
+TOOL = {"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}
+CALL = {"id": "call_1", "type": "function", "function": {"name": "search", "arguments": '{"words": "it"}'}}
+USER, SAYS = {"role": "user", "content": "find it"}, {"role": "assistant", "content": "done"}
+CALLS = {"role": "assistant", "content": None, "tool_calls": [CALL], "refusal": None}
+RESULT = {"role": "tool", "tool_call_id": "call_1", "content": "here"}
+NOT_EVALUATED = {"scenarios": 0, "test_scenarios": 0}
+
+
+def lines(*demonstrations: Any) -> bytes:
+    return b"".join(json.dumps(each).encode() + b"\n" for each in demonstrations)
+
+
+def demonstrations(count: int) -> bytes:
+    talks = [[USER, CALLS, RESULT, {**SAYS, "content": f"done {number}"}] for number in range(count)]
+    return lines(*({"messages": talk, "tools": [TOOL]} for talk in talks))
+
+
+class ImitatingPolicy(ScriptedPolicy):
+    """Notes what it is shown."""
+
+    def __init__(self, model: ModelSpec) -> None:
+        super().__init__(model, "http://127.0.0.1:9/v1")
+        self.shown: list[SupervisedRequest] = []
+
+    async def submit_supervised(self, request: SupervisedRequest) -> str:
+        self.shown.append(request)
+        self._step = request.expected_step + 1
+        return f"job-{self._step}"
+
+    async def follow(
+        self, job_id: str, expected_step: int, report: Callable[[int, int], None] | None = None
+    ) -> TrainOutcome:
+        before, after = 2.0 / (expected_step + 1), 2.0 / (expected_step + 2)
+        metrics = {"loss": before, "held_out_loss_before": before, "held_out_loss": after}
+        return TrainOutcome(expected_step + 1, {**metrics, "num_trainable_tokens": 40.0, "seconds": 0.5})
+
+
+class ImitatingBackend(ScriptedBackend):
+    """Whose policies imitate."""
+
+    async def register(self, model: ModelSpec) -> Policy:
+        return self.policies.setdefault(model, ImitatingPolicy(model))
+
+
+@asynccontextmanager
+async def service(data_dir: Path, url: str, backend: ScriptedBackend, **more: Any) -> AsyncIterator[httpx.AsyncClient]:
+    async with served(settings_for(data_dir, url, **more), cast(Any, learn_loop), backend) as client:
+        yield client
+
+
+async def store(client: httpx.AsyncClient, body: bytes, name: str = "mine", **more: Any) -> httpx.Response:
+    return await client.post("/demonstrations", params={"name": name}, content=body, **more)
+
+
+async def test_a_run_that_learns_from_demonstrations_only(data_dir: Path, database_url: str) -> None:
+    backend = ImitatingBackend()
+    async with service(data_dir, database_url, backend) as client:
+        first = (await store(client, demonstrations(3))).json()
+        second = (await store(client, demonstrations(10))).json()
+        assert [(each["version"], each["count"]) for each in (first, second)] == [(1, 3), (2, 10)]
+        assert (await store(client, demonstrations(10))).json() == second, "the same ones are no new version"
+        listed = (await client.get("/demonstrations", params={"name": "mine"})).json()["items"]
+        assert listed == [second, first]
+        held = (await client.get(second["links"]["self"])).json()["demonstrations"]
+        assert held[9]["messages"][-1]["content"] == "done 9"
+        assert held[0]["messages"][1] == {"role": "assistant", "tool_calls": [CALL]}
+
+        warm_start = {"demonstrations": {"dataset": "mine"}, "epochs": 2, "batch_size": 4}
+        request = {"warm_start": warm_start, "iterations": 0, "evaluation": NOT_EVALUATED, "model": {"name": "warm"}}
+        started = (await client.post("/learn-loop", json=request)).raise_for_status().json()
+        run = await run_with(client, started["run_id"], "completed", "failed")
+        assert run["status"] == "completed", run["error"]
+        assert run["request"]["warm_start"]["demonstrations"] == {
+            "sha256": second["sha256"], "name": "mine", "version": 2, "count": 10,
+        }  # fmt: skip
+        assert (run["progress"]["iterations_done"], run["progress"]["iterations_total"]) == (2, 2)
+        assert run["best_checkpoint"]["step"] == 2
+        expected = {"demonstrations": 9, "tokens": 40, "loss": 2.0, "held_out_loss_before": 2.0, "held_out_loss": 1.0}
+        shown = [each["supervised"] for each in run["iterations"]]
+        assert shown[:2] == [None, expected | {"seconds": 0.5}]
+        assert shown[2]["held_out_loss"] == pytest.approx(2 / 3)
+        whole = (await client.get(run["links"]["iterations"])).json()["items"]
+        assert [each["supervised"] for each in whole] == shown
+        assert all(each["no_signal"] is None for each in whole)
+        events = (await client.get(run["links"]["events"], params={"limit": 100})).json()["items"]
+        completed = [each["data"] for each in events if each["type"] == "iteration.completed"]
+        assert [each.get("supervised") for each in completed] == shown
+        phases = [(each["iteration"], each["data"]["phase"]) for each in events if each["type"] == "phase.completed"]
+        assert phases == [(1, "train"), (2, "train")]
+        counted = (await client.get("/metrics")).text
+        assert "learnloop_demonstrations_total 18.0" in counted
+        verified = (await client.get(f"/runs/{run['run_id']}/verify")).json()
+        assert (verified["ok"], verified["iterations"]) == (True, 3)
+
+        [policy] = backend.policies.values()
+        assert isinstance(policy, ImitatingPolicy)
+        sizes = [(len(each.demonstrations), len(each.held_out), each.expected_step) for each in policy.shown]
+        assert sizes == [(9, 1, 0), (9, 1, 1)]
+
+        forked = await client.post(f"/runs/{run['run_id']}/fork", json={"iterations": 1})
+        fork = (await client.get(forked.raise_for_status().json()["links"]["self"])).json()
+        assert fork["request"]["warm_start"] is None, "its checkpoint has seen them"
+
+
+async def test_what_a_queued_run_will_learn_from_is_not_deleted(data_dir: Path, database_url: str) -> None:
+    async with service(data_dir, database_url, ImitatingBackend(), max_concurrent_runs=0) as client:
+        stored = (await store(client, demonstrations(3))).json()
+        request = {"warm_start": {"demonstrations": {"dataset": "mine@1"}}, "evaluation": NOT_EVALUATED}
+        run_id = (await client.post("/learn-loop", json=request)).raise_for_status().json()["run_id"]
+        refused = await client.delete(stored["links"]["self"])
+        assert refused.status_code == 409
+        assert refused.json()["used_by"]["runs"] == [run_id]
+        await client.post(f"/runs/{run_id}/cancel")
+        deleted = await client.delete(stored["links"]["self"])
+        assert deleted.raise_for_status().json()["names"] == ["mine@1"]
+        assert (await client.get(stored["links"]["self"])).status_code == 404
+
+
+BAD_LINES = [
+    (b"", "the file is empty"),
+    (b'{"messages": [', "line 1: it is not JSON"),
+    (lines({"messages": [USER, SAYS]}) + b"\n[]", "line 3: expected a JSON object"),
+    (lines({"messages": [USER]}), "line 1: there is no assistant message to learn"),
+    (lines({"messages": [USER, {**SAYS, "weight": 0}]}), "line 1: there is no assistant message to learn"),
+    (lines({"messages": [USER, {**SAYS, "weight": 2}]}), "line 1: messages.1.weight: "),
+    (
+        lines({"messages": [USER, {"role": "bot", "content": "hi"}]}),
+        "line 1: messages.1: expected an object with",
+    ),
+    (lines({"messages": [USER, {"role": "assistant"}]}), "line 1: messages.1: the message has neither"),
+    (lines({"messages": [USER, {**SAYS, "contents": "x"}]}), "line 1: messages.1.contents: Unknown field"),
+    (lines({"messages": [{**USER, "content": [{"type": "image_url"}]}, SAYS]}), "line 1: messages.0.content.0.type: "),
+    (lines({"messages": [USER, CALLS]}), "line 1: messages.1.tool_calls: 'search' is not one of the tools"),
+    (lines({"messages": [USER, RESULT, SAYS]}), "line 1: messages.1.tool_call_id: no call before has the id 'call_1'"),
+    (
+        lines({"messages": [{**CALLS, "tool_calls": [{**CALL, "function": {"name": "search", "arguments": "[]"}}]}]}),
+        "line 1: messages.0.tool_calls.0.function.arguments: expected the text of a JSON object",
+    ),
+    (lines({"messages": [USER, {**SAYS, "content": "\0"}]}), "line 1: texts may not hold U+0000"),
+    (b'{"messages": [{"role": "assistant", "content": "\xff"}]}', "line 1: it is not UTF-8"),
+    (lines({"messages": []}, {"messages": [USER]}), "line 2: there is no assistant message"),
+]
+
+
+async def test_lines_that_are_no_demonstrations_are_named(data_dir: Path, database_url: str) -> None:
+    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
+        for body, said in BAD_LINES:
+            refused = await store(client, body)
+            assert refused.status_code == 422, said
+            assert said in refused.json()["detail"], refused.json()
+        assert (await client.get("/demonstrations")).json()["items"] == []
+
+
+TASKS = [{"task": {"input": word}} for word in ("one", "two", "three")]
+BAD_RUNS: list[tuple[dict[str, Any], str]] = [
+    ({"iterations": 0}, "iterations must be at least 1 in a run without a warm_start"),
+    ({"warm_start": {}}, "warm_start.demonstrations: Field required"),
+    ({"warm_start": {"demonstrations": {"dataset": "none"}}}, "there are no demonstrations 'none'"),
+    ({"warm_start": {"demonstrations": {"dataset": "mine@2"}}}, "there are no demonstrations 'mine@2'"),
+    ({"warm_start": {"demonstrations": {"oracle": 0}}}, "warm_start.demonstrations.oracle: "),
+    (
+        {"warm_start": {"demonstrations": {"oracle": 9_000}, "epochs": 3, "demonstrations_per_iteration": 1}},
+        "make 24,300 iterations, and 10,000 are possible",
+    ),
+    (
+        {
+            "warm_start": {"demonstrations": {"oracle": 2}},
+            "environment": {
+                "name": "agent",
+                "config": {"scenarios": TASKS, "runner": {"pull": {}}},
+            },
+        },
+        "the environment agent has no oracle",
+    ),
+    (
+        {"warm_start": {"demonstrations": {"oracle": 2}}, "backend": "serverless", "model": {"base_model": "Qwen/Q"}},
+        "The backend serverless does not train on demonstrations",
+    ),
+]
+
+
+async def test_runs_that_could_not_learn_from_them_are_refused(data_dir: Path, database_url: str) -> None:
+    settings = settings_for(data_dir, database_url, wandb_api_key="a-key")
+    async with served(settings, ScriptedLoop()) as client:
+        (await store(client, demonstrations(2))).raise_for_status()
+        for request, said in BAD_RUNS:
+            refused = await client.post("/learn-loop", json=request)
+            assert refused.status_code == 422, said
+            assert said in refused.json()["detail"], refused.json()
+        assert (await client.get("/runs")).json()["items"] == []
+
+
+async def test_demonstrations_of_one_project_are_not_found_by_another(data_dir: Path, database_url: str) -> None:
+    async with keyed(data_dir, database_url) as stage:
+        mail, sales = [await stage.headers(project) for project in ("mail", "sales")]
+        (await store(stage.client, demonstrations(2), headers=mail)).raise_for_status()
+        request = {"warm_start": {"demonstrations": {"dataset": "mine"}}}
+        refused = await stage.client.post("/learn-loop", json=request, headers=sales)
+        assert refused.status_code == 422
+        assert "there are no demonstrations 'mine'" in refused.json()["detail"]
+        assert (await stage.client.get("/demonstrations", headers=sales)).json()["items"] == []
+        accepted = await stage.client.post("/learn-loop", json=request, headers=mail)
+        assert accepted.status_code == 202, accepted.text

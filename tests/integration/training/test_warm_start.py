@@ -1,0 +1,202 @@
+"""Supervised iterations: what they learn, and that each is trained once, whatever dies."""
+
+import asyncio
+import hashlib
+import json
+import signal
+from contextlib import aclosing
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from environment.email_search.environment import SyntheticEmailSearch
+from judges.reference import ReferenceJudge
+from tests.fakes.engine_process import EngineProcess
+from tests.fakes.lossy_proxy import Moment, lossy_proxy
+from tests.fakes.scripted_learning import ScriptedPolicy
+from tests.integration.training.test_train_once import Entries, Killed
+from training.backends.base import BackendUnavailable, ModelSpec, Policy, TrainingFailed
+from training.backends.embedded import EmbeddedBackend, connect
+from training.chat import open_chat
+from training.learn_loop import learn_loop
+from training.types import EvaluationConfig, IterationResult, Progress, Resume, RunConfig, WarmStartConfig
+from training.warm_start import iterations_of
+
+JOBS = "POST /v1/preview/sft-training-jobs"
+NO_EVALUATION = EvaluationConfig(scenarios=0, test_scenarios=0)
+TOOL = {"type": "function", "function": {"name": "search_inbox", "parameters": {"type": "object", "properties": {}}}}
+ASKED = {"role": "user", "content": "find it"}
+CALL = {"id": "call_1", "type": "function", "function": {"name": "search_inbox", "arguments": '{"keywords": ["it"]}'}}
+DEMONSTRATION = {"messages": [ASKED, {"role": "assistant", "content": None, "tool_calls": [CALL]}], "tools": [TOOL]}
+SMALL = RunConfig(
+    iterations=0,
+    seed=3,
+    warm_start=WarmStartConfig(3, epochs=2, batch_size=2, held_out=0.25, demonstrations_per_iteration=7),
+    evaluation=NO_EVALUATION,
+)
+"""18 trainings of 9 demonstrations, 7 in an iteration."""
+_names = count()
+
+
+def config(demonstrations: int, **warm_start: Any) -> RunConfig:
+    """A run of supervised iterations only."""
+    given = {"epochs": 1, "held_out": 0.1, "demonstrations_per_iteration": None} | warm_start
+    total = iterations_of(demonstrations, given["epochs"], given["held_out"], given["demonstrations_per_iteration"])
+    return RunConfig(iterations=0, seed=5, warm_start=WarmStartConfig(total, **given), evaluation=NO_EVALUATION)
+
+
+async def run(policy: Policy, config: RunConfig, demonstrations: Any, **options: Any) -> list[IterationResult]:
+    loop = learn_loop(
+        config, SyntheticEmailSearch(), ReferenceJudge(), policy, demonstrations=demonstrations, **options
+    )
+    async with aclosing(loop):
+        return [result async for result in loop]
+
+
+def spec(base_model: str = "learnloop/tiny") -> ModelSpec:
+    return ModelSpec("warm", f"agent-{next(_names)}", base_model)
+
+
+def weights(engine: EngineProcess, model: ModelSpec) -> dict[str, str]:
+    """The hash of each checkpoint's weights, by step."""
+    place = engine.data_dir / "models" / model.project / model.name / "checkpoints"
+    return {
+        path.name: hashlib.sha256((path / "model.safetensors").read_bytes()).hexdigest()
+        for path in sorted(place.iterdir())
+    }
+
+
+async def test_a_model_that_calls_no_tools_learns_to(backend: EmbeddedBackend) -> None:
+    seen: list[Progress] = []
+    model = spec("random")
+    made = await run(
+        await backend.register(model),
+        config(60, epochs=2, batch_size=2, learning_rate=2e-2),
+        [DEMONSTRATION] * 60,
+        progress=seen.append,
+    )
+    assert [(result.iteration, result.step, result.best_step) for result in made] == [(0, 0, 0), (1, 1, 1), (2, 2, 2)]
+    first, second = made[1].train_metrics, made[2].train_metrics
+    assert first["held_out_loss"] < first["held_out_loss_before"] / 2
+    assert second["held_out_loss_before"] == pytest.approx(first["held_out_loss"])
+    assert second["loss"] < first["loss"]
+    assert (first["num_trajectories"], first["num_gradient_steps"]) == (54, 27)
+    assert [(each.done, each.total) for each in seen if each.iteration == 1][-1] == (27, 27)
+    endpoint = (await backend.register(model)).endpoint()
+    async with open_chat(endpoint, 1) as chat:
+        reply = await chat.complete({"model": chat.model, "messages": [ASKED], "tools": [TOOL], "seed": 1})
+    [called] = reply.choices[0].message.model_dump()["tool_calls"]
+    assert called["function"]["name"] == "search_inbox"
+    assert json.loads(called["function"]["arguments"]) == {"keywords": ["it"]}
+
+
+class Deadly(Entries):
+    """A journal that kills its writer once in each iteration: around another entry each time."""
+
+    async def keep(self, iteration: int, name: str, value: str) -> None:
+        moments = {1: {"before": "train.job"}, 2: {"after": "train.job"}, 3: {"before": "train"}}
+        if name == "train.intent" and "train.intent" not in self.saved[iteration]:
+            self.arm(**moments[iteration])
+        await super().keep(iteration, name, value)
+
+
+async def lives(backend: EmbeddedBackend, model: ModelSpec, journal: Entries) -> list[IterationResult]:
+    """The results of a run that goes on after each of its deaths."""
+    saved: list[IterationResult] = []
+    policy = await backend.register(model)
+    for _ in range(4):
+        resume = Resume(saved[-1].iteration + 1, saved[-1].step, saved[-1].best_step, -1, 0, None) if saved else None
+        loop = learn_loop(
+            SMALL, SyntheticEmailSearch(), ReferenceJudge(), policy, journal=journal, resume=resume, demonstrations=12
+        )
+        try:
+            async with aclosing(loop):
+                async for result in loop:
+                    saved.append(result)
+            return saved
+        except (Killed, BackendUnavailable):
+            continue
+    raise AssertionError("it never came to its end")
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> dict[str, str]:
+    return {}
+
+
+@pytest.fixture
+async def calm(engine: EngineProcess, backend: EmbeddedBackend, undisturbed: dict[str, str]) -> dict[str, str]:
+    """The weights of an undisturbed run."""
+    if not undisturbed:
+        model = spec()
+        assert len(await lives(backend, model, Entries())) == 4
+        undisturbed |= weights(engine, model)
+        assert len(set(undisturbed.values())) == 4
+    return undisturbed
+
+
+async def test_each_iteration_is_trained_once_wherever_the_run_dies(
+    engine: EngineProcess, backend: EmbeddedBackend, calm: dict[str, str]
+) -> None:
+    model, journal = spec(), Deadly()
+    made = await lives(backend, model, journal)
+    assert journal.deaths == 3
+    assert [result.step for result in made] == [0, 1, 2, 3]
+    assert weights(engine, model) == calm
+
+
+async def test_an_engine_that_is_killed_while_it_trains(calm: dict[str, str], tmp_path: Path) -> None:
+    """The step that was lost with it is trained again, and ends with the same weights."""
+    running = EngineProcess(tmp_path).__enter__()
+    wanted = [2]
+
+    async def loses(moment: Moment, request: str) -> bool:
+        nonlocal running
+        if (moment, request) != ("reply", JOBS):
+            return False
+        wanted[0] -= 1
+        if wanted[0] != 0:
+            return False
+        running.stop(signal.SIGKILL)
+        running = await asyncio.to_thread(EngineProcess(tmp_path).__enter__)
+        proxy.target = running.base_url
+        return True
+
+    try:
+        async with lossy_proxy(running.base_url) as proxy:
+            proxy.loses = loses
+            backend = await connect(proxy.url, "none")
+            model = spec()
+            await lives(backend, model, Entries())
+            await backend.close()
+        assert wanted[0] <= 0, "it was never killed"
+        assert weights(running, model) == calm
+    finally:
+        running.stop()
+
+
+async def test_reinforcement_learning_goes_on_from_the_demonstrations(backend: EmbeddedBackend) -> None:
+    """Its first iteration draws the first scenarios and warms up, as in a run without demonstrations."""
+    both = replace(SMALL, iterations=1, groups_per_iteration=2, rollouts_per_group=3, max_turns=3, learning_rate=3e-4)
+    made = await run(await backend.register(spec()), both, 12)
+    assert [result.iteration for result in made] == [0, 1, 2, 3, 4]
+    assert [len(result.groups) for result in made] == [0, 0, 0, 0, 2]
+    drawn = SyntheticEmailSearch().scenarios("train", 2, both.seed)
+    assert [group.scenario.id for group in made[4].groups] == [each.id for each in drawn]
+    assert made[4].step == 4
+    assert made[4].train_metrics["learning_rate"] == pytest.approx(1e-4)
+
+
+async def test_a_conversation_that_is_too_long_is_named(backend: EmbeddedBackend) -> None:
+    long = {"messages": [{"role": "user", "content": "why? " * 3_000}, {"role": "assistant", "content": "so"}]}
+    with pytest.raises(TrainingFailed, match=r"demonstration 2 has \d+ tokens; the model's context is \d+"):
+        await run(await backend.register(spec()), config(2, held_out=0.0), [DEMONSTRATION, long])
+
+
+async def test_a_policy_that_takes_no_demonstrations() -> None:
+    policy = ScriptedPolicy(spec(), "http://127.0.0.1:9/v1")
+    with pytest.raises(ValueError, match="does not train on demonstrations"):
+        await run(policy, config(1), 1)
