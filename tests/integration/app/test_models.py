@@ -5,7 +5,6 @@ import hashlib
 import io
 import json
 import re
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,12 @@ from sqlalchemy import insert, select
 from app.auth.scopes import Scope
 from app.db.tables import Checkpoint
 from environment.email_search.synthetic import address_of
+from tests.conditions import until
 from tests.fakes.engine_process import EngineProcess
+from tests.fakes.forked_engine import fork_server
 from tests.integration.app.keyed import bearer
 from tests.integration.app.model_stage import CALLER, ModelStage, engine_http
-from tests.integration.app.peft_script import MAX_TOKENS
+from tests.integration.app.peft_reply import MAX_TOKENS, save_reply
 from tests.integration.cli.conftest import Learnloop
 from tests.integration.cli.conftest import learnloop as learnloop
 from tests.integration.engine.training_client import create_model, sampled_group, train
@@ -135,12 +136,11 @@ async def test_an_exported_adapter_says_the_same_in_peft(stage: ModelStage, tmp_
         body = asked | {"model": model, "max_tokens": MAX_TOKENS}
         reply = (await stage.service.client.post("/v1/chat/completions", json=body)).json()["choices"][0]
         said[model] = [int(each["token"].removeprefix("token_id:")) for each in reply["logprobs"]["content"]]
-    base, script = stage.engine.data_dir.parent / "base", Path(__file__).with_name("peft_script.py")
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, script, base, tmp_path / "adapter-step2", question), stdout=asyncio.subprocess.PIPE
-    )
-    out, _ = await process.communicate()
-    assert json.loads(out) == said[name]
+    base, file = stage.engine.data_dir.parent / "base", tmp_path / "reply.json"
+    process = fork_server().Process(target=save_reply, args=(base, tmp_path / "adapter-step2", question, file))
+    process.start()
+    await until(lambda: process.exitcode is not None)
+    assert json.loads(file.read_text()) == said[name]
     assert said[name] != said["tiny"]  # it learnt something
 
 
