@@ -2,7 +2,16 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import ConfigDict, Discriminator, Field, Tag, WithJsonSchema, model_validator
+from pydantic import (
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from app.domain.event_types import EventType
 from app.domain.names import DATASET_VERSION_PATTERN
@@ -295,11 +304,12 @@ class LearnLoopRequest(RequestBody):
     webhooks: list[RunWebhook] = Field(default_factory=list, max_length=10)
     """Endpoints that receive the events of this run, from the first one on. Default: none."""
 
-    @model_validator(mode="after")
-    def _trains(self) -> Self:
-        if self.iterations == 0 and self.warm_start is None:
-            raise ValueError("iterations must be at least 1 in a run without a warm_start")
-        return self
+    @field_validator("iterations")
+    @classmethod
+    def _trains(cls, iterations: int, info: ValidationInfo) -> int:
+        if iterations == 0 and info.data.get("warm_start") is None:
+            raise ValueError("must be at least 1 in a run without a warm_start")
+        return iterations
 
 
 class ResumeRequest(RequestBody):

@@ -11,8 +11,8 @@ from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.api_file import Json
 from tests.integration.app.served import served, settings_for
 
-BIG = ("/learn-loop", "/graphs", "/scenarios", "/inboxes")
-"""They may hold a graph, or an archive of mail."""
+BIG = ("/learn-loop", "/graphs", "/scenarios", "/inboxes", "/demonstrations")
+"""They may hold a graph, an archive of mail, or conversations."""
 _ID = "01KAJ3M7F5T2V8Q9X0C4D6E8GA"
 COSTLY = {
     "nested 1,000 deep": b'{"a": ' * 1_000 + b"1" + b"}" * 1_000,

@@ -79,7 +79,8 @@ async def _check_metrics(port: int, engine: str) -> None:
         assert await figure(worker, "learnloop_iteration_duration_seconds_count") >= 1
         assert await figure(worker, "learnloop_rollouts_total", kind="evaluation", outcome="ok") >= 1
         assert await figure(worker, "learnloop_worker_run_slots") == 2
-        assert await figure(worker, "learnloop_runs", status="running") == 1
+        completed = partial(figure, worker, "learnloop_runs", status="completed")
+        await answered(completed, lambda count: count == 1)
         page = (await worker.get("/metrics")).text
         assert used_metrics() <= offered_metrics(page)
         assert set(re.findall(r"^# TYPE (learnloop_\w+)", page, re.MULTILINE)) == documented_metrics()
@@ -123,27 +124,27 @@ async def test_workers_drive_a_run_one_after_the_other(
     async with _collector() as collector, served(settings, ScriptedLoop()) as client:
         environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = collector.url
         assert (await client.get("/health/ready")).json()["engine"] == "shared"
-        run_id = (await client.post("/learn-loop", json={"iterations": 4, **SMALL})).json()["run_id"]
+        run_id = (await client.post("/learn-loop", json={"iterations": 16, **SMALL})).json()["run_id"]
         queue = (await client.get(f"/runs/{run_id}")).json()["queue"]
         assert queue == {
             "position": 0,
             "reason": "It is next and starts when a worker takes it; no run is in progress.",
         }
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        async with _worker(data_dir / "first", LEARNLOOP_METRICS_PORT=str(port), **environment) as first:
+        async with _worker(data_dir / "first", **environment) as first:
             await _until(client, run_id, lambda run: run["progress"]["iterations_done"] >= 1)
-            await _check_metrics(port, engine=f"{url}/")  # as leases name it
             first.send_signal(signal.SIGTERM)
             assert await asyncio.wait_for(first.wait(), 60) == 0
         assert (await client.get(f"/runs/{run_id}")).json()["status"] == "queued"
-        async with _worker(data_dir / "second", **environment) as second:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        async with _worker(data_dir / "second", LEARNLOOP_METRICS_PORT=str(port), **environment) as second:
             run = await _until(client, run_id, lambda run: run["status"] in ("completed", "failed"))
+            await _check_metrics(port, engine=f"{url}/")  # as leases name it
             second.send_signal(signal.SIGTERM)  # it sends the last spans
             assert await asyncio.wait_for(second.wait(), 60) == 0
         events = (await client.get(f"/runs/{run_id}/events", params={"limit": 200})).json()["items"]
     assert (run["status"], run["error"]) == ("completed", None)
-    assert [point["iteration"] for point in run["iterations"]] == list(range(5))
+    assert [point["iteration"] for point in run["iterations"]] == list(range(17))
     started = [event["data"] for event in events if event["type"] == "run.started"]
     assert [each["epoch"] for each in started] == [1, 2]
     assert started[0]["worker"] != started[1]["worker"]

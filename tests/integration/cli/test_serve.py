@@ -69,7 +69,7 @@ def test_an_empty_service_lists_no_runs(learnloop: Learnloop, url: str) -> None:
         (("runs", "cancel", "nope"), "(404)"),
         (("runs", "list", "--status", "asleep"), "query.status: Input should be"),
         (("train", "--environment", "chess"), "environment.name: Unknown environment 'chess'"),
-        (("train", "--iterations", "0"), "iterations: Input should be greater than or equal to 1"),
+        (("train", "--iterations", "0"), "iterations: must be at least 1 in a run without a warm_start"),
         (("train", "--judge", "nobody"), "judge.name: Unknown judge 'nobody'"),
         (("ask", "When?", "--run", "nope"), "(404)"),
     ],
