@@ -44,4 +44,4 @@ class TrainOptionsChoice(RequestPart):
     """The gradient is scaled down to this norm if it is larger. Default: 1.0. Only `embedded` takes it."""
     max_kl: float | None = Field(default=None, gt=0, le=1e6)
     """A step that moves the policy by a larger mean KL divergence per sampled token, in nats, is shortened. Default:
-    0.005. Only `embedded` takes it."""
+    0.02. Only `embedded` takes it."""

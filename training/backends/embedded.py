@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # importing art takes seconds
 NAME = "embedded"
 _EVENT_WAIT_S = 20
 _RUNNING_POLL_S = 0.5
-_OPTIONS = {"token_weighting": "token", "max_kl": 0.005}
+_OPTIONS = {"token_weighting": "token", "max_kl": 0.02}
 """Every sampled token weighs the same: ART's default, every trajectory the same, learns the tiny agents more slowly.
 And no step moves the policy far: one of Adam's first could make it unlearn the form of a tool call for good."""
 

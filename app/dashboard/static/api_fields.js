@@ -168,7 +168,7 @@ export const FIELDS = {
     "type": "number"
   },
   "train_options.max_kl": {
-    "help": "A step that moves the policy by a larger mean KL divergence per sampled token, in nats, is shortened. Default: 0.005. Only `embedded` takes it.",
+    "help": "A step that moves the policy by a larger mean KL divergence per sampled token, in nats, is shortened. Default: 0.02. Only `embedded` takes it.",
     "type": "number"
   },
   "evaluation.every": {

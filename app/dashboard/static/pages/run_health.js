@@ -36,9 +36,9 @@ const _PHASES = [
   { name: "evaluate_s", title: "Evaluate", color: "muted" },
 ];
 
-/** @param {Iteration} each */
-function kl(each) {
-  return each.train_metrics?.kl_policy_ref ?? each.train_metrics?.kl_div;
+/** How far a step moved the policy, as its backend measures it. @param {Iteration} each */
+export function kl(each) {
+  return each.train_metrics?.kl_policy_ref ?? each.train_metrics?.step_kl ?? each.train_metrics?.kl_div;
 }
 
 /** @param {{iterations: Iteration[]}} props */

@@ -5,6 +5,7 @@ import { html } from "../parts/html.js";
 import { Empty } from "../parts/states.js";
 import { LongTable } from "../parts/table.js";
 import { href } from "../router.js";
+import { kl } from "./run_health.js";
 
 /** @typedef {import("../run_data.js").Iteration} Iteration */
 
@@ -40,7 +41,7 @@ function columns(runId) {
     figure("Malformed", (each) => percent(each.malformed)),
     figure("Loss", (each) => number(each.train_metrics?.loss, 4)),
     figure("Held-out loss", (each) => number(each.supervised?.held_out_loss, 4)),
-    figure("KL", (each) => number(each.train_metrics?.kl_policy_ref ?? each.train_metrics?.kl_div, 4)),
+    figure("KL", (each) => number(kl(each), 4)),
     figure("Entropy", (each) => number(each.train_metrics?.entropy, 3)),
     figure("Grad norm", (each) => number(each.train_metrics?.grad_norm, 3)),
     figure("Failed", (each) => whole(each.failed_rollouts)),
