@@ -6,8 +6,8 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 INSTALLED := $(VENV)/.installed
 ARGS ?=
-# Processes that run tests: more than there are cores, because tests often wait; each has a Postgres and an engine.
-WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? 2 * cores + 1 : 8)))
+# Processes that run tests: as many as pay on this machine, and fit into its memory.
+WORKERS ?= $(shell $(PYTHON) scripts/test_workers.py)
 # Modules are compiled when they are first imported, not at the installation: what is compiled has to be kept.
 export PYTHONDONTWRITEBYTECODE :=
 

@@ -170,7 +170,7 @@ async def test_lines_that_are_no_demonstrations_are_named(data_dir: Path, databa
 
 TASKS = [{"task": {"input": word}} for word in ("one", "two", "three")]
 BAD_RUNS: list[tuple[dict[str, Any], str]] = [
-    ({"iterations": 0}, "iterations must be at least 1 in a run without a warm_start"),
+    ({"iterations": 0}, "iterations: must be at least 1 in a run without a warm_start"),
     ({"warm_start": {}}, "warm_start.demonstrations: Field required"),
     ({"warm_start": {"demonstrations": {"dataset": "none"}}}, "there are no demonstrations 'none'"),
     ({"warm_start": {"demonstrations": {"dataset": "mine@2"}}}, "there are no demonstrations 'mine@2'"),
