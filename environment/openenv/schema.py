@@ -22,13 +22,17 @@ async def schema_of_actions(url: str, headers: Mapping[str, str], access: Access
         async with client, client.stream("GET", at) as response:
             if response.status_code != httpx.codes.OK:
                 raise EpisodeFailed(f"{at} answered {response.status_code}: is it an OpenEnv server?")
-            schema = json.loads(await _content(response))["action"]
-            if not isinstance(schema, dict) or not isinstance(schema.get("properties", {}), dict):
-                raise TypeError("no object with properties")
-    except httpx.HTTPError as error:
+            content = await _content(response)
+    except EpisodeFailed:
+        raise
+    except Exception as error:  # what is not allowed is refused by errors of the access
         raise EpisodeFailed(f"{at} cannot be read: {type(error).__name__}: {error}") from error
+    try:
+        schema = json.loads(content)["action"]
+        if not isinstance(schema, dict) or not isinstance(schema.get("properties", {}), dict):
+            raise TypeError("no object with properties")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise EpisodeFailed(f"{at} has no schema of actions: is it an OpenEnv server?") from error
+        raise EpisodeFailed(f"{at} tells no schema of actions: is it an OpenEnv server?") from error
     return schema
 
 

@@ -169,6 +169,7 @@ async def test_where_a_server_may_be() -> None:
         secrets = {server.url: {"token": SecretStr("Bearer s3cret")}}
         known = await roll(environment(server.url, secrets=secrets, headers={"Authorization": "token"}), [DONE])
     gone = await roll(environment(server.url), [DONE])
+    assert str(inside.error).startswith("EpisodeFailed: ")
     assert "an address that is not public" in str(inside.error)
     assert "cannot follow redirect" in str(moved.error)
     assert "answered 404: is it an OpenEnv server?" in str(none.error)
