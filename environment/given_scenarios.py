@@ -1,6 +1,6 @@
 """Scenarios that a request or an upload brings, as lists of objects."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import get_args
 
@@ -10,7 +10,19 @@ from environment.scenario_order import splits_of
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 
-def check_rows(rows: Json, what: str, most: int) -> None:
+def read_scenarios(
+    rows: Json, what: str, most: int, seed: str, read: Callable[[Json, int], Scenario]
+) -> list[Scenario]:
+    """The scenarios of the rows, each read from its row and place. Raises ValueError for a bad list, and where an id
+    occurs twice."""
+    _check_rows(rows, what, most)
+    scenarios = _with_splits([read(row, place) for place, row in enumerate(rows)], rows, seed)
+    if len({scenario.id for scenario in scenarios}) < len(scenarios):
+        raise ValueError("two scenarios have the same id")
+    return scenarios
+
+
+def _check_rows(rows: Json, what: str, most: int) -> None:
     """Raises ValueError unless the rows are a list with a place for each split."""
     if not isinstance(rows, list) or not len(SPLITS) <= len(rows) <= most:
         raise ValueError(f"scenarios must be a list of {len(SPLITS)} to {most} {what}")
@@ -31,7 +43,7 @@ def split_of(row: dict[str, Json], where: str) -> Split:
     return split
 
 
-def with_splits(scenarios: Sequence[Scenario], rows: Sequence[dict[str, Json]], seed: str) -> list[Scenario]:
+def _with_splits(scenarios: Sequence[Scenario], rows: Sequence[dict[str, Json]], seed: str) -> list[Scenario]:
     """The scenarios of the rows, with splits where the rows name none: then a fifth of them, at least one, goes to each
     held-out split, and never the first. Raises ValueError where some rows name a split and others do not."""
     if any("split" in row for row in rows):

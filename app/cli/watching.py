@@ -47,7 +47,7 @@ def follow(
     """Show the run as it changes; returns it once its status is one of `until`.
 
     `note` is called with its newest events. Waits for a service that does not answer for less than half a minute (a
-    restart), of which `away` is told once. Raises what Service raises.
+    restart), which `away` is called for once. Raises what Service raises.
     """
     lost_at: float | None = None
     pause_s = _FIRST_POLL_S

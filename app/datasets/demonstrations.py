@@ -9,11 +9,10 @@ from pydantic import Discriminator, Field, Tag, ValidationError, field_validator
 from app.db.json_text import flaw
 from app.schemas.base import RequestPart
 from training import strict_json
+from training.validation_message import message_of
 
 Json = Any
 _NAMED_FAULTS = 5
-_SAYS = "Value error, "
-"""What pydantic puts before the message of a ValueError."""
 
 
 class BadDemonstrations(ValueError):
@@ -191,5 +190,4 @@ def _said(error: ValidationError) -> Iterator[str]:
     for fault in error.errors(include_url=False, include_input=False):
         # The tags of unions have a space, fields have none.
         place = ".".join(str(part) for part in fault["loc"] if " " not in str(part))
-        said = fault["msg"].removeprefix(_SAYS)
-        yield f"{place}: {said}" if place else said
+        yield f"{place}: {message_of(fault)}" if place else message_of(fault)

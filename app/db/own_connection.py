@@ -100,11 +100,13 @@ class GroupedStatement:
                 group = self._next_group()
                 columns = zip(*(values for values, _ in group), strict=True)
                 arrays = {name: list(column) for name, column in zip(self._columns, columns, strict=True)}
-                rows = await self._connection.execute(self._statement, arrays) or ()
-                found = {row[0]: row for row in rows}
-                for values, made in group:
-                    if not made.done():  # else nobody waits for it any more
-                        made.set_result(found.get(values[0]))
+                found: dict[Any, Row] = {}
+                try:
+                    found = {row[0]: row for row in await self._connection.execute(self._statement, arrays) or ()}
+                finally:  # whatever went wrong: the pool is tried next, and says it
+                    for values, made in group:
+                        if not made.done():  # else its caller has left
+                            made.set_result(found.get(values[0]))
         finally:
             self._running = None
             for _, made in self._waiting:

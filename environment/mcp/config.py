@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from environment.base import Json, Scenario
 from environment.config_checks import names_of_secrets, number, strings, text
-from environment.given_scenarios import check_keys, check_rows, split_of, with_splits
+from environment.given_scenarios import check_keys, read_scenarios, split_of
 
 MAX_TASKS = 10_000
 _SETTINGS = ("allow_tools", "instructions", "max_result_characters", "scenarios", "server", "tool_timeout_s")
@@ -66,7 +66,7 @@ def parse(config: Mapping[str, Json]) -> McpConfig:
     if "server" in given:
         given["server"] = server(given["server"])
     if "scenarios" in given:
-        given["scenarios"] = _scenarios(given["scenarios"])
+        given["scenarios"] = read_scenarios(given["scenarios"], "tasks", MAX_TASKS, "mcp:split", _scenario)
     if "instructions" in given:
         given["instructions"] = text(given["instructions"], "instructions")
     if "allow_tools" in given:
@@ -96,14 +96,6 @@ def asked(value: Mapping[str, Json]) -> Scenario:
     """A user's own task. Raises ValueError."""
     check_keys(dict(value), "a task", ("task",))
     return Scenario(id="ask", split="test", task={"task": text(value.get("task"), "task")})
-
-
-def _scenarios(rows: Json) -> list[Scenario]:
-    check_rows(rows, "tasks", MAX_TASKS)
-    scenarios = with_splits([_scenario(row, place) for place, row in enumerate(rows)], rows, "mcp:split")
-    if len({scenario.id for scenario in scenarios}) < len(scenarios):
-        raise ValueError("two scenarios have the same id")
-    return scenarios
 
 
 def _scenario(row: Json, place: int) -> Scenario:

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from environment.base import Json, Scenario
 from environment.config_checks import names_of_secrets, number, strings, text
-from environment.given_scenarios import check_keys, check_rows, split_of, with_splits
+from environment.given_scenarios import check_keys, read_scenarios, split_of
 
 MAX_SCENARIOS = 10_000
 Return = Literal["sum", "last"]
@@ -45,11 +45,11 @@ def parse(config: Mapping[str, Json]) -> OpenEnvConfig:
     check_keys(dict(config), "the config of openenv", _SETTINGS)
     given = dict(config)
     if "url" in given:
-        given["url"] = text(given["url"], "url").rstrip("/")
+        given["url"] = _address(given["url"])
     if "headers" in given:
         given["headers"] = names_of_secrets(given["headers"], "headers")
     if "scenarios" in given:
-        given["scenarios"] = _scenarios(given["scenarios"])
+        given["scenarios"] = read_scenarios(given["scenarios"], "episodes", MAX_SCENARIOS, "openenv:split", _scenario)
     if "instructions" in given:
         given["instructions"] = text(given["instructions"], "instructions")
     if "allow_tools" in given:
@@ -66,18 +66,16 @@ def parse(config: Mapping[str, Json]) -> OpenEnvConfig:
     return OpenEnvConfig(**given)
 
 
+def _address(value: Json) -> str:
+    """Without a slash at its end, and with its scheme in small letters, of which that of the WebSocket is made."""
+    scheme, colon, rest = text(value, "url").rstrip("/").partition(":")
+    return f"{scheme.lower()}{colon}{rest}"
+
+
 def asked(value: Mapping[str, Json]) -> Scenario:
     """A user's own episode. Raises ValueError."""
     check_keys(dict(value), "a task", ("reset", "task"))
     return Scenario(id="ask", split="test", task=_task(dict(value), "the task"))
-
-
-def _scenarios(rows: Json) -> list[Scenario]:
-    check_rows(rows, "episodes", MAX_SCENARIOS)
-    scenarios = with_splits([_scenario(row, place) for place, row in enumerate(rows)], rows, "openenv:split")
-    if len({scenario.id for scenario in scenarios}) < len(scenarios):
-        raise ValueError("two scenarios have the same id")
-    return scenarios
 
 
 def _scenario(row: Json, place: int) -> Scenario:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from random import Random
 
 from environment.base import Json, Scenario, Split
-from environment.given_scenarios import check_keys, check_rows, split_of, with_splits
+from environment.given_scenarios import check_keys, read_scenarios, split_of
 from environment.invented_names import Names
 from environment.sales_email.graph import Graph
 from environment.sales_email.synthetic import GOALS, ROLES, World, make_world
@@ -62,9 +62,13 @@ def given_scenarios(prospects: Json, graph: Graph) -> list[Scenario]:
 
     Either each one names its `split`, or none does: then a fifth of them, at least one, goes to each held-out split.
     """
-    check_rows(prospects, "prospects", MAX_PROSPECTS)
-    scenarios = [_given(item, position, graph) for position, item in enumerate(prospects)]
-    return with_splits(scenarios, prospects, "sales_email:split")
+    return read_scenarios(
+        prospects,
+        "prospects",
+        MAX_PROSPECTS,
+        "sales_email:split",
+        lambda item, position: _given(item, position, graph),
+    )
 
 
 def _given(item: Json, position: int, graph: Graph) -> Scenario:

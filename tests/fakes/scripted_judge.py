@@ -92,7 +92,10 @@ class ScriptedJudge:
     answering: int = 0
     most: int = 0
     """The highest number of requests at once."""
+    together: int = 1
+    """How many requests must be there before the first is answered."""
     url: str = ""
+    _enough: asyncio.Event = field(default_factory=asyncio.Event)
 
     def model(self, **options: Json) -> JudgeModel:
         """How it is reached."""
@@ -143,7 +146,10 @@ class ScriptedJudge:
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.answering += 1
         self.most = max(self.most, self.answering)
+        if self.most >= self.together:
+            self._enough.set()
         try:
+            await self._enough.wait()
             with suppress(ConnectionError):
                 await self._answer(reader, writer)
         finally:

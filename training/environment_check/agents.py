@@ -114,7 +114,7 @@ def cheats(rng: Random, known: Known, tools: Sequence[Tool]) -> Mapping[str, Age
     found = {"copies the task": copies_the_task(rng, known)}
     for tool in tools:
         if tool.name not in known.final:
-            found[f"tries every id in {tool.name}"] = tries_every_id(rng, known, tool.name)
+            found[f"calls {tool.name} with every id"] = tries_every_id(rng, known, tool.name)
     if any(other.reference for other in known.others):
         found["repeats a reference"] = repeats_a_reference(rng, known)
         found["stuffs words"] = stuffs_words(rng, known)

@@ -267,7 +267,10 @@ async def test_a_killed_agent_run_loses_nothing_that_was_answered(
 ) -> None:
     """The first one is killed in the middle of its task; the next one is given the same session, and its answers."""
     said = tmp_path / "said"
-    stuck = f"{SCRIPT}import pathlib, time\npathlib.Path({str(said)!r}).write_text(said)\ntime.sleep(600)\n"
+    stuck = (
+        f"{SCRIPT}import pathlib, time\npathlib.Path({str(said)!r}).write_text(said)\n"
+        "parent = os.getppid()\nwhile os.getppid() == parent:\n    time.sleep(0.1)\n"
+    )
     async with service(data_dir, database_url) as (client, _):
         async with agent_run(client, stuck) as first:
             run_id = await started(client, {"pull": {}}, concurrency=1, groups_per_iteration=1, rollouts_per_group=2)

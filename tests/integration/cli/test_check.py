@@ -29,7 +29,7 @@ def test_what_is_known_of_the_sales_agent(learnloop: Learnloop, small: list[str]
     assert (ran.exit_code, ran.json["broken"]) == (1, True)
     [failed] = [each for each in ran.json["findings"] if each["state"] == "failed"]
     assert failed["name"] == "cheating"
-    assert failed["said"].startswith("the agent that tries every id in get_relevant_context solves 100%")
+    assert failed["said"].startswith("the agent that calls get_relevant_context with every id solves 100%")
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ async def test_episodes_share_nothing_and_end_with_the_run() -> None:
     made.close()
     children = [int(results(done)[1]) for done in rollouts]
     await until(lambda: not any(map(_runs, [*started, *children])))
-    assert most == 2
+    assert most <= 2
 
 
 async def test_a_tool_that_was_asked_for_and_is_not_there_fails_the_rollout() -> None:

@@ -166,6 +166,7 @@ async def test_where_a_server_may_be() -> None:
         inside = await roll(environment(server.url, hosts=()), [DONE])
         moved = await roll(environment(f"{server.url}/moved"), [DONE])
         none = await roll(environment(f"{server.url}/nothing"), [DONE])
+        shouted = await roll(environment(server.url.replace("http", "HTTP") + "/"), [DONE])
         secrets = {server.url: {"token": SecretStr("Bearer s3cret")}}
         known = await roll(environment(server.url, secrets=secrets, headers={"Authorization": "token"}), [DONE])
     gone = await roll(environment(server.url), [DONE])
@@ -173,7 +174,7 @@ async def test_where_a_server_may_be() -> None:
     assert "an address that is not public" in str(inside.error)
     assert "cannot follow redirect" in str(moved.error)
     assert "answered 404: is it an OpenEnv server?" in str(none.error)
-    assert known.error is None
+    assert (known.error, shouted.error) == (None, None)
     assert server.headers[-1]["Authorization"] == "Bearer s3cret"
     assert "cannot be read: ConnectError" in str(gone.error)
 

@@ -323,7 +323,7 @@ async def test_no_key_of_another_provider_goes_to_a_server_of_ones_own(monkeypat
 
 
 async def test_no_more_requests_at_once_than_are_allowed() -> None:
-    async with scripted_judge() as server:
+    async with scripted_judge(together=2) as server:
         judge = RulerJudge(server.model(concurrency=2), "rubric")
         groups = [judge.judge(SCENARIO, [candidate(number / 10), candidate(0.95)]) for number in range(6)]
         judgements = await asyncio.gather(*groups)

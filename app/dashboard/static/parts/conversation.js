@@ -1,4 +1,4 @@
-// A conversation as it was: what the agent was told, what it wrote and called, and what came back.
+// A conversation as it was: what the agent was given, what it wrote and called, and what came back.
 
 import { html } from "./html.js";
 import { label, Text } from "./text.js";

@@ -15,7 +15,7 @@ const _NAMED = 20;
 /** Scores that differ by less look alike. */
 const _SPREAD = 0.05;
 const _TICKS = 200;
-/** More than that nobody can read, and laying it out takes long: the highest scores are drawn. */
+/** More than that cannot be read, and laying it out takes long: the highest scores are drawn. */
 const _DRAWN = 150;
 
 /**
