@@ -178,7 +178,7 @@ MUTATIONS = (
     Mutation(
         "the engine's compare-and-set",
         "training/engine/http/training_api.py",
-        (("if expected_step != newest.step:", "if False:"),),
+        (("if steps.expected_step != newest.step:", "if False:"),),
         f"{_ONCE}::test_the_engine_refuses_a_zombies_request",
         also=(("training/engine/engine.py", "if expected_step not in (None, parent.step):", "if False:"),),
     ),

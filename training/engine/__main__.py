@@ -59,6 +59,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
 
         import_model_classes()
 
+        from training.engine.compute import Compute
         from training.engine.engine import Engine
         from training.engine.http.server import create_app
         from training.engine.registry.registry import Registry
@@ -74,10 +75,10 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
         threads=options.threads,
     )
     app = create_app(
-        engine,
+        registry,
+        Compute(engine, threads=options.threads, train_threads=options.train_threads),
+        engine.tokenizer,
         data_dir=options.data_dir,
-        threads=options.threads,
-        train_threads=options.train_threads,
         api_key=api_key,
         max_body_bytes=options.max_body_mb << 20,
         training_data_hosts=options.training_data_host,

@@ -6,53 +6,27 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, TypeVar
 
 import structlog
 import torch
 
-from training.engine.engine import Engine, Training, TrainResult
-from training.engine.registry.model_record import Target
+from training.engine.computing import BusySeconds, EngineStopped, ModelDeleted, NewModel, TrainingTask
+from training.engine.engine import Engine, Training
+from training.engine.registry.model_record import ModelRecord, Target
+from training.engine.reproducibility import Reproducibility
 from training.engine.sampling.figures import SamplingFigures
 from training.engine.sampling.requests import Done, OnToken, Sample, SampleRequest
-from training.engine.trainer.grpo_step import Progress
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
 
-class EngineStopped(Exception):
-    """The engine is shutting down; the work was not finished."""
-
-
-class ModelDeleted(Exception):
-    """The model of a training job was deleted before the job was done."""
-
-
-@dataclass(slots=True)
-class BusySeconds:
-    """Wall time that the compute thread has spent at work since it started; what is left it waited."""
-
-    sampling: float = 0.0
-    training: float = 0.0
-
-
-@dataclass(slots=True)
-class TrainingTask:
-    """A training that waits or runs. `start` makes it; the callbacks are called on the compute thread."""
-
-    model_id: str
-    start: Callable[[Engine], Training]
-    on_start: Callable[[], None]
-    on_progress: Callable[[Progress], None]
-    on_end: Callable[[TrainResult | Exception], None]
-
-
 class Compute:
-    """Runs an engine on a thread of its own. The engine must not be touched from elsewhere while it runs."""
+    """Computing on a thread of this process. The engine must not be touched from elsewhere while it runs."""
 
     def __init__(self, engine: Engine, *, threads: int = 1, train_threads: int | None = None) -> None:
         """`threads` is the number of torch's own threads, `train_threads` that while training (None: the same).
@@ -78,6 +52,16 @@ class Compute:
     def sampling(self) -> SamplingFigures:
         """How busy sampling is; may be read from any thread."""
         return self._engine.sampler.figures
+
+    @property
+    def reproducibility(self) -> Reproducibility | None:
+        """See Engine.reproducibility."""
+        return self._engine.reproducibility
+
+    @property
+    def workers(self) -> Sequence[Mapping[str, Any]]:
+        """None: the engine is this process."""
+        return ()
 
     def start(self) -> None:
         """Start the thread."""
@@ -147,6 +131,18 @@ class Compute:
         """Queue a training; they run one after the other, in this order."""
         self._put(lambda: self._waiting.append(task))
 
+    async def create_model(self, model: NewModel) -> ModelRecord:
+        """A new model; raises what Registry.create does."""
+        return await self.call(lambda engine: engine.registry.create(**asdict(model) | {"tuning": model.tuning}))
+
+    async def check(self, model_id: str) -> Reproducibility:
+        """See Engine.check."""
+        return await self.call(lambda engine: engine.check(model_id))
+
+    async def delete_checkpoints(self, model_id: str, steps: Sequence[int]) -> tuple[list[int], list[int]]:
+        """See Registry.delete_checkpoints."""
+        return await self.call(lambda engine: engine.delete_checkpoints(model_id, steps))
+
     async def delete_model(self, model_id: str) -> None:
         """Delete a model; its trainings end with ModelDeleted. Raises UnknownModel."""
 
@@ -213,7 +209,7 @@ class Compute:
         if self._running is None:
             task = self._waiting.popleft()
             try:
-                self._running = task, task.start(self._engine)
+                self._running = task, task.steps.start(self._engine)
             except Exception as error:
                 task.on_end(error)
                 return

@@ -11,13 +11,11 @@ The server drives it from its compute thread; a script may use it directly:
 """
 
 import gc
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import structlog
 import torch
@@ -30,6 +28,7 @@ from training.engine.registry.registry import Registry
 from training.engine.reproducibility import Reproducibility, check
 from training.engine.sampling.requests import Done, OnToken, Sample, SampleRequest
 from training.engine.sampling.sampler import Sampler
+from training.engine.tokenizers import Tokenizers
 from training.engine.tokens import ChatTokenizer
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.grpo_step import Progress, grpo_step
@@ -52,7 +51,6 @@ Training = Generator[Progress, None, "TrainResult"]
 """A training job: yields after every piece of work, so that sampling goes on between them."""
 
 
-_MAX_TOKENIZERS = 32
 TRAINING_SHARE = 0.4
 """Of a GPU's memory: what training wants to find free."""
 WRITING_S = 0.005
@@ -100,6 +98,7 @@ class Engine:
         further; `threads` is the number of torch threads that will sample, for the check of reproducibility."""
         self.registry = registry
         self.sampler = sampler
+        self.tokenizer = Tokenizers()
         self._device = torch.device(device)
         self._micro_batch_tokens = micro_batch_tokens
         self._max_weights = loaded_checkpoints
@@ -109,23 +108,8 @@ class Engine:
         self._checked: dict[tuple[bool, frozenset[torch.Size]], Reproducibility] = {}
         self._in_flight: dict[str, int] = {}  # requests by weights key; the least recently used key first
         self._policies: dict[str, tuple[int, Policy]] = {}  # (step, policy) by model id; least recently used first
-        self._tokenizers: dict[Path, ChatTokenizer] = {}  # the least recently used first
-        self._tokenizers_lock = threading.Lock()
 
     # Sampling
-
-    def tokenizer(self, target: Target) -> ChatTokenizer:
-        """The tokenizer of a target; all checkpoints of a model share one. May be called from any thread.
-
-        Raises BadModelDirectory.
-        """
-        place = target.directory if target.model is None else target.model.directory
-        with self._tokenizers_lock:
-            tokenizer = self._tokenizers.pop(place, None) or _tokenizer(target.directory)
-            self._tokenizers[place] = tokenizer
-            while len(self._tokenizers) > _MAX_TOKENIZERS:
-                self._tokenizers.pop(next(iter(self._tokenizers)))
-            return tokenizer
 
     def submit(self, target: Target, request: SampleRequest, on_token: OnToken | None, done: Done) -> int:
         """Queue a request for the target's weights, which are loaded if need be; see Sampler.submit.
@@ -400,8 +384,7 @@ class Engine:
         """Delete a model from memory and disk; its unfinished requests fail. Raises UnknownModel."""
         record = self.registry.delete(model_id)
         self._policies.pop(model_id, None)
-        with self._tokenizers_lock:
-            self._tokenizers.pop(record.directory, None)
+        self.tokenizer.forget(record)
         for key in [key for key in self._in_flight if key.startswith(f"{record.full_name}@")]:
             self._drop_weights(key)
 
@@ -412,13 +395,6 @@ class Engine:
         for step in deleted:
             self._drop_weights(f"{name}@{step}")
         return deleted, not_found
-
-
-def _tokenizer(directory: Path) -> ChatTokenizer:
-    try:
-        return ChatTokenizer(directory)
-    except Exception as error:  # the library raises plain Exceptions for files that it cannot read
-        raise BadModelDirectory(f"the tokenizer in {directory} cannot be loaded: {error}") from error
 
 
 def finish(training: Training) -> TrainResult:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.fakes.engine import make_engine, odd_share, sampled_group
-from training.engine.compute import Compute, EngineStopped, ModelDeleted, TrainingTask
+from training.engine.compute import Compute
+from training.engine.computing import EngineStopped, ModelDeleted, PolicyStep, TrainingTask
 from training.engine.engine import Engine, TrainResult
 from training.engine.http.server import create_app
 from training.engine.registry.model_record import UnknownModel
@@ -29,8 +30,7 @@ class _Watched:
         self.seen: list[Any] = []
         self.end: asyncio.Future[Outcome] = loop.create_future()
         self.task = TrainingTask(
-            model_id,
-            lambda engine: engine.train(model_id, groups, TrainOptions(learning_rate=1e-3)),
+            PolicyStep(model_id, groups, TrainOptions(learning_rate=1e-3)),
             on_start=lambda: self.seen.append("started"),
             on_progress=self.seen.append,
             on_end=self._ended,
@@ -177,7 +177,7 @@ async def test_dropped_weights_end_their_requests(engine: Engine, compute: Compu
 
 async def test_a_client_that_hangs_up_stops_its_request(engine: Engine, tmp_path: Path) -> None:
     """At the level of ASGI, because only there it can be seen that nothing is sampled any more."""
-    app = create_app(engine, data_dir=tmp_path)
+    app = create_app(engine.registry, Compute(engine), engine.tokenizer, data_dir=tmp_path)
     body = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "a"}], "max_tokens": 480}).encode()
     incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     sent: list[Any] = []

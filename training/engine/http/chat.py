@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from training.engine.compute import Compute
+from training.engine.computing import Computing
 from training.engine.http.chat_request import ChatRequest
 from training.engine.http.errors import ApiError, api_error
 from training.engine.http.grammars import Grammars
@@ -78,7 +78,7 @@ class Chat:
     def __init__(
         self,
         registry: Registry,
-        compute: Compute,
+        compute: Computing,
         tokenizer: Callable[[Target], ChatTokenizer],
         turns: SampledTurns,
     ) -> None:

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from training import strict_json
-from training.engine.compute import EngineStopped, ModelDeleted
+from training.engine.computing import EngineStopped, ModelDeleted
 from training.engine.engine import StepConflict
 from training.engine.http.jobs import UnknownEvent, UnknownJob
 from training.engine.registry.checkpoints import CheckpointNotWritten, CorruptCheckpoint

@@ -3,15 +3,14 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 import structlog
 
-from training.engine.compute import Compute, TrainingTask
-from training.engine.engine import Engine, StepConflict, Training, TrainResult
+from training.engine.computing import Computing, Steps, TrainingTask
+from training.engine.engine import StepConflict, TrainResult
 from training.engine.trainer.grpo_step import Progress
 
 log = structlog.get_logger(__name__)
@@ -92,7 +91,7 @@ class Job:
 class Jobs:
     """All jobs of this process, oldest first."""
 
-    def __init__(self, compute: Compute) -> None:
+    def __init__(self, compute: Computing) -> None:
         self._compute = compute
         self._jobs: dict[str, Job] = {}
 
@@ -106,7 +105,7 @@ class Jobs:
         """The first unfinished job of a model."""
         return next((job for job in self._jobs.values() if job.model_id == model_id and not job.finished), None)
 
-    def submit(self, job: Job, start: Callable[[Engine], Training]) -> Job:
+    def submit(self, job: Job, steps: Steps) -> Job:
         """Queue a training under the job. Raises EngineStopped."""
         loop = asyncio.get_running_loop()
 
@@ -116,8 +115,7 @@ class Jobs:
 
         self._compute.train(
             TrainingTask(
-                job.model_id,
-                start,
+                steps,
                 on_start=lambda: run_on_loop(_started, job),
                 on_progress=lambda progress: run_on_loop(_progressed, job, progress),
                 on_end=lambda outcome: run_on_loop(_ended, job, outcome),

@@ -2,7 +2,7 @@
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime
@@ -17,8 +17,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from training.engine.compute import Compute
-from training.engine.engine import Engine
+from training.engine.computing import Computing
 from training.engine.http.chat import Chat
 from training.engine.http.chat_request import ChatRequest
 from training.engine.http.errors import FORESEEN, ApiError, api_error, read_body
@@ -27,8 +26,9 @@ from training.engine.http.responses.responses import Responses
 from training.engine.http.sampled_turns import SampledTurns
 from training.engine.http.training_api import TrainingApi
 from training.engine.http.training_data import TrainingData
-from training.engine.registry.model_record import UnknownModel
+from training.engine.registry.model_record import Target, UnknownModel
 from training.engine.registry.registry import Registry
+from training.engine.tokens import ChatTokenizer
 from training.responses.request import ResponsesRequest
 
 log = structlog.get_logger(__name__)
@@ -42,23 +42,21 @@ MAX_CHAT_VALUES = 50_000
 
 
 def create_app(
-    engine: Engine,
+    registry: Registry,
+    compute: Computing,
+    tokenizer: Callable[[Target], ChatTokenizer],
     *,
     data_dir: Path,
-    threads: int = 1,
-    train_threads: int | None = None,
     api_key: str | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
     training_data_hosts: Collection[str] = (),
 ) -> ASGIApp:
-    """The application. Its lifespan runs the compute thread, which owns `engine` from then on.
+    """The application. Its lifespan starts and closes `compute`, which samples and trains the models of `registry`.
 
     Supervised jobs may fetch their data from `training_data_hosts`; see TrainingData.
     """
-    compute = Compute(engine, threads=threads, train_threads=train_threads)
-    registry = engine.registry
     turns = SampledTurns()
-    chat = Chat(registry, compute, engine.tokenizer, turns)
+    chat = Chat(registry, compute, tokenizer, turns)
     responses = Responses(chat)
     max_chat_bytes = min(max_body_bytes, MAX_CHAT_BYTES)
     data = TrainingData(data_dir, max_body_bytes, frozenset(host.lower() for host in training_data_hosts))
@@ -73,11 +71,11 @@ def create_app(
             await compute.close()
 
     async def health(_: Request) -> Response:
-        found = engine.reproducibility
+        found = compute.reproducibility
         checked = asdict(found) if found else {"reproducible": None, "reason": "No model has been loaded yet."}
         figures = {**asdict(compute.sampling), "train_steps": compute.train_steps}
-        busy = asdict(compute.busy_seconds)
-        return JSONResponse({"status": "ok", "busy_seconds": busy, "figures": figures, **checked})
+        told = {"status": "ok", "busy_seconds": asdict(compute.busy_seconds), "figures": figures, **checked}
+        return JSONResponse({**told, "workers": compute.workers} if compute.workers else told)
 
     async def models(_: Request) -> Response:
         return JSONResponse({"object": "list", "data": _models(registry)})

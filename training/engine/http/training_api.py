@@ -3,7 +3,6 @@
 import asyncio
 import json
 import secrets
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from training.engine.compute import Compute
-from training.engine.engine import Engine, StepConflict, Training
+from training.engine.computing import Computing, NewModel, PolicyStep, Steps, SupervisedSteps
+from training.engine.engine import StepConflict
 from training.engine.http.errors import ApiError, read_body
 from training.engine.http.jobs import Job, JobEvent, Jobs, new_job
 from training.engine.http.sampled_turns import SampledTurns
@@ -97,7 +96,7 @@ class TrainingApi:
     """Handlers of `/v1/preview`. Bodies are read whole before anything happens, so clients may leave then."""
 
     registry: Registry
-    compute: Compute
+    compute: Computing
     jobs: Jobs
     turns: SampledTurns
     data: TrainingData
@@ -127,15 +126,8 @@ class TrainingApi:
         """A new model, or the existing one where `return_existing`; `base_model` may be `project/name@step`: a fork."""
         body = await read_body(request, _CreateModel, self.max_body_bytes)
         tuning = body.tuning.tuning() if body.tuning else None
-        record = await self.compute.call(
-            lambda engine: engine.registry.create(
-                entity=body.entity,
-                project=body.project,
-                name=body.name,
-                base_model=body.base_model,
-                return_existing=body.return_existing,
-                tuning=tuning,
-            )
+        record = await self.compute.create_model(
+            NewModel(body.project, body.name, body.base_model, body.entity, body.return_existing, tuning)
         )
         return JSONResponse(_model_json(record))
 
@@ -151,7 +143,7 @@ class TrainingApi:
     async def get_reproducibility(self, request: Request) -> Response:
         """Whether the same seed gives the same samples and weights of this model, bit for bit, and why."""
         model_id = request.path_params["model_id"]
-        return JSONResponse(asdict(await self.compute.call(lambda engine: engine.check(model_id))))
+        return JSONResponse(asdict(await self.compute.check(model_id)))
 
     async def delete_model(self, request: Request) -> Response:
         """Delete a model; its training jobs fail."""
@@ -182,7 +174,7 @@ class TrainingApi:
         """Delete checkpoints by step; the newest one stays."""
         body = await read_body(request, _DeleteCheckpoints, self.max_body_bytes)
         model_id = request.path_params["model_id"]
-        deleted, missing = await self.compute.call(lambda engine: engine.delete_checkpoints(model_id, body.steps))
+        deleted, missing = await self.compute.delete_checkpoints(model_id, body.steps)
         return JSONResponse({"deleted_count": len(deleted), "not_found_steps": missing})
 
     async def export_checkpoint(self, request: Request) -> Response:
@@ -207,12 +199,7 @@ class TrainingApi:
         _require_only(request, body.model_id)
         options = TrainOptions.from_config(body.experimental_config)
         groups = await asyncio.to_thread(self._groups, body)
-        return await self._submit(
-            body.model_id,
-            body.expected_step,
-            steps=1,
-            start=lambda engine: engine.train(body.model_id, groups, options, expected_step=body.expected_step),
-        )
+        return await self._submit(PolicyStep(body.model_id, groups, options, body.expected_step), gradient_steps=1)
 
     async def create_sft_job(self, request: Request) -> Response:
         """Queue supervised steps on conversations, given inline or as a JSONL file that TrainingData may read."""
@@ -229,12 +216,8 @@ class TrainingApi:
         examples = read_examples(data)
         held_out = read_examples(body.held_out_data, "held_out_data") if body.held_out_data else []
         return await self._submit(
-            body.model_id,
-            body.expected_step,
-            steps=-(-len(examples) // options.batch_size),
-            start=lambda engine: engine.train_supervised(
-                body.model_id, examples, options, held_out=held_out, expected_step=body.expected_step
-            ),
+            SupervisedSteps(body.model_id, examples, options, held_out, body.expected_step),
+            gradient_steps=-(-len(examples) // options.batch_size),
         )
 
     async def get_job(self, request: Request) -> Response:
@@ -260,17 +243,15 @@ class TrainingApi:
         """The groups, with what is remembered of replies that lost their log-probabilities. Raises BadTrajectory."""
         return self.turns.completed(body.model_id, read_groups(body.trajectory_groups))
 
-    async def _submit(
-        self, model_id: str, expected_step: int | None, *, steps: int, start: Callable[[Engine], Training]
-    ) -> Response:
-        newest = self.registry.newest(model_id)
-        if expected_step is not None:
-            if expected_step != newest.step:
-                raise StepConflict(expected_step, newest.step)
-            if pending := self.jobs.pending(model_id):
+    async def _submit(self, steps: Steps, *, gradient_steps: int) -> Response:
+        newest = self.registry.newest(steps.model_id)
+        if steps.expected_step is not None:
+            if steps.expected_step != newest.step:
+                raise StepConflict(steps.expected_step, newest.step)
+            if pending := self.jobs.pending(steps.model_id):
                 raise ApiError(409, f"job {pending.id} is training step {newest.step}", code="step_conflict")
-        job = new_job(model_id, steps, expected_step)
-        self.jobs.submit(job, start)
+        job = new_job(steps.model_id, gradient_steps, steps.expected_step)
+        self.jobs.submit(job, steps)
         return JSONResponse({"id": job.id})
 
 
