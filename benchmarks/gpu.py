@@ -1,4 +1,5 @@
-"""`python -m benchmarks.gpu`: seconds of an ART-E iteration on one GPU, beside the physical limit and TRL.
+"""`python -m benchmarks.gpu`: seconds of an ART-E iteration on one GPU, beside the physical limit and TRL; of a model
+that one GPU does not hold (72B), on as many as it needs.
 
 The work is agent_008's shape (openpipe-art, examples/art-e): 12 groups of 4 rollouts, 4 turns, a first prompt of 1,000
 tokens (900 of them the same for all), replies of 60 and tool results of 500 tokens, then one GRPO step on a LoRA
@@ -49,6 +50,8 @@ MODELS: dict[str, Callable[[], PreTrainedConfig]] = {
                    num_attention_heads=40, num_key_value_heads=8, tie_word_embeddings=False),
     "32B": partial(_qwen, Qwen2Config, hidden_size=5120, intermediate_size=27_648, num_hidden_layers=64,
                    num_attention_heads=40, num_key_value_heads=8, tie_word_embeddings=False),
+    "72B": partial(_qwen, Qwen2Config, hidden_size=8192, intermediate_size=29_568, num_hidden_layers=80,
+                   num_attention_heads=64, num_key_value_heads=8, tie_word_embeddings=False),
 }  # fmt: skip
 
 
@@ -131,12 +134,56 @@ class Iteration:
 @contextmanager
 def timed() -> Iterator[list[float]]:
     """One number, once the block is done: its seconds, the GPU's work included."""
-    torch.cuda.synchronize()
+    _synchronize()
     started = time.perf_counter()
     result: list[float] = []
     yield result
-    torch.cuda.synchronize()
+    _synchronize()
     result.append(time.perf_counter() - started)
+
+
+def _synchronize() -> None:
+    for device in _gpus():
+        torch.cuda.synchronize(device)
+
+
+def _gpus() -> list[torch.device]:
+    return [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+
+
+def _peak_gb() -> float:
+    """Of the fullest GPU."""
+    return max(torch.cuda.max_memory_allocated(device) for device in _gpus()) / 1e9
+
+
+def random_model(config: PreTrainedConfig) -> Any:
+    """In bfloat16, on as many GPUs as it needs, with its matrices joined for an adapter of rank 8."""
+    from training.engine.weights.joined import JoinedModel
+    from training.engine.weights.stages import devices_needed, stages_of
+
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)  # type: ignore[no-untyped-call]
+    devices = devices_needed(2 * model.num_parameters(), _gpus())
+    body = model.model
+    with devices[0]:
+        body.rotary_emb = type(body.rotary_emb)(config)
+    for stage in stages_of(len(body.layers), devices):
+        for number in stage.layers:
+            body.layers[number].to_empty(device=stage.device)
+    body.embed_tokens.to_empty(device=devices[0])
+    for part in (body.norm, model.lm_head):
+        part.to_empty(device=devices[-1])
+    model.tie_weights()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                parameter.fill_(1.0)
+            elif name.endswith("bias"):
+                parameter.zero_()
+            else:
+                parameter.normal_(0.0, config.initializer_range)
+    model.joined = JoinedModel(model, devices, torch.bfloat16, ranks=8, share=True)
+    return model
 
 
 def prompts(seed: int) -> list[list[int]]:
@@ -162,8 +209,7 @@ class Ours:
         from training.engine.weights.weights import snapshot
 
         torch.manual_seed(0)
-        with torch.device("cuda"):
-            base = AutoModelForCausalLM.from_config(MODELS[name](), dtype=torch.bfloat16)  # type: ignore[no-untyped-call]
+        base = random_model(MODELS[name]())
         tuning = Tuning("lora")
         adapted: Any = fresh_adapter(base, tuning).eval()
         self.policy = Policy(adapted, tuning, Path)
@@ -228,7 +274,7 @@ class Ours:
             "second_turn_prefilled": prefilled[1],
             "train_s": train[0],
             "recomputes": float(self.policy.recomputing),
-            "peak_gb": torch.cuda.max_memory_allocated() / 1e9,
+            "peak_gb": _peak_gb(),
         }
 
     def _step(self, items: list[Any]) -> dict[str, float]:
@@ -271,8 +317,7 @@ class Ours:
         from training.engine.engine import TRAINING_SHARE
         from training.engine.memory import free_bytes
 
-        device = self.policy.device
-        if free_bytes(device) < TRAINING_SHARE * torch.cuda.mem_get_info(device)[1]:
+        if any(free_bytes(each) < TRAINING_SHARE * torch.cuda.mem_get_info(each)[1] for each in _gpus()):
             self.sampler.release_idle()
 
     def _rollouts(self, seed: int) -> tuple[list[Any], int]:
@@ -329,7 +374,8 @@ def measure(name: str, iterations: int) -> dict[str, float]:
     if not iterations:
         return ours.long_contexts()
     ours.iteration(0)
-    torch.cuda.reset_peak_memory_stats()
+    for device in _gpus():
+        torch.cuda.reset_peak_memory_stats(device)
     found = [ours.iteration(seed) for seed in range(1, iterations + 1)]
     best = sorted(found, key=lambda each: each.seconds)[len(found) // 2]
     whole = SHARED_PROMPT + OWN_PROMPT + TURNS * REPLY + (TURNS - 1) * TOOL_RESULT
@@ -348,7 +394,7 @@ def measure(name: str, iterations: int) -> dict[str, float]:
         "computed_tokens": best.computed,
         "batches": best.batches,
         "prefilled_tokens": best.prefilled,
-        "peak_gb": torch.cuda.max_memory_allocated() / 1e9,
+        "peak_gb": _peak_gb(),
         "recomputes": float(ours.policy.recomputing),
     }
 

@@ -3,6 +3,7 @@
 `python -m pytest --noconftest tests/gpu` on a machine with one; they skip elsewhere.
 """
 
+import copy
 import random
 from functools import partial
 from math import expm1, sqrt
@@ -26,8 +27,9 @@ from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.grpo_step import grpo_step
 from training.engine.trainer.packed_batches import packed_batches
 from training.engine.trainer.padded_batches import padded_batches
-from training.engine.trainer.policy import Policy, fresh_adapter
+from training.engine.trainer.policy import Policy, fresh_adapter, load_in_stages
 from training.engine.trainer.trajectories import TrainSequence
+from training.engine.weights.joined import JoinedModel
 from training.engine.weights.weights import Weights, snapshot
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -121,6 +123,44 @@ def test_the_next_turn_goes_on_where_the_last_one_ended(tmp_path: Path, family: 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_training_log_probabilities_and_gradients_are_those_of_float32(tmp_path: Path, family: str) -> None:
     model = model_of(tmp_path, family, adapter=True)
+    assert_trained_like(model, Policy(_half(copy.deepcopy(model)).cuda(), Tuning("lora"), Path))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_a_model_in_stages_is_sampled_and_trained_as_a_whole_one(tmp_path: Path, family: str, gpus: int) -> None:
+    """Three layers in two stages, on one GPU or two."""
+    devices = devices_for_stages(gpus)
+    model = model_of(tmp_path, family, adapter=True)
+    base: Any = load_in_stages(tmp_path, devices)
+    base.joined = JoinedModel(base, devices, torch.bfloat16, ranks=16, share=True)
+    adapted: Any = fresh_adapter(base, Tuning("lora")).eval()
+    adapted.load_state_dict({name: each for name, each in model.state_dict().items() if "lora_" in name}, strict=False)
+    policy = Policy(adapted, Tuning("lora"), Path)
+    prompts = [tokens(100, 0) + tokens(10 + 7 * number, number) for number in range(12)]
+    for prompt, each in zip(prompts, sample(snapshot(policy.model), prompts), strict=True):
+        exact = exact_logprobs(model, prompt, each.ids)
+        assert float((torch.tensor(each.logprobs) - exact).abs().max()) < ROUNDING
+    assert_trained_like(model, policy)
+    policy.recomputing = base.joined_layers.recompute = True
+    assert_trained_like(model, policy)
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_a_model_in_stages_learns(tmp_path: Path, gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = devices_for_stages(gpus)
+    monkeypatch.setattr("training.engine.trainer.policy.devices_needed", lambda *_: tuple(devices))
+    assert_learns(tmp_path, Tuning("lora", rank=4, alpha=8))
+
+
+def devices_for_stages(gpus: int) -> list[torch.device]:
+    if torch.cuda.device_count() < gpus:
+        pytest.skip("needs two GPUs")
+    return [torch.device("cuda", number % gpus) for number in range(2)]
+
+
+def assert_trained_like(model: Any, policy: Policy) -> None:
+    """A policy's log-probabilities and gradients are those of a float32 model on the CPU."""
     prompt = tokens(60, 0)
     ids = [prompt + tokens(20 + 5 * number, number) for number in range(6)]
     chosen = [list(range(60, len(each), 2)) for each in ids]
@@ -130,7 +170,6 @@ def test_training_log_probabilities_and_gradients_are_those_of_float32(tmp_path:
     order = dict(zip(_places(plain, chosen), expected.tolist(), strict=True))
     gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
-    policy = Policy(_half(model).cuda(), Tuning("lora"), Path)
     for most in (10_000, 100):
         for batch in packed_batches(ids, chosen, most, torch.device("cuda")):
             logprobs = batch.logprobs(policy.model)[0]
@@ -262,6 +301,11 @@ def test_many_adapters_take_the_memory_of_one_base(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tuning", [Tuning(), Tuning("lora", rank=4, alpha=8)], ids=lambda tuning: str(tuning.mode))
 def test_a_model_learns_and_its_checkpoints_are_what_was_sampled(tmp_path: Path, tuning: Tuning) -> None:
+    assert_learns(tmp_path, tuning)
+
+
+def assert_learns(tmp_path: Path, tuning: Tuning) -> None:
+    """It does what is rewarded more often, and each checkpoint says what was said before it was kept."""
     wide = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 8}
     make_tiny_model(tmp_path / "base", "qwen3", overrides=wide)
 

@@ -104,7 +104,7 @@ class Engine:
         self._max_weights = loaded_checkpoints
         self._max_policies = loaded_policies
         self._threads = threads
-        self._bases = SharedBases() if self._device.type == "cuda" else None
+        self._bases = SharedBases(_devices(self._device)) if self._device.type == "cuda" else None
         self._checked: dict[tuple[bool, frozenset[torch.Size]], Reproducibility] = {}
         self._in_flight: dict[str, int] = {}  # requests by weights key; the least recently used key first
         self._policies: dict[str, tuple[int, Policy]] = {}  # (step, policy) by model id; least recently used first
@@ -211,24 +211,25 @@ class Engine:
 
     def _make_room(self) -> None:
         """Training needs the memory that idle conversations hold, if little else is free."""
-        if self._device.type == "cuda":
-            total = torch.cuda.mem_get_info(self._device)[1]
-            if free_bytes(self._device) < TRAINING_SHARE * total:
-                self.sampler.release_idle()
+        if self._device.type == "cuda" and any(
+            free_bytes(device) < TRAINING_SHARE * torch.cuda.mem_get_info(device)[1]
+            for device in _devices(self._device)
+        ):
+            self.sampler.release_idle()
 
     def _make_room_for(self, target: Target, parameter_bytes: int) -> None:
         """Before weights of so many bytes a parameter are loaded: what idles gives way to them, caches first, then the
         weights and policies that were longest not used."""
-        if target.tuning.mode == "lora":
-            if self._bases is None or self._bases.has(target.base_directory, target.tuning):
-                return
-            parameter_bytes = 2
+        shared = target.tuning.mode == "lora"
+        if shared and (self._bases is None or self._bases.has(target.base_directory, target.tuning)):
+            return
         try:
-            needed = parameter_bytes * parameter_count(target.base_directory)
-        except UnknownModel:
+            needed = (2 if shared else parameter_bytes) * parameter_count(target.base_directory)
+            devices = self._bases.devices(target.base_directory) if self._bases and shared else (self._device,)
+        except (UnknownModel, BadModelDirectory):
             return  # the files are lost: loading them says so
         for give_way in self._idle():
-            if free_bytes(self._device) >= needed:
+            if all(free_bytes(device) >= needed / len(devices) for device in devices):
                 return
             give_way()
             gc.collect()  # modules and their adapters refer to one another
@@ -395,6 +396,13 @@ class Engine:
         for step in deleted:
             self._drop_weights(f"{name}@{step}")
         return deleted, not_found
+
+
+def _devices(device: torch.device) -> tuple[torch.device, ...]:
+    """Those that "cuda" stands for: every GPU that the process sees, unless one is named."""
+    if device.type != "cuda" or device.index is not None:
+        return (device,)
+    return tuple(torch.device("cuda", number) for number in range(torch.cuda.device_count()))
 
 
 def finish(training: Training) -> TrainResult:

@@ -24,7 +24,7 @@ from training.engine.trainer.packed_batches import ATTENTION, packed_batches
 from training.engine.trainer.padded_batches import padded_batches
 from training.engine.trainer.policy import Policy, SharedBases, fresh_adapter
 from training.engine.trainer.trajectories import TrainSequence
-from training.engine.weights.joined import join
+from training.engine.weights.joined import JoinedModel, join
 
 CPU = torch.device("cpu")
 
@@ -75,16 +75,18 @@ def test_packed_batches_give_what_padded_ones_give(tmp_path: Path, family: str, 
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize(("recompute", "stages"), [(False, 1), (True, 2)])
 @pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "v_proj", "down_proj"], ["gate_proj"]], ids=str)
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
-def test_joined_layers_give_what_the_modules_give(tmp_path: Path, family: str, targets: Any, recompute: bool) -> None:
+def test_joined_layers_give_what_the_modules_give(
+    tmp_path: Path, family: str, targets: Any, recompute: bool, stages: int
+) -> None:
     """With biases, head norms and both, adapters on some layers only, and fewer ranks than there is room for."""
     ids, chosen = group(7)
     padded = by_token(load(tmp_path, family, "sdpa", targets), padded_batches(ids, chosen, 10_000, CPU), chosen)
     model = load(tmp_path, family, "sdpa", targets)
     base = model.get_base_model()
-    join(base, 6)
+    base.joined = JoinedModel(base, [CPU] * stages, torch.float32, ranks=6, share=True)
     base.joined_layers = JoinedLayers(base)
     base.joined_layers.recompute = recompute
     joined = by_token(model, packed_batches(ids, chosen, 100, CPU), chosen)
@@ -127,8 +129,8 @@ def test_many_adapters_have_one_base(tmp_path: Path) -> None:
     """What one of them learns changes nothing for another; the memory goes when the last of them goes."""
     ids, chosen = group(3)
     make_tiny_model(tmp_path, "qwen3")
-    bases, tuning = SharedBases(), Tuning("lora", rank=4)
-    models: list[Any] = [fresh_adapter(bases.model(tmp_path, CPU, tuning), tuning) for _ in range(2)]
+    bases, tuning = SharedBases([CPU]), Tuning("lora", rank=4)
+    models: list[Any] = [fresh_adapter(bases.model(tmp_path, tuning), tuning) for _ in range(2)]
     policies = [Policy(model, tuning, Path) for model in models]
     for policy in policies:
         policy.pack()
@@ -229,8 +231,8 @@ def test_a_sequence_that_cannot_fit_is_recomputed_at_once(tmp_path: Path, monkey
     policy = policy_of(tmp_path)
     policy.pack()
     assert policy._layers is not None
-    free = 40 * policy._layers.bytes_per_token
-    monkeypatch.setattr("training.engine.trainer.policy.free_bytes", lambda _: free)
+    free = 40 * policy._layers.layer_bytes * policy.model.config.num_hidden_layers
+    monkeypatch.setattr("training.engine.trainer.joined_layers.free_bytes", lambda _: free)
     seen: list[bool] = []
 
     def work(_: Sequence[Any]) -> Generator[None, None, None]:

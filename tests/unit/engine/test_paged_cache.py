@@ -8,8 +8,10 @@ import torch
 
 from training.engine.weights.kv_cache import KVShape
 from training.engine.weights.paged_cache import PAGE, OutOfPages, PagedCache, pages_of
+from training.engine.weights.stages import stages_of
 
-SHAPE = KVShape(2, 1, 2, torch.float32, torch.device("cpu"))
+CPU = torch.device("cpu")
+SHAPE = KVShape(2, 1, 2, torch.float32, CPU, stages_of(2, [CPU, CPU]))
 
 
 def write(cache: PagedCache, row: int, start: int, tokens: list[int]) -> None:
@@ -84,8 +86,9 @@ def test_what_is_shared_takes_no_room() -> None:
 def test_the_table_on_the_device_is_always_the_same_and_up_to_date() -> None:
     """A captured graph reads it where it lies."""
     cache = PagedCache(SHAPE, 2, 4 * PAGE, 4)
-    first = cache.tables
+    first = cache.tables(CPU)
     write(cache, 1, 0, list(range(2 * PAGE)))
-    assert cache.tables.data_ptr() == first.data_ptr()
-    assert (cache.tables[1, : pages_of(2 * PAGE)] > 0).all()
-    assert int(cache.tables[0].sum()) == 0
+    tables = cache.tables(CPU)
+    assert tables.data_ptr() == first.data_ptr()
+    assert (tables[1, : pages_of(2 * PAGE)] > 0).all()
+    assert int(tables[0].sum()) == 0

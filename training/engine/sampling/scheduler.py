@@ -8,7 +8,7 @@ import numpy.typing as npt
 import structlog
 import torch
 
-from training.engine.memory import free_bytes, is_out_of_memory
+from training.engine.memory import is_out_of_memory
 from training.engine.sampling.batch import BatchState, Request
 from training.engine.sampling.cache_slots import CacheSlots, Match, common_prefix
 from training.engine.sampling.figures import Counts
@@ -394,7 +394,7 @@ class Scheduler:
         conversations."""
         shape, length = self.weights.kv, self.weights.context + 1
         whole, slots = pages_of(length), round_up(self._slots, self.weights.pad_to_multiple_of)
-        budget = self._cache_bytes or free_bytes(shape.device) // 2
+        budget = self._cache_bytes or shape.free_bytes() // 2
         most = max(slots * pages_of(min(length, PAGED_TOKENS)), whole)
         pages = min(budget // (PAGE * shape.bytes_per_token), most)
         if self._cache_bytes is not None:

@@ -5,6 +5,7 @@ queries, keys and values, the attention's output, the hidden states between atte
 adapter made of each product's input. Norms and the MLP's product are computed again: they cost one pass over memory.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -13,9 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from training.engine.memory import free_bytes
 from training.engine.trainer import layer_kernels as kernels
 from training.engine.trainer.packing import Packing, Stem
 from training.engine.weights.joined import Adapter, JoinedLayer, JoinedModel, Joint, linear_layers, low_rank_factors
+from training.engine.weights.stages import on
 from training.engine.weights.varlen_attention import Segments
 
 Factors = tuple[Tensor, Tensor, float]
@@ -35,12 +38,13 @@ class JoinedLayers:
         self._stems: dict[Adapter | None, _StemPass] = {}
 
     def __call__(self, tokens: Tensor, positions: Tensor, packing: Packing) -> Tensor:
-        """The last layer's hidden states [n, H] before the norm."""
+        """The last layer's hidden states [n, H] before the norm, on its device."""
         factors = [low_rank_factors(linear) for linear in linear_layers(self._base)]
         adapter = self._use(factors)
         stem = self._stem(packing.stem, adapter, factors) if packing.stem else None
         hidden = F.embedding(tokens, self._joined.embedding)
         for work, tensors in self._layers(positions, packing, factors, stem):
+            hidden = hidden.to(work.device)
             hidden = cast(Tensor, _LayerFunction.apply(hidden, work, *tensors))  # type: ignore[no-untyped-call]
         return hidden
 
@@ -49,13 +53,16 @@ class JoinedLayers:
     ) -> "Iterator[tuple[_Layer, list[Tensor | None]]]":
         """The work of each layer over a batch, and the adapter's A and B of its linear layers."""
         joined = self._joined
-        turns = joined.turns(int(packing.segments.longest_keys))
         per_layer = len(factors) // len(joined.layers)
-        for number, layer in enumerate(joined.layers):
-            own = factors[number * per_layer : (number + 1) * per_layer]
-            scales = [each and each[2] for each in own]
-            work = _Layer(joined, layer, packing, turns, positions, self.recompute, scales, number, stem)
-            yield work, [tensor for each in own for tensor in (each[:2] if each else (None, None))]
+        for stage in joined.stages:
+            turns = joined.turns(int(packing.segments.longest_keys), stage.device)
+            own_packing, own_positions = packing.to(stage.device), positions.to(stage.device)
+            for number in stage.layers:
+                own = factors[number * per_layer : (number + 1) * per_layer]
+                scales = [each and each[2] for each in own]
+                layer = joined.layers[number]
+                work = _Layer(joined, layer, own_packing, turns, own_positions, self.recompute, scales, number, stem)
+                yield work, [tensor for each in own for tensor in (each[:2] if each else (None, None))]
 
     def _stem(self, stem: Stem, adapter: Adapter | None, factors: Sequence[Factors | None]) -> "_StemPass":
         """The pass over a stem with the adapter as it is now; of an earlier stem none is kept."""
@@ -68,15 +75,23 @@ class JoinedLayers:
             self._stems[adapter] = _StemPass(stem, hidden, list(self._layers(positions, packing, factors, None)))
         return self._stems[adapter]
 
+    def tokens_that_fit(self) -> float:
+        """Tokens of which the free memory holds what the backward pass keeps of them."""
+        joined = self._joined
+        layers: Counter[torch.device] = Counter()
+        for stage in joined.stages:
+            layers[stage.device] += len(stage.layers)
+        return min(free_bytes(device) / (count * self.layer_bytes) for device, count in layers.items())
+
     @property
-    def bytes_per_token(self) -> int:
-        """What the backward pass keeps of a token, all layers together."""
+    def layer_bytes(self) -> int:
+        """What the backward pass keeps of a token in each layer."""
         joined = self._joined
         layer = joined.layers[0]
         parts = (layer.qkv.low, layer.qkv.low, layer.out.low)  # the input, the middle, the attention's output
         width = sum(part.shape[1] for part in parts) + sum(len(joint.low) for joint in layer.joints)
         width += len(layer.gate_up.matrix) + len(layer.qkv.matrix) * (1 if layer.head_gains is None else 2)
-        return len(joined.layers) * width * joined.dtype.itemsize
+        return width * joined.dtype.itemsize
 
     def _use(self, factors: Sequence[Factors | None]) -> Adapter | None:
         """Put the adapter in place as it is now: sampling may have used another one since."""
@@ -85,7 +100,7 @@ class JoinedLayers:
             return None
         version = sum(tensor._version for each in factors if each for tensor in each[:2])
         if self._adapter is None or self._adapter[0] != version:
-            self._adapter = version, Adapter.of(self._base, self._joined.device, self._joined.dtype)
+            self._adapter = version, self._joined.adapter(self._base)
         self._joined.use(self._adapter[1])
         return self._adapter[1]
 
@@ -120,7 +135,16 @@ class _Layer:
     number: int
     stem: "_StemPass | None"
 
+    @property
+    def device(self) -> torch.device:
+        return self.layer.first_gain.device
+
     def forward(self, hidden: Tensor) -> tuple[Tensor, _Kept]:
+        """The hidden states after the layer, and what its backward pass needs. All on the layer's device."""
+        with on(self.device):
+            return self._forward(hidden)
+
+    def _forward(self, hidden: Tensor) -> tuple[Tensor, _Kept]:
         model, layer, eps = self.model, self.layer, self.model.eps
         room = self._normed(layer.qkv, hidden, layer.first_gain)
         raw = layer.qkv.product(room).view(len(hidden), -1, model.head_dim)
@@ -146,6 +170,12 @@ class _Layer:
         self, hidden: Tensor, kept: _Kept, grad: Tensor, needs_input: bool, onto: kernels.Before | None = None
     ) -> tuple[Tensor | None, list[Tensor | None]]:
         """The gradients of the input and, layer by layer, of A and B. `onto`: what keys and values have besides."""
+        with on(self.device):
+            return self._backward(hidden, kept, grad, needs_input, onto)
+
+    def _backward(
+        self, hidden: Tensor, kept: _Kept, grad: Tensor, needs_input: bool, onto: kernels.Before | None
+    ) -> tuple[Tensor | None, list[Tensor | None]]:
         model, layer, eps = self.model, self.layer, self.model.eps
         room = self._activated(kept.gate_up)
         slope, down = self._product_backward(
@@ -236,6 +266,7 @@ class _StemPass:
         self._batches_left = stem.batches
         with torch.no_grad():
             for work, _ in layers:
+                hidden = hidden.to(work.device)
                 self._inputs.append(hidden)
                 hidden, kept = work.forward(hidden)
                 _, key, value = work.heads(kept.joint)
@@ -261,13 +292,13 @@ class _StemPass:
         self._batches_left -= 1
         if self._batches_left:
             return
-        grad: Tensor | None = torch.zeros_like(self._inputs[0])
+        grad: Tensor | None = torch.zeros_like(self._inputs[-1])
         for (work, factors), hidden, slopes in zip(
             reversed(self._layers), reversed(self._inputs), reversed(self._slopes), strict=True
         ):
             assert grad is not None
             _, kept = work.forward(hidden)
-            grad, found = work.backward(hidden, kept, grad, work.number > 0, slopes)
+            grad, found = work.backward(hidden, kept, grad.to(work.device), work.number > 0, slopes)
             for factor, slope in zip(factors, _cut(found, [f if f is None else f.shape for f in factors]), strict=True):
                 if factor is not None and slope is not None:
                     factor.grad = slope if factor.grad is None else factor.grad + slope

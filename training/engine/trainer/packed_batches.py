@@ -17,6 +17,7 @@ from training.engine.trainer.chunked_logprobs import head_logprobs
 from training.engine.trainer.joined_layers import JoinedLayers
 from training.engine.trainer.packing import Packing, Stem
 from training.engine.trainer.whole_layers import WholeLayers
+from training.engine.weights.stages import on
 from training.engine.weights.varlen_attention import Segments, varlen_attention
 
 ATTENTION = "learnloop_packed"
@@ -50,8 +51,12 @@ class PackedBatch:
         base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
         layers: JoinedLayers | None = getattr(base, "joined_layers", None)
         if layers is not None:
-            hidden = base.model.norm(layers(self.tokens, self.positions, self.packing)[self.before])
-            return head_logprobs(hidden, base.lm_head.weight, self.targets)
+            hidden = layers(self.tokens, self.positions, self.packing)
+            device = hidden.device
+            with on(device):
+                hidden = base.model.norm(hidden[self.before.to(device)])
+                logprobs, entropy = head_logprobs(hidden, base.joined.head, self.targets.to(device))
+            return logprobs.to(self.tokens.device), entropy.to(self.tokens.device)
         whole: WholeLayers | None = getattr(base, "whole_layers", None)
         if whole is not None:
             hidden = base.model.norm(whole(self.tokens, self.positions, self.packing, self.before))

@@ -1,6 +1,6 @@
 """How the tokens of a packed batch attend to one another."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -26,6 +26,11 @@ class Packing:
     segments: Segments
     keys: Tensor | None
     stem: Stem | None = None
+
+    def to(self, device: torch.device) -> "Packing":
+        """The same on another device, but for the stem's tokens."""
+        keys = None if self.keys is None else self.keys.to(device)
+        return replace(self, segments=self.segments.to(device), keys=keys)
 
     def gathered(self, tokens: Tensor, stem: Tensor | None = None) -> Tensor:
         """The keys or values [K, ...] of all segments from those of the packed tokens [n, ...] and of the stem's."""

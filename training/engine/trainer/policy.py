@@ -11,14 +11,16 @@ from weakref import WeakValueDictionary
 
 import structlog
 import torch
+from accelerate.hooks import remove_hook_from_module
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import PreTrainedModel
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from training.engine.memory import free_bytes, is_out_of_memory
 from training.engine.model_classes import without_compiler
+from training.engine.registry.base_models import parameter_count
 from training.engine.registry.checkpoints import ADAPTER_FILE, OPTIMIZER_FILE
 from training.engine.registry.tuning import Tuning
 from training.engine.trainer.joined_layers import JoinedLayers
@@ -29,6 +31,7 @@ from training.engine.trainer.padded_batches import Batch, padded_batches
 from training.engine.trainer.whole_layers import WholeLayers
 from training.engine.weights.joined import JoinedModel, has_kernels, join
 from training.engine.weights.llama_cpu import FusedWeights
+from training.engine.weights.stages import devices_needed, stages_of
 
 log = structlog.get_logger(__name__)
 
@@ -115,7 +118,7 @@ class Policy:
         smaller batches, and at last with activations that the backward pass computes again.
         """
         longest = max(map(len, ids))
-        if self._layers and not self.recomputing and longest * self._layers.bytes_per_token > free_bytes(self.device):
+        if self._layers and not self.recomputing and longest > self._layers.tokens_that_fit():
             self._recompute()  # one sequence's activations do not fit, and trying that takes a minute at 30,000 tokens
         while True:
             tokens = self.batch_tokens(most_tokens)
@@ -163,7 +166,7 @@ class Policy:
         if self.device.type != "cuda":
             return 2048
         if self._layers:
-            return int(min(max(0.85 * free_bytes(self.device) / self._layers.bytes_per_token, 1024), 32_768))
+            return int(min(max(0.85 * self._layers.tokens_that_fit(), 1024), 32_768))
         config = self.model.config
         width = 6 * config.hidden_size + 3 * getattr(config, "intermediate_size", 4 * config.hidden_size)
         each = 1.3 * config.num_hidden_layers * width * 4
@@ -232,33 +235,44 @@ def load_checkpoint(
     dtype = torch.float32 if exact else torch.bfloat16
     if tuning.mode == "full":
         return load_model(directory, device, dtype)
-    base = load_model(base_directory, device, dtype) if bases is None else bases.model(base_directory, device, tuning)
+    base = load_model(base_directory, device, dtype) if bases is None else bases.model(base_directory, tuning)
     if (directory / ADAPTER_FILE).is_file():
         return cast(PreTrainedModel, PeftModel.from_pretrained(base, str(directory), is_trainable=trainable).eval())
     return cast(PreTrainedModel, fresh_adapter(base, tuning).eval())
 
 
 class SharedBases:
-    """Base models on a GPU: one copy of each, under all adapters that are loaded at the moment."""
+    """Base models on GPUs: one copy of each, under all adapters that are loaded at the moment.
 
-    def __init__(self) -> None:
+    A model that one GPU does not hold lies on as many as it needs, layers in equal parts.
+    """
+
+    def __init__(self, devices: Sequence[torch.device]) -> None:
+        self._devices = tuple(devices)
         self._loaded: WeakValueDictionary[tuple[Path, int], JoinedModel] = WeakValueDictionary()
 
     def has(self, directory: Path, tuning: Tuning) -> bool:
         """Whether an adapter of that tuning finds its base loaded."""
         return self._key(directory, tuning) in self._loaded
 
-    def model(self, directory: Path, device: torch.device, tuning: Tuning) -> PreTrainedModel:
+    def devices(self, directory: Path) -> tuple[torch.device, ...]:
+        """Those that a base takes. Raises UnknownModel."""
+        needed = devices_needed(2 * parameter_count(directory), self._devices)
+        return needed if len(needed) == 1 or _has_stages(directory) else needed[:1]
+
+    def model(self, directory: Path, tuning: Tuning) -> PreTrainedModel:
         """The base for an adapter of that tuning. Its weights are those of all others: none must be changed.
 
         Raises BadModelDirectory.
         """
         joined = self._loaded.get(self._key(directory, tuning))
         if joined is None:
-            model = load_model(directory, device, torch.bfloat16)
+            devices = self.devices(directory)
+            several = len(devices) > 1
+            model = load_in_stages(directory, devices) if several else load_model(directory, devices[0], torch.bfloat16)
             if not (FusedWeights.supports(model) and has_kernels(model)):
                 return model
-            joined = JoinedModel(model, device, torch.bfloat16, ranks=max(tuning.rank, USUAL_RANKS), share=True)
+            joined = JoinedModel(model, devices, torch.bfloat16, ranks=max(tuning.rank, USUAL_RANKS), share=True)
             joined.model = model
             self._loaded[self._key(directory, tuning)] = joined
         weights = (*joined.model.parameters(), *joined.model.buffers())
@@ -276,6 +290,38 @@ def load_model(directory: Path, device: torch.device, dtype: torch.dtype) -> Pre
 
     Raises BadModelDirectory.
     """
+    # Its `to` is wrapped in a way that hides its arguments from the type checker.
+    return cast(PreTrainedModel, cast(Any, _read(directory, dtype)).to(device).eval())
+
+
+def load_in_stages(directory: Path, devices: Sequence[torch.device]) -> PreTrainedModel:
+    """A Llama-shaped model in bfloat16, its layers in equal parts on the devices. Raises BadModelDirectory."""
+    first, last = devices[0], devices[-1]
+    places = {"model.embed_tokens": first, "model.rotary_emb": first, "model.norm": last, "lm_head": last}
+    for stage in stages_of(_config(directory).num_hidden_layers, devices):
+        places |= {f"model.layers.{number}": stage.device for number in stage.layers}
+    model = _read(directory, torch.bfloat16, device_map=places)
+    # What would move tensors between the modules: they are never called whole.
+    remove_hook_from_module(model, recurse=True)
+    return cast(PreTrainedModel, model.eval())
+
+
+def _has_stages(directory: Path) -> bool:
+    """Whether a model's layers can lie on several devices: those of Llama's shape can."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(_config(directory))  # type: ignore[no-untyped-call]
+    return FusedWeights.supports(model) and has_kernels(model)
+
+
+def _config(directory: Path) -> PreTrainedConfig:
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise _unloadable(directory, error) from error
+    return config
+
+
+def _read(directory: Path, dtype: torch.dtype, **options: Any) -> Any:
     read = partial(
         AutoModelForCausalLM.from_pretrained,
         directory,
@@ -283,13 +329,16 @@ def load_model(directory: Path, device: torch.device, dtype: torch.dtype) -> Pre
         local_files_only=True,
         use_safetensors=True,
         trust_remote_code=False,
+        **options,
     )
     try:
-        model = without_compiler(read)
+        return without_compiler(read)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
-        raise BadModelDirectory(f"{directory.name} holds no loadable causal language model: {error}") from error
-    # Its `to` is wrapped in a way that hides its arguments from the type checker.
-    return cast(PreTrainedModel, cast(Any, model).to(device).eval())
+        raise _unloadable(directory, error) from error
+
+
+def _unloadable(directory: Path, error: Exception) -> BadModelDirectory:
+    return BadModelDirectory(f"{directory.name} holds no loadable causal language model: {error}")
 
 
 def fresh_adapter(base: PreTrainedModel, tuning: Tuning) -> PeftModel:

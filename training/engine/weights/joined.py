@@ -7,7 +7,7 @@ place.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,6 +17,7 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor
 
 from training.engine.weights.attention import round_up
+from training.engine.weights.stages import stages_of
 
 COLUMN_MULTIPLE = 64
 """Rows of the joined matrices begin at multiples of 128 bytes."""
@@ -115,31 +116,21 @@ class Adapter:
 
     factors: tuple[tuple[Tensor, Tensor] | None, ...]
 
-    @classmethod
-    def of(cls, model: Any, device: torch.device, dtype: torch.dtype) -> "Adapter":
-        """A copy of those that are active on a Llama-shaped model."""
-        found: list[tuple[Tensor, Tensor] | None] = []
-        for linear in linear_layers(model):
-            factors = low_rank_factors(linear)
-            if factors is None:
-                found.append(None)
-                continue
-            low, high, scale = factors
-            scaled = (high.detach() * scale).to(device, dtype, copy=True)
-            found.append((low.detach().to(device, dtype, copy=True), scaled))
-        return cls(tuple(found))
-
 
 class JoinedModel:
     """A Llama-shaped model's weights as matrices; `share` makes the model's own modules views of them."""
 
-    def __init__(self, model: Any, device: torch.device, dtype: torch.dtype, *, ranks: int, share: bool) -> None:
-        """`ranks`: of the largest adapter that it can have; 0 for none."""
+    def __init__(
+        self, model: Any, devices: Sequence[torch.device], dtype: torch.dtype, *, ranks: int, share: bool
+    ) -> None:
+        """On `devices` the layers lie in equal parts, what precedes them on the first and what follows on the last.
+        `ranks`: of the largest adapter that it can have; 0 for none."""
         self.model: Any = None
         """The modules that are views of it, where others are made of them."""
         body, config = model.model, model.config
         first = body.layers[0].self_attn
-        self.device, self.dtype, self.ranks = device, dtype, ranks
+        self.dtype, self.ranks = dtype, ranks
+        self.stages = stages_of(len(body.layers), devices)
         self.heads: int = config.num_attention_heads
         self.kv_heads: int = config.num_key_value_heads
         self.head_dim: int = first.head_dim
@@ -148,34 +139,37 @@ class JoinedModel:
         self.context: int = config.max_position_embeddings
         self.parameters: int = sum(p.numel() for name, p in model.named_parameters() if "lora_" not in name)
 
-        def mine(tensor: Tensor) -> Tensor:
-            return tensor.detach() if share else tensor.detach().to(device, dtype, copy=True)
+        def mine(tensor: Tensor, device: torch.device) -> Tensor:
+            return tensor.detach().to(device) if share else tensor.detach().to(device, dtype, copy=True)
 
-        self.embedding = mine(body.embed_tokens.weight)
-        self.head = self.embedding if model.lm_head.weight is body.embed_tokens.weight else mine(model.lm_head.weight)
-        self.gain = mine(body.norm.weight)
-        self.layers = [self._layer(layer, share) for layer in body.layers]
+        self.embedding = mine(body.embed_tokens.weight, devices[0])
+        tied = model.lm_head.weight is body.embed_tokens.weight and devices[0] == devices[-1]
+        self.head = self.embedding if tied else mine(model.lm_head.weight, devices[-1])
+        self.gain = mine(body.norm.weight, devices[-1])
+        self.layers = [
+            self._layer(body.layers[number], stage.device, share) for stage in self.stages for number in stage.layers
+        ]
         self.slots = tuple(slot for layer in self.layers for joint in layer.joints for slot in joint.slots)
         self._adapter: Adapter | None = None
-        self._inverse_frequencies = body.rotary_emb.inv_freq.detach().to(device, torch.float32, copy=True)
+        self._inverse_frequencies = body.rotary_emb.inv_freq.detach().to(devices[0], torch.float32, copy=True)
         self._rope_scale = float(body.rotary_emb.attention_scaling)
-        self._turns = torch.empty((0, self.head_dim // 2, 2), device=device)
+        empty = torch.empty((0, self.head_dim // 2, 2), device=devices[0])
+        self._turns = {stage.device: empty for stage in self.stages}
 
-    def _layer(self, layer: Any, share: bool) -> JoinedLayer:
+    @property
+    def device(self) -> torch.device:
+        """Where tokens go in."""
+        return self.stages[0].device
+
+    def _layer(self, layer: Any, device: torch.device, share: bool) -> JoinedLayer:
+        def gain(norm: Any) -> Tensor:
+            return cast(Tensor, norm.weight).detach().to(device, self.dtype, copy=True)
+
         groups = _groups(layer.self_attn, layer.mlp)
-        gains = self._head_gains(layer.self_attn).to(self.device, self.dtype) if _has_head_norms(layer) else None
-        qkv, out, gate_up, down = (
-            Joint.of(group, self.device, self.dtype, self.ranks, share=share) for group in groups
-        )
-        return JoinedLayer(
-            qkv,
-            out,
-            gate_up,
-            down,
-            layer.input_layernorm.weight.detach().to(self.device, self.dtype, copy=True),
-            layer.post_attention_layernorm.weight.detach().to(self.device, self.dtype, copy=True),
-            gains,
-        )
+        gains = self._head_gains(layer.self_attn).to(device, self.dtype) if _has_head_norms(layer) else None
+        qkv, out, gate_up, down = (Joint.of(group, device, self.dtype, self.ranks, share=share) for group in groups)
+        norms = gain(layer.input_layernorm), gain(layer.post_attention_layernorm)
+        return JoinedLayer(qkv, out, gate_up, down, *norms, gains)
 
     def _head_gains(self, attention: Any) -> Tensor:
         query, key = attention.q_norm.weight.detach(), attention.k_norm.weight.detach()
@@ -198,6 +192,19 @@ class JoinedModel:
                 if mine.head_gains is not None:
                     mine.head_gains.copy_(self._head_gains(layer.self_attn))
 
+    def adapter(self, model: Any) -> Adapter:
+        """A copy of the factors that are active on a model of this shape."""
+        found: list[tuple[Tensor, Tensor] | None] = []
+        for slot, linear in zip(self.slots, linear_layers(model), strict=True):
+            factors = low_rank_factors(linear)
+            if factors is None:
+                found.append(None)
+                continue
+            low, high, scale = factors
+            scaled = (high.detach() * scale).to(slot.high.device, self.dtype, copy=True)
+            found.append((low.detach().to(slot.low.device, self.dtype, copy=True), scaled))
+        return Adapter(tuple(found))
+
     def use(self, adapter: Adapter | None) -> None:
         """Have the products be those with this adapter, or with none, until another is put in its place."""
         if adapter is self._adapter:
@@ -216,20 +223,22 @@ class JoinedModel:
                 torch._foreach_copy_(targets, sources)
         self._adapter = adapter
 
-    def turns(self, positions: int) -> Tensor:
-        """Cosine and sine [at least `positions`, D/2, 2] of the rotary embedding."""
-        while len(self._turns) < positions:
-            block = torch.arange(len(self._turns), len(self._turns) + ROPE_BLOCK, device=self.device)
-            angles = block[:, None].float() * self._inverse_frequencies
-            turns = torch.stack([angles.cos(), angles.sin()], dim=-1) * self._rope_scale
-            self._turns = torch.cat([self._turns, turns])
-        return self._turns
+    def turns(self, positions: int, device: torch.device) -> Tensor:
+        """Cosine and sine [at least `positions`, D/2, 2] of the rotary embedding, on one of the model's devices."""
+        turns = self._turns[self.device]
+        if len(turns) < positions:
+            while len(turns) < positions:
+                block = torch.arange(len(turns), len(turns) + ROPE_BLOCK, device=self.device)
+                angles = block[:, None].float() * self._inverse_frequencies
+                turns = torch.cat([turns, torch.stack([angles.cos(), angles.sin()], dim=-1) * self._rope_scale])
+            self._turns = {each: turns.to(each) for each in self._turns}
+        return self._turns[device]
 
 
 def join(model: Any, ranks: int) -> None:
     """Join a Llama-shaped model's matrices, as `joined`, with room for an adapter of so many ranks; its modules keep
     views of them."""
-    model.joined = JoinedModel(model, model.device, model.dtype, ranks=ranks, share=True)
+    model.joined = JoinedModel(model, [model.device], model.dtype, ranks=ranks, share=True)
 
 
 def has_kernels(model: Any) -> bool:

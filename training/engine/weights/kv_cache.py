@@ -1,6 +1,7 @@
 """The keys and values of many conversations: one row each, in one tensor that is allocated once and grown rarely."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,6 +9,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 import torch
+
+from training.engine.memory import free_bytes
+from training.engine.weights.stages import Stage, stages_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +23,20 @@ class KVShape:
     head_dim: int
     dtype: torch.dtype
     device: torch.device
+    """Of the first layers."""
+    stages: tuple[Stage, ...] = ()
+    """Where there are several devices: which layers lie where."""
 
     @property
     def bytes_per_token(self) -> int:
         return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
+
+    def free_bytes(self) -> int:
+        """The size of the largest cache that the devices have room for now."""
+        layers: Counter[torch.device] = Counter()
+        for stage in self.stages or stages_of(self.layers, [self.device]):
+            layers[stage.device] += len(stage.layers)
+        return min(free_bytes(device) * self.layers // count for device, count in layers.items())
 
 
 @dataclass(frozen=True, slots=True)

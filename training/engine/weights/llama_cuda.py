@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from peft import PeftModel
 from transformers import PreTrainedModel
 
-from training.engine.weights.joined import Adapter, JoinedLayer, JoinedModel, has_kernels
+from training.engine.weights.joined import JoinedLayer, JoinedModel, has_kernels
 from training.engine.weights.kv_cache import KVShape, Piece
 from training.engine.weights.llama_cpu import FusedWeights
 from training.engine.weights.paged_cache import PAGE, PagedCache
+from training.engine.weights.stages import on
 from training.engine.weights.triton_kernels import add_norm, decode_attention, rotate, silu_mul
 from training.engine.weights.varlen_attention import Segments, varlen_attention
 
@@ -23,14 +24,15 @@ CAPTURE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
-    """A captured decode step: fill `ids` and `positions`, replay, read `logits`. The graph reads `turns`."""
+class _Part:
+    """A stage's part of a captured decode step: fill `positions` and `inputs`, replay, read `outputs`. The graph reads
+    `turns`. The first part's inputs are token ids, and the last one's outputs logits."""
 
     graph: torch.cuda.CUDAGraph
-    ids: torch.Tensor
     positions: torch.Tensor
+    inputs: tuple[torch.Tensor, ...]
     turns: torch.Tensor
-    logits: torch.Tensor
+    outputs: tuple[torch.Tensor, ...]
 
 
 class CudaWeights:
@@ -57,19 +59,19 @@ class CudaWeights:
         shared: JoinedModel | None = getattr(base, "joined", None) if adapted else None
         if shared is None or (shared.embedding.device.type, shared.dtype) != (device.type, dtype):
             ranks = max(config.r for config in model.peft_config.values()) if adapted else 0
-            shared = JoinedModel(base, device, dtype, ranks=ranks, share=False)
+            shared = JoinedModel(base, [device], dtype, ranks=ranks, share=False)
         self._base = shared
-        self._adapter = Adapter.of(base, device, dtype) if adapted else None
-        self.kv = KVShape(len(shared.layers), shared.kv_heads, shared.head_dim, dtype, device)
+        self._adapter = shared.adapter(base) if adapted else None
+        self.kv = KVShape(len(shared.layers), shared.kv_heads, shared.head_dim, dtype, shared.device, shared.stages)
         self.context = shared.context
         self.vocab_size = len(shared.head)
         self.parameters = shared.parameters
-        self._captured: weakref.WeakKeyDictionary[PagedCache, dict[int, _Step]] = weakref.WeakKeyDictionary()
+        self._captured: weakref.WeakKeyDictionary[PagedCache, dict[int, list[_Part]]] = weakref.WeakKeyDictionary()
 
     def update(self, model: Any) -> None:
         """Take over the weights of a model, or a peft model's adapter, of the same shape, in place."""
         if self._adapter is not None:
-            self._adapter = Adapter.of(model.get_base_model(), self.kv.device, self.kv.dtype)
+            self._adapter = self._base.adapter(model.get_base_model())
         else:
             self._base.update(model)
 
@@ -81,28 +83,32 @@ class CudaWeights:
     @torch.inference_mode()
     def prefill(self, cache: PagedCache, pieces: Sequence[Piece]) -> None:
         """Write the keys and values of all pieces into their rows, in one pass without padding."""
-        base, device = self._base, self.kv.device
+        base = self._base
         base.use(self._adapter)
-        ids = torch.from_numpy(np.concatenate([piece.ids for piece in pieces])).to(device)
-        positions, places, past = (part.to(device) for part in _layout(cache, pieces))
-        segments = Segments.of(
-            [len(piece.ids) for piece in pieces], [piece.start + len(piece.ids) for piece in pieces], device
-        )
+        layout = _layout(cache, pieces)
+        lengths = [len(piece.ids) for piece in pieces], [piece.start + len(piece.ids) for piece in pieces]
         own = all(piece.start == 0 for piece in pieces)
-        turns = base.turns(cache.length)
+        ids = torch.from_numpy(np.concatenate([piece.ids for piece in pieces])).to(self.kv.device)
         hidden, change = F.embedding(ids, base.embedding).float(), None
-        for index, (layer, (keys, values)) in enumerate(zip(base.layers, cache.layers, strict=True)):
-            joint = self._joint(layer, hidden, change)
-            store = places, keys, values
-            rotate(joint, layer.head_gains, turns, positions, base.kv_heads, base.eps, store=store)
-            if index + 1 == len(base.layers):
-                return  # the last layer's output would only serve log-probabilities
-            query, key, value = torch.split(joint, [base.heads, base.kv_heads, base.kv_heads], dim=1)
-            if not own:
-                key, value = keys[past], values[past]
-            mixed = layer.out.room(len(ids))
-            layer.out.inputs(mixed).copy_(varlen_attention(query, key, value, segments, scale=base.scale).flatten(1))
-            change = self._rest(layer, hidden, mixed)
+        for stage in base.stages:
+            device = stage.device
+            positions, places, past = (part.to(device) for part in layout)
+            segments, turns = Segments.of(*lengths, device), base.turns(cache.length, device)
+            hidden, change = hidden.to(device), None if change is None else change.to(device)
+            with on(device):
+                for number in stage.layers:
+                    layer, (keys, values) = base.layers[number], cache.layers[number]
+                    joint, store = self._joint(layer, hidden, change), (places, keys, values)
+                    rotate(joint, layer.head_gains, turns, positions, base.kv_heads, base.eps, store=store)
+                    if number + 1 == len(base.layers):
+                        return  # the last layer's output would only serve log-probabilities
+                    query, key, value = torch.split(joint, [base.heads, base.kv_heads, base.kv_heads], dim=1)
+                    if not own:
+                        key, value = keys[past], values[past]
+                    mixed = layer.out.room(len(ids))
+                    attended = varlen_attention(query, key, value, segments, scale=base.scale)
+                    layer.out.inputs(mixed).copy_(attended.flatten(1))
+                    change = self._rest(layer, hidden, mixed)
 
     @torch.inference_mode()
     def decode(self, cache: PagedCache, ids: torch.Tensor, positions: torch.Tensor, span: int) -> torch.Tensor:
@@ -115,49 +121,82 @@ class CudaWeights:
         steps = self._captured.setdefault(cache, {})
         if len(ids) not in steps:
             steps[len(ids)] = self._capture(cache, ids, positions)
-        step = steps[len(ids)]
-        step.ids.copy_(ids)
-        step.positions.copy_(positions)
-        _ = cache.tables  # brought up to date, where the graph reads it
-        step.graph.replay()
-        return step.logits
+        passed: tuple[torch.Tensor, ...] = (ids,)
+        for part in steps[len(ids)]:
+            device = part.positions.device
+            _ = cache.tables(device)  # brought up to date, where the graph reads it
+            with on(device):
+                for mine, given in zip((part.positions, *part.inputs), (positions, *passed), strict=True):
+                    mine.copy_(given)
+                part.graph.replay()
+            passed = part.outputs
+        return passed[0].to(self.kv.device)
 
-    def _capture(self, cache: PagedCache, ids: torch.Tensor, positions: torch.Tensor) -> _Step:
-        ids, positions = ids.clone(), positions.clone()
-        turns = self._base.turns(cache.length)
-        if torch.cuda.mem_get_info(ids.device)[0] < CAPTURE_BYTES:
+    def _capture(self, cache: PagedCache, ids: torch.Tensor, positions: torch.Tensor) -> list[_Part]:
+        parts: list[_Part] = []
+        passed: tuple[torch.Tensor, ...] = (ids,)
+        for number, stage in enumerate(self._base.stages):
+            with on(stage.device):
+                inputs = tuple(each.to(stage.device, copy=True) for each in passed)
+                stand = positions.to(stage.device, copy=True)
+                parts.append(self._capture_part(cache, number, stand, inputs))
+            passed = parts[-1].outputs
+        return parts
+
+    def _capture_part(
+        self, cache: PagedCache, number: int, positions: torch.Tensor, inputs: tuple[torch.Tensor, ...]
+    ) -> _Part:
+        """Of the stage of that number."""
+        turns = self._base.turns(cache.length, positions.device)
+        if torch.cuda.mem_get_info(positions.device)[0] < CAPTURE_BYTES:
             torch.cuda.empty_cache()
         # Once outside a graph: kernels are compiled and libraries take their workspace. It writes what the step writes.
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            self._decode(cache, ids, positions, turns)
+            self._decode(cache, number, positions, turns, inputs)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         # One after the other they may share memory, as long as any of them lives.
-        pool = next((step.graph.pool() for step in self._captured[cache].values()), None)
+        pool = next((parts[number].graph.pool() for parts in self._captured[cache].values()), None)
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            logits = self._decode(cache, ids, positions, turns)
-        return _Step(graph, ids, positions, turns, logits)
+            outputs = self._decode(cache, number, positions, turns, inputs)
+        return _Part(graph, positions, inputs, turns, outputs)
 
     def _decode(
-        self, cache: PagedCache, ids: torch.Tensor, positions: torch.Tensor, turns: torch.Tensor
-    ) -> torch.Tensor:
-        base, tables, stand = self._base, cache.tables[: len(ids)], positions.clamp(min=0)
+        self,
+        cache: PagedCache,
+        number: int,
+        positions: torch.Tensor,
+        turns: torch.Tensor,
+        inputs: tuple[torch.Tensor, ...],
+    ) -> tuple[torch.Tensor, ...]:
+        """One token through a stage: from ids, or the hidden states and what the layer before adds to them, to the same
+        of its last layer, or to logits."""
+        base, stage = self._base, self._base.stages[number]
+        tables, stand = cache.tables(stage.device)[: len(positions)], positions.clamp(min=0)
         pages = tables.gather(1, (stand // PAGE)[:, None])[:, 0].long()
         places = torch.where(positions < 0, 0, pages * PAGE + stand % PAGE)
-        hidden, change = F.embedding(ids, base.embedding).float(), None
-        for layer, (keys, values) in zip(base.layers, cache.layers, strict=True):
+        change: torch.Tensor | None = None
+        if number:
+            hidden, change = inputs[0].clone(), inputs[1]  # the layers add to it in place
+        else:
+            hidden = F.embedding(inputs[0], base.embedding).float()
+        for each in stage.layers:
+            layer, (keys, values) = base.layers[each], cache.layers[each]
             joint = self._joint(layer, hidden, change)
             rotate(joint, layer.head_gains, turns, stand, base.kv_heads, base.eps, store=(places, keys, values))
-            mixed = layer.out.room(len(ids))
+            mixed = layer.out.room(len(positions))
             decode_attention(
                 joint[:, : base.heads], keys, values, positions, tables, base.scale, layer.out.inputs(mixed)
             )
             change = self._rest(layer, hidden, mixed)
+        if number + 1 < len(base.stages):
+            assert change is not None
+            return hidden, change
         last = torch.empty_like(hidden, dtype=base.dtype)
         add_norm(hidden, change, base.gain, base.eps, last)
-        return torch.mm(last, base.head.t(), out_dtype=torch.float32)
+        return (torch.mm(last, base.head.t(), out_dtype=torch.float32),)
 
     def _joint(self, layer: JoinedLayer, hidden: torch.Tensor, change: torch.Tensor | None) -> torch.Tensor:
         """Queries, keys and values [n, heads + 2 * kv_heads, D] before rotation, once `change` is added to `hidden`."""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from training.engine.weights.kv_cache import KVShape
+from training.engine.weights.stages import stages_of
 
 PAGE = 64
 """Tokens of a page."""
@@ -32,12 +33,17 @@ class PagedCache:
         self.rows = rows
         self.length = length
         self.pages = pages
-        size = (shape.layers, (pages + 1) * PAGE, shape.kv_heads, shape.head_dim)
-        self._parts = tuple(torch.zeros(size, dtype=shape.dtype, device=shape.device) for _ in range(2))
-        self.layers = tuple(zip(*(part.unbind() for part in self._parts), strict=True))
+        size = ((pages + 1) * PAGE, shape.kv_heads, shape.head_dim)
+        stages = shape.stages or stages_of(shape.layers, [shape.device])
+        self._parts = tuple(
+            torch.zeros((2, len(stage.layers), *size), dtype=shape.dtype, device=stage.device) for stage in stages
+        )
+        self.layers = tuple(pair for keys, values in self._parts for pair in zip(keys, values, strict=True))
         # A last column that is never taken: a row that is full has no page for its next token.
         self._tables: npt.NDArray[np.int32] = np.zeros((rows, pages_of(length) + 1), dtype=np.int32)
-        self._device_tables = torch.zeros(self._tables.shape, dtype=torch.int32, device=shape.device)
+        self._device_tables = {
+            stage.device: torch.zeros(self._tables.shape, dtype=torch.int32, device=stage.device) for stage in stages
+        }
         self._stale = False
         self.held: npt.NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
         """Pages of each row."""
@@ -53,13 +59,14 @@ class PagedCache:
         """Tokens that it holds: those of all pages that are taken."""
         return (self.pages - len(self._free)) * PAGE
 
-    @property
-    def tables(self) -> torch.Tensor:
-        """The numbers of each row's pages [rows, pages of a row], int32, on the device; always the same tensor."""
+    def tables(self, device: torch.device) -> torch.Tensor:
+        """The numbers of each row's pages [rows, pages of a row], int32, on one of its devices; always the same
+        tensor there."""
         if self._stale:
-            self._device_tables.copy_(torch.from_numpy(self._tables))
+            for tables in self._device_tables.values():
+                tables.copy_(torch.from_numpy(self._tables))
             self._stale = False
-        return self._device_tables
+        return self._device_tables[device]
 
     def places(self, row: int, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Where the tokens `start` to `stop` of a row lie."""
@@ -77,7 +84,7 @@ class PagedCache:
                 own = self._take()
                 if kept := start - number * PAGE if number == start // PAGE else 0:
                     for part in self._parts:
-                        part[:, own * PAGE : own * PAGE + kept] = part[:, page * PAGE : page * PAGE + kept]
+                        part[:, :, own * PAGE : own * PAGE + kept] = part[:, :, page * PAGE : page * PAGE + kept]
                 self._users[page] -= 1
                 self._tables[row, number] = own
         while self.held[row] < pages_of(stop):

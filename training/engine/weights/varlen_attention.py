@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +28,10 @@ class Segments:
             return torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device)
 
         return cls(starts(queries), starts(keys), max(queries), max(keys))
+
+    def to(self, device: torch.device) -> "Segments":
+        """The same on another device."""
+        return replace(self, queries=self.queries.to(device), keys=self.keys.to(device))
 
 
 def varlen_attention(
