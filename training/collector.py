@@ -1,9 +1,10 @@
 """The rollouts that an iteration makes, and the verdicts on them; what the journal has of them is not made again."""
 
 import asyncio
+import heapq
 import itertools
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -71,6 +72,46 @@ def rollout_tasks(run_seed: int, scenarios: Sequence[Scenario], each: int, *part
     ]
 
 
+class RolloutGate:
+    """Lets so many rollouts of a run be made at the same time. Of those that wait, the earliest iteration's go first:
+    no iteration waits for one that runs ahead of it."""
+
+    def __init__(self, size: int) -> None:
+        self._free = size
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._number = itertools.count()
+
+    @asynccontextmanager
+    async def turn(self, iteration: int) -> AsyncIterator[None]:
+        """Around a rollout of that iteration."""
+        await self._enter(iteration)
+        try:
+            yield
+        finally:
+            self._leave()
+
+    async def _enter(self, iteration: int) -> None:
+        if self._free > 0:
+            self._free -= 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (iteration, next(self._number), turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it was our turn already
+                self._leave()
+            raise
+
+    def _leave(self) -> None:
+        while self._waiting:
+            _, _, turn = heapq.heappop(self._waiting)
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
+
+
 @dataclass(frozen=True, slots=True)
 class RunContext:
     """What the iterations of a run have in common."""
@@ -82,6 +123,7 @@ class RunContext:
     progress: Report
     budget: RunBudget
     estimates: Estimates
+    gate: RolloutGate
     now: Callable[[], float]
     """Dates the rollouts, in seconds since the epoch."""
     agent: Player | None = None
@@ -101,8 +143,11 @@ class RolloutCollector:
         self.journal = journal
         self._run = run
         self._budget = budget
-        self._gate = asyncio.Semaphore(run.config.concurrency)
         self._counts: dict[Phase, _Counted] = {}
+
+    def within(self, run: RunContext) -> "RolloutCollector":
+        """The same iteration's, in that context."""
+        return RolloutCollector(run, self.journal, self._budget)
 
     async def admit(self, phase: Phase) -> None:
         """Raises BudgetReached where the run has nothing left for the phase."""
@@ -159,7 +204,7 @@ class RolloutCollector:
             return load_rollout(task.scenario, kept)
         run = self._run
         worst_case = partial(run.estimates.rollout, task.scenario)
-        async with self._gate, self._budget.reserve(entry.phase, worst_case) as reservation:
+        async with run.gate.turn(self.journal.iteration), self._budget.reserve(entry.phase, worst_case) as reservation:
             finished = await rollout(
                 run.environment,
                 task.scenario,

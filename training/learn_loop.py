@@ -9,7 +9,10 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from contextvars import copy_context
+from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from environment.base import Environment, Json, Reflective, Rewarded, Scenario
@@ -18,9 +21,19 @@ from judges.base import Judge
 from training.backends.art_import import import_art
 from training.backends.base import Endpoint, Policy
 from training.budget import Estimates, RunBudget, Unlimited
-from training.collector import Report, RolloutCollector, RolloutTask, RunContext, all_of, rollout_tasks, seed_of
+from training.collector import (
+    Report,
+    RolloutCollector,
+    RolloutGate,
+    RolloutTask,
+    RunContext,
+    all_of,
+    rollout_tasks,
+    seed_of,
+)
 from training.journal import IterationJournal, Journal, NoJournal
 from training.phases import Phase, Purpose
+from training.pipeline import RolledOut, RolloutsAhead, sampled_after, sampled_during
 from training.rollouts import Player, failed, total
 from training.scoring import share, success_rate, summarise
 from training.train_step import TrainStep
@@ -33,6 +46,7 @@ from training.types import (
     Resume,
     RunConfig,
     ScoredRollout,
+    Snapshot,
     Timing,
 )
 from training.warm_start import WarmStart, oracle_demonstrations
@@ -62,6 +76,7 @@ async def learn_loop(
     agent: Player | None = None,
     now: Callable[[], float] = time.time,
     demonstrations: Demonstrations = (),
+    another_environment: Callable[[], Environment] | None = None,
 ) -> AsyncGenerator[IterationResult, None]:
     """Run the loop, yielding the baseline (iteration 0) and then each iteration as it is done.
 
@@ -73,33 +88,42 @@ async def learn_loop(
     BudgetReached is raised where the next call does not fit `budget`; by default there is no limit. `agent` is
     one that owns its loop; by default the built-in loop makes the rollouts. `now` dates them, in seconds since the
     epoch. A warm start trains on the `demonstrations`, or on so many of the environment's oracle.
+
+    Where rollouts run ahead (`pipeline`), a reflective environment goes on learning while they are made in it as it was
+    before: `another_environment` makes further ones like it.
     """
     await asyncio.to_thread(import_art)
     journal, budget = journal or NoJournal(), budget or Unlimited()
-    estimates = Estimates(config, environment, budget)
-    context = RunContext(config, environment, judge, journal, progress, budget, estimates, now, agent)
-    loop = _Loop(context, policy)
-    if resume is None:
-        with span("baseline", iteration=0):
-            result = await loop.baseline()
-        yield result
-    else:
-        await loop.resume(resume)
-    first = resume.iteration if resume else 1
-    if config.warm_start is not None and first <= config.supervised_iterations:
-        if isinstance(demonstrations, int):
-            demonstrations = await oracle_demonstrations(environment, demonstrations, config.seed)
-        loop.warm_start = WarmStart(config.warm_start, config.seed, demonstrations)
-    for iteration in range(first, config.all_iterations + 1):
-        with span("iteration", iteration=iteration):
-            result = await loop.iterate(iteration)
-        yield result
+    estimates, gate = Estimates(config, environment, budget), RolloutGate(config.concurrency)
+    context = RunContext(config, environment, judge, journal, progress, budget, estimates, gate, now, agent)
+    loop = _Loop(context, policy, another_environment)
+    try:
+        if resume is None:
+            with span("baseline", iteration=0):
+                result = await loop.baseline()
+            yield result
+        else:
+            await loop.resume(resume)
+        first = resume.iteration if resume else 1
+        if config.warm_start is not None and first <= config.supervised_iterations:
+            if isinstance(demonstrations, int):
+                demonstrations = await oracle_demonstrations(environment, demonstrations, config.seed)
+            loop.warm_start = WarmStart(config.warm_start, config.seed, demonstrations)
+        for iteration in range(first, config.all_iterations + 1):
+            with span("iteration", iteration=iteration):
+                result = await loop.iterate(iteration)
+            yield result
+    finally:
+        await loop.stop()
 
 
 class _Loop:
-    """What one run of the loop carries from iteration to iteration: the policy's step and the best one."""
+    """What one run of the loop carries from iteration to iteration: the policy's step and the best one, and rollouts
+    that run ahead."""
 
-    def __init__(self, run: RunContext, policy: Policy) -> None:
+    def __init__(
+        self, run: RunContext, policy: Policy, another_environment: Callable[[], Environment] | None = None
+    ) -> None:
         self._run = run
         self._config = run.config
         self._environment = run.environment
@@ -107,6 +131,12 @@ class _Loop:
         self._step = 0
         self._best_step = 0
         self._best = (-1.0, 0.0)
+        self._another_environment = another_environment
+        self._context = copy_context()
+        """Outside of any iteration's span."""
+        self._ahead: dict[int, RolloutsAhead] = {}
+        self._after: dict[int, Snapshot] = {}
+        """What rollouts can still be sampled from, by the iteration that led to it."""
         self.warm_start: WarmStart | None = None
         """Set for as long as iterations train on demonstrations."""
 
@@ -119,6 +149,7 @@ class _Loop:
             )
         self._step, self._best_step = where.step, where.best_step
         self._best = (where.best_success, where.best_reward)
+        self._after = {**where.earlier, where.iteration - 1: Snapshot(where.step, where.environment_state)}
         if isinstance(self._environment, Reflective) and where.environment_state is not None:
             self._environment.restore(where.environment_state)
 
@@ -132,19 +163,24 @@ class _Loop:
             both = await all_of(self._validate(collector), self._evaluate(collector, "test", self._step))
         with _timed(seconds, "reflect_s"):
             reflection = await self._reflect(collector, ())
+        self._remember(0, reflection)
         return self._result(0, (), {}, [each for one in both for each in one], reflection, seconds, clock)
 
     async def iterate(self, iteration: int) -> IterationResult:
         """Roll out, judge, train, reflect, and evaluate where an evaluation is due."""
         clock = time.monotonic()
         seconds: dict[str, float] = {}
-        collector = await self._run.collector(iteration)
+        made: RolledOut | None = None
+        groups: tuple[Group, ...] = ()
+        before = self._step
         if iteration <= self._config.supervised_iterations:
-            groups: tuple[Group, ...] = ()
+            collector = await self._run.collector(iteration)
             with _timed(seconds, "train_s"):
                 metrics = await self._imitate(collector)
         else:
-            groups = await self._groups(collector, seconds)
+            made = await self._rolled_out(iteration)
+            collector, groups = made.collector.within(self._run), made.groups
+            seconds |= made.seconds(clock)
             with _timed(seconds, "train_s"):
                 metrics = await self._train_on(collector.journal, [group for group in groups if group.skipped is None])
         with _timed(seconds, "reflect_s"):
@@ -157,18 +193,63 @@ class _Loop:
                 evaluations += await self._validate(collector)
             if last:
                 evaluations += await self._evaluate(collector, "test", self._best_step)
-        return self._result(iteration, groups, metrics, evaluations, reflection, seconds, clock)
+        self._remember(iteration, reflection)
+        result = self._result(iteration, groups, metrics, evaluations, reflection, seconds, clock)
+        if made is None:
+            return result
+        return replace(result, sampled_step=made.step, staleness=before - made.step)
 
-    async def _groups(self, collector: RolloutCollector, seconds: dict[str, float]) -> tuple[Group, ...]:
+    async def _rolled_out(self, iteration: int) -> RolledOut:
+        """The iteration's rollouts, those that ran ahead too; the rollouts of later iterations begin, if they may."""
+        if self._config.pipeline.max_staleness == 0:
+            return await self._roll_out(iteration, self._run, self._step)
+        for each in sampled_during(self._config, iteration):
+            if each not in self._ahead:
+                roll_out = partial(self._roll_out_as_of, each, self._after[sampled_after(self._config, each)])
+                self._ahead[each] = RolloutsAhead(roll_out, self._run.progress, self._context.copy())
+        made = await self._ahead[iteration].take()
+        del self._ahead[iteration]
+        return made
+
+    async def _roll_out_as_of(self, iteration: int, snapshot: Snapshot, report: Report) -> RolledOut:
+        """Roll out with the policy and in the environment as they were then."""
+        with (
+            span("rollouts ahead", iteration=iteration, step=snapshot.step),
+            self._environment_as_of(snapshot) as environment,
+        ):
+            run = replace(self._run, environment=environment, progress=report)
+            return await self._roll_out(iteration, run, snapshot.step)
+
+    @contextmanager
+    def _environment_as_of(self, snapshot: Snapshot) -> Iterator[Environment]:
+        if not isinstance(self._environment, Reflective):
+            yield self._environment
+            return
+        if self._another_environment is None:
+            raise ValueError(f"rollouts cannot run ahead in {self._environment.name}: it learns, and there is one only")
+        with closing(self._another_environment()) as environment:
+            if isinstance(environment, Reflective) and snapshot.environment_state is not None:
+                environment.restore(snapshot.environment_state)
+            yield environment
+
+    async def _roll_out(self, iteration: int, run: RunContext, step: int) -> RolledOut:
         """Roll out each scenario of the iteration several times and score the rollouts."""
-        config, iteration = self._config, collector.journal.iteration
+        config = self._config
+        collector = await run.collector(iteration)
+        began = time.monotonic()
         start = (iteration - config.supervised_iterations - 1) * config.groups_per_iteration
-        scenarios = self._environment.scenarios("train", config.groups_per_iteration, config.seed, start)
+        scenarios = run.environment.scenarios("train", config.groups_per_iteration, config.seed, start)
         tasks = rollout_tasks(config.seed, scenarios, config.rollouts_per_group, "train", iteration)
-        with _timed(seconds, "rollout_s"), span("rollouts", phase=Phase.ROLLOUT, count=len(tasks)):
-            rollouts = await collector.rollouts(Purpose.TRAIN, tasks, self._endpoint(), config.temperature)
-        with _timed(seconds, "judge_s"), span("verdicts", phase=Phase.JUDGE, groups=len(scenarios)):
-            return await collector.scored(Purpose.TRAIN, scenarios, rollouts)
+        with span("rollouts", phase=Phase.ROLLOUT, count=len(tasks)):
+            rollouts = await collector.rollouts(Purpose.TRAIN, tasks, self._policy.endpoint(step), config.temperature)
+        rolled_out = time.monotonic()
+        with span("verdicts", phase=Phase.JUDGE, groups=len(scenarios)):
+            groups = await collector.scored(Purpose.TRAIN, scenarios, rollouts)
+        return RolledOut(collector, step, groups, began, rolled_out, time.monotonic())
+
+    async def stop(self) -> None:
+        """Stop what runs ahead."""
+        await asyncio.gather(*(each.stop() for each in self._ahead.values()))
 
     async def _imitate(self, collector: RolloutCollector) -> dict[str, float]:
         """Train on the iteration's demonstrations."""
@@ -270,6 +351,12 @@ class _Loop:
             rollouts=tuple(scored),
             judge_calls=tuple(call for group in groups for call in group.judge_calls),
         )
+
+    def _remember(self, iteration: int, reflection: Reflection | None) -> None:
+        """What later rollouts are sampled from, as it is after the iteration; and forget what no rollout needs."""
+        needed = sampled_after(self._config, iteration + 1)
+        self._after = {number: each for number, each in self._after.items() if number >= needed}
+        self._after[iteration] = Snapshot(self._step, None if reflection is None else reflection.state)
 
     def _result(
         self,

@@ -46,6 +46,15 @@ class WarmStartConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class PipelineConfig:
+    """How far rollouts may run ahead of training (training/pipeline.py)."""
+
+    max_staleness: int = 0
+    """Rollouts are sampled from a policy at most so many steps older than the one that is trained on them, and begin so
+    many iterations ahead. 0: each iteration rolls out with the newest policy, then trains."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunConfig:
     """Everything that decides what a run does. Two equal configs on the embedded engine end alike."""
 
@@ -68,6 +77,7 @@ class RunConfig:
     train_options: Mapping[str, Json] = field(default_factory=dict)
     """Options of a GRPO step (loss, epsilon, kl_penalty_coef, ...): see training/backends/train_options.py."""
     warm_start: WarmStartConfig | None = None
+    pipeline: PipelineConfig = field(default_factory=PipelineConfig)
 
     @property
     def supervised_iterations(self) -> int:
@@ -181,6 +191,16 @@ class Reflection:
 
 
 @dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What rollouts can be made with after an iteration."""
+
+    step: int
+    """The policy's."""
+    environment_state: Mapping[str, Json] | None = None
+    """Of a reflective environment."""
+
+
+@dataclass(frozen=True, slots=True)
 class Resume:
     """Where to resume: `iteration` is the next one; the rest is as it was after the one before."""
 
@@ -191,6 +211,8 @@ class Resume:
     best_reward: float
     environment_state: Mapping[str, Json] | None
     """Of a reflective environment."""
+    earlier: Mapping[int, Snapshot] = field(default_factory=dict)
+    """After iterations before that one, by number: as far back as rollouts are sampled that run ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +227,8 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of an iteration by phase, and what was processed in them."""
+    """Seconds of an iteration by phase, and what was processed in them. Of rollouts that ran ahead, and of their
+    judging, only what the iteration had to wait for is in `rollout_s` and `judge_s`."""
 
     rollout_s: float = 0.0
     judge_s: float = 0.0
@@ -213,6 +236,8 @@ class Timing:
     reflect_s: float = 0.0
     evaluate_s: float = 0.0
     total_s: float = 0.0
+    ahead_s: float = 0.0
+    """So long before the iteration its rollouts began."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
@@ -239,3 +264,7 @@ class IterationResult:
     timing: Timing
     reflection: Reflection | None = None
     """None unless the environment is reflective."""
+    sampled_step: int | None = None
+    """The policy's step that sampled every turn of the iteration's rollouts; None if it made none."""
+    staleness: int | None = None
+    """How many steps the policy had taken since when it was trained on them."""

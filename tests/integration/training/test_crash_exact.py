@@ -7,6 +7,7 @@ import signal
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -25,7 +26,7 @@ from tests.fakes.lossy_proxy import LossyProxy, Moment, lossy_proxy, nothing
 from training.backends.base import BackendUnavailable, ModelSpec
 from training.backends.embedded import connect
 from training.learn_loop import learn_loop
-from training.types import EvaluationConfig, IterationResult, Progress, Resume, RunConfig
+from training.types import EvaluationConfig, IterationResult, PipelineConfig, Progress, Resume, RunConfig, Snapshot
 
 CONFIG = RunConfig(
     iterations=1,
@@ -36,6 +37,8 @@ CONFIG = RunConfig(
     seed=3,
     evaluation=EvaluationConfig(every=1, scenarios=1, samples=1, test_scenarios=1),
 )
+AHEAD = replace(CONFIG, iterations=2, groups_per_iteration=1, pipeline=PipelineConfig(max_staleness=1))
+"""The rollouts of an iteration are made while the one before trains and is evaluated."""
 MAKERS: dict[str, Callable[[], tuple[Environment, Judge]]] = {
     "email_search": lambda: (SyntheticEmailSearch(), ReferenceJudge()),
     "sales_email": lambda: (SalesEmail(), judges.build("grounding", {}, JudgeServices())),
@@ -85,15 +88,18 @@ class Book:
 class Stage:
     """A run of a learn loop over several lives. `happens` is told everything, and `kill` decides when it dies."""
 
-    def __init__(self, proxy: LossyProxy, environment: str) -> None:
+    def __init__(self, proxy: LossyProxy, environment: str, config: RunConfig = CONFIG) -> None:
         self.model = ModelSpec("exact", f"agent-{next(_names)}", "learnloop/tiny")
         self.results: list[IterationResult] = []
         self.book = Book(self.happens)
         self.events: list[str] = []
         self.lives = 0
+        self.died_ahead = 0
+        """How often it died when the journal had entries of a later iteration."""
         self.kill: Callable[[str], bool] = lambda event: False
         self._proxy = proxy
         self._make = MAKERS[environment]
+        self._config = config
         self._life: asyncio.Task[None] | None = None
 
     def happens(self, event: str) -> None:
@@ -123,19 +129,21 @@ class Stage:
                 self._proxy.loses = nothing
                 return self
             self.book.crash()
+            self.died_ahead += any(entries and n > len(self.results) for n, entries in self.book.saved.items())
 
     async def _live(self) -> None:
         environment, judge = self._make()
         backend = await connect(self._proxy.url, "none")
         try:
             loop = learn_loop(
-                CONFIG,
+                self._config,
                 environment,
                 judge,
                 await backend.register(self.model),
                 progress=self._progress,
                 journal=self.book,
                 resume=resume_after(self.results),
+                another_environment=lambda: self._make()[0],
             )
             async with aclosing(loop):
                 async for result in loop:
@@ -176,9 +184,14 @@ def resume_after(results: list[IterationResult]) -> Resume | None:
         last.best_step,
         best.success,
         best.mean_reward,
-        # As a database gives it back.
-        json.loads(json.dumps(last.reflection.state)) if last.reflection else None,
+        _state_of(last),
+        {result.iteration: Snapshot(result.step, _state_of(result)) for result in results[:-1]},
     )
+
+
+def _state_of(result: IterationResult) -> Any:
+    """As a database gives it back."""
+    return json.loads(json.dumps(result.reflection.state)) if result.reflection else None
 
 
 def figures(result: IterationResult) -> list[Any]:
@@ -187,7 +200,8 @@ def figures(result: IterationResult) -> list[Any]:
     evaluations = [[(each.reward, each.rollout.outcome) for each in e.rollouts] for e in result.evaluations]
     reflection = result.reflection and (result.reflection.state, result.reflection.showcase.rollout.outcome)
     metrics = {name: value for name, value in result.train_metrics.items() if name != "seconds"}
-    return [result.iteration, result.step, result.best_step, groups, evaluations, reflection, metrics]
+    steps = [result.step, result.best_step, result.sampled_step, result.staleness]
+    return [result.iteration, steps, groups, evaluations, reflection, metrics]
 
 
 def assert_alike(stage: Stage, calm: Stage, engine: EngineProcess, other: EngineProcess | None = None) -> None:
@@ -267,6 +281,21 @@ async def test_a_loop_that_dies_again_and_again_ends_with_the_same_weights(
     await stage.to_the_end()
     assert not any(deaths.left.values()), f"it never died there: {deaths.left}"
     assert stage.lives > 8
+    assert_alike(stage, undisturbed, engine)
+
+
+async def test_a_loop_whose_rollouts_run_ahead_dies_again_and_again_and_ends_with_the_same_weights(
+    engine: EngineProcess, proxy: LossyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In an environment that learns, too: it goes on while rollouts are made in it as it was an iteration before."""
+    undisturbed = await Stage(proxy, "sales_email", AHEAD).to_the_end()
+    assert [result.staleness for result in undisturbed.results] == [None, 0, 1]
+    monkeypatch.setattr("training.recorded_calls.KEEP_AFTER_S", 0.0)
+    stage = Stage(proxy, "sales_email", AHEAD)
+    stage.kill = deaths = Deaths(undisturbed, seed=23)
+    await stage.to_the_end()
+    assert not any(deaths.left.values()), f"it never died there: {deaths.left}"
+    assert stage.died_ahead > 0
     assert_alike(stage, undisturbed, engine)
 
 

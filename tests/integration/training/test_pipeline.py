@@ -1,0 +1,267 @@
+"""Rollouts that run ahead of training, with a scripted model: only sampling and training are not real."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from environment.base import Environment, Json, Rewarded, Scenario
+from environment.email_search.environment import SyntheticEmailSearch
+from environment.email_search.tools import EmailEpisode
+from judges.base import Candidate, Judgement
+from judges.reference import ReferenceJudge
+from tests.conditions import until
+from tests.fakes.scripted_chat import Reply, scripted_chat
+from tests.integration.training.test_learn_loop import (
+    CONFIG,
+    Trained,
+    address_of,
+    figures,
+    left_as_it_was,
+    lucky,
+    run,
+    skilled,
+)
+from training.backends.base import TrainOutcome
+from training.collector import RolloutsFailed
+from training.learn_loop import learn_loop
+from training.types import PipelineConfig, Progress, RunConfig
+
+
+def ahead(staleness: int, config: RunConfig = CONFIG) -> RunConfig:
+    return replace(config, pipeline=PipelineConfig(staleness))
+
+
+def iterations_of(config: RunConfig) -> dict[str, int]:
+    """Which iteration trains on each inbox."""
+    environment, found = SyntheticEmailSearch(), dict[str, int]()
+    for iteration in range(1, config.iterations + 1):
+        start = (iteration - 1) * config.groups_per_iteration
+        for scenario in environment.scenarios("train", config.groups_per_iteration, config.seed, start):
+            found[scenario.task["inbox_address"]] = iteration
+    return found
+
+
+class Observed(Trained):
+    """Trains only once `may_train` says that it may; notes while which iteration each request came."""
+
+    def __init__(self, url: str, may_train: Callable[["Observed", int], bool] = lambda *_: True) -> None:
+        super().__init__(url)
+        self.trains: int | None = None
+        self.asked: dict[int, list[tuple[int | None, int]]] = defaultdict(list)
+        """By the iteration of the rollout: the step that trained meanwhile led to, and the step that was asked."""
+        self._may_train = may_train
+        self._iterations = iterations_of(CONFIG)
+
+    def noted(self, answer: Callable[[Mapping[str, Json]], Any]) -> Callable[[Mapping[str, Json]], Any]:
+        async def script(request: Mapping[str, Json]) -> Reply:
+            if (iteration := self._iterations.get(address_of(request))) is not None:
+                self.asked[iteration].append((self.trains, int(request["model"].rpartition("@")[2])))
+            reply: Reply = await answer(request)
+            return reply
+
+        return script
+
+    async def follow(self, job_id: str, expected_step: int) -> TrainOutcome:
+        self.trains = expected_step + 1
+        await until(lambda: self._may_train(self, expected_step + 1))
+        self.trains = None
+        return await super().follow(job_id, expected_step)
+
+
+@pytest.mark.parametrize("staleness", [1, 2, 3])
+async def test_the_next_rollouts_are_made_while_a_step_trains_and_never_more_than_so_many_ahead(staleness: int) -> None:
+    each = CONFIG.groups_per_iteration * CONFIG.rollouts_per_group
+
+    def all_ahead_are_made(policy: Observed, iteration: int) -> bool:
+        """Where rollouts waited for training, this never came."""
+        last = min(iteration + staleness, CONFIG.iterations)
+        return all(len(policy.asked[later]) == each for later in range(iteration + 1, last + 1))
+
+    async with left_as_it_was(), scripted_chat(skilled(lucky)) as model:
+        policy = Observed(model.url, all_ahead_are_made)
+        model.script = policy.noted(model.script)
+        loop = learn_loop(ahead(staleness), SyntheticEmailSearch(), ReferenceJudge(), policy)
+        results = []
+        async with aclosing(loop):
+            async for result in loop:
+                results.append(result)
+                begun = max((iteration for iteration, asked in policy.asked.items() if asked), default=0)
+                assert begun <= result.iteration + staleness
+    assert [result.step for result in results] == [0, 1, 2, 3, 4]
+    expected = [max(0, iteration - 1 - staleness) for iteration in range(1, 5)]
+    assert [result.sampled_step for result in results] == [None, *expected]
+    assert [result.staleness for result in results] == [None, *(n - step for n, step in enumerate(expected))]
+    assert {n: {step for _, step in policy.asked[n]} for n in range(1, 5)} == {
+        n: {step} for n, step in enumerate(expected, start=1)
+    }
+    assert model.most <= CONFIG.concurrency
+    assert all(result.timing.ahead_s > 0 for result in results[2:])
+
+
+async def test_without_staleness_nothing_is_asked_while_a_step_trains() -> None:
+    async with scripted_chat(skilled(lucky)) as model:
+        policy = Observed(model.url)
+        model.script = policy.noted(model.script)
+        results = await run(model, policy=policy)
+    assert {trained for asked in policy.asked.values() for trained, _ in asked} == {None}
+    assert [(result.sampled_step, result.staleness) for result in results] == [
+        (None, None),
+        *((n, 0) for n in range(4)),
+    ]
+    assert {result.timing.ahead_s for result in results} == {0.0}
+
+
+async def test_what_a_run_learns_does_not_depend_on_timing() -> None:
+    async with scripted_chat(answer := skilled(lucky)) as model:
+        late = Observed(model.url, lambda policy, n: n == CONFIG.iterations or len(policy.asked[n + 1]) == 12)
+        model.script = late.noted(answer)
+        one = await run(model, ahead(2), policy=late)
+        model.script = answer
+        other = await run(model, ahead(2, replace(CONFIG, concurrency=1)))
+        exact = await run(model)
+    assert list(map(figures, one)) == list(map(figures, other))
+    assert list(map(figures, one)) != list(map(figures, exact))
+
+
+async def test_a_step_that_was_not_trained_makes_nothing_staler() -> None:
+    async with scripted_chat(skilled(lambda *_: True)) as model:
+        results = await run(model, ahead(2))
+    assert [(result.sampled_step, result.staleness) for result in results[1:]] == [(0, 0)] * 4
+
+
+async def test_a_failure_ahead_is_found_at_its_own_iteration() -> None:
+    answer, iterations = skilled(lucky), iterations_of(CONFIG)
+    failed = asyncio.Event()
+
+    async def script(request: Mapping[str, Json]) -> Reply:
+        if iterations.get(address_of(request)) == 2:
+            failed.set()
+            return Reply(status=400)
+        reply: Reply = await answer(request)
+        return reply
+
+    async with left_as_it_was(), scripted_chat(script) as model:
+        policy = Observed(model.url, lambda *_: failed.is_set())
+        model.script = policy.noted(script)
+        loop = learn_loop(ahead(1), SyntheticEmailSearch(), ReferenceJudge(), policy)
+        async with aclosing(loop):
+            assert [(await anext(loop)).iteration, (await anext(loop)).step] == [0, 1]
+            with pytest.raises(RolloutsFailed, match="all 12 rollouts of iteration 2 failed"):
+                await anext(loop)
+    assert [job[0] for job in policy.jobs] == [0]
+
+
+async def test_a_loop_that_is_closed_leaves_nothing_running_ahead() -> None:
+    answer, iterations, hanging = skilled(lucky), iterations_of(CONFIG), asyncio.Event()
+
+    async def script(request: Mapping[str, Json]) -> Reply:
+        if iterations.get(address_of(request)) == 2:
+            hanging.set()
+            await asyncio.Event().wait()
+        reply: Reply = await answer(request)
+        return reply
+
+    async with scripted_chat(script) as model, left_as_it_was():
+        loop = learn_loop(ahead(1), SyntheticEmailSearch(), ReferenceJudge(), Trained(model.url))
+        async with aclosing(loop):
+            await anext(loop)
+            assert (await anext(loop)).iteration == 1
+            await hanging.wait()
+            assert model.answering > 0
+        await until(lambda: model.answering == 0)
+
+
+async def test_progress_is_that_of_the_current_iteration() -> None:
+    seen: list[Progress] = []
+    async with scripted_chat(skilled(lucky)) as model:
+        policy = Observed(model.url, lambda policy, n: n == CONFIG.iterations or len(policy.asked[n + 1]) == 12)
+        model.script = policy.noted(model.script)
+        await run(model, ahead(1), policy=policy, progress=seen.append)
+    order = [progress.iteration for progress in seen]
+    assert order == sorted(order)
+    assert {progress.iteration for progress in seen if progress.phase == "judge"} == {0, 1, 2, 3, 4}
+
+
+class Lessons(SyntheticEmailSearch):
+    """Learns how often it reflected, and notes what each attempt at a training scenario saw of that."""
+
+    def __init__(self, seen: dict[str, set[int]], closed: list[int]) -> None:
+        super().__init__()
+        self.lessons = 0
+        self._seen, self._closed = seen, closed
+
+    def episode(self, scenario: Scenario, max_turns: int | None = None) -> EmailEpisode:
+        self._seen[scenario.id].add(self.lessons)
+        return super().episode(scenario, max_turns)
+
+    def showcase(self, seed: int) -> Scenario:
+        return self.scenarios("test", 1, seed)[0]
+
+    def reflect(self, rewarded: Sequence[Rewarded]) -> None:
+        self.lessons += 1
+
+    def state(self) -> dict[str, Json]:
+        return {"lessons": self.lessons}
+
+    def restore(self, state: Mapping[str, Json]) -> None:
+        self.lessons = state["lessons"]
+
+    def close(self) -> None:
+        self._closed.append(self.lessons)
+        super().close()
+
+
+async def test_an_environment_that_learns_is_as_it_was_when_its_rollouts_may_begin() -> None:
+    """Its state is as old as the policy, while the iterations before go on learning; evaluations see the newest."""
+    seen: dict[str, set[int]] = defaultdict(set)
+    closed: list[int] = []
+
+    def another() -> Environment:
+        return Lessons(seen, closed)
+
+    async with scripted_chat(skilled(lucky)) as model:
+        policy = Observed(model.url, lambda policy, n: n == CONFIG.iterations or len(policy.asked[n + 1]) == 12)
+        model.script = policy.noted(model.script)
+        results = await run(model, ahead(1), another(), policy=policy, another_environment=another)
+    assert [result.reflection and result.reflection.state["lessons"] for result in results] == [1, 2, 3, 4, 5]
+    trained = [{frozenset(seen[group.scenario.id]) for group in result.groups} for result in results[1:]]
+    assert trained == [{frozenset({n})} for n in (1, 1, 2, 3)]
+    assert sorted(closed) == [1, 1, 2, 3], "one for each iteration's rollouts, closed when they were judged"
+    tested = {each.rollout.scenario.id for e in results[-1].evaluations if e.split == "test" for each in e.rollouts}
+    assert {5} < set().union(*(seen[id] for id in tested))
+
+
+async def test_rollouts_cannot_run_ahead_in_the_only_environment_that_learns() -> None:
+    async with scripted_chat(skilled(lucky)) as model:
+        with pytest.raises(ValueError, match="it learns, and there is one only"):
+            await run(model, ahead(1), Lessons(defaultdict(set), []))
+
+
+class SlowJudge(ReferenceJudge):
+    """Judges the rollouts of an iteration only when that is allowed."""
+
+    def __init__(self) -> None:
+        self.asked, self.allowed = asyncio.Event(), asyncio.Event()
+        self._iterations = iterations_of(CONFIG)
+
+    async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
+        if self._iterations.get(scenario.task["inbox_address"]) == 2:
+            self.asked.set()
+            await self.allowed.wait()
+        return await super().judge(scenario, candidates)
+
+
+async def test_a_slow_judge_is_waited_for_beside_the_training() -> None:
+    judge = SlowJudge()
+    async with scripted_chat(skilled(lucky)) as model:
+        policy = Observed(model.url, lambda policy, n: judge.asked.is_set())
+        loop = learn_loop(ahead(1), SyntheticEmailSearch(), judge, policy)
+        async with aclosing(loop):
+            assert [(await anext(loop)).iteration, (await anext(loop)).iteration] == [0, 1]
+            judge.allowed.set()
+            assert (await anext(loop)).staleness == 1
