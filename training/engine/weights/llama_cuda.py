@@ -159,7 +159,8 @@ class CudaWeights:
         graph = torch.cuda.CUDAGraph()
         # One after the other they may share memory, as long as any of them lives.
         pool = next((parts[number].graph.pool() for parts in self._captured[cache].values()), None)
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        # The stream is named, because torch's own for capturing lies on whichever GPU captured first.
+        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             outputs = self._decode(cache, number, positions, turns, inputs)
         return _Part(graph, positions, inputs, turns, outputs)
 
