@@ -42,7 +42,7 @@ serve: $(RUNTIME) ## the service on http://127.0.0.1:8000
 	@$(BIN)/learnloop serve $(ARGS)
 
 test: $(INSTALLED) ## all tests
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --durations=10 $(ARGS)
+	$(BIN)/python -m pytest -q --workers $(WORKERS) --durations=10 $(ARGS)
 
 check: $(INSTALLED) ## lint, formatting, imports, types, the OpenAPI file and the dashboard
 	$(BIN)/ruff check .

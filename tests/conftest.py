@@ -39,6 +39,8 @@ settings.register_profile("commit", max_examples=30, deadline=None)
 settings.register_profile("nightly", max_examples=1_000, deadline=None)
 settings.load_profile("commit")
 
+pytest_plugins = ["tests.workers"]
+
 MIGRATED = "migrated"
 """The database at the newest schema."""
 _NOT_DURABLE = ("fsync", "full_page_writes", "synchronous_commit")

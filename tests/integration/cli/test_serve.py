@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,8 +39,10 @@ def _wait_until_up(process: subprocess.Popen[str], url: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("data")
+def data_dir() -> Iterator[Path]:
+    """Like that of each test, for the service that they share."""
+    with tempfile.TemporaryDirectory(prefix="learnloop-test-") as directory:
+        yield Path(directory)
 
 
 @pytest.fixture(scope="module")

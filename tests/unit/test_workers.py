@@ -1,0 +1,71 @@
+"""The processes that run the tests: nothing that happens in one is lost."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+TESTS = """
+import os
+import signal
+import warnings
+
+
+def test_passes():
+    warnings.warn("this is a warning")
+
+
+def test_fails():
+    print("this was printed")
+    assert False, "this failed"
+
+
+def test_dies():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_comes_behind():
+    pass
+"""
+
+A_FIXTURE = """
+import pytest
+
+
+@pytest.fixture(scope="session")
+def breaks_at_the_end():
+    yield
+    raise ValueError("this fixture broke")
+
+
+def test_uses_it(breaks_at_the_end):
+    pass
+"""
+
+
+def test_whatever_becomes_of_a_test_is_told(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"test_{name}.py").write_text(TESTS)
+    # The last one: who runs it will not die with another.
+    (tmp_path / "test_with_a_fixture.py").write_text(A_FIXTURE)
+    options = ["-p", "tests.workers", "--workers", "2", "--rootdir", tmp_path, "--basetemp", tmp_path / "temporary"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-rA", "-c", "/dev/null", *options],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+    )
+    said = done.stdout
+    assert done.returncode == 1, said
+    assert "5 failed, 5 passed, 2 warnings" in said
+    for name in ("one", "two"):
+        assert f"PASSED test_{name}.py::test_passes" in said
+        assert f"FAILED test_{name}.py::test_fails - AssertionError: this failed" in said
+        assert f"FAILED test_{name}.py::test_dies - the process of this test ended with status -9" in said
+        assert f"PASSED test_{name}.py::test_comes_behind" in said
+    assert said.count("UserWarning: this is a warning") == 2
+    assert said.count("\nthis was printed") == 2
+    assert "ValueError('this fixture broke')" in said

@@ -1,0 +1,183 @@
+"""`pytest --workers N` runs the tests in N processes, which are forked from the one that has collected them.
+
+So everything is imported and collected once, which takes longer than most files of tests, and its memory is shared.
+A worker takes one file after another, because tests of a file may share what is costly to make. One that dies fails the
+test that it was at, and another one goes on behind it.
+"""
+
+import multiprocessing
+import warnings
+from collections import deque
+from collections.abc import Sequence
+from itertools import groupby
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from typing import Any, Literal, cast
+
+import pytest
+
+_fork = multiprocessing.get_context("fork")
+
+_Location = tuple[str, int | None, str]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--workers", type=int, default=1, metavar="N", help="run the tests in N processes")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if (count := config.getoption("workers")) > 1:
+        config.pluginmanager.register(_Workers(config, count))
+
+
+class _Worker:
+    """A process as the one that collected the tests sees it."""
+
+    def __init__(self, process: ForkProcess, connection: "Connection[Any, Any]") -> None:
+        self.process = process
+        self.connection = connection
+        self.left: deque[int] = deque()
+        """The numbers of the tests of its file, from the one that it is at."""
+
+
+class _Workers:
+    """The plugin, in the process that collected the tests and in its workers."""
+
+    def __init__(self, config: pytest.Config, count: int) -> None:
+        self._config = config
+        self._count = count
+        self._workers: dict[Connection[Any, Any], _Worker] = {}
+        self._parent: Connection[Any, Any] | None = None
+        """In a worker: where its reports go."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        if session.testsfailed or self._config.option.collectonly:
+            return None  # pytest's own loop has an answer to that
+        self._config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # one for all, which goes at the end
+        files = deque(
+            deque(numbers)
+            for _, numbers in groupby(range(len(session.items)), lambda number: session.items[number].path)
+        )
+        try:
+            for _ in range(min(self._count, len(files))):
+                self._start(session)
+            while self._workers:
+                for connection in wait(list(self._workers)):
+                    self._hear(session, self._workers[cast("Connection[Any, Any]", connection)], files)
+        finally:
+            for worker in self._workers.values():
+                worker.connection.close()  # its next report ends it
+                worker.process.join()
+        if session.shouldfail:
+            raise session.Failed(session.shouldfail)
+        if session.shouldstop:
+            raise session.Interrupted(session.shouldstop)
+        return True
+
+    def _start(self, session: pytest.Session) -> None:
+        ours, its = _fork.Pipe()
+        process = _fork.Process(target=self._work, args=(session, its, ours))
+        process.start()
+        its.close()
+        self._workers[ours] = _Worker(process, ours)
+
+    def _hear(self, session: pytest.Session, worker: _Worker, files: deque[deque[int]]) -> None:
+        """Take one message of a worker, which is about its test, or the wish for another file."""
+        try:
+            kind, content = worker.connection.recv()
+        except (EOFError, ConnectionResetError):
+            self._lose(session, worker, files)
+            return
+        match kind:
+            case "idle":
+                over = not files or session.shouldfail or session.shouldstop
+                worker.left = deque() if over else files.popleft()
+                worker.connection.send(list(worker.left))
+            case "report":
+                report = self._config.hook.pytest_report_from_serializable(config=self._config, data=content)
+                self._config.hook.pytest_runtest_logreport(report=report)
+            case "finish":
+                worker.left.popleft()
+                self._config.hook.pytest_runtest_logfinish(**content)
+            case "warning":
+                self._config.hook.pytest_warning_recorded.call_historic(kwargs=content | {"location": None})
+
+    def _lose(self, session: pytest.Session, worker: _Worker, files: deque[deque[int]]) -> None:
+        """It has ended: as it should, if nothing of its file is left."""
+        worker.process.join()
+        del self._workers[worker.connection]
+        if worker.left:
+            item = session.items[worker.left.popleft()]
+            status = f"the process of this test ended with status {worker.process.exitcode}"
+            self._config.hook.pytest_runtest_logreport(report=_failure(item.nodeid, item.location, status))
+            if worker.left:
+                files.appendleft(worker.left)
+            self._start(session)
+
+    def _work(self, session: pytest.Session, parent: "Connection[Any, Any]", ours: "Connection[Any, Any]") -> None:
+        """The life of a worker."""
+        for other in [ours, *self._workers]:
+            other.close()  # so that whoever loses the other end hears of it
+        self._parent = parent
+        self._config.pluginmanager.unregister(name="terminalreporter")
+        capture = self._config.pluginmanager.getplugin("capturemanager")
+        assert capture is not None
+        capture.stop_global_capturing()
+        capture.start_global_capturing()  # into files of its own
+        try:
+            while numbers := self._next_file():
+                items = [session.items[number] for number in numbers]
+                # After its last test, fixtures of the file end, and those of the session stay.
+                for item, following in zip(items, [*items[1:], session], strict=True):
+                    self._config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        except (KeyboardInterrupt, BrokenPipeError, EOFError):
+            pass  # the parent has ended, or is about to
+        finally:
+            self._tear_down(session)
+
+    def _next_file(self) -> Sequence[int]:
+        """The numbers of its tests; none at the end."""
+        assert self._parent is not None
+        self._parent.send(("idle", None))
+        numbers: Sequence[int] = self._parent.recv()
+        return numbers
+
+    def _tear_down(self, session: pytest.Session) -> None:
+        runner = self._config.pluginmanager.getplugin("runner")
+        assert runner is not None
+        try:
+            runner.pytest_sessionfinish(session)
+        except Exception as error:
+            text = f"{error!r}\n\n{pytest.ExceptionInfo.from_exception(error).getrepr(style='short')}"
+            name = multiprocessing.current_process().name
+            self._report(_failure(name, (name, None, "the end of the session's fixtures"), text))
+
+    def _report(self, report: pytest.TestReport) -> None:
+        data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+        assert self._parent is not None
+        self._parent.send(("report", data))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if self._parent:
+            self._report(report)
+
+    def pytest_runtest_logfinish(self, nodeid: str, location: _Location) -> None:
+        if self._parent:
+            self._parent.send(("finish", {"nodeid": nodeid, "location": location}))
+
+    def pytest_warning_recorded(
+        self, warning_message: warnings.WarningMessage, when: Literal["config", "collect", "runtest"], nodeid: str
+    ) -> None:
+        if self._parent:
+            said = warnings.WarningMessage(
+                str(warning_message.message),
+                warning_message.category,
+                warning_message.filename,
+                warning_message.lineno,
+            )
+            self._parent.send(("warning", {"warning_message": said, "when": when, "nodeid": nodeid}))
+
+
+def _failure(nodeid: str, location: _Location, text: str) -> pytest.TestReport:
+    return pytest.TestReport(nodeid, location, {}, "failed", text, "call")
