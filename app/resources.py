@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import structlog
-from sqlalchemy import URL, select
+from sqlalchemy import URL, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.aio.pulse import Pulse
@@ -16,7 +16,7 @@ from app.backends import Backends, Connect
 from app.db.migration import migrate_when_up
 from app.db.reachable import connect_once
 from app.db.session import Sessions, make_engine, make_sessions, parse_url
-from app.db.tables import Run
+from app.db.tables import EvaluationJob, Run
 from app.processes.data_directory import DataDirectoryError
 from app.processes.engine import Engine, held_engine
 from app.processes.postgres import EmbeddedPostgres
@@ -93,10 +93,22 @@ async def open_resources(
 
 
 async def _engine_name(settings: Settings, sessions: Sessions) -> str:
-    """A shared engine's name is its URL. Our own keeps the name it was given first, wherever its data directory is used
-    later: the directory holds its models. Raises DataDirectoryError."""
+    """A shared engine's name is its URL. All engines over one checkpoint store have the store's name, because each has
+    all its models. Our own keeps the name it was given first, wherever its data directory is used later: the directory
+    holds its models. Raises DataDirectoryError."""
     if settings.engine_url is not None:
         return str(settings.engine_url)
+    name = await _own_engine_name(settings, sessions)
+    if (store := settings.engine_checkpoint_store) is None:
+        return name
+    # Our engine puts the models that it had before into the store, so from now on others can continue their runs too.
+    async with sessions.begin() as session:
+        for table in (Run, EvaluationJob):
+            await session.execute(update(table).where(table.engine == name).values(engine=store.rstrip("/")))
+    return store.rstrip("/")
+
+
+async def _own_engine_name(settings: Settings, sessions: Sessions) -> str:
     file, usual = settings.data_dir / "engine-name", f"{socket.gethostname()}:{settings.data_dir}"
     try:
         known = read_line(file, r"[^\x00-\x1f]+:/[^\x00-\x1f]+", "the name of an engine, HOST:DIRECTORY")
@@ -112,7 +124,7 @@ async def _engine_name(settings: Settings, sessions: Sessions) -> str:
 async def _recovered_name(settings: Settings, sessions: Sessions, usual: str, damage: DamagedFile) -> str:
     """The name that our engine has in the runs that it was used for. Raises DataDirectoryError where there are several:
     with a wrong one our runs would wait for an engine that does not exist."""
-    query = select(Run.engine).where(Run.engine.is_not(None), ~Run.engine.startswith("http")).distinct()
+    query = select(Run.engine).where(Run.engine.is_not(None), ~Run.engine.contains("://")).distinct()
     async with sessions() as session:
         names = sorted(str(name) for name in (await session.execute(query)).scalars())
     if not names or usual in names:

@@ -136,6 +136,9 @@ class Settings(BaseSettings):
     engine_device: Literal["cpu", "cuda"] = "cpu"
     engine_base_models: Annotated[dict[str, Path], NoDecode] = Field(default_factory=dict)
     """Further base models: NAME=DIRECTORY, comma-separated; those added to the data directory need no entry."""
+    engine_checkpoint_store: str | None = Field(None, pattern=r"^(s3|file)://[^@?#]+$")
+    """Where our engine keeps models and checkpoints, for engines on all machines: s3://BUCKET/PREFIX or file:///DIRECTORY.
+    None: in the data directory."""
     engine_url: HttpUrl | None = None
     """An engine that several processes share. None: this process starts its own in the data directory."""
     engine_key: SecretStr | None = None

@@ -221,6 +221,8 @@ class EngineProcess:
             "--api-key-env": KEY_VARIABLE,
         }
         flags = [text for name, value in options.items() for text in (name, str(value))]
+        if settings.engine_checkpoint_store is not None:
+            flags += ["--checkpoint-store", settings.engine_checkpoint_store]
         for name, directory in settings.engine_base_models.items():
             flags += ["--base-model", f"{name}={directory}"]
         return (*flags, "--die-with-parent")

@@ -36,6 +36,7 @@ _FAILURES = {
     "step_conflict": StepConflict,
     "engine_stopped": BackendUnavailable,
     "checkpoint_not_written": BackendUnavailable,  # a full disk is emptied one day
+    "store_unavailable": BackendUnavailable,
 }
 """What a failed job's code means, where it is not that the training failed."""
 _REFUSED = (400, 404, 409, 413, 422)

@@ -62,11 +62,17 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
         from training.engine.compute import Compute
         from training.engine.engine import Engine
         from training.engine.http.server import create_app
-        from training.engine.registry.registry import Registry
+        from training.engine.registry.object_store import BadStore, StoreUnavailable
+        from training.engine.registry.shared_registry import open_registry
         from training.engine.sampling.sampler import Sampler
 
     bases = {TINY_NAME: TINY_BASE} if (TINY_BASE / "config.json").is_file() else {}
-    registry = Registry(options.data_dir, bases | dict(options.base_model), options.allow_base_dir)
+    named = bases | dict(options.base_model)
+    try:
+        registry = open_registry(options.data_dir, named, options.allow_base_dir, options.checkpoint_store)
+    except (BadStore, StoreUnavailable) as error:
+        log.error("engine not started", error=str(error))
+        return 1
     engine = Engine(
         registry,
         Sampler(slots=options.slots, cache_bytes=options.cache_mb and options.cache_mb << 20),

@@ -133,7 +133,8 @@ class Compute:
 
     async def create_model(self, model: NewModel) -> ModelRecord:
         """A new model; raises what Registry.create does."""
-        return await self.call(lambda engine: engine.registry.create(**asdict(model) | {"tuning": model.tuning}))
+        fields = asdict(model) | {"tuning": model.tuning}
+        return await asyncio.to_thread(lambda: self._engine.registry.create(**fields))
 
     async def check(self, model_id: str) -> Reproducibility:
         """See Engine.check."""

@@ -23,7 +23,7 @@ import torch
 from training.engine.memory import free_bytes, is_out_of_memory
 from training.engine.registry.base_models import parameter_count
 from training.engine.registry.checkpoints import Checkpoint
-from training.engine.registry.model_record import Target, UnknownModel
+from training.engine.registry.model_record import StepTaken, Target, UnknownModel
 from training.engine.registry.registry import Registry
 from training.engine.reproducibility import Reproducibility, check
 from training.engine.sampling.requests import Done, OnToken, Sample, SampleRequest
@@ -107,6 +107,7 @@ class Engine:
         self._bases = SharedBases(_devices(self._device)) if self._device.type == "cuda" else None
         self._checked: dict[tuple[bool, frozenset[torch.Size]], Reproducibility] = {}
         self._in_flight: dict[str, int] = {}  # requests by weights key; the least recently used key first
+        self._loaded_of: dict[str, str] = {}  # model ids by weights key
         self._policies: dict[str, tuple[int, Policy]] = {}  # (step, policy) by model id; least recently used first
 
     # Sampling
@@ -178,6 +179,8 @@ class Engine:
         return list(self._in_flight)
 
     def _load(self, target: Target) -> None:
+        if target.model is not None and self._loaded_of.get(target.key, target.model.id) != target.model.id:
+            self._drop_weights(target.key)  # another engine has deleted that model, and made one of its name
         if target.key in self._in_flight:
             self._in_flight[target.key] = self._in_flight.pop(target.key)
             return
@@ -206,6 +209,7 @@ class Engine:
             weights.update(policy.model)
             self.sampler.rename(before.key, after.key)
             self._in_flight[after.key] = self._in_flight.pop(before.key)
+            self._loaded_of[after.key] = self._loaded_of.pop(before.key)
         else:
             self._add_weights(after, snapshot(policy.model), successor_of=before.key)
 
@@ -249,11 +253,14 @@ class Engine:
         for key in idle[: max(0, len(self._in_flight) + 1 - self._max_weights)]:
             self._drop_weights(key)
         self._in_flight[target.key] = 0
+        if target.model is not None:
+            self._loaded_of[target.key] = target.model.id
         self._check(weights)
         self.sampler.set_weights(target.key, weights, self.tokenizer(target).decode, successor_of)
 
     def _drop_weights(self, key: str) -> None:
         self._in_flight.pop(key, None)
+        self._loaded_of.pop(key, None)
         self.sampler.drop_weights(key)
 
     # Training
@@ -358,12 +365,16 @@ class Engine:
     def _commit(
         self, model_id: str, parent: Checkpoint, metrics: Mapping[str, float], policy: Policy
     ) -> Generator[Progress, None, Checkpoint]:
-        """Write the next checkpoint beside the sampling of other conversations. Raises what Registry.commit does."""
+        """Write the next checkpoint beside the sampling of other conversations. Raises StepConflict, and what
+        Registry.commit does."""
         with ThreadPoolExecutor(1, "checkpoint") as writer:
             written = writer.submit(self.registry.commit, model_id, parent, metrics, policy.save)
             while not wait([written], WRITING_S).done:
                 yield Progress(0, 0)
-            return written.result()
+            try:
+                return written.result()
+            except StepTaken as taken:
+                raise StepConflict(parent.step, self.registry.newest(model_id).step) from taken
 
     def _policy(self, target: Target) -> Policy:
         """The newest checkpoint with gradients, from memory if it is there."""

@@ -24,6 +24,13 @@ def parser(program: str) -> argparse.ArgumentParser:
         "--data-dir", type=Path, required=True, metavar="DIR", help="directory of models and checkpoints"
     )
     models.add_argument(
+        "--checkpoint-store",
+        metavar="URL",
+        help="where models and checkpoints are kept for engines on all machines: s3://BUCKET/PREFIX (endpoint, region "
+        "and keys by AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), or file:///DIRECTORY, "
+        "which all mount; --data-dir is a cache then",
+    )
+    models.add_argument(
         "--base-model",
         type=_base_model,
         action="append",

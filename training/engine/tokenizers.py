@@ -14,15 +14,15 @@ class Tokenizers:
     """Those that were used last. May be used from any thread."""
 
     def __init__(self) -> None:
-        self._loaded: dict[Path, ChatTokenizer] = {}  # the least recently used first
+        self._loaded: dict[Path | str, ChatTokenizer] = {}  # the least recently used first
         self._lock = threading.Lock()
 
     def __call__(self, target: Target) -> ChatTokenizer:
         """The tokenizer of a target; all checkpoints of a model share one. Raises BadModelDirectory."""
-        place = target.directory if target.model is None else target.model.directory
+        owner = target.directory if target.model is None else target.model.id
         with self._lock:
-            tokenizer = self._loaded.pop(place, None) or _tokenizer(target.directory)
-            self._loaded[place] = tokenizer
+            tokenizer = self._loaded.pop(owner, None) or _tokenizer(target.directory)
+            self._loaded[owner] = tokenizer
             while len(self._loaded) > _MOST:
                 self._loaded.pop(next(iter(self._loaded)))
             return tokenizer
@@ -30,7 +30,7 @@ class Tokenizers:
     def forget(self, record: ModelRecord) -> None:
         """A deleted model's."""
         with self._lock:
-            self._loaded.pop(record.directory, None)
+            self._loaded.pop(record.id, None)
 
 
 def _tokenizer(directory: Path) -> ChatTokenizer:

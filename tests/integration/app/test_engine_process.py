@@ -52,8 +52,16 @@ async def test_it_comes_up_behind_the_start_and_goes_with_us(data_dir: Path) -> 
         assert address.url == f"http://127.0.0.1:{_ready(data_dir)['port']}"
         assert address.key not in repr(address)
         pid = _pid(data_dir)
+        assert "--checkpoint-store" not in psutil.Process(pid).cmdline()
     assert str(engine.state) == "stopped"
     assert not psutil.pid_exists(pid)
+
+
+async def test_it_is_given_the_checkpoint_store(data_dir: Path) -> None:
+    async with _engine(data_dir, engine_checkpoint_store="s3://bucket/models") as engine:
+        await engine.address()
+        flags = psutil.Process(_pid(data_dir)).cmdline()
+        assert flags[flags.index("--checkpoint-store") + 1] == "s3://bucket/models"
 
 
 async def test_a_killed_engine_comes_back_on_its_port(data_dir: Path) -> None:

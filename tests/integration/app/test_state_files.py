@@ -4,8 +4,10 @@ import socket
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
 from app.db.session import Sessions
+from app.db.tables import Run
 from app.evaluations.store import EvaluationStore
 from app.processes.data_directory import DataDirectoryError
 from app.resources import _engine_name
@@ -54,3 +56,16 @@ async def test_the_engines_name_is_restored_where_it_is_known(
     assert file.read_bytes() == garbled
     await queued(sessions, engine=usual)
     assert await _engine_name(shared, sessions) == file.read_text() == usual
+
+
+async def test_with_a_checkpoint_store_runs_of_the_own_engine_belong_to_all(sessions: Sessions, tmp_path: Path) -> None:
+    ours = await queued(sessions, engine=await _engine_name(settings_for(tmp_path, None), sessions))
+    others = await queued(sessions, engine="other:/data")
+    stored = settings_for(tmp_path, None, engine_checkpoint_store="s3://bucket/models/")
+    assert await _engine_name(stored, sessions) == "s3://bucket/models"
+    async with sessions() as session:
+        engines = {run.id: run.engine for run in (await session.execute(select(Run))).scalars()}
+    assert engines == {ours: "s3://bucket/models", others: "other:/data"}
+    garbled = tmp_path / "engine-name"
+    garbled.write_bytes(GARBLED[0])
+    assert await _engine_name(stored, sessions) == "s3://bucket/models"

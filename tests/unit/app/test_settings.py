@@ -71,6 +71,8 @@ def test_a_wrong_origin_is_told_what_is_right(monkeypatch: pytest.MonkeyPatch) -
         ("LEARNLOOP_BACKEND", "foo"),
         ("LEARNLOOP_ENGINE_DEVICE", "tpu"),
         ("LEARNLOOP_ENGINE_BASE_MODELS", "justaname"),
+        ("LEARNLOOP_ENGINE_CHECKPOINT_STORE", "bucket/models"),
+        ("LEARNLOOP_ENGINE_CHECKPOINT_STORE", "s3://key:secret@bucket"),
         ("FRONTEND_URL", "ftp://files.example"),
         ("ART_PROJECT", "../up"),
         ("ART_MODEL_NAME", "a b"),

@@ -104,7 +104,7 @@ class Chat:
 
     async def tokenize(self, request: ChatRequest) -> dict[str, Json]:
         """The tokens of the prompt that a completion would be sampled after, in the form of vLLM's `/tokenize`."""
-        target = self._registry.resolve(request.model)
+        target = await asyncio.to_thread(self._registry.resolve, request.model)
         tokenizer = await asyncio.to_thread(self._tokenizer, target)
         prompt, _ = await asyncio.to_thread(self._prompt, request, target, tokenizer)
         return {"count": len(prompt), "max_model_len": context_length(target.base_directory), "tokens": prompt}
@@ -184,7 +184,7 @@ class Chat:
     async def _prepared(self, request: ChatRequest) -> _Prepared:
         """Ready to be sampled. What takes long is done beside the event loop: reading a tokenizer, rendering and
         tokenizing the conversation, compiling a grammar."""
-        target, grammar = self._registry.resolve(request.model), None
+        target, grammar = await asyncio.to_thread(self._registry.resolve, request.model), None
         if (wanted := reply_grammar(request)) is not None:
             grammar = await self._grammars.compile(wanted, await asyncio.to_thread(self._tokenizer, target))
         return await asyncio.to_thread(self._prepare, request, target, grammar)

@@ -22,6 +22,7 @@ from training.engine.registry.model_record import (
     ModelExists,
     UnknownModel,
 )
+from training.engine.registry.object_store import StoreUnavailable
 from training.engine.sampling.requests import (
     ContextTooLong,
     GrammarFailed,
@@ -85,6 +86,7 @@ _STATUS: Mapping[type[Exception], tuple[int, str]] = {
     BadModelDirectory: (422, "bad_model"),
     BadBaseModel: (422, "bad_model"),
     CheckpointNotWritten: (507, "checkpoint_not_written"),
+    StoreUnavailable: (503, "store_unavailable"),
     OutOfMemory: (503, "out_of_memory"),
     EngineStopped: (503, "engine_stopped"),
     SampleCancelled: (503, "cancelled"),

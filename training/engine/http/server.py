@@ -78,11 +78,11 @@ def create_app(
         return JSONResponse({**told, "workers": compute.workers} if compute.workers else told)
 
     async def models(_: Request) -> Response:
-        return JSONResponse({"object": "list", "data": _models(registry)})
+        return JSONResponse({"object": "list", "data": await asyncio.to_thread(_models, registry)})
 
     async def model(request: Request) -> Response:
         name = request.path_params["name"]
-        for each in _models(registry):
+        for each in await asyncio.to_thread(_models, registry):
             if each["id"] == name:
                 return JSONResponse(each)
         raise UnknownModel(f"no model {name!r}")
@@ -144,6 +144,7 @@ class _KeyNeeded:
 
 def _models(registry: Registry) -> list[dict[str, Any]]:
     """What can be sampled: base models, and trained models with the step that their plain name means now."""
+    registry.refresh()
     bases = [{"id": name, "object": "model", "created": 0, "owned_by": "base"} for name in registry.base_models]
     trained = []
     for record in registry.models():

@@ -133,20 +133,34 @@ class TrainingApi:
 
     async def list_models(self, request: Request) -> Response:
         """All trainable models."""
+        await asyncio.to_thread(self.registry.refresh)
         return JSONResponse({"data": [_model_json(record) for record in self.registry.models()], "has_more": False})
 
     async def get_model(self, request: Request) -> Response:
         """One model, with its newest step."""
-        record = self.registry.get(request.path_params["model_id"])
+        record = await self._up_to_date(request)
         return JSONResponse({**_model_json(record), "step": self.registry.newest(record.id).step})
+
+    async def _up_to_date(self, request: Request) -> ModelRecord:
+        """The model of the path, once what other engines did to it is known here."""
+        model_id = request.path_params["model_id"]
+        await asyncio.to_thread(self.registry.refresh, model_id)
+        return self.registry.get(model_id)
+
+    def _fetch_newest(self, model_id: str) -> None:
+        """Have the newest checkpoint's files on this machine, so that what computes need not wait for them."""
+        self.registry.refresh(model_id)
+        self.registry.resolve(self.registry.get(model_id).full_name)
 
     async def get_reproducibility(self, request: Request) -> Response:
         """Whether the same seed gives the same samples and weights of this model, bit for bit, and why."""
         model_id = request.path_params["model_id"]
+        await asyncio.to_thread(self._fetch_newest, model_id)
         return JSONResponse(asdict(await self.compute.check(model_id)))
 
     async def delete_model(self, request: Request) -> Response:
         """Delete a model; its training jobs fail."""
+        await self._up_to_date(request)
         await self.compute.delete_model(request.path_params["model_id"])
         return Response(status_code=204)
 
@@ -163,7 +177,7 @@ class TrainingApi:
 
     async def list_checkpoints(self, request: Request) -> Response:
         """Checkpoints as a cursor page; `order` is asc (default) or desc."""
-        record = self.registry.get(request.path_params["model_id"])
+        record = await self._up_to_date(request)
         items = [_checkpoint_json(record, checkpoint) for checkpoint in self.registry.steps(record.id)]
         order = request.query_params.get("order", "asc")
         if order not in ("asc", "desc"):
@@ -174,13 +188,14 @@ class TrainingApi:
         """Delete checkpoints by step; the newest one stays."""
         body = await read_body(request, _DeleteCheckpoints, self.max_body_bytes)
         model_id = request.path_params["model_id"]
+        await self._up_to_date(request)
         deleted, missing = await self.compute.delete_checkpoints(model_id, body.steps)
         return JSONResponse({"deleted_count": len(deleted), "not_found_steps": missing})
 
     async def export_checkpoint(self, request: Request) -> Response:
         """A checkpoint as a tar, once its files have matched their hashes again."""
-        record = self.registry.get(request.path_params["model_id"])
-        checkpoint = self.registry.checkpoint(record.id, request.path_params["step"])
+        record = await self._up_to_date(request)
+        checkpoint = await asyncio.to_thread(self.registry.checkpoint, record.id, request.path_params["step"])
         folder = f"{record.name}-step{checkpoint.step}"
         try:
             made = await asyncio.to_thread(export, checkpoint, folder)
@@ -244,6 +259,8 @@ class TrainingApi:
         return self.turns.completed(body.model_id, read_groups(body.trajectory_groups))
 
     async def _submit(self, steps: Steps, *, gradient_steps: int) -> Response:
+        await asyncio.to_thread(self._fetch_newest, steps.model_id)
+        # From here to the end nothing is awaited: of two that ask for the same step, one is refused.
         newest = self.registry.newest(steps.model_id)
         if steps.expected_step is not None:
             if steps.expected_step != newest.step:

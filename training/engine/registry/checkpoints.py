@@ -77,10 +77,16 @@ class Checkpoint:
                 _compare(self.directory / name, digest)
 
 
-def write(parent: Path, manifest: Manifest, fill: Callable[[Path], None]) -> Checkpoint:
+def write(
+    parent: Path,
+    manifest: Manifest,
+    fill: Callable[[Path], None],
+    keep: Callable[[Checkpoint], None] = lambda checkpoint: None,
+) -> Checkpoint:
     """Make the checkpoint `parent/<step>` of what `fill(directory)` writes. Raises CheckpointNotWritten.
 
-    When it returns, the checkpoint survives a power cut.
+    When it returns, the checkpoint survives a power cut. `keep` gets it whole, before it is in its place: if that
+    raises, there is none.
     """
     parent.mkdir(parents=True, exist_ok=True)
     unfinished = parent / f"{_UNFINISHED}{manifest.step:06d}-{secrets.token_hex(4)}"
@@ -99,9 +105,10 @@ def write(parent: Path, manifest: Manifest, fill: Callable[[Path], None]) -> Che
             {name: digest for name, digest in digests.items() if name != OPTIMIZER_FILE},
             {name: digest for name, digest in digests.items() if name == OPTIMIZER_FILE},
         )
-        (unfinished / MANIFEST_FILE).write_text(_to_json(complete))
+        (unfinished / MANIFEST_FILE).write_text(to_json(complete))
         _sync(unfinished / MANIFEST_FILE)
         _sync(unfinished)
+        keep(Checkpoint(unfinished, complete))
         unfinished.rename(place)
         _sync(parent)
     except (OSError, SafetensorError) as error:  # safetensors tells of a full disk with an error of its own
@@ -112,6 +119,26 @@ def write(parent: Path, manifest: Manifest, fill: Callable[[Path], None]) -> Che
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
     return Checkpoint(place, complete)
+
+
+def receive(parent: Path, manifest: Manifest, fill: Callable[[Path], None]) -> Checkpoint:
+    """Put a checkpoint at its place whose files, as `fill(directory)` writes them, match the manifest, in place of one
+    that may be there. Raises CorruptCheckpoint if they do not match, CheckpointNotWritten if the disk refuses."""
+    place = parent / f"{manifest.step:06d}"
+    unfinished = parent / f"{_UNFINISHED}{manifest.step:06d}-{secrets.token_hex(4)}"
+    try:
+        unfinished.mkdir(parents=True)
+        fill(unfinished)
+        Checkpoint(unfinished, manifest).verify()
+        (unfinished / MANIFEST_FILE).write_text(to_json(manifest))
+        if place.exists():
+            set_aside(place)
+        unfinished.rename(place)
+    except OSError as error:
+        raise CheckpointNotWritten(f"checkpoint {manifest.step} could not be written: {error.strerror}") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return Checkpoint(place, manifest)
 
 
 def scan(parent: Path) -> tuple[dict[int, Checkpoint], list[Path]]:
@@ -135,6 +162,13 @@ def scan(parent: Path) -> tuple[dict[int, Checkpoint], list[Path]]:
     return found, corrupt
 
 
+def remove(directory: Path) -> None:
+    """Delete a checkpoint, if it is there; cut short, it is gone all the same, and a scan removes what is left."""
+    tombstone = directory.with_name(f"{_UNFINISHED}deleted-{secrets.token_hex(4)}")
+    with suppress(FileNotFoundError):
+        shutil.rmtree(directory.rename(tombstone), ignore_errors=True)
+
+
 def set_aside(directory: Path) -> Path:
     """Rename a corrupt checkpoint so that it is not seen again, yet kept for a look at it; its new place."""
     place = directory.with_name(f"{directory.name}.torn")
@@ -147,7 +181,7 @@ def set_aside(directory: Path) -> Path:
 
 def _read(directory: Path) -> Checkpoint:
     try:
-        manifest = _from_json(json.loads((directory / MANIFEST_FILE).read_text()))
+        manifest = from_json(json.loads((directory / MANIFEST_FILE).read_text()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptCheckpoint(f"{directory.name} has no readable manifest: {error}") from error
     if directory.name != f"{manifest.step:06d}":
@@ -189,7 +223,9 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _to_json(manifest: Manifest) -> str:
+def to_json(manifest: Manifest) -> str:
+    """The manifest as its file holds it."""
+
     def files(digests: Mapping[str, FileDigest]) -> dict[str, Any]:
         return {name: {"bytes": digest.bytes, "sha256": digest.sha256} for name, digest in digests.items()}
 
@@ -209,7 +245,9 @@ def _to_json(manifest: Manifest) -> str:
     )
 
 
-def _from_json(value: Any) -> Manifest:
+def from_json(value: Any) -> Manifest:
+    """A manifest of a file's JSON. Raises ValueError, KeyError, TypeError or AttributeError."""
+
     def files(digests: Any) -> dict[str, FileDigest]:
         return {str(Path(name).name): FileDigest(d["bytes"], d["sha256"]) for name, d in digests.items()}
 

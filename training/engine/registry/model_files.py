@@ -44,8 +44,7 @@ def make(record: ModelRecord, source: Target) -> dict[int, Checkpoint]:
     manifest = Manifest(0, record.full_name, record.base_model, source.key if source.model else None)
     try:
         checkpoints.write(unfinished / CHECKPOINTS, manifest, lambda place: _copy(source.directory, place, names))
-        fields = {key: value for key, value in asdict(record).items() if key != "directory"}
-        (unfinished / _MODEL_FILE).write_text(json.dumps(fields, indent=2))
+        (unfinished / _MODEL_FILE).write_text(record_json(record))
         unfinished.rename(record.directory)
     except OSError as error:
         raise checkpoints.CheckpointNotWritten(f"{record.full_name}: {error.strerror}") from error
@@ -81,6 +80,27 @@ def mark_deleted(record: ModelRecord) -> Path:
     return record.directory.rename(record.directory.with_name(f".deleted-{record.name}-{secrets.token_hex(4)}"))
 
 
+def write_record(record: ModelRecord) -> None:
+    """The record of a model whose checkpoints are elsewhere, in its directory."""
+    record.directory.mkdir(parents=True, exist_ok=True)
+    unfinished = record.directory / f".unfinished-{_MODEL_FILE}"
+    unfinished.write_text(record_json(record))
+    unfinished.rename(record.directory / _MODEL_FILE)
+
+
+def record_json(record: ModelRecord) -> str:
+    """What the file of a model holds."""
+    return json.dumps({key: value for key, value in asdict(record).items() if key != "directory"}, indent=2)
+
+
+def record_of(text: str | bytes, directory: Path) -> ModelRecord:
+    """The model of such a file. Raises ValueError, KeyError, TypeError or AttributeError."""
+    fields: dict[str, Any] = json.loads(text)
+    targets = tuple(fields["tuning"].pop("target_modules"))
+    tuning = Tuning(**fields.pop("tuning"), target_modules=targets)
+    return ModelRecord(**fields, tuning=tuning, directory=directory)
+
+
 def copy_tokenizer(source: Path, target: Path) -> None:
     """The files of the tokenizer, which training does not change."""
     _copy(source, target, _TOKENIZER_FILES)
@@ -88,10 +108,7 @@ def copy_tokenizer(source: Path, target: Path) -> None:
 
 def _read(path: Path) -> ModelRecord:
     try:
-        fields: dict[str, Any] = json.loads(path.read_bytes())
-        targets = tuple(fields["tuning"].pop("target_modules"))
-        tuning = Tuning(**fields.pop("tuning"), target_modules=targets)
-        return ModelRecord(**fields, tuning=tuning, directory=path.parent)
+        return record_of(path.read_bytes(), path.parent)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedModel(
             f"the file {path} cannot be read ({type(error).__name__}: {error}). Put back a copy of it; or move the "

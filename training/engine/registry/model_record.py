@@ -38,6 +38,10 @@ class CheckpointInUse(Exception):
     """The newest checkpoint is the model's state and cannot be deleted."""
 
 
+class StepTaken(Exception):
+    """Another engine committed that step of the model first."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelRecord:
     """A trainable model, made from `origin`: a base model's name, or another model's checkpoint `project/name@step`."""

@@ -1,7 +1,7 @@
 """The registry of models: base models by name, trainable models with their checkpoints, and what names mean.
 
-Reading is safe from any thread; creating and deleting belong to one thread, and so does committing to one model, so
-that files are written without holding the lock that readers take.
+Reading and creating is safe from any thread; deleting belongs to one thread, and so does committing to one model. Files
+are written without holding the lock that readers take. `SharedRegistry` is one whose models are in a store.
 """
 
 import secrets
@@ -9,6 +9,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -34,8 +35,9 @@ DEFAULT_ENTITY = "local"
 DEFAULT_PROJECT = "default"
 
 
-class _Entry:
-    """A model and its checkpoints by step; those in `verified` matched their hashes in this process."""
+class Entry:
+    """A model and its checkpoints by step, as a registry keeps them; those in `verified` matched their hashes in this
+    process."""
 
     def __init__(self, record: ModelRecord, found: dict[int, Checkpoint]) -> None:
         self.record = record
@@ -51,8 +53,9 @@ class Registry:
         self._root = data_dir / "models"
         self._bases = Bases(data_dir, bases, allowed_roots)
         self._lock = threading.RLock()
+        self._creating = threading.RLock()
         self._root.mkdir(parents=True, exist_ok=True)
-        self._entries = {record.id: _Entry(record, found) for record, found in model_files.load(self._root)}
+        self._entries = {record.id: Entry(record, found) for record, found in model_files.load(self._root)}
 
     # Base models
 
@@ -86,6 +89,12 @@ class Registry:
         for part in (project, name, entity or DEFAULT_ENTITY):
             if not NAME.fullmatch(part):
                 raise BadModelName(f"{part!r} is no name: letters, digits and ._- after a first letter or digit")
+        with self._creating:
+            return self._create(project, name, base_model, entity or DEFAULT_ENTITY, return_existing, tuning)
+
+    def _create(
+        self, project: str, name: str, base_model: str, entity: str, return_existing: bool, tuning: Tuning | None
+    ) -> ModelRecord:
         with self._lock:
             self._put_back(project, name)
             if existing := self._named(project, name):
@@ -95,7 +104,7 @@ class Registry:
             source = self._source(base_model, tuning)
         record = ModelRecord(
             f"model-{secrets.token_hex(8)}",
-            entity or DEFAULT_ENTITY,
+            entity,
             project,
             name,
             source.model.base_model if source.model else base_model,
@@ -104,11 +113,14 @@ class Registry:
             datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             self._root / project / name,
         )
-        entry = _Entry(record, model_files.make(record, source))
+        entry = Entry(record, model_files.make(record, source))
         with self._lock:
             self._entries[record.id] = entry
         log.info("model created", model=record.full_name, origin=record.origin, tuning=record.tuning.mode)
         return record
+
+    def refresh(self, model_id: str | None = None) -> None:
+        """Hear of what other engines did to the model, or to all, where models are shared. May take long."""
 
     def get(self, model_id: str) -> ModelRecord:
         """The model of that id. Raises UnknownModel."""
@@ -152,10 +164,7 @@ class Registry:
     def checkpoint(self, model_id: str, step: int) -> Checkpoint:
         """A checkpoint whose files match their hashes. Raises UnknownModel, CorruptCheckpoint."""
         with self._lock:
-            entry = self._entry(model_id)
-            if step not in entry.checkpoints:
-                raise UnknownModel(f"{entry.record.full_name} has no checkpoint {step}")
-            return self._verified(entry, step)
+            return self._checkpoint(self._entry(model_id), step)
 
     def recheck(self, model_id: str, step: int) -> None:
         """Compare a checkpoint with its hashes though that was done before; a corrupt one is set aside.
@@ -164,7 +173,7 @@ class Registry:
         """
         with self._lock:
             self._entry(model_id).verified.discard(step)
-            self.checkpoint(model_id, step)
+        self.checkpoint(model_id, step)
 
     def commit(
         self, model_id: str, parent: Checkpoint, metrics: Mapping[str, float], save: Callable[[Path], None]
@@ -183,7 +192,9 @@ class Registry:
         manifest = Manifest(
             parent.step + 1, record.full_name, record.base_model, f"{record.full_name}@{parent.step}", dict(metrics)
         )
-        written = checkpoints.write(record.directory / model_files.CHECKPOINTS, manifest, fill)
+        written = checkpoints.write(
+            record.directory / model_files.CHECKPOINTS, manifest, fill, partial(self._keep, record)
+        )
         with self._lock:
             entry.checkpoints[written.step] = written
             entry.verified.add(written.step)
@@ -192,6 +203,9 @@ class Registry:
                 if step < parent.step:
                     (old.directory / OPTIMIZER_FILE).unlink(missing_ok=True)
             return written
+
+    def _keep(self, record: ModelRecord, checkpoint: Checkpoint) -> None:
+        """Called with a new checkpoint, whole on disk, before it is at its place; if it raises, there is none."""
 
     def delete_checkpoints(self, model_id: str, steps: Iterable[int]) -> tuple[list[int], list[int]]:
         """Delete these; returns (deleted, not found). Raises UnknownModel, CheckpointInUse for the newest."""
@@ -203,8 +217,7 @@ class Registry:
             deleted = [step for step in wanted if step in entry.checkpoints]
             for step in deleted:
                 directory = entry.checkpoints.pop(step).directory
-                tombstone = directory.rename(directory.with_name(f".unfinished-deleted-{secrets.token_hex(4)}"))
-                shutil.rmtree(tombstone, ignore_errors=True)
+                checkpoints.remove(directory)
             return deleted, [step for step in wanted if step not in deleted]
 
     # Names
@@ -221,7 +234,7 @@ class Registry:
         with self._lock:
             entry, step = self._parsed(name)
             record = entry.record
-            found = self.newest(record.id) if step is None else self.checkpoint(record.id, step)
+            found = self.newest(record.id) if step is None else self._checkpoint(entry, step)
             return Target(
                 f"{record.full_name}@{found.step}",
                 found.directory,
@@ -231,7 +244,7 @@ class Registry:
                 found.step,
             )
 
-    def _parsed(self, name: str) -> tuple[_Entry, int | None]:
+    def _parsed(self, name: str) -> tuple[Entry, int | None]:
         match = INFERENCE_NAME.fullmatch(name)
         if match is None:
             raise UnknownModel(f"no model {name!r}")
@@ -251,13 +264,13 @@ class Registry:
             raise BadModelName(f"several projects have a model {model!r}: say PROJECT/{model}")
         return named[0], None if step is None else int(step)
 
-    def _entry(self, model_id: str) -> _Entry:
+    def _entry(self, model_id: str) -> Entry:
         with self._lock:
             if model_id not in self._entries:
                 raise UnknownModel(f"no model with id {model_id!r}")
             return self._entries[model_id]
 
-    def _named(self, project: str, name: str) -> _Entry | None:
+    def _named(self, project: str, name: str) -> Entry | None:
         matches = (e for e in self._entries.values() if (e.record.project, e.record.name) == (project, name))
         return next(matches, None)
 
@@ -268,7 +281,7 @@ class Registry:
         directory = self._root / project / name
         if self._named(project, name) is None and directory.is_dir():
             record, found = model_files.read(directory)
-            self._entries[record.id] = _Entry(record, found)
+            self._entries[record.id] = Entry(record, found)
 
     def _existing(self, record: ModelRecord, base_model: str, return_existing: bool) -> ModelRecord:
         if not return_existing:
@@ -293,7 +306,12 @@ class Registry:
             return source
         return Target(base_model, directory, directory, tuning or usual_tuning(directory))
 
-    def _verified(self, entry: _Entry, step: int) -> Checkpoint:
+    def _checkpoint(self, entry: Entry, step: int) -> Checkpoint:
+        if step not in entry.checkpoints:
+            raise UnknownModel(f"{entry.record.full_name} has no checkpoint {step}")
+        return self._verified(entry, step)
+
+    def _verified(self, entry: Entry, step: int) -> Checkpoint:
         checkpoint = entry.checkpoints[step]
         if step not in entry.verified:
             try:

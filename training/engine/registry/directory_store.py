@@ -1,0 +1,100 @@
+"""A directory that all machines mount, as an object store."""
+
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from training.engine.registry.object_store import BadStore, StoredObject, StoreUnavailable
+
+
+class DirectoryStore:
+    """Objects as files. What was written survives a power cut."""
+
+    def __init__(self, root: Path) -> None:
+        """Raises BadStore if there is no such directory: it may be one that should be mounted."""
+        if not root.is_dir():
+            raise BadStore(f"there is no directory {root} to keep checkpoints in: make it, or mount it")
+        self.url = f"file://{root}"
+        self._root = root
+
+    def get(self, key: str) -> bytes | None:
+        with _unavailable(self.url):
+            try:
+                return (self._root / key).read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def put(self, key: str, content: bytes) -> None:
+        with _unavailable(self.url), self._written(content) as unfinished:
+            self._into_place(unfinished, key, os.replace)
+
+    def create(self, key: str, content: bytes) -> bool:
+        with _unavailable(self.url), self._written(content) as unfinished:
+            try:
+                self._into_place(unfinished, key, os.link)
+            except FileExistsError:
+                return False
+            return True
+
+    def list(self, prefix: str) -> list[StoredObject]:
+        with _unavailable(self.url):
+            return sorted(self._found(prefix), key=lambda found: found.key)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        with _unavailable(self.url):
+            for key in keys:
+                (self._root / key).unlink(missing_ok=True)
+                with suppress(OSError):  # not empty, or gone already
+                    (self._root / key).parent.rmdir()
+
+    def _found(self, prefix: str) -> Iterator[StoredObject]:
+        for directory, _, names in os.walk(self._root / prefix.rpartition("/")[0]):
+            for name in names:
+                path = Path(directory, name)
+                key = path.relative_to(self._root).as_posix()
+                with suppress(FileNotFoundError):  # deleted since
+                    if key.startswith(prefix) and not name.startswith("."):
+                        about = path.stat()
+                        modified = datetime.fromtimestamp(about.st_mtime, UTC)
+                        yield StoredObject(
+                            key, about.st_size, f"{about.st_ino}-{about.st_mtime_ns}-{about.st_size}", modified
+                        )
+
+    @contextmanager
+    def _written(self, content: bytes) -> Iterator[Path]:
+        """A file with that content, which is gone afterwards unless it was renamed."""
+        unfinished = self._root / f".unfinished-{secrets.token_hex(8)}"
+        try:
+            with unfinished.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            yield unfinished
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    def _into_place(self, unfinished: Path, key: str, move: Callable[[Path, Path], None]) -> None:
+        place = self._root / key
+        while True:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                move(unfinished, place)
+            except FileNotFoundError:  # the directory was empty, and somebody who deleted from it took it away
+                continue
+            break
+        directory = os.open(place.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+@contextmanager
+def _unavailable(url: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreUnavailable(f"the checkpoint store {url}: {error.strerror or error}") from error

@@ -1,0 +1,314 @@
+"""Models in an object store, where engines on all machines find them.
+
+    models/PROJECT/NAME.json            the record: made by the one engine that creates the model
+    checkpoints/ID/STEP.json            a checkpoint's manifest: made by the one engine that commits the step
+    files/ID/STEP-UPLOAD/FILE[.PART]    its files, cut in parts of 32 MiB, below a name that no other upload has
+
+A manifest is written last, and only if there is none of its step. So a checkpoint is whole or absent, and no step is
+committed twice. Parts are objects of their own: of an upload that was cut short nothing is left that a listing does
+not show.
+"""
+
+import json
+import secrets
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from training.engine.registry import checkpoints, model_files
+from training.engine.registry.checkpoints import (
+    OPTIMIZER_FILE,
+    Checkpoint,
+    CorruptCheckpoint,
+    Manifest,
+    from_json,
+    to_json,
+)
+from training.engine.registry.model_record import ModelRecord, StepTaken, UnknownModel
+from training.engine.registry.object_store import BadStore, ObjectStore, StoredObject, StoreUnavailable
+
+log = structlog.get_logger(__name__)
+
+PART_BYTES = 32 << 20
+ABANDONED_AFTER = timedelta(days=1)
+"""An upload that was not committed for so long never will be."""
+_THREADS = 4
+_IDENTITY = "store.json"
+
+
+class NameTaken(Exception):
+    """Another engine made a model of that name first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredCheckpoint:
+    """A manifest in the store, and where the files are."""
+
+    manifest: Manifest
+    upload: str
+    part_bytes: int
+
+
+class ModelStore:
+    """All models of one store. Any number of engines may use it at the same time.
+
+    Every method raises StoreUnavailable, and may be called from any thread.
+    """
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self.url = objects.url
+        self._objects = objects
+
+    def identity(self) -> str:
+        """A name that no other store has, not even one of the same URL: kept in the store, made at the first use."""
+        self._objects.create(_IDENTITY, json.dumps({"format": 1, "id": secrets.token_hex(8)}).encode())
+        return self._identity() or ""
+
+    def check(self, identity: str) -> None:
+        """Raises StoreUnavailable if this is not the store of that identity now: what is listed does not count then."""
+        if self._identity() != identity:
+            raise StoreUnavailable(f"the checkpoint store {self.url} is not there: is something else mounted?")
+
+    def _identity(self) -> str | None:
+        if (content := self._objects.get(_IDENTITY)) is None:
+            return None
+        try:
+            return str(json.loads(content)["id"])
+        except (ValueError, KeyError, TypeError):
+            raise BadStore(f"{self.url}/{_IDENTITY} is not what Learnloop writes there") from None
+
+    # Models
+
+    def models(self, project: str = "", name: str = "") -> dict[tuple[str, str], str]:
+        """Project and name of all models, or of the one of that name, with a tag that is another one when the model
+        is."""
+        found = {}
+        for stored in self._objects.list(_record_key(project, name) if name else "models/"):
+            owner, _, model = stored.key.removeprefix("models/").removesuffix(".json").partition("/")
+            found[owner, model] = stored.tag
+        return found
+
+    def record(self, project: str, name: str, directory: Path) -> ModelRecord | None:
+        """The model of that name, for which `directory` is the place on this machine."""
+        content = self._objects.get(_record_key(project, name))
+        return None if content is None else model_files.record_of(content, directory)
+
+    def create(self, record: ModelRecord) -> None:
+        """Make the model known, whose checkpoints are there already. Raises NameTaken."""
+        key, content = _record_key(record.project, record.name), model_files.record_json(record).encode()
+        if not self._created(key, content):
+            raise NameTaken(record.full_name)
+
+    def delete(self, record: ModelRecord) -> None:
+        """Delete the model with its checkpoints."""
+        stored = self._objects.get(_record_key(record.project, record.name))
+        if stored is not None and model_files.record_of(stored, record.directory).id == record.id:
+            self._objects.delete([_record_key(record.project, record.name)])
+        for prefix in (f"checkpoints/{record.id}/", f"files/{record.id}/"):
+            self._delete_below(prefix)
+
+    # Checkpoints
+
+    def steps(self, model_id: str | None = None) -> dict[str, dict[int, str]]:
+        """Of that model or of all: the steps of their checkpoints, with a tag that is another one when the checkpoint
+        is."""
+        found: dict[str, dict[int, str]] = {}
+        for owner, step, manifest in self._listed_manifests(f"checkpoints/{model_id}/" if model_id else "checkpoints/"):
+            if manifest.bytes:
+                found.setdefault(owner, {})[step] = manifest.tag
+        return found
+
+    def manifests(self, wanted: Collection[tuple[str, int]]) -> dict[tuple[str, int], Manifest]:
+        """Those of checkpoints, by model and step; without what was deleted meanwhile."""
+        with ThreadPoolExecutor(_THREADS, "checkpoint-store") as pool:
+            found = zip(wanted, pool.map(lambda each: self._checkpoint(*each), wanted), strict=True)
+            return {key: stored.manifest for key, stored in found if stored is not None}
+
+    def commit(self, model_id: str, checkpoint: Checkpoint) -> None:
+        """Keep a checkpoint that is on this machine's disk. Raises StepTaken if its step was committed before."""
+        upload = secrets.token_hex(8)
+        place = f"{_files(model_id)}{checkpoint.step:06d}-{upload}/"
+        content = {"upload": upload, "part_bytes": PART_BYTES, "manifest": json.loads(to_json(checkpoint.manifest))}
+        try:
+            self._upload(checkpoint, place)
+        except BaseException:
+            self._discard(place)
+            raise
+        # If this fails, the manifest may be there all the same, or may yet arrive: the files have to stay.
+        if not self._created(_manifest_key(model_id, checkpoint.step), json.dumps(content, indent=2).encode()):
+            self._discard(place)
+            raise StepTaken(f"step {checkpoint.step} of {checkpoint.manifest.model} was committed by another engine")
+        self._tidy(model_id, checkpoint.step, upload)
+
+    def fetch(self, model_id: str, step: int, parent: Path) -> Checkpoint:
+        """Have the checkpoint at its place below the directory `parent`, with files that match their hashes.
+
+        Raises UnknownModel if it was deleted, and CorruptCheckpoint: then it is not listed any more.
+        """
+        for last in (False, True):
+            if (stored := self._checkpoint(model_id, step)) is None:
+                raise UnknownModel(f"checkpoint {step} was deleted")
+            try:
+                return checkpoints.receive(parent, stored.manifest, partial(self._download, model_id, stored))
+            except CorruptCheckpoint as error:
+                log.warning("checkpoint arrived damaged", step=step, model=stored.manifest.model, error=str(error))
+                if last and self._checkpoint(model_id, step) == stored:
+                    self._set_aside(model_id, step)
+                    raise
+        raise UnknownModel(f"checkpoint {step} changes while it is fetched")
+
+    def delete_checkpoints(self, model_id: str, steps: Iterable[int]) -> None:
+        """Delete these. What stays of each is an empty manifest: another engine that has not heard of it cannot commit
+        that step again."""
+        steps = list(steps)
+        for step in steps:
+            self._objects.put(_manifest_key(model_id, step), b"")
+        prefixes = tuple(f"{_files(model_id)}{step:06d}-" for step in steps)
+        self._objects.delete(
+            [each.key for each in self._objects.list(_files(model_id)) if each.key.startswith(prefixes)]
+        )
+
+    def sweep(self, model_ids: Collection[str], now: datetime | None = None) -> int:
+        """Delete what creations, uploads and deletions left that were cut short; the number of objects. `model_ids`
+        are those of all models."""
+        long_ago = (now or datetime.now(UTC)) - ABANDONED_AFTER
+        uploads: dict[tuple[str, int], dict[str, list[StoredObject]]] = {}
+        for part in self._objects.list("files/"):
+            _, owner, folder, _ = part.key.split("/", 3)
+            step, _, upload = folder.partition("-")
+            uploads.setdefault((owner, int(step)), {}).setdefault(upload, []).append(part)
+        manifests = {(owner, step): each for owner, step, each in self._listed_manifests("checkpoints/")}
+        garbage = [
+            each for (owner, _), each in manifests.items() if owner not in model_ids and each.modified < long_ago
+        ]
+        for (owner, number), by_upload in uploads.items():
+            decided = owner in model_ids and (owner, number) in manifests
+            committed = self._checkpoint(owner, number) if decided and len(by_upload) > 1 else None
+            for upload, parts in by_upload.items():
+                if not decided:
+                    left = all(part.modified < long_ago for part in parts)
+                elif len(by_upload) == 1:
+                    left = not manifests[owner, number].bytes
+                else:
+                    left = committed is None or upload != committed.upload
+                garbage += parts if left else []
+        self._objects.delete([each.key for each in garbage])
+        return len(garbage)
+
+    def _listed_manifests(self, prefix: str) -> Iterator[tuple[str, int, StoredObject]]:
+        for stored in self._objects.list(prefix):
+            _, owner, file = stored.key.split("/")
+            if (step := file.removesuffix(".json")).isdecimal():
+                yield owner, int(step), stored
+
+    def _checkpoint(self, model_id: str, step: int) -> _StoredCheckpoint | None:
+        if not (content := self._objects.get(_manifest_key(model_id, step))):
+            return None
+        found = json.loads(content)
+        return _StoredCheckpoint(from_json(found["manifest"]), found["upload"], found["part_bytes"])
+
+    def _upload(self, checkpoint: Checkpoint, place: str) -> None:
+        def send(part: _Part) -> None:
+            with (checkpoint.directory / part.file).open("rb") as file:
+                file.seek(part.start)
+                self._objects.put(f"{place}{part.name}", file.read(part.bytes))
+
+        _all(send, _parts(checkpoint.manifest, PART_BYTES))
+
+    def _download(self, model_id: str, stored: _StoredCheckpoint, directory: Path) -> None:
+        place = f"{_files(model_id)}{stored.manifest.step:06d}-{stored.upload}/"
+        for name in (*stored.manifest.files, *stored.manifest.optimizer_files):
+            (directory / name).touch()
+
+        missing = set()
+
+        def receive(part: _Part) -> None:
+            if (content := self._objects.get(f"{place}{part.name}")) is None:
+                return missing.add(part.file)
+            with (directory / part.file).open("r+b") as file:
+                file.seek(part.start)
+                file.write(content)
+
+        _all(receive, _parts(stored.manifest, stored.part_bytes))
+        for name in missing:  # verifying tells whether it matters: old checkpoints have lost the optimizer's state
+            (directory / name).unlink()
+
+    def _created(self, key: str, content: bytes) -> bool:
+        """Whether the object is ours: one that was there before may be, if a lost reply made the client ask again."""
+        return self._objects.create(key, content) or self._objects.get(key) == content
+
+    def _tidy(self, model_id: str, step: int, upload: str) -> None:
+        """After a commit: delete other uploads of the step, and the optimizer's state of all but the newest two."""
+        try:
+            left = []
+            for part in self._objects.list(_files(model_id)):
+                folder, name = part.key.removeprefix(_files(model_id)).split("/")
+                number = int(folder.partition("-")[0])
+                lost = number == step and folder != f"{step:06d}-{upload}"
+                if lost or (number < step - 1 and name.startswith(OPTIMIZER_FILE)):
+                    left.append(part.key)
+            self._objects.delete(left)
+        except StoreUnavailable as error:
+            log.warning("leftovers stay in the store until the next sweep", error=str(error))
+
+    def _discard(self, prefix: str) -> None:
+        with suppress(StoreUnavailable):  # a sweep finds it
+            self._delete_below(prefix)
+
+    def _delete_below(self, prefix: str) -> None:
+        self._objects.delete([stored.key for stored in self._objects.list(prefix)])
+
+    def _set_aside(self, model_id: str, step: int) -> None:
+        """Rename the manifest of a checkpoint that is corrupt in the store, so that it is not listed again."""
+        key = _manifest_key(model_id, step)
+        if content := self._objects.get(key):
+            self._objects.put(f"{key.removesuffix('.json')}-{secrets.token_hex(4)}.torn", content)
+            self._objects.delete([key])
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A piece of a file, and the object that holds it."""
+
+    file: str
+    name: str
+    start: int
+    bytes: int
+
+
+def _parts(manifest: Manifest, part_bytes: int) -> Iterator[_Part]:
+    for name, digest in {**manifest.files, **manifest.optimizer_files}.items():
+        if digest.bytes <= part_bytes:
+            yield _Part(name, name, 0, digest.bytes)
+            continue
+        for number, start in enumerate(range(0, digest.bytes, part_bytes)):
+            yield _Part(name, f"{name}.{number:05d}", start, min(part_bytes, digest.bytes - start))
+
+
+def _all(work: Callable[[_Part], None], parts: Iterable[_Part]) -> None:
+    """Do the work for all parts, some at the same time. Raises the first error, once none is being worked on."""
+    with ThreadPoolExecutor(_THREADS, "checkpoint-store") as pool:
+        running = [pool.submit(work, part) for part in parts]
+        try:
+            for each in running:
+                each.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _record_key(project: str, name: str) -> str:
+    return f"models/{project}/{name}.json"
+
+
+def _manifest_key(model_id: str, step: int) -> str:
+    return f"checkpoints/{model_id}/{step:06d}.json"
+
+
+def _files(model_id: str) -> str:
+    return f"files/{model_id}/"

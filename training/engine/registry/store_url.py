@@ -1,0 +1,20 @@
+"""Which object store a URL means."""
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from training.engine.registry.directory_store import DirectoryStore
+from training.engine.registry.object_store import BadStore, ObjectStore
+from training.engine.registry.s3_store import S3Store
+
+
+def open_store(url: str) -> ObjectStore:
+    """`s3://BUCKET/PREFIX`, or `file:///DIRECTORY`. Raises BadStore; whether it can be reached is not tried."""
+    parts = urlsplit(url)
+    if parts.query or parts.fragment or parts.username is not None:
+        raise BadStore(f"the checkpoint store {parts.scheme}://... must be named without user, query and fragment")
+    if parts.scheme == "s3" and parts.netloc:
+        return S3Store(parts.netloc, parts.path.strip("/"))
+    if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
+        return DirectoryStore(Path(unquote(parts.path)))
+    raise BadStore(f"{url!r} is no checkpoint store: s3://BUCKET/PREFIX, or file:///DIRECTORY")
