@@ -21,6 +21,7 @@ from ulid import ULID
 from app.db.migration import migrate
 from app.db.session import make_engine
 from app.processes.postgres import EmbeddedPostgres
+from tests.fakes.forked_engine import start_fork_server
 from training.engine.cpu_mode import set_cpu_mode
 
 _MEMORY_DISK = Path("/dev/shm")
@@ -52,6 +53,12 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def fork_server() -> None:
+    """Processes are forked from this one as it is now, before anything has run in it."""
+    start_fork_server()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,17 +1,18 @@
-"""Engines forked from a process that has imported what an engine needs: the imports take seconds, a fork does not.
+"""Engines forked from a process that has imported what the tests have: the imports take seconds, a fork does not.
 
-multiprocessing's fork server is that process. There is one for each process that runs tests, and it ends with it.
+multiprocessing's fork server is that process. There is one for each process that runs tests; it is itself forked from
+that before the first test, and ends with it.
 """
 
+import faulthandler
 import multiprocessing
 import os
 import sys
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Mapping, Sequence
+from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
-
-_PRELOADED = "tests.fakes.preloaded_engine"
+from unittest import mock
 
 
 def start(arguments: list[str], log_path: Path, cwd: Path, environment: Mapping[str, str]) -> ForkServerProcess:
@@ -21,12 +22,32 @@ def start(arguments: list[str], log_path: Path, cwd: Path, environment: Mapping[
     return process
 
 
-@cache
 def fork_server() -> ForkServerContext:
-    """Whose processes have imported what an engine imports."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([_PRELOADED])
-    return context
+    """Whose processes have imported what the tests have."""
+    return multiprocessing.get_context("forkserver")
+
+
+def start_fork_server() -> None:
+    """Before this process has threads, which a fork does not copy, or anything open."""
+    resource_tracker.ensure_running()
+    with mock.patch.object(util, "spawnv_passfds", _fork):
+        forkserver.ensure_running()
+
+
+def _fork(path: str, arguments: Sequence[str], descriptors: Sequence[int]) -> int:
+    """What Python would run in a new interpreter, in a copy of this process with no other files open."""
+    if pid := os.fork():
+        return pid
+    faulthandler.disable()  # pytest gave it a file
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+    first = 3
+    for descriptor in [*sorted(descriptors), os.sysconf("SC_OPEN_MAX")]:
+        os.closerange(first, descriptor)
+        first = descriptor + 1
+    try:
+        exec(arguments[-1])
+    finally:
+        os._exit(0)
 
 
 def _run(arguments: list[str], log_path: Path, cwd: Path, environment: Mapping[str, str]) -> None:

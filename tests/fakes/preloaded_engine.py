@@ -1,4 +1,4 @@
-"""Imports what an engine imports, in an engine's environment. For the fork server only."""
+"""Imports what an engine imports, in an engine's environment."""
 
 import os
 
