@@ -213,16 +213,17 @@ def items(count: int) -> list[TrainSequence]:
 
 @pytest.mark.parametrize("options", [{}, {"kl_penalty_coef": 0.5}, {"precalculate_logprobs": True}], ids=str)
 def test_a_packed_step_is_the_same_step(tmp_path: Path, options: dict[str, Any]) -> None:
-    """Through lean modules too, which a GPU trains with, and with activations that are computed again."""
-    plain, packed, recomputed = policy_of(tmp_path), policy_of(tmp_path), policy_of(tmp_path)
-    packed.pack()
-    recomputed.pack()
+    """Through joined layers too, which a GPU trains with, with activations that are computed again, and in stages."""
+    plain, packed, recomputed, staged = (policy_of(tmp_path) for _ in range(4))
+    cast(Any, staged.base).joined = JoinedModel(staged.base, [CPU] * 2, torch.float32, ranks=4, share=True)
+    for policy in (packed, recomputed, staged):
+        policy.pack()
     recomputed._recompute()
     assert recomputed.recomputing
-    for policy, most in ((plain, 4096), (packed, 60), (recomputed, 4096)):
+    for policy, most in ((plain, 4096), (packed, 60), (recomputed, 4096), (staged, 60)):
         for _ in grpo_step(policy, items(4), TrainOptions(learning_rate=1e-3, **options), micro_batch_tokens=most):
             pass
-    for other in (packed, recomputed):
+    for other in (packed, recomputed, staged):
         for one, two in zip(plain.model.parameters(), other.model.parameters(), strict=True):
             torch.testing.assert_close(one, two, atol=2e-4, rtol=0)
 

@@ -64,7 +64,9 @@ class Scheduler:
         self._chunk, self._together = PREFILL_CHUNK, 1
         self._prefill_tokens = int(min(max(PREFILL_FLOPS / (2 * weights.parameters), PREFILL_CHUNK), 4096))
         if weights.supports_packing:
-            self._chunk, self._together, self._prefill_tokens = PACKED_PREFILL, slots, PACKED_PREFILL
+            self._chunk, self._together = PACKED_PREFILL, slots
+            # Of a model in stages each GPU then has a pass to work on.
+            self._prefill_tokens = PACKED_PREFILL * max(len(weights.kv.stages), 1)
 
     @property
     def busy(self) -> bool:

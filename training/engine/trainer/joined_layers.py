@@ -6,7 +6,7 @@ adapter made of each product's input. Norms and the MLP's product are computed a
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -39,14 +39,36 @@ class JoinedLayers:
 
     def __call__(self, tokens: Tensor, positions: Tensor, packing: Packing) -> Tensor:
         """The last layer's hidden states [n, H] before the norm, on its device."""
+        return self.begin(tokens, positions, packing)()
+
+    def begin(self, tokens: Tensor, positions: Tensor, packing: Packing) -> Callable[[], Tensor]:
+        """Go through the first stage; what is returned goes through the others, to the last layer's hidden states."""
         factors = [low_rank_factors(linear) for linear in linear_layers(self._base)]
         adapter = self._use(factors)
         stem = self._stem(packing.stem, adapter, factors) if packing.stem else None
-        hidden = F.embedding(tokens, self._joined.embedding)
-        for work, tensors in self._layers(positions, packing, factors, stem):
-            hidden = hidden.to(work.device)
-            hidden = cast(Tensor, _LayerFunction.apply(hidden, work, *tensors))  # type: ignore[no-untyped-call]
-        return hidden
+        layers = list(self._layers(positions, packing, factors, stem))
+        first = len(self._joined.stages[0].layers)
+        begun = _through(layers[:first], F.embedding(tokens, self._joined.embedding))
+
+        def rest() -> Tensor:
+            self._use(factors)
+            return _through(layers[first:], begun)
+
+        return rest
+
+    @property
+    def device(self) -> torch.device:
+        """Where tokens go in."""
+        return self._joined.device
+
+    @property
+    def last_device(self) -> torch.device:
+        """Where hidden states come out."""
+        return self._joined.stages[-1].device
+
+    @property
+    def stages(self) -> int:
+        return len(self._joined.stages)
 
     def _layers(
         self, positions: Tensor, packing: Packing, factors: Sequence[Factors | None], stem: "_StemPass | None"
@@ -76,11 +98,12 @@ class JoinedLayers:
         return self._stems[adapter]
 
     def tokens_that_fit(self) -> float:
-        """Tokens of which the free memory holds what the backward pass keeps of them."""
+        """Tokens of a batch of which the free memory holds what the backward pass keeps of them; with several stages,
+        of two batches in the first."""
         joined = self._joined
         layers: Counter[torch.device] = Counter()
-        for stage in joined.stages:
-            layers[stage.device] += len(stage.layers)
+        for number, stage in enumerate(joined.stages):
+            layers[stage.device] += len(stage.layers) * (2 if self.stages > 1 and number == 0 else 1)
         return min(free_bytes(device) / (count * self.layer_bytes) for device, count in layers.items())
 
     @property
@@ -304,6 +327,13 @@ class _StemPass:
                     factor.grad = slope if factor.grad is None else factor.grad + slope
         for held in (self.keys_and_values, self._inputs, self._slopes, self._layers):
             held.clear()
+
+
+def _through(layers: "Sequence[tuple[_Layer, list[Tensor | None]]]", hidden: Tensor) -> Tensor:
+    for work, tensors in layers:
+        hidden = hidden.to(work.device)
+        hidden = cast(Tensor, _LayerFunction.apply(hidden, work, *tensors))  # type: ignore[no-untyped-call]
+    return hidden
 
 
 class _LayerFunction(torch.autograd.Function):

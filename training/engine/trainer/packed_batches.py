@@ -1,8 +1,9 @@
 """Training batches without padding, in which what sequences begin with alike is computed once."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,17 +47,29 @@ class PackedBatch:
     targets: Tensor
     sequence: Tensor
 
-    def logprobs(self, model: Any) -> tuple[Tensor, Tensor]:
-        """As PaddedBatch.logprobs. The model's attention must be `ATTENTION`, its shape Llama's."""
+    def begin(self, model: Any) -> Callable[[], tuple[Tensor, Tensor]]:
+        """Go through the first stage of a model in stages; what is returned gives what `logprobs` does."""
         base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
         layers: JoinedLayers | None = getattr(base, "joined_layers", None)
-        if layers is not None:
-            hidden = layers(self.tokens, self.positions, self.packing)
+        if layers is None:
+            return partial(self._logprobs, base)
+        rest = layers.begin(self.tokens, self.positions, self.packing)
+
+        def finish() -> tuple[Tensor, Tensor]:
+            hidden = rest()
             device = hidden.device
             with on(device):
                 hidden = base.model.norm(hidden[self.before.to(device)])
                 logprobs, entropy = head_logprobs(hidden, base.joined.head, self.targets.to(device))
-            return logprobs.to(self.tokens.device), entropy.to(self.tokens.device)
+            return logprobs.to(self.sequence.device), entropy.to(self.sequence.device)
+
+        return finish
+
+    def logprobs(self, model: Any) -> tuple[Tensor, Tensor]:
+        """As PaddedBatch.logprobs. The model's attention must be `ATTENTION`, its shape Llama's."""
+        return self.begin(model)()
+
+    def _logprobs(self, base: Any) -> tuple[Tensor, Tensor]:
         whole: WholeLayers | None = getattr(base, "whole_layers", None)
         if whole is not None:
             hidden = base.model.norm(whole(self.tokens, self.positions, self.packing, self.before))
@@ -78,13 +91,14 @@ def packed_batches(
     device: torch.device,
     *,
     stems: bool = False,
+    last: torch.device | None = None,
 ) -> Iterator[PackedBatch]:
     """Cut sequences into batches of at most `max_tokens` packed tokens (one sequence may be longer).
 
     In the order of their tokens each sequence shares most with its neighbours: a group's prompt, or the part before a
     conversation forked, lies in a batch once. What is shared across a cut is computed on both sides of it, so the cuts
     lie where that is least. With `stems` what all sequences begin with is left to JoinedLayers, which compute it once
-    for all batches, and is not among a batch's tokens.
+    for all batches, and is not among a batch's tokens. `last` is where log-probabilities are wanted, if elsewhere.
     """
     arrays = [np.asarray(sequence, dtype=np.int64) for sequence in ids]
     order = sorted(range(len(ids)), key=lambda number: tuple(ids[number]))
@@ -96,8 +110,8 @@ def packed_batches(
         own, others = [length - most for length in lengths], [0, *(length - most for length in shared[1:])]
         cuts = _cuts(own, others, max(max_tokens - most // STEM_SHARE, 1))
         stem = Stem(torch.from_numpy(arrays[0][:most]).to(device), len(cuts) - 1)
-    for first, last in itertools.pairwise(cuts):
-        yield _packed(order[first:last], arrays, chosen, device, stem)
+    for start, stop in itertools.pairwise(cuts):
+        yield _packed(order[start:stop], arrays, chosen, device, last or device, stem)
 
 
 def _cuts(lengths: Sequence[int], shared: Sequence[int], most: int) -> list[int]:
@@ -127,6 +141,7 @@ def _packed(
     ids: Sequence[npt.NDArray[np.int64]],
     chosen: Sequence[Sequence[int]],
     device: torch.device,
+    last: torch.device,
     stem: Stem | None,
 ) -> PackedBatch:
     tokens, positions, keys, before, targets, sequence = ([np.empty(0, dtype=np.int64)] for _ in range(6))
@@ -149,13 +164,12 @@ def _packed(
         sequence.append(np.full(len(picked), row))
         previous, size = whole, size + own
 
-    def joined(parts: list[npt.NDArray[np.int64]]) -> Tensor:
-        return torch.from_numpy(np.concatenate(parts)).to(device)
+    def joined(parts: list[npt.NDArray[np.int64]], where: torch.device = device) -> Tensor:
+        return torch.from_numpy(np.concatenate(parts)).to(where)
 
     packing = Packing(Segments.of(queries, lengths, device), None if sum(lengths) == size else joined(keys), stem)
-    return PackedBatch(
-        tuple(members), joined(tokens), joined(positions), packing, joined(before), joined(targets), joined(sequence)
-    )
+    chosen_ones = joined(before, last), joined(targets, last), joined(sequence, last)
+    return PackedBatch(tuple(members), joined(tokens), joined(positions), packing, *chosen_ones)
 
 
 def _attention(

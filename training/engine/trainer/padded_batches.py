@@ -1,7 +1,8 @@
 """Log-probabilities of chosen positions of padded token sequences, with gradient, from any Hugging Face causal LM."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -23,6 +24,9 @@ class Batch(Protocol):
     def logprobs(self, model: Any) -> tuple[Tensor, Tensor]:
         """Log-probability [N] of each chosen token given those before it, and the entropy [N] (detached) of its
         distribution; fp32, natural logarithms, at temperature 1."""
+
+    def begin(self, model: Any) -> Callable[[], tuple[Tensor, Tensor]]:
+        """Begin what can be done ahead; what is returned gives what `logprobs` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,10 @@ class PaddedBatch:
             probabilities = torch.exp(logits - normaliser[:, None])
             entropy = normaliser - (probabilities * logits).sum(-1)
         return logprobs, entropy
+
+    def begin(self, model: PreTrainedModel) -> Callable[[], tuple[Tensor, Tensor]]:
+        """Nothing is done ahead."""
+        return partial(self.logprobs, model)
 
 
 def padded_batches(

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -14,6 +15,7 @@ import torch
 from accelerate.hooks import remove_hook_from_module
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
@@ -70,8 +72,8 @@ class Policy:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
-        return self.model.device
+        """Where the weights are; of a model in stages the first."""
+        return self._layers.device if self._layers else self.model.device
 
     @property
     def context(self) -> int:
@@ -122,9 +124,8 @@ class Policy:
             self._recompute()  # one sequence's activations do not fit, and trying that takes a minute at 30,000 tokens
         while True:
             tokens = self.batch_tokens(most_tokens)
-            cut = partial(packed_batches, stems=self._layers is not None) if self._packed else padded_batches
             try:
-                return (yield from work(list(cut(ids, chosen, tokens, self.device))))
+                return (yield from work(list(self._cut(ids, chosen, tokens))))
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error) or not self._give_way(tokens, longest):
                     raise
@@ -132,6 +133,25 @@ class Policy:
             gc.collect()
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
+
+    def _cut(self, ids: Sequence[Sequence[int]], chosen: Sequence[Sequence[int]], tokens: int) -> Iterator[Batch]:
+        if self._layers:
+            last = self._layers.last_device
+            return packed_batches(ids, chosen, tokens, self.device, stems=True, last=last)
+        cut: Callable[..., Iterator[Batch]] = packed_batches if self._packed else padded_batches
+        return cut(ids, chosen, tokens, self.device)
+
+    def logprobs(self, batches: Sequence[Batch]) -> Iterator[tuple[Tensor, Tensor]]:
+        """What Batch.logprobs gives, batch after batch. Of a model in stages each batch is begun before the one before
+        it is finished, so that the first GPU works while the last one does."""
+        ahead = 1 if self._layers and self._layers.stages > 1 else 0
+        begun: deque[Callable[[], tuple[Tensor, Tensor]]] = deque()
+        for batch in batches:
+            begun.append(batch.begin(self.model))
+            if len(begun) > ahead:
+                yield begun.popleft()()
+        while begun:
+            yield begun.popleft()()
 
     def batch_tokens(self, most: int | None) -> int:
         """Tokens of one pass, if `most` of them (None: what memory should hold) were asked for."""

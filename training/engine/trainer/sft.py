@@ -203,4 +203,4 @@ def _held_out_loss(
 
 
 def _weights(batch: Batch, items: Sequence[SupervisedSequence], policy: Policy) -> torch.Tensor:
-    return torch.tensor([w for number in batch.members for w in items[number].weights], device=policy.device)
+    return torch.tensor([w for number in batch.members for w in items[number].weights], device=batch.sequence.device)
