@@ -3,6 +3,9 @@
 The demo's loop without service, database or HTTP, so that it runs on a machine that has little more than torch: the
 environment, the judge and the engine are those of a run, the settings are the demo's. The held-out test questions are
 asked before and after. Run it with `--device cpu` for the spread that a GPU's curve should lie in.
+
+`--base-model DIRECTORY --demonstrations 16 --learning-rate 1e-5` does it with a model that others made, after a warm
+start on as many conversations of the environment's oracle; `--conversations FILE` keeps held-out ones to be read.
 """
 
 import argparse
@@ -19,7 +22,7 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
-from environment.base import Episode, Outcome, Scenario, Split, ToolError
+from environment.base import Episode, Outcome, Scenario, ToolError
 from environment.email_search.environment import SyntheticEmailSearch
 from judges.base import Candidate
 from judges.reference import ReferenceJudge
@@ -31,6 +34,7 @@ from training.engine.registry.registry import Registry
 from training.engine.sampling.requests import Sample, SampleRequest
 from training.engine.sampling.sampler import Sampler
 from training.engine.trainer.grpo_loss import TrainOptions
+from training.engine.trainer.sft import Example, SftOptions
 from training.engine.trainer.trajectories import Conversation, Trajectory
 from training.types import RunConfig
 
@@ -58,8 +62,8 @@ class Try:
 class Agent:
     """The engine with one trainable model."""
 
-    def __init__(self, directory: Path, device: str) -> None:
-        self._engine = Engine(Registry(directory, {TINY_NAME: TINY_BASE}), Sampler(), device=device)
+    def __init__(self, directory: Path, device: str, base: Path = TINY_BASE) -> None:
+        self._engine = Engine(Registry(directory, {TINY_NAME: base}), Sampler(), device=device)
         self._model = self._engine.registry.create(project="benchmark", name="agent", base_model=TINY_NAME)
 
     def play(self, scenarios: Sequence[Scenario], temperature: float, seed: str) -> list[Try]:
@@ -78,6 +82,11 @@ class Agent:
         options = TrainOptions(learning_rate=learning_rate, token_weighting="token")
         trajectories = [tuple(trajectory(each, reward) for each, reward in group) for group in groups]
         return finish(self._engine.train(self._model.id, trajectories, options)).metrics
+
+    def imitate(self, demonstrations: Sequence[Mapping[str, Any]], options: SftOptions) -> Mapping[str, float]:
+        """Supervised steps on conversations."""
+        examples = [Example(tuple(each["messages"]), each["tools"]) for each in demonstrations]
+        return finish(self._engine.train_supervised(self._model.id, examples, options)).metrics
 
     def _ask(self, target: Target, each: Try, temperature: float) -> None:
         tokenizer = self._engine.tokenizer(target)
@@ -148,11 +157,28 @@ def scored(tries: Sequence[Try]) -> list[tuple[Outcome, float]]:
     return list(zip(outcomes, asyncio.run(judge()), strict=True))
 
 
-def success(agent: Agent, split: Split, temperature: float, samples: int, seed: int) -> float:
-    """The share of held-out tries that did the whole job."""
-    scenarios = ENVIRONMENT.scenarios(split, CONFIG.evaluation.test_scenarios, seed)
-    tries = agent.play([each for each in scenarios for _ in range(samples)], temperature, f"{seed}/{split}")
-    return fmean(ENVIRONMENT.success(outcome, score) for outcome, score in scored(tries))
+def evaluated(agent: Agent, seed: int, kept: list[dict[str, Any]], stage: str) -> list[float]:
+    """Shares of held-out tries that did the whole job, sampled and greedy, and the sampled ones' mean reward. The
+    sampled ones are added to `kept`."""
+    scenarios = ENVIRONMENT.scenarios("test", CONFIG.evaluation.test_scenarios, seed)
+    found = []
+    for temperature, samples in ((1.0, 2), (0.0, 1)):
+        tries = agent.play([each for each in scenarios for _ in range(samples)], temperature, f"{seed}/test")
+        verdicts = scored(tries)
+        found.append(fmean(ENVIRONMENT.success(*verdict) for verdict in verdicts))
+        if temperature:
+            rewards = [sum(ENVIRONMENT.reward(*verdict).values()) for verdict in verdicts]
+            kept += [
+                {
+                    "seed": seed,
+                    "stage": stage,
+                    "reward": reward,
+                    "finish": verdict[0].get("finish"),
+                    "said": each.messages,
+                }
+                for each, reward, verdict in zip(tries, rewards, verdicts, strict=True)
+            ]
+    return [round(value, 3) for value in (*found, fmean(rewards))]
 
 
 def rewarded_groups(
@@ -169,23 +195,33 @@ def rewarded_groups(
     return [rewarded[at : at + count] for at in range(0, len(rewarded), count)]
 
 
-def learn(device: str, seed: int, iterations: int) -> dict[str, Any]:
-    """One run's figures: success before and after, mean reward of each iteration, seconds."""
+def learn(options: argparse.Namespace, seed: int, kept: list[dict[str, Any]]) -> dict[str, Any]:
+    """One run's figures: success before, after a warm start and after; mean reward of each iteration, seconds."""
     started = time.perf_counter()
+    stages: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as directory:
-        agent = Agent(Path(directory), device)
-        before = [success(agent, "test", 1.0, 2, seed), success(agent, "test", 0.0, 1, seed)]
+        agent = Agent(Path(directory), options.device, options.base_model)
+        stages["base"] = evaluated(agent, seed, kept, "base")
+        if options.demonstrations:
+            from training.warm_start import oracle_demonstrations  # needs more packages than the rest
+
+            shown = asyncio.run(oracle_demonstrations(ENVIRONMENT, options.demonstrations, seed))
+            agent.imitate(shown, SftOptions(batch_size=4, learning_rate=options.warm_learning_rate))
+            stages["warm start"] = evaluated(agent, seed, kept, "warm start")
         rewards = []
-        for iteration in range(1, iterations + 1):
+        for iteration in range(1, options.iterations + 1):
             groups = rewarded_groups(agent, seed, iteration)
             rewards.append(round(fmean(reward for group in groups for _, reward in group), 3))
-            agent.train(groups, CONFIG.learning_rate * min(1.0, iteration / CONFIG.warmup_iterations))
-        after = [success(agent, "test", 1.0, 2, seed), success(agent, "test", 0.0, 1, seed)]
+            agent.train(groups, options.learning_rate * min(1.0, iteration / CONFIG.warmup_iterations))
+        stages["trained"] = evaluated(agent, seed, kept, "trained")
     return {
-        "device": device,
+        "device": options.device,
         "seed": seed,
-        "sampled": [round(before[0], 3), round(after[0], 3)],
-        "greedy": [round(before[1], 3), round(after[1], 3)],
+        "learning_rate": options.learning_rate,
+        "stages": list(stages),
+        "sampled": [values[0] for values in stages.values()],
+        "greedy": [values[1] for values in stages.values()],
+        "reward": [values[2] for values in stages.values()],
         "rewards": rewards,
         "seconds": round(time.perf_counter() - started, 1),
     }
@@ -196,10 +232,19 @@ def main() -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--iterations", type=int, default=CONFIG.iterations)
+    parser.add_argument("--base-model", type=Path, default=TINY_BASE, metavar="DIRECTORY")
+    parser.add_argument("--learning-rate", type=float, default=CONFIG.learning_rate)
+    parser.add_argument("--demonstrations", type=int, default=0, help="of the oracle, for a warm start")
+    parser.add_argument("--warm-learning-rate", type=float, default=3e-4)
+    parser.add_argument("--conversations", type=Path, metavar="FILE", help="for held-out ones, as JSON lines")
     options = parser.parse_args()
     set_cpu_mode()
     for seed in options.seeds:
-        print(json.dumps(learn(options.device, seed, options.iterations)), flush=True)
+        kept: list[dict[str, Any]] = []
+        print(json.dumps(learn(options, seed, kept)), flush=True)
+        if options.conversations:
+            with options.conversations.open("a") as file:
+                file.writelines(json.dumps(each) + "\n" for each in kept)
     return 0
 
 
