@@ -4,8 +4,9 @@ The demo's loop without service, database or HTTP, so that it runs on a machine 
 environment, the judge and the engine are those of a run, the settings are the demo's. The held-out test questions are
 asked before and after. Run it with `--device cpu` for the spread that a GPU's curve should lie in.
 
-`--base-model DIRECTORY --demonstrations 16 --learning-rate 1e-5` does it with a model that others made, after a warm
-start on as many conversations of the environment's oracle; `--conversations FILE` keeps held-out ones to be read.
+`--base-model DIRECTORY --demonstrations 16 --learning-rate 2e-5` does it with a model that others made, after a warm
+start on as many conversations of the environment's oracle; `--inbox` and `--questions` with a mailbox that was prepared
+(docs/data.md); `--conversations FILE` keeps held-out ones to be read.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from statistics import fmean
 from typing import Any
 
 from environment.base import Episode, Outcome, Scenario, ToolError
-from environment.email_search.environment import SyntheticEmailSearch
+from environment.email_search.environment import ImportedEmailSearch, SyntheticEmailSearch
 from judges.base import Candidate
 from judges.reference import ReferenceJudge
 from training.engine.__main__ import TINY_BASE, TINY_NAME
@@ -39,6 +40,7 @@ from training.engine.trainer.trajectories import Conversation, Trajectory
 from training.types import RunConfig
 
 CONFIG = RunConfig()
+Questions = SyntheticEmailSearch | ImportedEmailSearch
 ENVIRONMENT = SyntheticEmailSearch()
 JUDGE = ReferenceJudge()
 
@@ -62,14 +64,17 @@ class Try:
 class Agent:
     """The engine with one trainable model."""
 
-    def __init__(self, directory: Path, device: str, base: Path = TINY_BASE) -> None:
+    def __init__(
+        self, directory: Path, device: str, base: Path = TINY_BASE, environment: Questions = ENVIRONMENT
+    ) -> None:
+        self.environment = environment
         self._engine = Engine(Registry(directory, {TINY_NAME: base}), Sampler(), device=device)
         self._model = self._engine.registry.create(project="benchmark", name="agent", base_model=TINY_NAME)
 
     def play(self, scenarios: Sequence[Scenario], temperature: float, seed: str) -> list[Try]:
         """Try each scenario once, all at the same time."""
         target = self._engine.registry.resolve(self._model.full_name)
-        tries = [Try(ENVIRONMENT.episode(each), Random(f"{seed}/{n}")) for n, each in enumerate(scenarios)]
+        tries = [Try(self.environment.episode(each), Random(f"{seed}/{n}")) for n, each in enumerate(scenarios)]
         for each in tries:
             each.messages += each.episode.messages()
             self._ask(target, each, temperature)
@@ -79,7 +84,7 @@ class Agent:
 
     def train(self, groups: Sequence[Sequence[tuple[Try, float]]], learning_rate: float) -> Mapping[str, float]:
         """One GRPO step on the tries and their rewards."""
-        options = TrainOptions(learning_rate=learning_rate, token_weighting="token")
+        options = TrainOptions(learning_rate=learning_rate, token_weighting="token", max_kl=0.02)
         trajectories = [tuple(trajectory(each, reward) for each, reward in group) for group in groups]
         return finish(self._engine.train(self._model.id, trajectories, options)).metrics
 
@@ -160,14 +165,15 @@ def scored(tries: Sequence[Try]) -> list[tuple[Outcome, float]]:
 def evaluated(agent: Agent, seed: int, kept: list[dict[str, Any]], stage: str) -> list[float]:
     """Shares of held-out tries that did the whole job, sampled and greedy, and the sampled ones' mean reward. The
     sampled ones are added to `kept`."""
-    scenarios = ENVIRONMENT.scenarios("test", CONFIG.evaluation.test_scenarios, seed)
+    environment = agent.environment
+    scenarios = environment.scenarios("test", CONFIG.evaluation.test_scenarios, seed)
     found = []
     for temperature, samples in ((1.0, 2), (0.0, 1)):
         tries = agent.play([each for each in scenarios for _ in range(samples)], temperature, f"{seed}/test")
         verdicts = scored(tries)
-        found.append(fmean(ENVIRONMENT.success(*verdict) for verdict in verdicts))
+        found.append(fmean(environment.success(*verdict) for verdict in verdicts))
         if temperature:
-            rewards = [sum(ENVIRONMENT.reward(*verdict).values()) for verdict in verdicts]
+            rewards = [sum(environment.reward(*verdict).values()) for verdict in verdicts]
             kept += [
                 {
                     "seed": seed,
@@ -186,11 +192,12 @@ def rewarded_groups(
 ) -> list[list[tuple[Try, float]]]:
     """What an iteration trains on: its scenarios, each tried several times, with rewards."""
     start = (iteration - 1) * config.groups_per_iteration
-    scenarios = ENVIRONMENT.scenarios("train", config.groups_per_iteration, seed, start)
+    environment = agent.environment
+    scenarios = environment.scenarios("train", config.groups_per_iteration, seed, start)
     count = config.rollouts_per_group
     tries = agent.play([each for each in scenarios for _ in range(count)], 1.0, f"{seed}/{iteration}")
     rewarded = [
-        (each, sum(ENVIRONMENT.reward(*verdict).values())) for each, verdict in zip(tries, scored(tries), strict=True)
+        (each, sum(environment.reward(*verdict).values())) for each, verdict in zip(tries, scored(tries), strict=True)
     ]
     return [rewarded[at : at + count] for at in range(0, len(rewarded), count)]
 
@@ -200,12 +207,15 @@ def learn(options: argparse.Namespace, seed: int, kept: list[dict[str, Any]]) ->
     started = time.perf_counter()
     stages: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as directory:
-        agent = Agent(Path(directory), options.device, options.base_model)
+        environment: Questions = ENVIRONMENT
+        if options.inbox:
+            environment = ImportedEmailSearch(options.inbox, "mail", json.loads(options.questions.read_text()))
+        agent = Agent(Path(directory), options.device, options.base_model, environment)
         stages["base"] = evaluated(agent, seed, kept, "base")
         if options.demonstrations:
             from training.warm_start import oracle_demonstrations  # needs more packages than the rest
 
-            shown = asyncio.run(oracle_demonstrations(ENVIRONMENT, options.demonstrations, seed))
+            shown = asyncio.run(oracle_demonstrations(environment, options.demonstrations, seed))
             agent.imitate(shown, SftOptions(batch_size=4, learning_rate=options.warm_learning_rate))
             stages["warm start"] = evaluated(agent, seed, kept, "warm start")
         rewards = []
@@ -233,6 +243,8 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--iterations", type=int, default=CONFIG.iterations)
     parser.add_argument("--base-model", type=Path, default=TINY_BASE, metavar="DIRECTORY")
+    parser.add_argument("--inbox", type=Path, metavar="FILE", help="a prepared one, in place of invented ones")
+    parser.add_argument("--questions", type=Path, metavar="FILE", help="about the prepared inbox")
     parser.add_argument("--learning-rate", type=float, default=CONFIG.learning_rate)
     parser.add_argument("--demonstrations", type=int, default=0, help="of the oracle, for a warm start")
     parser.add_argument("--warm-learning-rate", type=float, default=3e-4)
