@@ -122,8 +122,9 @@ class _Step:
 
     def backward(self) -> Iterator[None]:
         """Accumulate the gradient of the mean loss over all trained tokens of the step."""
-        for number, (new_logprobs, entropy) in enumerate(self._policy.logprobs(self.batches)):
+        for number, batch in enumerate(self.batches):
             tokens = self._tokens[number]
+            new_logprobs, entropy = batch.logprobs(self._policy.model)
             loss = policy_loss(
                 tokens, new_logprobs, self._options, ref_logprobs=self._references[number], mean_kl=self._mean_kl
             )
