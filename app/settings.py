@@ -134,6 +134,14 @@ class Settings(BaseSettings):
     engine_slots: int = Field(64, ge=1, le=4096)
     """Maximum number of conversations sampled in one batch."""
     engine_device: Literal["cpu", "cuda"] = "cpu"
+    engine_sampler: Literal["torch", "vllm"] = "torch"
+    engine_vllm_command: str = "vllm"
+    engine_vllm_args: str = ""
+    """Further flags of `vllm serve`, as in a shell."""
+    engine_vllm_gpus: str | None = None
+    """GPUs of vLLM, comma-separated. None: it shares the engine's."""
+    engine_vllm_url: HttpUrl | None = None
+    """A vLLM that somebody else runs. None: the engine starts one."""
     engine_base_models: Annotated[dict[str, Path], NoDecode] = Field(default_factory=dict)
     """Further base models: NAME=DIRECTORY, comma-separated; those added to the data directory need no entry."""
     engine_checkpoint_store: str | None = Field(None, pattern=r"^(s3|file)://[^@?#]+$")

@@ -34,6 +34,8 @@ _RESTARTS = 6
 _LONGEST_PAUSE_S = 15.0
 _GONE = (404, 410)
 """There is no such model or checkpoint, or its files are lost."""
+_SAMPLER_AWAY = "sampler_unavailable"
+"""The code of an engine that answers, where the process that samples for it does not."""
 
 Player = Agent | RemoteRollouts
 """Who makes the rollouts, in place of the built-in loop."""
@@ -163,7 +165,7 @@ def _endpoint_errors() -> tuple[type[Exception], ...]:
 def _kind(error: Exception) -> FailureKind:
     import openai
 
-    if isinstance(error, openai.APIConnectionError):
+    if isinstance(error, openai.APIConnectionError) or getattr(error, "code", None) == _SAMPLER_AWAY:
         return FailureKind.BACKEND_AWAY
     if isinstance(error, own_loop.AgentFailed):
         return FailureKind.AGENT

@@ -217,12 +217,22 @@ class EngineProcess:
             "--train-threads": settings.engine_train_threads,
             "--slots": settings.engine_slots,
             "--device": settings.engine_device,
+            "--sampler": settings.engine_sampler,
             "--ready-file": self._ready_file,
             "--api-key-env": KEY_VARIABLE,
         }
         flags = [text for name, value in options.items() for text in (name, str(value))]
         if settings.engine_checkpoint_store is not None:
             flags += ["--checkpoint-store", settings.engine_checkpoint_store]
+        if settings.engine_sampler == "vllm":
+            vllm = {
+                "command": settings.engine_vllm_command,
+                "args": settings.engine_vllm_args,
+                "gpus": settings.engine_vllm_gpus,
+                "url": settings.engine_vllm_url,
+            }
+            # In one text, because a value may begin with a dash itself.
+            flags += [f"--vllm-{name}={value}" for name, value in vllm.items() if value]
         for name, directory in settings.engine_base_models.items():
             flags += ["--base-model", f"{name}={directory}"]
         return (*flags, "--die-with-parent")

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import secrets
+import shutil
 import signal
 import socket
 import sys
@@ -43,8 +44,15 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
     elif not _is_loopback(options.host):
         sys.stderr.write(f"--host {options.host}: others reach it there, so give it a key (--api-key-env)\n")
         return 2
+    if options.sampler == "vllm" and not options.vllm_url and shutil.which(options.vllm_command) is None:
+        sys.stderr.write(
+            f"--sampler vllm: there is no command {options.vllm_command!r}. Install vLLM in an environment of its own "
+            "(python -m venv vllm-env && vllm-env/bin/pip install vllm) and name it: --vllm-command vllm-env/bin/vllm\n"
+        )
+        return 2
     sock = _listen(options.host, options.port)
 
+    environment = dict(os.environ)
     set_cpu_mode()
     # A thread that waits for another must not spin: on a busy machine that costs more than it saves.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -79,10 +87,18 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
         device=options.device,
         micro_batch_tokens=options.micro_batch_tokens,
         threads=options.threads,
+        samples=options.sampler == "torch",
     )
+    threads = {"threads": options.threads, "train_threads": options.train_threads}
+    compute = Compute(engine, **threads)
+    if options.sampler == "vllm":
+        from training.engine.vllm.compute import VllmCompute
+        from training.engine.vllm.server import open_vllm
+
+        compute = VllmCompute(engine, open_vllm(options, environment), **threads)
     app = create_app(
         registry,
-        Compute(engine, threads=options.threads, train_threads=options.train_threads),
+        compute,
         engine.tokenizer,
         data_dir=options.data_dir,
         api_key=api_key,

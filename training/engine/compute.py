@@ -59,9 +59,9 @@ class Compute:
         return self._engine.reproducibility
 
     @property
-    def workers(self) -> Sequence[Mapping[str, Any]]:
+    def details(self) -> Mapping[str, Any]:
         """None: the engine is this process."""
-        return ()
+        return {}
 
     def start(self) -> None:
         """Start the thread."""

@@ -135,5 +135,5 @@ class Computing(Protocol):
         """That of all models that were loaded so far; None before the first."""
 
     @property
-    def workers(self) -> Sequence[Mapping[str, Any]]:
-        """The figures of each worker, for `/health`; empty where the engine is this process."""
+    def details(self) -> Mapping[str, Any]:
+        """What `/health` tells further of what computes; empty where the engine is this process."""

@@ -92,10 +92,12 @@ class Engine:
         loaded_checkpoints: int = 4,
         loaded_policies: int = 2,
         threads: int = 1,
+        samples: bool = True,
     ) -> None:
         """`micro_batch_tokens` bounds the tokens of one forward and backward pass (None: what suits the device);
         `loaded_checkpoints` and `loaded_policies` bound what is kept in memory to be sampled and to be trained
-        further; `threads` is the number of torch threads that will sample, for the check of reproducibility."""
+        further; `threads` is the number of torch threads that will sample, for the check of reproducibility. Without
+        `samples` trained weights are not kept to be sampled, because that is done elsewhere."""
         self.registry = registry
         self.sampler = sampler
         self.tokenizer = Tokenizers()
@@ -104,6 +106,7 @@ class Engine:
         self._max_weights = loaded_checkpoints
         self._max_policies = loaded_policies
         self._threads = threads
+        self._samples = samples
         self._bases = SharedBases(_devices(self._device)) if self._device.type == "cuda" else None
         self._checked: dict[tuple[bool, frozenset[torch.Size]], Reproducibility] = {}
         self._in_flight: dict[str, int] = {}  # requests by weights key; the least recently used key first
@@ -203,6 +206,8 @@ class Engine:
     def _after_training(self, before: Target, after: Target, policy: Policy) -> None:
         """Have the trained weights sampled: on a GPU in place of those before, if nobody samples from these now.
         Elsewhere they take over only their cache."""
+        if not self._samples:
+            return
         weights = self.sampler.weights(before.key)
         idle = self._in_flight.get(before.key) == 0
         if idle and isinstance(weights, Updatable):

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 from pathlib import Path
 
 
@@ -74,6 +75,27 @@ def parser(program: str) -> argparse.ArgumentParser:
         type=_positive,
         metavar="N",
         help="most tokens in one training pass (default: what suits the device)",
+    )
+
+    sampler = flags.add_argument_group("what samples")
+    sampler.add_argument(
+        "--sampler", choices=("torch", "vllm"), default="torch", help="this process, or vLLM in processes of its own"
+    )
+    sampler.add_argument("--vllm-command", default="vllm", metavar="PATH", help="vLLM's command, which is started")
+    sampler.add_argument(
+        "--vllm-args",
+        type=shlex.split,
+        default=[],
+        metavar="FLAGS",
+        help="further flags of `vllm serve`, in one argument: '--tensor-parallel-size 2 --quantization fp8'",
+    )
+    sampler.add_argument(
+        "--vllm-gpus", metavar="IDS", help="GPUs of vLLM, such as 1,2 (default: half of the memory of the engine's)"
+    )
+    sampler.add_argument(
+        "--vllm-url",
+        metavar="URL",
+        help="a vLLM that somebody else runs, with the data directory under the same path; VLLM_API_KEY has its key",
     )
 
     supervised = flags.add_argument_group("for a process that supervises it")

@@ -222,6 +222,16 @@ async def test_a_passing_error_is_tried_again() -> None:
     assert model.requests[0]["seed"] == model.requests[1]["seed"]
 
 
+async def test_a_sampler_that_is_away_is_the_backend_that_is_away() -> None:
+    """Its run waits then, as for an engine that cannot be reached."""
+    away = {"error": {"message": "vLLM did not start: out of memory", "code": "sampler_unavailable"}}
+    async with scripted_chat(in_turn([Reply(status=503, body=away)] * 3)) as model:
+        done = await roll(model)
+    assert done.failure is not None
+    assert done.failure.kind is FailureKind.BACKEND_AWAY
+    assert "out of memory" in done.failure.message
+
+
 @pytest.mark.parametrize("body", [{}, {"choices": []}, [], "hello", {"choices": [{"index": 0}]}])
 async def test_a_reply_that_is_no_completion_is_a_failed_rollout(body: Any) -> None:
     async with scripted_chat(in_turn([Reply(body=body)])) as model:

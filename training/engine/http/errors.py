@@ -27,8 +27,10 @@ from training.engine.sampling.requests import (
     ContextTooLong,
     GrammarFailed,
     NonFiniteLogits,
+    NotSampledThere,
     OutOfMemory,
     SampleCancelled,
+    SamplerUnavailable,
     UnknownWeights,
 )
 from training.engine.tokens import BadConversation
@@ -90,6 +92,8 @@ _STATUS: Mapping[type[Exception], tuple[int, str]] = {
     OutOfMemory: (503, "out_of_memory"),
     EngineStopped: (503, "engine_stopped"),
     SampleCancelled: (503, "cancelled"),
+    SamplerUnavailable: (503, "sampler_unavailable"),
+    NotSampledThere: (422, "not_sampled_there"),
     NonFiniteLogits: (500, "non_finite_logits"),
 }
 

@@ -75,7 +75,7 @@ def create_app(
         checked = asdict(found) if found else {"reproducible": None, "reason": "No model has been loaded yet."}
         figures = {**asdict(compute.sampling), "train_steps": compute.train_steps}
         told = {"status": "ok", "busy_seconds": asdict(compute.busy_seconds), "figures": figures, **checked}
-        return JSONResponse({**told, "workers": compute.workers} if compute.workers else told)
+        return JSONResponse({**told, **compute.details})
 
     async def models(_: Request) -> Response:
         return JSONResponse({"object": "list", "data": await asyncio.to_thread(_models, registry)})

@@ -50,15 +50,24 @@ class Bases:
         raise UnknownModel(f"no base model {name!r}; there are {', '.join(self.named) or 'none'}")
 
 
-@lru_cache(64)
 def context_length(directory: Path) -> int | None:
     """The most tokens that a base model or a whole checkpoint can attend to; None where its config does not say so."""
+    return _configured(directory, "max_position_embeddings")
+
+
+def vocabulary_size(directory: Path) -> int | None:
+    """How many token ids a base model or a whole checkpoint has; None where its config does not say so."""
+    return _configured(directory, "vocab_size")
+
+
+@lru_cache(64)
+def _configured(directory: Path, name: str) -> int | None:
     try:
         config = json.loads((directory / "config.json").read_text())
-        length = {**config, **config.get("text_config", {})}.get("max_position_embeddings")
+        value = {**config, **config.get("text_config", {})}.get(name)
     except (OSError, ValueError, TypeError, AttributeError):
         return None
-    return length if isinstance(length, int) else None
+    return value if isinstance(value, int) else None
 
 
 def usual_tuning(directory: Path) -> Tuning:

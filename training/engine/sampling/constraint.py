@@ -66,6 +66,7 @@ class Grammar:
 
     def __init__(self, vocabulary: Vocabulary, text: str) -> None:
         """`text` is in llguidance's form of Lark. Raises BadGrammar."""
+        self.text = text
         self._matcher = LLMatcher(vocabulary.tokens, LLMatcher.grammar_from_lark(text), log_level=0, limits=LIMITS)
         if self._matcher.is_error():
             raise BadGrammar(without_position(self._matcher.get_error()))

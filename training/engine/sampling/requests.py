@@ -93,5 +93,13 @@ class SampleCancelled(SamplingError):
     """The request was cancelled."""
 
 
+class SamplerUnavailable(SamplingError):
+    """The process that samples does not run, failed on this request or answers nonsense; later it may do better."""
+
+
+class NotSampledThere(SamplingError):
+    """The process that samples cannot have these weights; the message says what to do."""
+
+
 OnToken = Callable[[int, float], None]
 Done = Callable[[Sample | Exception], None]

@@ -1,0 +1,219 @@
+"""A vLLM that runs, and what it has loaded: one set of whole weights, and adapters on top of them."""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import structlog
+
+from training.engine.registry.checkpoints import OPTIMIZER_FILE
+from training.engine.sampling.figures import SamplingFigures
+from training.engine.vllm.protocol import BadReply, figures
+
+log = structlog.get_logger(__name__)
+
+Json = Any
+T = TypeVar("T")
+
+ADAPTERS = 4
+"""So many are loaded at a time, and sampled from in one batch; more only while more are in use."""
+_PULSE_S = 2.0
+_ANSWER_S = 10.0
+"""For a question about its state."""
+
+
+class VllmLost(Exception):
+    """The process has ended, was ended or cannot be reached: what was asked of it may be asked of the next one."""
+
+
+class VllmRefused(Exception):
+    """An error reply. `status` is the HTTP one."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(slots=True)
+class _Adapter:
+    loading: asyncio.Task[Json]
+    users: int = 0
+
+
+class RunningVllm:
+    """One process from its start to its end. On one event loop."""
+
+    def __init__(
+        self, http: httpx.AsyncClient, base: Path, *, model: str, context: int, version: str, stall_s: float
+    ) -> None:
+        """It serves the weights in `base` under the name `model`, with prompts and replies of up to `context` tokens.
+        If it does not go on for `stall_s` with what it was asked, it counts as lost."""
+        self.base = base
+        self.model = model
+        self.context = context
+        self.version = version
+        self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Done when it can be asked no more; says why."""
+        self.closing = False
+        """Whether we let go of it ourselves."""
+        self.figures: SamplingFigures | None = None
+        self._http = http
+        self._whole: Path | None = base
+        self._changing = asyncio.Lock()
+        self._adapters: dict[str, _Adapter] = {}  # by name, the least recently used first
+        self._asked = 0
+        self._watching = asyncio.create_task(self._watch(stall_s), name="vllm-watch")
+
+    def lose(self, why: str) -> None:
+        """From now on it cannot be asked any more; what it was asked ends with VllmLost."""
+        if not self.lost.done():
+            self.lost.set_result(why)
+
+    async def close(self) -> None:
+        """Let go of it."""
+        self.closing = True
+        self.lose("the engine has let go of it")
+        self._watching.cancel()
+        await asyncio.wait({self._watching})
+        await self._http.aclose()
+
+    # Questions
+
+    async def ask(self, path: str, body: Json) -> Json:
+        """The JSON reply to a POST. Raises VllmRefused, VllmLost, BadReply."""
+        return await self._unless_lost(self._post(path, body))
+
+    async def stream(self, path: str, body: Json, on_event: Callable[[str], None]) -> None:
+        """Call `on_event` with the data of each event that answers a POST. Raises as `ask` does."""
+        await self._unless_lost(self._read(path, body, on_event))
+
+    async def _read(self, path: str, body: Json, on_event: Callable[[str], None]) -> None:
+        async with self._http.stream("POST", path, json=body) as reply:
+            if reply.status_code != httpx.codes.OK:
+                await reply.aread()
+                raise _refusal(reply)
+            async for line in reply.aiter_lines():
+                if line.startswith("data: ") and line != "data: [DONE]":
+                    on_event(line.removeprefix("data: "))
+
+    async def _post(self, path: str, body: Json) -> Json:
+        reply = await self._http.post(path, json=body)
+        if reply.status_code != httpx.codes.OK:
+            raise _refusal(reply)
+        if not reply.headers.get("content-type", "").startswith("application/json"):
+            return None
+        try:
+            return reply.json()
+        except ValueError as error:
+            raise BadReply(f"vLLM's reply is not JSON: {error}") from error
+
+    async def _unless_lost(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.ensure_future(work)
+        self._asked += 1
+        try:
+            first: set[asyncio.Future[Any]] = {task, self.lost}
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise VllmLost(self.lost.result())
+            return task.result()
+        except httpx.TransportError as error:
+            raise VllmLost(f"vLLM does not answer: {error!r}") from error
+        finally:
+            self._asked -= 1
+            task.cancel()
+
+    # Weights
+
+    async def have(self, whole: Path) -> None:
+        """Sample from the weights in this directory: the base, or a checkpoint that was trained whole. Nobody may be
+        sampling. Raises VllmRefused, VllmLost, BadReply, OSError."""
+        async with self._changing:
+            if self._whole == whole:
+                return
+            self._whole = None
+            try:
+                with _without_optimizer(whole) as directory:
+                    await self.ask("/collective_rpc", {"method": "learnloop_load", "args": [directory]})
+                # What the cache holds was computed with other weights. Requests that were given up may still run.
+                await self.ask("/reset_prefix_cache?reset_running_requests=true", {})
+            except (VllmRefused, BadReply) as error:
+                self.lose(f"the weights in {whole} could not be loaded into vLLM: {error}")
+                raise
+            self._whole = whole
+
+    @asynccontextmanager
+    async def adapter(self, name: str, directory: Path) -> AsyncIterator[None]:
+        """While this is open, the adapter of that directory is loaded under the name. A name stands for the same files
+        for ever. Raises VllmRefused, VllmLost."""
+        entry = self._adapters.pop(name, None) or _Adapter(asyncio.create_task(self._load(name, directory)))
+        self._adapters[name] = entry
+        entry.users += 1
+        try:
+            await asyncio.shield(entry.loading)
+            yield
+        except VllmRefused:  # it could not be loaded, or is not known any more
+            self._forget(name, entry)
+            raise
+        finally:
+            entry.users -= 1
+            if entry.loading.done() and (entry.loading.cancelled() or entry.loading.exception()):
+                self._forget(name, entry)
+
+    def _forget(self, name: str, entry: _Adapter) -> None:
+        if self._adapters.get(name) is entry:
+            del self._adapters[name]
+
+    async def _load(self, name: str, directory: Path) -> None:
+        idle = [other for other, each in self._adapters.items() if not each.users]
+        for other in idle[: max(0, len(self._adapters) - ADAPTERS)]:
+            del self._adapters[other]
+            with suppress(VllmRefused):
+                await self.ask("/v1/unload_lora_adapter", {"lora_name": other})
+        try:
+            await self.ask("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(directory)})
+        except VllmRefused as error:
+            if "already been loaded" not in str(error):
+                raise
+
+    # Its pulse
+
+    async def _watch(self, stall_s: float) -> None:
+        """Read its figures while it is asked something; lose it if these stand still for too long."""
+        moved = time.monotonic()
+        while not self.lost.done():
+            await asyncio.sleep(min(_PULSE_S, stall_s / 4))
+            if not self._asked and self.figures is not None and not self.figures.batch_size:
+                moved = time.monotonic()
+                continue
+            with suppress(httpx.HTTPError, ValueError):
+                read = figures((await self._http.get("/metrics", timeout=_ANSWER_S)).raise_for_status().text)
+                if read != self.figures or not self._asked:
+                    self.figures, moved = read, time.monotonic()
+            if time.monotonic() - moved > stall_s:
+                self.lose(f"vLLM has not gone on for {stall_s:g} s with what it was asked")
+
+
+def _refusal(reply: httpx.Response) -> VllmRefused:
+    try:
+        body = reply.json()
+        said = body.get("error", body)
+        message = str(said["message"] if "message" in said else said.get("detail", said))
+    except (ValueError, AttributeError, TypeError, KeyError):
+        message = reply.text
+    return VllmRefused(reply.status_code, " ".join(message.split())[:500] or f"status {reply.status_code}")
+
+
+@contextmanager
+def _without_optimizer(checkpoint: Path) -> Iterator[str]:
+    """A directory with links to a checkpoint's files but for the optimizer's state, which vLLM takes for weights."""
+    with tempfile.TemporaryDirectory(prefix="learnloop-weights-") as directory:
+        for file in checkpoint.iterdir():
+            if file.name != OPTIMIZER_FILE:
+                (Path(directory) / file.name).symlink_to(file.resolve())
+        yield directory

@@ -1,0 +1,47 @@
+"""Taking turns with something that can be in one state at a time."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Generic, TypeVar
+
+S = TypeVar("S")
+
+
+class Turns(Generic[S]):
+    """Those who need the same state work at the same time. Others wait until they have left; from then on whoever needs
+    the state that is left waits in turn, so that nobody waits for ever. On one event loop."""
+
+    def __init__(self) -> None:
+        self._state: S | None = None
+        self._inside = 0
+        self._waiting: deque[tuple[S, asyncio.Future[None]]] = deque()
+
+    @asynccontextmanager
+    async def of(self, state: S) -> AsyncIterator[None]:
+        """While this is open, everybody else who is inside needs this state too."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((state, turn))
+        self._admit()
+        try:
+            await turn
+            yield
+        finally:
+            if turn.done() and not turn.cancelled():
+                self._inside -= 1
+            else:
+                turn.cancel()
+            self._admit()
+
+    def _admit(self) -> None:
+        """Let in the first who waits, if he can enter, and with him all who wait for the same."""
+        self._waiting = deque(each for each in self._waiting if not each[1].cancelled())
+        if not self._waiting or (self._inside and self._waiting[0][0] != self._state):
+            return
+        self._state = self._waiting[0][0]
+        entering = [turn for state, turn in self._waiting if state == self._state]
+        self._waiting = deque(each for each in self._waiting if each[0] != self._state)
+        self._inside += len(entering)
+        for turn in entering:
+            turn.set_result(None)
