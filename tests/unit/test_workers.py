@@ -50,7 +50,7 @@ def test_whatever_becomes_of_a_test_is_told(tmp_path: Path) -> None:
         (tmp_path / f"test_{name}.py").write_text(TESTS)
     # The last one: who runs it will not die with another.
     (tmp_path / "test_with_a_fixture.py").write_text(A_FIXTURE)
-    options = "-p tests.workers --workers 2 --rootdir . --basetemp temporary".split()
+    options: list[str] = ["-p", "tests.workers", "--workers", "2", "--rootdir", ".", "--basetemp", "temporary"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-rA", "-c", "/dev/null", *options],
         cwd=tmp_path,
