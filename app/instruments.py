@@ -76,6 +76,11 @@ GROUPS = Counter(
     ("result",),
     registry=REGISTRY,
 )
+STALENESS = Counter(
+    "learnloop_staleness_steps_total",
+    "Policy steps between the sampling of rollouts and the training on them, summed over saved iterations.",
+    registry=REGISTRY,
+)
 DEMONSTRATIONS = Counter(
     "learnloop_demonstrations_total", "Demonstrations that saved iterations trained on.", registry=REGISTRY
 )

@@ -160,6 +160,7 @@ class JournaledLoop:
         agent: object,
         now: object,
         demonstrations: object,
+        another_environment: object,
     ) -> AsyncGenerator[IterationResult, None]:
         assert isinstance(policy, StepsPolicy)
         name = policy.model.name

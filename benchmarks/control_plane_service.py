@@ -54,6 +54,7 @@ class PacedLoop:
         agent: Player | None = None,
         now: object = None,
         demonstrations: object = (),
+        another_environment: object = None,
     ) -> AsyncGenerator[IterationResult, None]:
         for iteration in range(resume.iteration if resume else 0, config.iterations + 1):
             for number in range(ROLLOUTS):

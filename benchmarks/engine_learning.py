@@ -71,9 +71,10 @@ class Agent:
         self._engine = Engine(Registry(directory, {TINY_NAME: base}), Sampler(), device=device)
         self._model = self._engine.registry.create(project="benchmark", name="agent", base_model=TINY_NAME)
 
-    def play(self, scenarios: Sequence[Scenario], temperature: float, seed: str) -> list[Try]:
-        """Try each scenario once, all at the same time."""
-        target = self._engine.registry.resolve(self._model.full_name)
+    def play(self, scenarios: Sequence[Scenario], temperature: float, seed: str, step: int | None = None) -> list[Try]:
+        """Try each scenario once, all at the same time, with the checkpoint of that step (None: the newest)."""
+        name = self._model.full_name if step is None else f"{self._model.full_name}@{step}"
+        target = self._engine.registry.resolve(name)
         tries = [Try(self.environment.episode(each), Random(f"{seed}/{n}")) for n, each in enumerate(scenarios)]
         for each in tries:
             each.messages += each.episode.messages()
@@ -82,9 +83,11 @@ class Agent:
             self._engine.sampler.step()
         return tries
 
-    def train(self, groups: Sequence[Sequence[tuple[Try, float]]], learning_rate: float) -> Mapping[str, float]:
-        """One GRPO step on the tries and their rewards."""
-        options = TrainOptions(learning_rate=learning_rate, token_weighting="token", max_kl=0.02)
+    def train(
+        self, groups: Sequence[Sequence[tuple[Try, float]]], learning_rate: float, **more: Any
+    ) -> Mapping[str, float]:
+        """One GRPO step on the tries and their rewards; `more` are further options."""
+        options = TrainOptions(learning_rate=learning_rate, token_weighting="token", max_kl=0.02, **more)
         trajectories = [tuple(trajectory(each, reward) for each, reward in group) for group in groups]
         return finish(self._engine.train(self._model.id, trajectories, options)).metrics
 
@@ -188,14 +191,15 @@ def evaluated(agent: Agent, seed: int, kept: list[dict[str, Any]], stage: str) -
 
 
 def rewarded_groups(
-    agent: Agent, seed: int, iteration: int, config: RunConfig = CONFIG
+    agent: Agent, seed: int, iteration: int, config: RunConfig = CONFIG, step: int | None = None
 ) -> list[list[tuple[Try, float]]]:
-    """What an iteration trains on: its scenarios, each tried several times, with rewards."""
+    """What an iteration trains on: its scenarios, each tried several times with the checkpoint of that step (None: the
+    newest), with rewards."""
     start = (iteration - 1) * config.groups_per_iteration
     environment = agent.environment
     scenarios = environment.scenarios("train", config.groups_per_iteration, seed, start)
     count = config.rollouts_per_group
-    tries = agent.play([each for each in scenarios for _ in range(count)], 1.0, f"{seed}/{iteration}")
+    tries = agent.play([each for each in scenarios for _ in range(count)], 1.0, f"{seed}/{iteration}", step)
     rewarded = [
         (each, sum(environment.reward(*verdict).values())) for each, verdict in zip(tries, scored(tries), strict=True)
     ]

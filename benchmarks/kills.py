@@ -101,9 +101,8 @@ def where(run: dict[str, Any]) -> tuple[Any, ...]:
     return progress["iteration"], progress["phase"], progress["done"]
 
 
-def post(service: Service, iterations: int, environment: str) -> str:
+def post(service: Service, request: dict[str, Any]) -> str:
     """Start the run, once the service takes it."""
-    request = {**_RUN, "iterations": iterations, "environment": {"name": environment}}
     run_id: str = service.start_run(request)["run_id"]
     return run_id
 
@@ -122,13 +121,21 @@ def kept_rollouts(url: str) -> set[str]:
     return {json.loads(zlib.decompress(value))["id"] for (value,) in rows}
 
 
+def begun_iterations(url: str) -> int:
+    """How many iterations the journal has finished rollouts of."""
+    query = "SELECT count(DISTINCT iteration) FROM journal WHERE name LIKE 'rollout/%'"
+    with psycopg.connect(url) as connection:
+        [(count,)] = connection.execute(query).fetchall()
+    return int(count)
+
+
 def saved_rollouts(url: str) -> set[str]:
     """Ids of the trajectories that count."""
     with psycopg.connect(url) as connection:
         return {id for (id,) in connection.execute("SELECT id FROM trajectory").fetchall()}
 
 
-def undisturbed(directory: Path, iterations: int, environment: str) -> tuple[str, float]:
+def undisturbed(directory: Path, request: dict[str, Any]) -> tuple[str, float]:
     """The weights' hash, and how many seconds the run took."""
     data_dir, port = directory / "undisturbed", free_port()
     data_dir.mkdir()
@@ -136,24 +143,20 @@ def undisturbed(directory: Path, iterations: int, environment: str) -> tuple[str
         service = Service(f"http://127.0.0.1:{port}")
         processes.wait_for(child, processes.answers(service))
         started = time.monotonic()
-        run = Watched(service, post(service, iterations, environment)).wait_until(ended, 3600)
+        run = Watched(service, post(service, request)).wait_until(ended, 3600)
         assert run is not None
         assert run["status"] == "completed", run["error"]
         return weights(data_dir), time.monotonic() - started
 
 
 def killed(
-    directory: Path,
-    iterations: int,
-    environment: str,
-    kills: int,
-    between_s: tuple[float, float],
-    rng: random.Random,
+    directory: Path, request: dict[str, Any], kills: int, between_s: tuple[float, float], rng: random.Random
 ) -> dict[str, Any]:
     """The same run, killed up to `kills` times while it lasts."""
     data_dir, port = directory / "killed", free_port()
     data_dir.mkdir()
     hits: Counter[str] = Counter()
+    ahead = 0
     moved_s: list[float] = []
     kept: set[str] = set()
     run_id, last = "", ()
@@ -165,7 +168,7 @@ def killed(
             started = time.time()
             with processes.service(data_dir, port) as child:
                 processes.wait_for(child, processes.answers(service))
-                restarted, run_id = bool(run_id), run_id or post(service, iterations, environment)
+                restarted, run_id = bool(run_id), run_id or post(service, request)
                 watched = Watched(service, run_id)
                 run = watched.wait_until(moved_from(last), 300)
                 assert run is not None, f"the run does not move on: {watched.now()}"
@@ -179,6 +182,7 @@ def killed(
                 if ended(run):
                     break
                 last, kept = where(run), kept | kept_rollouts(url)
+                ahead += begun_iterations(url) > 1
                 hits[str(run["progress"]["phase"])] += 1
                 child.send_signal(signal.SIGKILL)
                 child.wait()
@@ -187,6 +191,7 @@ def killed(
             "weights": weights(data_dir),
             "kills": hits.total(),
             "hits": dict(hits),
+            "kills_with_rollouts_ahead": ahead,
             "rollouts": run["rollouts"],
             "finished_rollouts_seen_at_kills": len(kept),
             "made_again": len(kept - saved_rollouts(url)),
@@ -201,6 +206,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--iterations", type=int, default=30)
     parser.add_argument("--environment", default="email_search")
+    parser.add_argument("--max-staleness", type=int, default=0, help="iterations that rollouts run ahead")
     parser.add_argument(
         "--seconds-between",
         type=float,
@@ -211,18 +217,22 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="of the moments of the kills")
     options = parser.parse_args()
+    request = {
+        **_RUN,
+        "iterations": options.iterations,
+        "environment": {"name": options.environment},
+        "pipeline": {"max_staleness": options.max_staleness},
+    }
     os.environ.pop("DATABASE_URL", None)
     with tempfile.TemporaryDirectory(prefix="learnloop-") as name:
         directory = Path(name)
         directory.chmod(0o755)
         os.chdir(freeze(directory))  # each start finds the same code
         machine = processes.machine()
-        expected, seconds = undisturbed(directory, options.iterations, options.environment)
+        expected, seconds = undisturbed(directory, request)
         calm = {"undisturbed_s": round(seconds, 1), "journal_percent": journal_percent(directory / _CALM_LOG)}
         rng = random.Random(options.seed)
-        found = killed(
-            directory, options.iterations, options.environment, options.kills, tuple(options.seconds_between), rng
-        )
+        found = killed(directory, request, options.kills, tuple(options.seconds_between), rng)
     print(json.dumps({"machine": machine, "seed": options.seed, "expected": expected, **calm, **found}, indent=2))
     if found["weights"] != expected or found["made_again"]:
         raise SystemExit("the killed run is not what the undisturbed one was")

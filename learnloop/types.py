@@ -40,6 +40,12 @@ class Evaluation(TypedDict, total=False):
     samples: int
 
 
+class Pipeline(TypedDict, total=False):
+    """How far rollouts may run ahead of training."""
+
+    max_staleness: int
+
+
 class LearnLoopRequest(TypedDict, total=False):
     """The body of `POST /learn-loop`; every field has a default."""
 
@@ -61,6 +67,7 @@ class LearnLoopRequest(TypedDict, total=False):
     concurrency: int
     rollout_timeout_s: float
     train_options: dict[str, Any]
+    pipeline: Pipeline
     evaluation: Evaluation
     budget: Budget
     checkpoints: dict[str, Any]

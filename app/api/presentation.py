@@ -120,6 +120,8 @@ def iteration(shown: ShownIteration) -> IterationOut:
         skipped_groups=row.skipped_groups,
         train_metrics=row.train_metrics,
         timing=row.timing,
+        sampled_step=row.sampled_step,
+        staleness=row.staleness,
         finished_at=row.finished_at,
         email=None if showcase is None or not shows_email(showcase.outcome) else showcase_email(showcase),
     )

@@ -33,6 +33,9 @@ def train(
     rollouts: Annotated[int | None, typer.Option(help="Rollouts per scenario.")] = None,
     max_turns: Annotated[int | None, typer.Option(help="Maximum turns per rollout.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    max_staleness: Annotated[
+        int | None, typer.Option(help="Iterations that rollouts may run ahead of training.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Random seed.")] = None,
     settings: Annotated[
         list[str] | None,
@@ -61,6 +64,7 @@ def train(
         "rollouts_per_group": rollouts,
         "max_turns": max_turns,
         "learning_rate": learning_rate,
+        "pipeline.max_staleness": max_staleness,
         "seed": seed,
     }
     try:

@@ -41,6 +41,8 @@ from judges.registry import UnknownJudge
 from training.agents.registry import UnknownAgent
 from training.backends.base import BackendUnavailable
 from training.backends.embedded import NAME as EMBEDDED
+from training.backends.local.backend import NAME as LOCAL
+from training.backends.serverless import NAME as SERVERLESS
 from training.model_name import ModelName
 from training.warm_start import NoOracle, iterations_of
 
@@ -130,6 +132,7 @@ class RunStarter:
                     ("body", "train_options", option),
                     f"The backend {backend} does not take {option}. Available: {', '.join(sorted(taken))}.",
                 )
+        _check_pipeline(complete)
         if backend != EMBEDDED and complete["warm_start"] is not None:
             raise InvalidRequest(
                 ("body", "warm_start"),
@@ -219,6 +222,25 @@ class RunStarter:
             short = error.kind == "graph" and request.graph is not None
             place = ("body", "graph") if short else ("body", "environment", "config", error.kind)
             raise InvalidRequest(place, str(error)) from error
+
+
+def _check_pipeline(complete: Mapping[str, Any]) -> None:
+    """Raises InvalidRequest where rollouts cannot run ahead, or where what they are older by would not be corrected."""
+    if complete["pipeline"]["max_staleness"] == 0:
+        return
+    if complete["backend"] == LOCAL:
+        raise InvalidRequest(
+            ("body", "pipeline", "max_staleness"),
+            f"The backend {LOCAL} samples and trains in turns, so that rollouts cannot run ahead of training: set it "
+            f"to 0, or use {EMBEDDED} or {SERVERLESS}.",
+        )
+    options = complete["train_options"]
+    if options.get("precalculate_logprobs") and not options.get("truncated_importance_sampling"):
+        raise InvalidRequest(
+            ("body", "train_options", "precalculate_logprobs"),
+            "With precalculate_logprobs the loss no longer sees that rollouts were sampled from an older policy "
+            "(pipeline.max_staleness): leave it out, or set truncated_importance_sampling, too.",
+        )
 
 
 def _checkpoint(base_model: str) -> ModelName | None:

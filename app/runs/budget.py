@@ -60,42 +60,54 @@ class RunBudgetReached(BudgetReached):
 
 @dataclass(frozen=True, slots=True)
 class PriorUsage:
-    """What a run used before a worker took it. `unfinished` is of the current iteration, and not in `usage`."""
+    """What a run used before a worker took it."""
 
     usage: Usage = field(default_factory=Usage)
+    """Without that of unfinished iterations."""
     seconds: float = 0.0
     iteration: int = 0
-    unfinished: Mapping[Phase, Usage] = field(default_factory=dict)
+    """The next one to be finished."""
+    unfinished: Mapping[int, Mapping[Phase, Usage]] = field(default_factory=dict)
+    """By iteration: that one, and later ones whose rollouts ran ahead."""
     prompt_per_turn: float | None = None
     judging: Usage | None = None
 
 
 class Meter:
-    """Counts what a run uses, and lets no call begin that does not fit its budget (training.budget.RunBudget)."""
+    """Counts what a run uses, and lets no call begin that does not fit its budget (training.budget.RunBudget).
+
+    Not thread-safe: for as long as the learn loop has rollouts under way it belongs to their thread.
+    """
 
     def __init__(self, budget: Budget, prior: PriorUsage, clock: Clock = time.monotonic) -> None:
         self.prompt_per_turn, self.judging = prior.prompt_per_turn, prior.judging
         self.iteration = prior.iteration
-        self.lost: dict[Phase, Usage] = {}
-        """Of work of the current iteration that is done again."""
+        """The next one to be finished."""
+        self._unfinished = {iteration: dict(used) for iteration, used in prior.unfinished.items()}
+        self._lost: dict[int, dict[Phase, Usage]] = {}
+        """By iteration, of work that is done again."""
         self._budget = budget
         self._clock = clock
         self._settled_at = clock()
         self._seconds = prior.seconds
         self._before = prior.usage
-        self._now = dict(prior.unfinished)
         self._open: list[MeterReservation] = []
         self._changed = asyncio.Event()
 
     @property
-    def now(self) -> Mapping[Phase, Usage]:
-        """What the current iteration used, without what was lost."""
-        return self._now
+    def unfinished(self) -> Mapping[int, Mapping[Phase, Usage]]:
+        """What each unfinished iteration used, without what was lost."""
+        return self._unfinished
+
+    def lost(self, iteration: int) -> Mapping[Phase, Usage]:
+        """What it used for work that is done again, since that was last saved."""
+        return self._lost.get(iteration, {})
 
     @property
     def used(self) -> Usage:
         """Tokens and their price so far."""
-        return sum((*self._now.values(), *self.lost.values()), self._before)
+        phases = (*self._unfinished.values(), *self._lost.values())
+        return sum((used for each in phases for used in each.values()), self._before)
 
     @property
     def spent(self) -> RunUsage:
@@ -107,37 +119,34 @@ class Meter:
         """How long the run was driven since that was last saved."""
         return self._clock() - self._settled_at
 
-    def settled(self, seconds: float, *, whole: bool) -> None:
-        """`seconds` of driving were saved, and with them what was lost; `whole`: the iteration too."""
+    def settled(self, seconds: float, iteration: int) -> None:
+        """`seconds` of driving were saved, and with them an iteration that is finished."""
         self._seconds += seconds
         self._settled_at += seconds
-        self._before = sum(self.lost.values(), self._before)
-        self.lost = {}
-        if whole:
-            self._advance(self.iteration + 1)
-
-    def _advance(self, iteration: int) -> None:
-        self._before = sum(self._now.values(), self._before)
-        self.iteration, self._now = iteration, {}
+        for each in (self._unfinished, self._lost):
+            self._before = sum(each.pop(iteration, {}).values(), self._before)
+        self.iteration = iteration + 1
 
     def for_iteration(self, iteration: int, kept: Mapping[Phase, Usage]) -> "IterationMeter":
-        if iteration != self.iteration:
-            self._advance(iteration)
-        self.keep(kept)
-        return IterationMeter(self)
+        self.keep(iteration, kept)
+        return IterationMeter(self, iteration)
 
-    def keep(self, kept: Mapping[Phase, Usage]) -> None:
-        """Of what the current iteration used only this is kept: the rest led to nothing."""
-        for phase, used in self._now.items():
-            lost = _without(used, kept.get(phase, Usage()))
-            if lost.tokens or lost.usd:
-                self.lost[phase] = self.lost.get(phase, Usage()) + lost
-        self._now = dict(kept)
+    def keep(self, iteration: int, kept: Mapping[Phase, Usage]) -> None:
+        """Of what that iteration used only this is kept: the rest led to nothing."""
+        lost = self._lost.setdefault(iteration, {})
+        for phase, used in self._unfinished.get(iteration, {}).items():
+            more = _without(used, kept.get(phase, Usage()))
+            if more.tokens or more.usd:
+                lost[phase] = lost.get(phase, Usage()) + more
+        self._unfinished[iteration] = dict(kept)
 
     @asynccontextmanager
-    async def reserve(self, phase: Phase, most: Callable[[], Usage | None]) -> AsyncIterator["MeterReservation"]:
-        """See training.budget.IterationBudget."""
-        reservation = MeterReservation(self, phase, await self._admit(most))
+    async def reserve(
+        self, phase: Phase, most: Callable[[], Usage | None], iteration: int | None = None
+    ) -> AsyncIterator["MeterReservation"]:
+        """See training.budget.IterationBudget. Charged to the next iteration to be finished, or to that one."""
+        charged = self.iteration if iteration is None else iteration
+        reservation = MeterReservation(self, charged, phase, await self._admit(most))
         self._open.append(reservation)
         try:
             yield reservation
@@ -179,9 +188,10 @@ class Meter:
             finally:
                 reservation.waits = False
 
-    def spend(self, phase: Phase, used: Usage) -> None:
+    def spend(self, iteration: int, phase: Phase, used: Usage) -> None:
         """Record usage."""
-        self._now[phase] = self._now.get(phase, Usage()) + used
+        phases = self._unfinished.setdefault(iteration, {})
+        phases[phase] = phases.get(phase, Usage()) + used
 
     def _change(self) -> None:
         self._changed.set()
@@ -205,14 +215,15 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class IterationMeter:
-    """Charges calls to the iteration that the meter is at (training.budget.IterationBudget)."""
+    """Charges calls to an iteration (training.budget.IterationBudget)."""
 
     meter: Meter
+    iteration: int
 
     def reserve(
         self, phase: Phase, most: Callable[[], Usage | None]
     ) -> AbstractAsyncContextManager["MeterReservation"]:
-        return self.meter.reserve(phase, most)
+        return self.meter.reserve(phase, most, self.iteration)
 
 
 @dataclass(eq=False)
@@ -220,6 +231,7 @@ class MeterReservation:
     """What is reserved for one call (training.budget.Reservation)."""
 
     meter: Meter
+    iteration: int
     phase: Phase
     left: Usage
     """Of what was reserved, without what was used."""
@@ -232,7 +244,7 @@ class MeterReservation:
 
     def spend(self, used: Usage) -> None:
         self.left = _without(self.left, used)
-        self.meter.spend(self.phase, used)
+        self.meter.spend(self.iteration, self.phase, used)
 
 
 _NOTHING_USD = 1e-9

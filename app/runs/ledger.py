@@ -83,9 +83,13 @@ def entries_of(result: IterationResult, meter: Meter, driven_s: float) -> list[E
                 call for call, in_vain in calls.get(phase, ()) if in_vain == wasted
             )
             entries.append(Entry(phase, 0.0 if wasted else seconds[phase], used, wasted))
-    meter.keep({phase: sum((each.usage for each in entries if each.phase == phase), Usage()) for phase in Phase})
+    meter.keep(
+        result.iteration,
+        {phase: sum((each.usage for each in entries if each.phase == phase), Usage()) for phase in Phase},
+    )
     entries.append(Entry(OTHER, max(0.0, driven_s - sum(seconds.values()))))
-    return [entry for entry in [*entries, *_lost(meter.lost)] if entry.seconds or _used_any(entry.usage)]
+    entries += _lost(meter.lost(result.iteration))
+    return [entry for entry in entries if entry.seconds or _used_any(entry.usage)]
 
 
 def _rollouts(scored: Iterable[ScoredRollout]) -> list[tuple[ScoredRollout, bool]]:
@@ -132,12 +136,14 @@ async def save(session: AsyncSession, run_id: str, iteration: int, entries: Sequ
 
 
 async def save_unfinished(sessions: Sessions, lease: Lease, meter: Meter, seconds: float) -> None:
-    """Save what the current iteration used so far, when the work on it stops. Raises LeaseLost."""
-    used = [Entry(phase, 0.0, usage) for phase, usage in meter.now.items()]
-    entries = [*used, Entry(OTHER, seconds), *_lost(meter.lost)]
+    """Save what the unfinished iterations used so far, when the work stops. Raises LeaseLost."""
     async with sessions.begin() as session:
         await require(session, lease)
-        await save(session, lease.run_id, meter.iteration, entries, whole=False)
+        for iteration in sorted({meter.iteration, *meter.unfinished}):
+            used = [Entry(phase, 0.0, usage) for phase, usage in meter.unfinished.get(iteration, {}).items()]
+            driven = [Entry(OTHER, seconds)] if iteration == meter.iteration else []
+            entries = [*used, *driven, *_lost(meter.lost(iteration))]
+            await save(session, lease.run_id, iteration, entries, whole=False)
 
 
 async def prior_usage(sessions: Sessions, run_id: str) -> PriorUsage:
@@ -156,12 +162,16 @@ async def prior_usage(sessions: Sessions, run_id: str) -> PriorUsage:
         run = await session.get_one(Run, run_id)
         rows = (await session.execute(select(LedgerEntry).where(LedgerEntry.run_id == run_id))).scalars().all()
         prompt_per_turn, *judging = (await session.execute(most)).one()
-    unfinished = [row for row in rows if row.iteration == run.next_iteration and not row.wasted]
+    unfinished = [row for row in rows if row.iteration >= run.next_iteration and not row.wasted]
+    by_iteration: dict[int, dict[Phase, Usage]] = {}
+    for row in unfinished:
+        if row.phase != OTHER:
+            by_iteration.setdefault(row.iteration, {})[Phase(row.phase)] = _usage(row)
     return PriorUsage(
         usage=sum((_usage(row) for row in rows if row not in unfinished), Usage()),
         seconds=sum(row.seconds for row in rows),
         iteration=run.next_iteration,
-        unfinished={Phase(row.phase): _usage(row) for row in unfinished if row.phase != OTHER},
+        unfinished=by_iteration,
         prompt_per_turn=prompt_per_turn,
         judging=None if judging[0] is None else Usage(*judging),
     )

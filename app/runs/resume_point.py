@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import and_, select
 
 from app.db.session import Sessions
-from app.db.tables import Evaluation, Reflection, Run
+from app.db.tables import Evaluation, Iteration, Reflection, Run
 from environment.base import Environment, Reflective
-from training.types import Resume
+from training.pipeline import sampled_after
+from training.types import Resume, Snapshot
 
 INHERITED = -1
 """The iteration of the reflection that a forked run starts with: before its baseline."""
@@ -38,6 +39,7 @@ async def resume_of(sessions: Sessions, run_id: str) -> Resume | None:
             return None
         assert run.step is not None
         assert run.best_step is not None
+        config = run.stored_request.config
         best = (
             await session.execute(
                 select(Evaluation.success, Evaluation.mean_reward)
@@ -51,12 +53,23 @@ async def resume_of(sessions: Sessions, run_id: str) -> Resume | None:
                 .limit(1)
             )
         ).one_or_none()
-        reflection = await session.get(Reflection, (run_id, run.next_iteration - 1))
+        snapshots = await session.execute(
+            select(Iteration.iteration, Iteration.step, Reflection.state)
+            .outerjoin(
+                Reflection, and_(Reflection.run_id == Iteration.run_id, Reflection.iteration == Iteration.iteration)
+            )
+            .where(
+                Iteration.run_id == run_id,
+                Iteration.iteration >= min(run.next_iteration - 1, sampled_after(config, run.next_iteration)),
+            )
+        )
+        earlier = {iteration: Snapshot(step, state) for iteration, step, state in snapshots}
     return Resume(
         iteration=run.next_iteration,
         step=run.step,
         best_step=run.best_step,
         best_success=best.success if best else -1.0,
         best_reward=best.mean_reward if best else 0.0,
-        environment_state=reflection.state if reflection else None,
+        environment_state=earlier.pop(run.next_iteration - 1).environment_state,
+        earlier=earlier,
     )

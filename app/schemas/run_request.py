@@ -171,6 +171,14 @@ class NoSignalChoice(RequestPart):
     """Number of such iterations in a row after which it is done."""
 
 
+class PipelineChoice(RequestPart):
+    """The asynchronous pipeline: rollouts that begin while earlier iterations train and are evaluated."""
+
+    max_staleness: int = Field(default=_DEFAULTS.pipeline.max_staleness, ge=0, le=32)
+    """Number of iterations that rollouts may run ahead; they are sampled from a policy at most so many steps older than
+    the one that is trained on them. 0: rollouts, then training, one after the other."""
+
+
 class StoredDemonstrations(RequestPart):
     """Demonstrations that were stored by `POST /demonstrations`."""
 
@@ -293,6 +301,8 @@ class LearnLoopRequest(RequestBody):
     """Seconds after which a rollout counts as failed."""
     train_options: TrainOptionsChoice = Field(default_factory=TrainOptionsChoice)
     """How each GRPO step is taken: loss, clipping, importance sampling, KL penalty. Default: ART's defaults."""
+    pipeline: PipelineChoice = Field(default_factory=PipelineChoice)
+    """Whether rollouts run ahead of training, and how far. Default: they do not."""
     evaluation: EvaluationChoice = Field(default_factory=EvaluationChoice)
     """How often and on how many held-out scenarios the model is evaluated."""
     budget: BudgetChoice | None = None

@@ -138,7 +138,13 @@ class IterationOut(IterationFigures):
     train_metrics: dict[str, float | None]
     """Metrics of the training step, as the backend reports them."""
     timing: dict[str, float]
-    """Seconds that each phase took, by phase."""
+    """Seconds that each phase took, by phase. Of rollouts that ran ahead and of their judging only what the iteration
+    had to wait for; `ahead_s`: how long before the iteration they began."""
+    sampled_step: int | None = None
+    """Step of the policy that sampled every turn of the iteration's training rollouts; null if there were none."""
+    staleness: int | None = None
+    """Number of steps that the policy had taken since, when it was trained on them: at most `pipeline.max_staleness`;
+    null if there were none."""
     finished_at: datetime
     """When the iteration was saved."""
     email: ShowcaseEmail | None = None

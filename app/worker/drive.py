@@ -3,9 +3,10 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, closing, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -66,6 +67,7 @@ class LearnLoop(Protocol):
         agent: Player | None,
         now: Callable[[], float],
         demonstrations: Demonstrations,
+        another_environment: Callable[[], Environment],
     ) -> AsyncGenerator[IterationResult, None]: ...
 
 
@@ -199,7 +201,8 @@ class Driver:
                     lambda: resolve_references(self.sessions, self.data_dir, request.environment, run.model_project)
                 ),
             )
-            environment = stack.enter_context(closing(make_environment(choice, self.data_dir, self.access)))
+            another = partial(make_environment, choice, self.data_dir, self.access)
+            environment = stack.enter_context(closing(another()))
             if resume is None:
                 begin_with(
                     environment,
@@ -227,13 +230,14 @@ class Driver:
                 agent=await self._player(work, choice),
                 now=work.now,
                 demonstrations=await run_on_loop(main_loop, self._demonstrations(work, resume)),
+                another_environment=another,
             )
             await stack.enter_async_context(aclosing(results))
             async for result in results:
                 # A commit that is half done is neither saved nor not saved: it goes to its end.
-                await shielded(run_on_loop(main_loop, self._save(work, result)))
+                await shielded(self._save(work, result))
                 await run_on_loop(main_loop, self._check_signal(work))
-                await prune(self.sessions, main_loop, run, request.checkpoints, backend, policy)
+                await prune(self.sessions, main_loop, run, request, backend, policy)
 
     async def _demonstrations(self, work: _Work, resume: Resume | None) -> Demonstrations:
         """What the run's warm start learns from, if that is still to be done."""
@@ -259,17 +263,15 @@ class Driver:
         await retry_while_database_is_down(lambda: check_rule(self.sessions, work.run.id, rule))
 
     async def _save(self, work: _Work, result: IterationResult) -> None:
-        run, meter, seconds = work.run, work.meter, work.meter.unsettled_s()
+        """On the run's own thread, where rollouts that run ahead are charged to the meter meanwhile."""
+        meter, seconds = work.meter, work.meter.unsettled_s()
         used = ledger.entries_of(result, meter, seconds)
-        rows = await asyncio.to_thread(iteration_rows, run, result, used)
-        await retry_while_database_is_down(lambda: save_iteration(self.sessions, work.lease, rows))
-        work.clock = await retry_while_database_is_down(lambda: database_time(self.sessions))
-        meter.settled(seconds, whole=True)
-        count_iteration(result)
+        await run_on_loop(work.main_loop, self._save_rows(work, result, used))
+        meter.settled(seconds, result.iteration)
         cost, work.journal.cost = work.journal.cost, Cost()
         log.info(
             "iteration saved",
-            run_id=run.id,
+            run_id=work.run.id,
             iteration=result.iteration,
             step=result.step,
             reward=result.rewards.mean,
@@ -278,7 +280,14 @@ class Driver:
             journal_s=round(cost.waited_s, 3),
             journal_beside_s=round(cost.beside_s, 3),
         )
-        await retry_while_database_is_down(lambda: self.results.write(run.id))
+        write = retry_while_database_is_down(lambda: self.results.write(work.run.id))
+        await run_on_loop(work.main_loop, write)
+
+    async def _save_rows(self, work: _Work, result: IterationResult, used: Sequence[ledger.Entry]) -> None:
+        rows = await asyncio.to_thread(iteration_rows, work.run, result, used)
+        await retry_while_database_is_down(lambda: save_iteration(self.sessions, work.lease, rows))
+        work.clock = await retry_while_database_is_down(lambda: database_time(self.sessions))
+        count_iteration(result)
 
 
 def _trace_inputs(run: Run, request: StoredRequest) -> dict[str, Json]:

@@ -17,9 +17,17 @@ def iteration_data(result: IterationResult) -> dict[str, Any]:
         "rewards": asdict(result.rewards),
         "success": result.success,
         "step": result.step,
+        **_sampled(result),
         **_supervised(result),
         **_shown(result),
     }
+
+
+def _sampled(result: IterationResult) -> dict[str, Any]:
+    """Of rollouts that ran ahead."""
+    if not result.staleness:
+        return {}
+    return {"sampled_step": result.sampled_step, "staleness": result.staleness}
 
 
 def _supervised(result: IterationResult) -> dict[str, Any]:

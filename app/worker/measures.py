@@ -15,6 +15,8 @@ def count_iteration(result: IterationResult) -> None:
     for phase in Phase:
         if seconds := getattr(result.timing, f"{phase}_s"):
             instruments.PHASE_SECONDS.labels(phase).observe(seconds)
+    if result.staleness is not None:
+        instruments.STALENESS.inc(result.staleness)
     if (supervised := supervised_figures(result.train_metrics)) is not None:
         instruments.DEMONSTRATIONS.inc(supervised["demonstrations"])
         instruments.SUPERVISED_TOKENS.inc(supervised["tokens"] or 0)

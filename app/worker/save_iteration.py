@@ -162,6 +162,8 @@ def _iteration_row(run_id: str, result: IterationResult) -> Row:
         "no_signal": no_signal_of(result.groups),
         "train_metrics": dict(result.train_metrics),
         "timing": asdict(result.timing),
+        "sampled_step": result.sampled_step,
+        "staleness": result.staleness,
     }
 
 
@@ -201,8 +203,7 @@ def _trajectory_rows(run: Run, result: IterationResult) -> Iterator[Row]:
     place = {"run_id": run.id, "iteration": result.iteration, "model": model}
     for group in result.groups:
         for scored in group.rollouts:
-            # A training rollout was sampled from the checkpoint before this iteration's.
-            yield place | {"kind": "train", "mode": "sampled", "step": None} | scored_row(scored)
+            yield place | {"kind": "train", "mode": "sampled", "step": result.sampled_step} | scored_row(scored)
     for evaluation in result.evaluations:
         for scored in evaluation.rollouts:
             yield (

@@ -148,6 +148,7 @@ class ScriptedLoop:
         agent: Player | None = None,
         now: object = None,
         demonstrations: object = (),
+        another_environment: object = None,
     ) -> AsyncGenerator[IterationResult, None]:
         try:
             for iteration in range(resume.iteration if resume else 0, config.iterations + 1):

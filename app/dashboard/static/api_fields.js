@@ -171,6 +171,11 @@ export const FIELDS = {
     "help": "A step that moves the policy by a larger mean KL divergence per sampled token, in nats, is shortened. Default: 0.02. Only `embedded` takes it.",
     "type": "number"
   },
+  "pipeline.max_staleness": {
+    "help": "Number of iterations that rollouts may run ahead; they are sampled from a policy at most so many steps older than the one that is trained on them. 0: rollouts, then training, one after the other.",
+    "type": "integer",
+    "standard": 0
+  },
   "evaluation.every": {
     "help": "Number of iterations between evaluations on the validation scenarios.",
     "type": "integer",

@@ -295,6 +295,8 @@ export interface IterationOut {
   "skipped_groups": Record<string, number>;
   "train_metrics": Record<string, number | null>;
   "timing": Record<string, number>;
+  "sampled_step": number | null;
+  "staleness": number | null;
   "finished_at": string;
   "email": ShowcaseEmail | null;
 }

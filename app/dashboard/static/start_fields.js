@@ -62,6 +62,7 @@ export const GROUPS = [
       rollout_timeout_s: "Seconds per rollout at most",
       concurrency: "Rollouts at the same time",
       warmup_iterations: "Warm-up iterations",
+      "pipeline.max_staleness": "Iterations that rollouts run ahead",
       "train_options.kl_penalty_coef": "KL penalty",
       "train_options.epsilon": "Clipping (epsilon)",
     },

@@ -138,6 +138,10 @@ class Iteration(Base):
     """Why none of its groups could be trained on (training/no_signal.py); None if one could."""
     train_metrics: Mapped[dict[str, Json]]
     timing: Mapped[dict[str, Json]]
+    sampled_step: Mapped[int | None]
+    """The policy's step that sampled its rollouts; None: it made none, or was saved by an earlier version."""
+    staleness: Mapped[int | None]
+    """How many steps older that policy was than the one that was trained on them."""
     finished_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 

@@ -123,15 +123,18 @@ def figures(run: Any) -> Any:
     return [(point["rewards"], point["success"]) for point in run["iterations"]], run["evaluations"]
 
 
+@pytest.mark.parametrize("staleness", [0, 1])
 async def test_a_budget_of_tokens_is_never_exceeded_and_the_run_ends_as_without_it(
-    data_dir: Path, database_url: str
+    data_dir: Path, database_url: str, staleness: int
 ) -> None:
+    """Also where rollouts run ahead: what they take is charged to their own iteration."""
+    ahead = {"pipeline": {"max_staleness": staleness}}
     async with service(data_dir, database_url) as (client, model):
-        undisturbed = await ended(client, await start(client))
+        undisturbed = await ended(client, await start(client, **ahead))
         whole = len(model.requests) * (PROMPT + REPLY)
         model.requests.clear()
         most, pauses = 12_000, 0
-        run_id = await start(client, budget={"max_tokens": most, "max_usd": 5})
+        run_id = await start(client, budget={"max_tokens": most, "max_usd": 5}, **ahead)
         while (run := await ended(client, run_id))["status"] == "paused":
             pauses += 1
             ledger = await ledger_of(client, run_id)

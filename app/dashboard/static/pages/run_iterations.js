@@ -44,6 +44,7 @@ function columns(runId) {
     figure("KL", (each) => number(kl(each), 4)),
     figure("Entropy", (each) => number(each.train_metrics?.entropy, 3)),
     figure("Grad norm", (each) => number(each.train_metrics?.grad_norm, 3)),
+    figure("Staleness", (each) => whole(each.staleness)),
     figure("Failed", (each) => whole(each.failed_rollouts)),
     { title: "Without signal", cell: skipped, width: 190 },
     figure("Seconds", (each) => duration(each.timing?.total_s)),

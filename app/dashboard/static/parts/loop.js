@@ -7,12 +7,13 @@ import { label } from "./text.js";
 
 /** @param {{run: import("../api_types").RunOut}} props */
 export function Loop({ run }) {
-  const { groups_per_iteration: groups, rollouts_per_group: rollouts, evaluation } = run.request;
+  const { groups_per_iteration: groups, rollouts_per_group: rollouts, evaluation, pipeline } = run.request;
+  const ahead = pipeline?.max_staleness ?? 0; // earlier versions stored none
   const steps = [
     {
       phase: "rollout",
       title: "Roll out",
-      text: `The agent attempts ${counted(groups, "scenario")}, each ${rollouts} times: ${whole(groups * rollouts)} rollouts.`,
+      text: `The agent attempts ${counted(groups, "scenario")}, each ${rollouts} times: ${whole(groups * rollouts)} rollouts.${ahead ? ` They begin up to ${counted(ahead, "iteration")} ahead.` : ""}`,
     },
     {
       phase: "judge",

@@ -1,0 +1,224 @@
+"""Runs whose rollouts run ahead of training, over the real learn loop: only sampling and training are not real."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+from sqlalchemy import text
+
+from app.db.session import make_engine, parse_url
+from tests.conditions import answered
+from tests.fakes.scripted_chat import Reply, ScriptedChat, scripted_chat
+from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy
+from tests.integration.app.served import run_with, served, settings_for
+from tests.integration.training.test_learn_loop import lucky, skilled
+from training.backends.art_import import import_art
+from training.backends.base import ModelSpec, Policy, TrainOutcome
+from training.learn_loop import learn_loop
+
+RUN = {
+    "iterations": 4,
+    "groups_per_iteration": 2,
+    "rollouts_per_group": 4,
+    "seed": 5,
+    "pipeline": {"max_staleness": 1},
+    "evaluation": {"every": 2, "scenarios": 2, "test_scenarios": 1, "samples": 1},
+}
+PER_ITERATION = 8
+ANSWER = skilled(lucky)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def art() -> None:
+    """Imported before a test waits for it: it takes seconds."""
+    import_art()
+
+
+class Held(ScriptedBackend):
+    """Trains only when `may_train` is set; notes every request for a checkpoint that was deleted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_train = asyncio.Event()
+        self.may_train.set()
+        self.sampled: Counter[int] = Counter()
+        self.gone: list[int] = []
+
+    async def register(self, model: ModelSpec) -> Policy:
+        policy = await super().register(model)
+        assert isinstance(policy, ScriptedPolicy)
+        allowed = self.may_train
+
+        async def follow(job_id: str, expected_step: int) -> TrainOutcome:
+            await answered(_is_set(allowed), bool)
+            return TrainOutcome(expected_step + 1, {"loss": 0.5})
+
+        policy.follow = follow  # type: ignore[method-assign]
+        return policy
+
+    async def answer(self, request: Mapping[str, Any]) -> Reply:
+        step = int(request["model"].rpartition("@")[2])
+        self.sampled[step] += 1
+        self.gone += [step for policy in self.policies.values() if step in policy.deleted]
+        reply: Reply = await ANSWER(request)
+        return reply
+
+
+def _is_set(event: asyncio.Event) -> Any:
+    """The run has an event loop of its own, so that it can only look."""
+
+    async def ask() -> bool:
+        return event.is_set()
+
+    return ask
+
+
+@asynccontextmanager
+async def service(data_dir: Path, database_url: str, backend: Held, model: ScriptedChat) -> AsyncIterator[Any]:
+    backend.endpoint_url = model.url
+    async with served(settings_for(data_dir, database_url), cast(Any, learn_loop), backend) as client:
+        yield client
+
+
+async def start(client: httpx.AsyncClient, **more: Any) -> str:
+    response = await client.post("/learn-loop", json=RUN | more)
+    assert response.status_code == 202, response.text
+    return str(response.json()["run_id"])
+
+
+async def completed(client: httpx.AsyncClient, run_id: str) -> Any:
+    run = await run_with(client, run_id, "completed", "failed", "paused")
+    assert run["status"] == "completed", run["error"]
+    return run
+
+
+async def items(client: httpx.AsyncClient, path: str, **query: Any) -> list[Any]:
+    found = (await client.get(path, params={"limit": 100, **query})).raise_for_status().json()
+    assert found["next_cursor"] is None
+    return list(found["items"])
+
+
+def figures(run: Any) -> Any:
+    return [(point["rewards"], point["success"]) for point in run["iterations"]], run["evaluations"]
+
+
+async def test_a_run_says_which_step_sampled_what_and_keeps_that_checkpoint_for_as_long(
+    data_dir: Path, database_url: str
+) -> None:
+    backend = Held()
+    async with (
+        scripted_chat(backend.answer) as model,
+        service(data_dir, database_url, backend, model) as client,
+    ):
+        run_id = await start(client, pipeline={"max_staleness": 2}, checkpoints={"keep_best": 1, "keep_last": 1})
+        run = await completed(client, run_id)
+        assert run["request"]["pipeline"] == {"max_staleness": 2}
+        iterations = await items(client, f"/runs/{run_id}/iterations")
+        expected = [(None, None), (0, 0), (0, 1), (0, 2), (1, 2)]
+        assert [(each["sampled_step"], each["staleness"]) for each in iterations] == expected
+        assert [each["timing"]["ahead_s"] > 0 for each in iterations] == [False, False, True, True, True]
+        for number, (step, _) in enumerate(expected[1:], start=1):
+            tried = await items(client, f"/runs/{run_id}/trajectories", iteration=number, kind="train")
+            assert [each["step"] for each in tried] == [step] * PER_ITERATION
+        events = await items(client, f"/runs/{run_id}/events")
+        said = [each["data"] for each in events if each["type"] == "iteration.completed"]
+        assert [each["iteration"] for each in said] == [0, 1, 2, 3, 4]
+        stale = [(each.get("sampled_step"), each.get("staleness")) for each in said]
+        assert stale == [(None, None), (None, None), *expected[2:]], "the exact loop's events have nothing new"
+        assert (await client.get(f"/runs/{run_id}/verify")).json()["ok"]
+        metrics = (await client.get("/metrics")).text
+        assert float(metrics.partition("\nlearnloop_staleness_steps_total ")[2].split()[0]) >= 5
+        assert backend.gone == []
+        left = [each["step"] for each in await items(client, f"/runs/{run_id}/checkpoints") if not each["deleted_at"]]
+        assert sorted({run["best_checkpoint"]["step"], 4}) == left
+
+
+async def test_rollouts_that_ran_ahead_of_a_killed_service_are_not_made_again(
+    data_dir: Path, database_url: str
+) -> None:
+    backend, engine = Held(), make_engine(parse_url(database_url))
+
+    async def journal() -> set[tuple[int, str]]:
+        async with engine.connect() as connection:
+            return {(each.iteration, each.name) for each in await connection.execute(text("SELECT * FROM journal"))}
+
+    async with scripted_chat(backend.answer) as model:
+        async with service(data_dir, database_url, backend, model) as client:
+            undisturbed = await completed(client, await start(client))
+            asked = backend.sampled.total()
+            backend.may_train.clear()
+            run_id = await start(client)
+            await answered(journal, lambda kept: {(1, "train.job"), (2, "judge/train")} <= kept)
+        worker = (data_dir / "worker").read_text()
+        async with engine.begin() as connection:  # as SIGKILL would have left it
+            await connection.execute(
+                text(
+                    "UPDATE run SET status = 'running', owner = :owner, epoch = epoch + 1, "
+                    "lease_until = now() + interval '1 hour' WHERE id = :id"
+                ),
+                {"owner": worker, "id": run_id},
+            )
+        assert {iteration for iteration, _ in await journal()} == {1, 2}
+        backend.may_train.set()
+        async with service(data_dir, database_url, backend, model) as client:
+            run = await completed(client, run_id)
+            iterations = await items(client, f"/runs/{run_id}/iterations")
+    assert [each["staleness"] for each in iterations] == [None, 0, 1, 1, 1]
+    assert figures(run) == figures(undisturbed)
+    assert backend.sampled.total() == 2 * asked
+    assert await journal() == set()
+    await engine.dispose()
+
+
+async def test_a_run_that_is_paused_while_its_rollouts_run_ahead_goes_on_with_them(
+    data_dir: Path, database_url: str
+) -> None:
+    backend, engine = Held(), make_engine(parse_url(database_url))
+
+    async def ahead() -> int:
+        query = text("SELECT count(*) FROM journal WHERE iteration = 2 AND name LIKE 'rollout/train/%'")
+        async with engine.connect() as connection:
+            return int((await connection.execute(query)).scalar_one())
+
+    async with scripted_chat(backend.answer) as model, service(data_dir, database_url, backend, model) as client:
+        backend.may_train.clear()
+        run_id = await start(client)
+        await answered(ahead, lambda count: count == PER_ITERATION)
+        await client.post(f"/runs/{run_id}/pause")
+        await run_with(client, run_id, "paused")
+        assert await ahead() == PER_ITERATION
+        backend.may_train.set()
+        await client.post(f"/runs/{run_id}/resume")
+        await completed(client, run_id)
+        ledger = (await client.get(f"/runs/{run_id}/ledger", params={"limit": 200})).json()
+    tokens = ledger["totals"]["prompt_tokens"] + ledger["totals"]["completion_tokens"]
+    assert tokens == 60 * backend.sampled.total()
+    await engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("more", "place", "said"),
+    [
+        ({"pipeline": {"max_staleness": 33}}, ["pipeline", "max_staleness"], "less than or equal to 32"),
+        ({"pipeline": {"max_staleness": 1, "lag": 2}}, ["pipeline", "lag"], ""),
+        (
+            {"train_options": {"precalculate_logprobs": True}},
+            ["train_options", "precalculate_logprobs"],
+            "truncated_importance_sampling",
+        ),
+    ],
+)
+async def test_what_cannot_run_ahead_is_refused(
+    data_dir: Path, database_url: str, more: Any, place: list[str], said: str
+) -> None:
+    async with served(settings_for(data_dir, database_url), cast(Any, learn_loop)) as client:
+        refused = await client.post("/learn-loop", json=RUN | more)
+    assert refused.status_code == 422, refused.text
+    [fault] = refused.json()["errors"]
+    assert fault["loc"] == ["body", *place]
+    assert said in fault["msg"]
