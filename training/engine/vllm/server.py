@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -25,10 +24,10 @@ import structlog
 
 from training.engine.computing import EngineStopped
 from training.engine.sampling.requests import NotSampledThere, SamplerUnavailable
+from training.engine.vllm.output import Output
 from training.engine.vllm.running import ADAPTERS, RunningVllm, VllmLost
 
 log = structlog.get_logger(__name__)
-vllm_log = structlog.get_logger("vllm")
 
 START_TIMEOUT_S = 900.0
 """The weights of the largest models take minutes to read."""
@@ -39,7 +38,6 @@ _PAUSE_S = 5.0
 """After a start that failed; whoever asks meanwhile is told of that."""
 _NOTICE_S = 1.0
 _LOOK_S = 0.1
-_KEPT_LINES = 20
 _BASE = "base"
 _KEEP_CONNECTION_S = 2.0
 """Shorter than vLLM keeps it (5 s): where both give up at the same time, a request is lost."""
@@ -200,9 +198,10 @@ class StartedVllm(VllmServer):
                 start_new_session=True,
                 preexec_fn=_dying_with(os.getpid()),
             )
-            said: deque[str] = deque(maxlen=_KEPT_LINES)
-            listening = asyncio.create_task(_listen(process, said))
-            running = await self._wait(process, http, base, said)
+            assert process.stdout is not None
+            output = Output()
+            reading = asyncio.create_task(output.read(process.stdout))
+            running = await self._wait(process, http, base, output)
         except BaseException as error:
             if process is not None:
                 await _end(process, 0)
@@ -211,11 +210,11 @@ class StartedVllm(VllmServer):
             if isinstance(error, OSError):
                 raise SamplerUnavailable(f"vLLM cannot be started: {error}") from error
             raise
-        self._ending = asyncio.create_task(_attend(process, running, listening, said, directory), name="vllm-process")
+        self._ending = asyncio.create_task(_attend(process, running, reading, output, directory), name="vllm-process")
         return running
 
     async def _wait(
-        self, process: asyncio.subprocess.Process, http: httpx.AsyncClient, base: Path, said: Sequence[str]
+        self, process: asyncio.subprocess.Process, http: httpx.AsyncClient, base: Path, output: Output
     ) -> RunningVllm:
         """Until it answers. Raises SamplerUnavailable."""
         why = f"has not answered within {self._start_timeout_s:g} s"
@@ -227,7 +226,7 @@ class StartedVllm(VllmServer):
                     await asyncio.sleep(_LOOK_S)
                 await asyncio.sleep(_LOOK_S)  # for its last words
                 why = f"ended with the status {process.returncode}"
-        raise SamplerUnavailable(f"vLLM did not start: it {why}. {_last_words(said)}")
+        raise SamplerUnavailable(f"vLLM did not start: it {why}. {output.why}")
 
     async def _ended(self) -> None:
         """The last one has, with all that it had started."""
@@ -244,7 +243,8 @@ def open_vllm(options: argparse.Namespace, environment: Mapping[str, str]) -> Vl
     passed.pop(options.api_key_env or "", None)
     arguments = ["--max-num-seqs", str(options.slots)]
     if options.device == "cpu":
-        arguments += ["--dtype", "float32"]  # as it is trained
+        # As it is trained; and requests with a seed end vLLM on a CPU when their prompts are cut into pieces (0.32).
+        arguments += ["--dtype", "float32", "--no-enable-chunked-prefill"]
     elif options.vllm_gpus is None:
         arguments += ["--gpu-memory-utilization", _SHARED_GPU]
     if options.vllm_gpus is not None:
@@ -312,29 +312,11 @@ def _dying_with(parent: int) -> Callable[[], None] | None:
     return prepare
 
 
-async def _listen(process: asyncio.subprocess.Process, said: deque[str]) -> None:
-    """Its lines, of which those that are not mere information become ours."""
-    assert process.stdout is not None
-    buffer = b""
-    while chunk := await process.stdout.read(65_536):
-        *lines, buffer = (buffer[-65_536:] + chunk).split(b"\n")
-        for line in lines:
-            text = line.decode(errors="replace").rstrip()
-            if text:
-                said.append(text[:500])
-            if " WARNING " in text or " ERROR " in text:
-                vllm_log.warning(text[:2000])
-
-
-def _last_words(said: Sequence[str]) -> str:
-    return "Last log lines: " + (" | ".join(list(said)[-5:]) or "(none)")
-
-
 async def _attend(
     process: asyncio.subprocess.Process,
     running: RunningVllm,
-    listening: asyncio.Task[None],
-    said: Sequence[str],
+    reading: asyncio.Task[None],
+    output: Output,
     directory: Path,
 ) -> None:
     """Until the process has ended, or is lost and therefore ended."""
@@ -343,10 +325,10 @@ async def _attend(
     await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
     # One that has stopped working will not end in good order either.
     await _end(process, _STOP_TIMEOUT_S if running.closing else 0)
-    await asyncio.wait({ended, listening}, timeout=1)
-    listening.cancel()
+    await asyncio.wait({ended, reading}, timeout=1)
+    reading.cancel()
     if not running.lost.done():
-        running.lose(f"vLLM ended with the status {process.returncode}. {_last_words(said)}")
+        running.lose(f"vLLM ended with the status {process.returncode}. {output.why}")
     if not running.closing:
         log.error("vLLM lost", why=running.lost.result())
     shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,48 @@
+"""What a vLLM process prints: its warnings and errors become log lines of ours, its first errors tell why it ended."""
+
+import asyncio
+import re
+from collections import deque
+
+import structlog
+
+vllm_log = structlog.get_logger("vllm")
+
+_LOGGED = 100
+"""Lines of one process: it prints a stack for each request that it loses, from each of its processes."""
+_LENGTH = 500
+_ERROR = re.compile(r"\b[A-Z]\w*(?:Error|Exception): .+")
+_STACK = re.compile(r"\] *(?:$|Traceback|File|\^| )")
+
+
+class Output:
+    """Of one process."""
+
+    def __init__(self) -> None:
+        self._last: deque[str] = deque(maxlen=5)
+        self._errors: dict[str, None] = {}  # distinct ones: those that came first are the cause of the others
+        self._logged = 0
+
+    @property
+    def why(self) -> str:
+        """What it said of its end, for a message."""
+        return "It said: " + (" | ".join(list(self._errors)[:3] or self._last) or "nothing")
+
+    async def read(self, stream: asyncio.StreamReader) -> None:
+        """To the end."""
+        buffer = b""
+        while chunk := await stream.read(65_536):
+            *lines, buffer = (buffer[-65_536:] + chunk).split(b"\n")
+            for line in lines:
+                self._note(line.decode(errors="replace").strip()[:_LENGTH])
+
+    def _note(self, line: str) -> None:
+        if not line:
+            return
+        self._last.append(line)
+        if found := _ERROR.search(line):
+            self._errors.setdefault(found[0])
+        if (" WARNING " in line or " ERROR " in line) and not _STACK.search(line):
+            self._logged += 1
+            if self._logged <= _LOGGED:
+                vllm_log.warning(line)
