@@ -6,6 +6,8 @@ test that it was at, and another one goes on behind it.
 """
 
 import multiprocessing
+import os
+import tempfile
 import warnings
 from collections import deque
 from collections.abc import Sequence
@@ -121,10 +123,7 @@ class _Workers:
             other.close()  # so that whoever loses the other end hears of it
         self._parent = parent
         self._config.pluginmanager.unregister(name="terminalreporter")
-        capture = self._config.pluginmanager.getplugin("capturemanager")
-        assert capture is not None
-        capture.stop_global_capturing()
-        capture.start_global_capturing()  # into files of its own
+        self._capture_apart()
         try:
             while numbers := self._next_file():
                 items = [session.items[number] for number in numbers]
@@ -135,6 +134,15 @@ class _Workers:
             pass  # the parent has ended, or is about to
         finally:
             self._tear_down(session)
+
+    def _capture_apart(self) -> None:
+        """What the tests of this process write goes into files of its own. They stay open as what they were: modules
+        may have kept the streams that they found at their import."""
+        capture: Any = self._config.pluginmanager.getplugin("capturemanager")
+        if self._config.option.capture == "fd":
+            for stream in (capture._global_capturing.out, capture._global_capturing.err):
+                with tempfile.TemporaryFile() as own:
+                    os.dup2(own.fileno(), stream.tmpfile.fileno(), inheritable=False)
 
     def _next_file(self) -> Sequence[int]:
         """The numbers of its tests; none at the end."""
