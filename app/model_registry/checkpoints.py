@@ -21,6 +21,7 @@ from app.model_registry.pushes.push import Pushed, Source, push
 from app.model_registry.pushes.targets import Target
 from app.model_registry.resolver import UnknownModelName
 from app.processes.engine import EngineUnavailable
+from app.runs.resume_point import sampled_steps
 from app.settings import Settings
 from training.backends import embedded
 from training.backends.base import BackendRefused, BackendUnavailable
@@ -120,8 +121,15 @@ class Checkpoints:
         forks = select(Run.parent_step, Run.id).where(
             Run.parent_run_id.in_(select(Run.id).where(*self._trained_it())), Run.status.in_(LIVE)
         )
+        live = select(Run.id).where(*self._trained_it(), Run.status.in_(LIVE))
         async with self.sessions() as session:
+            sampled = [
+                (step, f"is what rollouts of run {id} are sampled from")
+                for id in (await session.execute(live)).scalars().all()
+                for step in await sampled_steps(session, id)
+            ]
             found = [
+                *sampled,
                 *((step, f"is what run {id} starts from") for step, id in await session.execute(forks)),
                 *((step, f"is the best of run {id}") for step, id in await session.execute(best)),
             ]

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import and_, select
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.session import Sessions
 from app.db.tables import Evaluation, Iteration, Reflection, Run
@@ -73,3 +74,15 @@ async def resume_of(sessions: Sessions, run_id: str) -> Resume | None:
         environment_state=earlier.pop(run.next_iteration - 1).environment_state,
         earlier=earlier,
     )
+
+
+async def sampled_steps(session: AsyncSession, run_id: str) -> set[int]:
+    """The steps that rollouts of a run are still sampled from, or will be, of those that it has made."""
+    run = await session.get_one(Run, run_id)
+    config = run.stored_request.config
+    if run.next_iteration > config.all_iterations:
+        return set()
+    steps = select(Iteration.step).where(
+        Iteration.run_id == run_id, Iteration.iteration >= sampled_after(config, run.next_iteration)
+    )
+    return set((await session.execute(steps)).scalars())

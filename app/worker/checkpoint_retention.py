@@ -10,13 +10,12 @@ from sqlalchemy import func, select, union, update
 
 from app.aio.event_loops import run_on_loop
 from app.db.session import Sessions
-from app.db.tables import Checkpoint, Iteration, Promotion, Run
+from app.db.tables import Checkpoint, Promotion, Run
 from app.domain.run_state import LIVE
-from app.domain.stored_request import KeptCheckpoints, StoredRequest
+from app.domain.stored_request import KeptCheckpoints
 from app.errors import DATABASE_DOWN
+from app.runs.resume_point import sampled_steps
 from training.backends.base import Backend, BackendRefused, BackendUnavailable, Policy
-from training.pipeline import sampled_after
-from training.types import RunConfig
 
 log = structlog.get_logger(__name__)
 
@@ -43,19 +42,19 @@ async def prune(
     sessions: Sessions,
     main_loop: asyncio.AbstractEventLoop,
     run: Run,
-    request: StoredRequest,
+    keep: KeptCheckpoints | None,
     backend: Backend,
     policy: Policy,
 ) -> None:
-    """Delete the run's checkpoints that its request does not keep; `main_loop` is the event loop of `sessions`.
+    """Delete the run's checkpoints that `keep` (None: all) does not name; `main_loop` is the event loop of `sessions`.
 
     What is needed is kept: promoted checkpoints, those of other runs of the model, and those that rollouts of this run
     are still sampled from. If deleting fails it is retried after the next iteration.
     """
-    if (keep := request.checkpoints) is None:
+    if keep is None:
         return
     try:
-        steps = await run_on_loop(main_loop, _steps_to_delete(sessions, run, keep, request.config))
+        steps = await run_on_loop(main_loop, _steps_to_delete(sessions, run, keep))
         if not steps:
             return
         there = await backend.checkpoints(run.model_project, run.model_name)
@@ -67,21 +66,15 @@ async def prune(
         log.info("old checkpoints deleted", run_id=run.id, steps=steps)
 
 
-async def _steps_to_delete(sessions: Sessions, run: Run, keep: KeptCheckpoints, config: RunConfig) -> list[int]:
+async def _steps_to_delete(sessions: Sessions, run: Run, keep: KeptCheckpoints) -> list[int]:
     query = select(Checkpoint.step, Checkpoint.success).where(
         Checkpoint.run_id == run.id, Checkpoint.deleted_at.is_(None)
     )
     async with sessions() as session:
         made = [Made(step, success) for step, success in await session.execute(query)]
-        best, next_iteration = (
-            await session.execute(select(Run.best_step, Run.next_iteration).where(Run.id == run.id))
-        ).one()
+        best = (await session.execute(select(Run.best_step).where(Run.id == run.id))).scalar_one()
         others = await session.execute(_needed_by_others(run))
-        needed = set(others.scalars())
-        if next_iteration <= config.all_iterations:
-            first = sampled_after(config, next_iteration)
-            sampled = select(Iteration.step).where(Iteration.run_id == run.id, Iteration.iteration >= first)
-            needed |= set((await session.execute(sampled)).scalars())
+        needed = {*others.scalars(), *await sampled_steps(session, run.id)}
     return [step for step in to_delete(made, keep, best_step=best or 0) if step not in needed]
 
 

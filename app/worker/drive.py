@@ -237,7 +237,7 @@ class Driver:
                 # A commit that is half done is neither saved nor not saved: it goes to its end.
                 await shielded(self._save(work, result))
                 await run_on_loop(main_loop, self._check_signal(work))
-                await prune(self.sessions, main_loop, run, request, backend, policy)
+                await prune(self.sessions, main_loop, run, request.checkpoints, backend, policy)
 
     async def _demonstrations(self, work: _Work, resume: Resume | None) -> Demonstrations:
         """What the run's warm start learns from, if that is still to be done."""

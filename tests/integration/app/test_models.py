@@ -14,7 +14,8 @@ import pytest
 from sqlalchemy import insert, select
 
 from app.auth.scopes import Scope
-from app.db.tables import Checkpoint
+from app.db.tables import Checkpoint, Iteration, Run
+from app.domain.run_state import RunStatus
 from environment.email_search.synthetic import address_of
 from tests.conditions import until
 from tests.fakes.engine_process import EngineProcess
@@ -184,6 +185,27 @@ async def test_what_is_in_use_is_not_deleted(stage: ModelStage) -> None:
         assert (await session.execute(gone)).scalars().all() == [3]
     await _promote(stage, 4, "thin", name)  # so the older one is free
     assert (await client.delete(f"/models/{name}/checkpoints/1")).status_code == 200
+
+
+async def test_what_rollouts_that_run_ahead_are_sampled_from_is_not_deleted(stage: ModelStage) -> None:
+    client, name = stage.service.client, await _trained(stage.engine, "sampled", 4)
+    run_id = await stage.run_of(name, best_step=4)
+    figures: Json = {"best_step": 4, "reward_count": 0, "failed_rollouts": 0}
+    figures |= {"skipped_groups": {}, "train_metrics": {}, "timing": {}}
+    rows = [{"run_id": run_id, "iteration": step, "step": step, **figures} for step in range(5)]
+    async with stage.service.sessions.begin() as session:
+        await session.execute(insert(Iteration), rows)
+        run = await session.get_one(Run, run_id)
+        run.status, run.next_iteration = RunStatus.PAUSED, 5
+        run.request = {**run.request, "iterations": 9, "pipeline": {"max_staleness": 2}}
+    for step in (2, 3):
+        refused = await client.delete(f"/models/{name}/checkpoints/{step}")
+        assert refused.status_code == 409
+        assert f"is what rollouts of run {run_id} are sampled from" in refused.json()["detail"]
+    assert (await client.delete(f"/models/{name}/checkpoints/1")).status_code == 200
+    async with stage.service.sessions.begin() as session:
+        (await session.get_one(Run, run_id)).status = RunStatus.CANCELLED
+    assert (await client.delete(f"/models/{name}/checkpoints/2")).status_code == 200
 
 
 async def test_to_another_tenant_nothing_of_it_exists(stage: ModelStage, api: Json) -> None:
