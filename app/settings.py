@@ -134,6 +134,12 @@ class Settings(BaseSettings):
     engine_slots: int = Field(64, ge=1, le=4096)
     """Maximum number of conversations sampled in one batch."""
     engine_device: Literal["cpu", "cuda"] = "cpu"
+    engine_workers: int = Field(1, ge=1, le=64)
+    """Processes that sample and train together, each on a GPU of its own; 1: the engine's own process."""
+    engine_samplers: int | None = Field(None, ge=1, le=64)
+    """Instead: processes that only sample."""
+    engine_trainers: int | None = Field(None, ge=1, le=64)
+    """Processes that only train, beside engine_samplers. None: one."""
     engine_sampler: Literal["torch", "vllm"] = "torch"
     engine_vllm_command: str = "vllm"
     engine_vllm_args: str = ""
@@ -412,6 +418,15 @@ class Settings(BaseSettings):
         else:
             key = self.openai_api_key if model.startswith("openai/") else None
         return key.get_secret_value() or None if key else None
+
+    @field_validator("engine_samplers", "engine_trainers")
+    @classmethod
+    def _one_way_to_place_workers(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and info.data.get("engine_workers", 1) > 1:
+            raise ValueError("LEARNLOOP_ENGINE_WORKERS says that all workers both sample and train")
+        if value is not None and info.field_name == "engine_trainers" and info.data.get("engine_samplers") is None:
+            raise ValueError("say LEARNLOOP_ENGINE_SAMPLERS too")
+        return value
 
     @field_validator("engine_base_models", mode="before")
     @classmethod

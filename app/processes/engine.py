@@ -233,6 +233,12 @@ class EngineProcess:
             }
             # In one text, because a value may begin with a dash itself.
             flags += [f"--vllm-{name}={value}" for name, value in vllm.items() if value]
+        placed = {
+            "--workers": settings.engine_workers if settings.engine_workers > 1 else None,
+            "--samplers": settings.engine_samplers,
+            "--trainers": settings.engine_trainers,
+        }
+        flags += [text for name, count in placed.items() if count is not None for text in (name, str(count))]
         for name, directory in settings.engine_base_models.items():
             flags += ["--base-model", f"{name}={directory}"]
         return (*flags, "--die-with-parent")

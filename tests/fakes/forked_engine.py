@@ -8,10 +8,12 @@ import faulthandler
 import multiprocessing
 import os
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 
@@ -39,6 +41,8 @@ def _fork(path: str, arguments: Sequence[str], descriptors: Sequence[int]) -> in
     if pid := os.fork():
         return pid
     faulthandler.disable()  # pytest gave it a file
+    server: Any = forkserver._forkserver
+    server._lock = threading.Lock()  # held by who starts it; its children may start one of their own
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     first = 3
     for descriptor in [*sorted(descriptors), os.sysconf("SC_OPEN_MAX")]:

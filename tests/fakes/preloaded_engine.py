@@ -11,4 +11,5 @@ import_model_classes()
 
 import uvicorn  # noqa: E402,F401
 
-import training.engine.http.server  # noqa: E402, F401
+import training.engine.http.server  # noqa: E402
+import training.engine.workers.process  # noqa: E402, F401

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _FAILURES = {
     "step_conflict": StepConflict,
     "engine_stopped": BackendUnavailable,
+    "trainer_lost": BackendUnavailable,
+    "worker_lost": BackendUnavailable,
     "checkpoint_not_written": BackendUnavailable,  # a full disk is emptied one day
     "store_unavailable": BackendUnavailable,
 }

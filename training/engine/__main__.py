@@ -1,23 +1,32 @@
 """`python -m training.engine`: the engine as a process of its own."""
 
+import argparse
 import ctypes
 import ipaddress
 import json
-import logging
 import os
 import secrets
 import shutil
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
 from training.engine.cpu_mode import set_cpu_mode
 from training.engine.flags import parser
+from training.engine.logs import configure_logs
 from training.garbage import kept_for_good
+
+if TYPE_CHECKING:  # see main
+    from training.engine.computing import Computing
+    from training.engine.registry.model_record import Target
+    from training.engine.registry.registry import Registry
+    from training.engine.tokens import ChatTokenizer
+    from training.engine.workers.link import WorkerSpec
 
 TINY_BASE = Path(__file__).parent / "tiny_base" / "model"
 TINY_NAME = "learnloop/tiny"
@@ -32,7 +41,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
     """Serve until SIGTERM or SIGINT; returns the exit status. `arguments` are the process's own by default, and
     `program` is what messages call the command."""
     options = parser(program).parse_args(arguments)
-    _configure_logs()
+    configure_logs()
     if options.die_with_parent:
         _die_with_parent(options.die_with_parent)
     api_key = None
@@ -43,6 +52,12 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
             return 2
     elif not _is_loopback(options.host):
         sys.stderr.write(f"--host {options.host}: others reach it there, so give it a key (--api-key-env)\n")
+        return 2
+    if (options.trainers and not options.samplers) or (options.samplers and options.workers > 1):
+        sys.stderr.write("--workers, or --samplers with --trainers: give one or the other\n")
+        return 2
+    if options.sampler == "vllm" and (options.samplers or options.workers > 1):
+        sys.stderr.write("--sampler vllm has vLLM's processes sample: leave out --workers, --samplers and --trainers\n")
         return 2
     if options.sampler == "vllm" and not options.vllm_url and shutil.which(options.vllm_command) is None:
         sys.stderr.write(
@@ -61,45 +76,35 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     # Imported late, so that bad flags are told at once: torch and transformers take seconds.
     with kept_for_good():
+        import torch
         import uvicorn
 
         from training.engine.model_classes import import_model_classes
 
         import_model_classes()
 
-        from training.engine.compute import Compute
-        from training.engine.engine import Engine
         from training.engine.http.server import create_app
         from training.engine.registry.object_store import BadStore, StoreUnavailable
         from training.engine.registry.shared_registry import open_registry
-        from training.engine.sampling.sampler import Sampler
 
     bases = {TINY_NAME: TINY_BASE} if (TINY_BASE / "config.json").is_file() else {}
-    named = bases | dict(options.base_model)
+    bases |= dict(options.base_model)
+    specs = _workers(options, bases)
+    if options.device == "cuda" and len(specs) > (gpus := torch.cuda.device_count()) > 0:
+        sys.stderr.write(f"{len(specs)} workers need as many GPUs; here are {gpus}\n")
+        return 2
     try:
-        registry = open_registry(options.data_dir, named, options.allow_base_dir, options.checkpoint_store)
+        registry = open_registry(options.data_dir, bases, options.allow_base_dir, options.checkpoint_store)
     except (BadStore, StoreUnavailable) as error:
         log.error("engine not started", error=str(error))
         return 1
-    engine = Engine(
-        registry,
-        Sampler(slots=options.slots, cache_bytes=options.cache_mb and options.cache_mb << 20),
-        device=options.device,
-        micro_batch_tokens=options.micro_batch_tokens,
-        threads=options.threads,
-        samples=options.sampler == "torch",
-    )
-    threads = {"threads": options.threads, "train_threads": options.train_threads}
-    compute = Compute(engine, **threads)
-    if options.sampler == "vllm":
-        from training.engine.vllm.compute import VllmCompute
-        from training.engine.vllm.server import open_vllm
-
-        compute = VllmCompute(engine, open_vllm(options, environment), **threads)
     app = create_app(
         registry,
-        compute,
-        engine.tokenizer,
+        *(
+            _in_workers(registry, specs)
+            if len(specs) > 1
+            else _in_this_process(registry, specs[0], options, environment)
+        ),
         data_dir=options.data_dir,
         api_key=api_key,
         max_body_bytes=options.max_body_mb << 20,
@@ -127,29 +132,64 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
     return 0
 
 
-def _configure_logs() -> None:
-    """One JSON object a line on stderr, whoever logs: we by structlog, libraries by logging."""
-    shared: list[structlog.typing.Processor] = [
-        structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.format_exc_info,
-    ]
-    structlog.configure(
-        processors=[*shared, structlog.processors.JSONRenderer()],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-    )
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.JSONRenderer(),
-            ],
+def _workers(options: argparse.Namespace, base_models: Mapping[str, Path]) -> "list[WorkerSpec]":
+    """What the flags ask for; a single one is this process."""
+    from training.engine.workers.link import WorkerSpec
+
+    apart = options.samplers is not None
+    count = options.samplers + (options.trainers or 1) if apart else options.workers
+    return [
+        WorkerSpec(
+            number=number,
+            samples=not apart or number < options.samplers,
+            trains=not apart or number >= options.samplers,
+            device=options.device,
+            data_dir=options.data_dir,
+            base_models=base_models,
+            allowed_base_directories=options.allow_base_dir,
+            slots=options.slots,
+            cache_bytes=options.cache_mb and options.cache_mb << 20,
+            micro_batch_tokens=options.micro_batch_tokens,
+            threads=options.threads,
+            train_threads=options.train_threads,
         )
+        for number in range(count)
+    ]
+
+
+def _in_this_process(
+    registry: "Registry", spec: "WorkerSpec", options: argparse.Namespace, environment: Mapping[str, str]
+) -> "tuple[Computing, Callable[[Target], ChatTokenizer]]":
+    from training.engine.compute import Compute
+    from training.engine.engine import Engine
+    from training.engine.sampling.sampler import Sampler
+
+    engine = Engine(
+        registry,
+        Sampler(slots=spec.slots, cache_bytes=spec.cache_bytes),
+        device=spec.device,
+        micro_batch_tokens=spec.micro_batch_tokens,
+        threads=spec.threads,
+        samples=options.sampler == "torch",
     )
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    if options.sampler == "torch":
+        return Compute(engine, threads=spec.threads, train_threads=spec.train_threads), engine.tokenizer
+    from training.engine.vllm.compute import VllmCompute
+    from training.engine.vllm.server import open_vllm
+
+    server = open_vllm(options, environment)
+    return VllmCompute(engine, server, threads=spec.threads, train_threads=spec.train_threads), engine.tokenizer
+
+
+def _in_workers(
+    registry: "Registry", specs: "Sequence[WorkerSpec]"
+) -> "tuple[Computing, Callable[[Target], ChatTokenizer]]":
+    from training.engine.tokenizers import Tokenizers
+    from training.engine.workers.local import LocalWorkers
+    from training.engine.workers.pool import WorkerPool
+
+    tokenizers = Tokenizers()
+    return WorkerPool(registry, tokenizers, specs, LocalWorkers()), tokenizers
 
 
 def _die_with_parent(parent: int) -> None:

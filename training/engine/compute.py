@@ -149,18 +149,24 @@ class Compute:
 
         def delete(engine: Engine) -> None:
             engine.registry.get(model_id)
-            error = ModelDeleted("the model was deleted")
-            if self._running and self._running[0].model_id == model_id:
-                task, training = self._running
-                self._running = None
-                training.close()
-                task.on_end(error)
-            for task in [task for task in self._waiting if task.model_id == model_id]:
-                self._waiting.remove(task)
-                task.on_end(error)
+            self._end_trainings(lambda task: task.model_id == model_id, ModelDeleted("the model was deleted"))
             engine.delete_model(model_id)
 
         await self.call(delete)
+
+    async def abandon(self, task: TrainingTask, error: Exception) -> None:
+        """End a training with that error; nothing if it has ended."""
+        await self.call(lambda _: self._end_trainings(lambda each: each is task, error))
+
+    def _end_trainings(self, which: Callable[[TrainingTask], bool], error: Exception) -> None:
+        if self._running and which(self._running[0]):
+            task, training = self._running
+            self._running = None
+            training.close()
+            task.on_end(error)
+        for task in [task for task in self._waiting if which(task)]:
+            self._waiting.remove(task)
+            task.on_end(error)
 
     def _put(self, call: Callable[[], None]) -> None:
         if self._stopping:

@@ -20,6 +20,10 @@ class EngineStopped(Exception):
     """The engine is shutting down; the work was not finished."""
 
 
+class WorkerLost(Exception):
+    """A worker ended before it had answered, or none is up."""
+
+
 class ModelDeleted(Exception):
     """The model of a training job was deleted before the job was done."""
 
@@ -75,7 +79,17 @@ class SupervisedSteps:
         )
 
 
-Steps = PolicyStep | SupervisedSteps
+class Steps(Protocol):
+    """What is to be trained: one of the above. It can be pickled."""
+
+    @property
+    def model_id(self) -> str: ...
+
+    @property
+    def expected_step(self) -> int | None:
+        """The step that the model must be at; None: whichever it is at."""
+
+    def start(self, engine: Engine) -> Training: ...
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ import torch
 from training.engine.memory import free_bytes, is_out_of_memory
 from training.engine.registry.base_models import parameter_count
 from training.engine.registry.checkpoints import Checkpoint
-from training.engine.registry.model_record import StepTaken, Target, UnknownModel
+from training.engine.registry.model_record import ModelRecord, StepTaken, Target, UnknownModel
 from training.engine.registry.registry import Registry
 from training.engine.reproducibility import Reproducibility, check
 from training.engine.sampling.requests import Done, OnToken, Sample, SampleRequest
@@ -32,6 +32,7 @@ from training.engine.tokenizers import Tokenizers
 from training.engine.tokens import ChatTokenizer
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.grpo_step import Progress, grpo_step
+from training.engine.trainer.peers import Alone, Peers, digest
 from training.engine.trainer.policy import BadModelDirectory, Policy, SharedBases, load_checkpoint, load_policy
 from training.engine.trainer.sft import Example, SftOptions, sft_step, supervised_sequences
 from training.engine.trainer.trajectories import (
@@ -53,6 +54,7 @@ Training = Generator[Progress, None, "TrainResult"]
 
 TRAINING_SHARE = 0.4
 """Of a GPU's memory: what training wants to find free."""
+WAITING = Progress(0, 0)
 WRITING_S = 0.005
 """For so long a training waits for its checkpoint at a time; then others' tokens are sampled."""
 
@@ -101,6 +103,8 @@ class Engine:
         self.registry = registry
         self.sampler = sampler
         self.tokenizer = Tokenizers()
+        self.peers: Peers = Alone()
+        """Who trains together with this engine."""
         self._device = torch.device(device)
         self._micro_batch_tokens = micro_batch_tokens
         self._max_weights = loaded_checkpoints
@@ -345,11 +349,15 @@ class Engine:
             raise StepConflict(expected_step, parent.step)
         target = self.registry.resolve(f"{record.full_name}@{parent.step}")
         policy = self._policy(target)
+        policy.peers = peers = self.peers
         self._make_room()
         committed = False
         try:
             metrics = yield from work(policy, self.tokenizer(target))
-            written = yield from self._commit(model_id, parent, metrics, policy)
+            yield from peers.compare(digest(policy.optimizer.parameters), WAITING)
+            if peers.writes:
+                yield from self._commit(model_id, parent, metrics, policy)
+            yield from peers.compare(parent.step, WAITING)  # until it is written
             committed = True
         except NothingToTrain:
             return TrainResult(parent.step, False, {})
@@ -358,26 +366,27 @@ class Engine:
                 raise TrainingOutOfMemory("the training step does not fit into memory") from error
             raise
         finally:
+            policy.peers = Alone()
             if not committed:
                 # Whatever happened to these weights, the checkpoint on disk is the truth.
                 self._policies.pop(model_id, None)
-        self._policies[model_id] = (written.step, policy)
-        after = self.registry.resolve(f"{record.full_name}@{written.step}")
+        after = target.next
+        self._policies[model_id] = (after.step, policy)
         self._after_training(target, after, policy)
-        log.info("model trained", model=record.full_name, step=written.step)
-        return TrainResult(written.step, True, metrics)
+        log.info("model trained", model=record.full_name, step=after.step)
+        return TrainResult(after.step, True, metrics)
 
     def _commit(
         self, model_id: str, parent: Checkpoint, metrics: Mapping[str, float], policy: Policy
-    ) -> Generator[Progress, None, Checkpoint]:
+    ) -> Generator[Progress, None, None]:
         """Write the next checkpoint beside the sampling of other conversations. Raises StepConflict, and what
         Registry.commit does."""
         with ThreadPoolExecutor(1, "checkpoint") as writer:
             written = writer.submit(self.registry.commit, model_id, parent, metrics, policy.save)
             while not wait([written], WRITING_S).done:
-                yield Progress(0, 0)
+                yield WAITING
             try:
-                return written.result()
+                written.result()
             except StepTaken as taken:
                 raise StepConflict(parent.step, self.registry.newest(model_id).step) from taken
 
@@ -399,8 +408,11 @@ class Engine:
 
     def delete_model(self, model_id: str) -> None:
         """Delete a model from memory and disk; its unfinished requests fail. Raises UnknownModel."""
-        record = self.registry.delete(model_id)
-        self._policies.pop(model_id, None)
+        self.forget(self.registry.delete(model_id))
+
+    def forget(self, record: ModelRecord) -> None:
+        """Have nothing of a model in memory; its unfinished requests fail."""
+        self._policies.pop(record.id, None)
         self.tokenizer.forget(record)
         for key in [key for key in self._in_flight if key.startswith(f"{record.full_name}@")]:
             self._drop_weights(key)
@@ -408,10 +420,13 @@ class Engine:
     def delete_checkpoints(self, model_id: str, steps: Sequence[int]) -> tuple[list[int], list[int]]:
         """Delete checkpoints from memory and disk; see Registry.delete_checkpoints."""
         deleted, not_found = self.registry.delete_checkpoints(model_id, steps)
-        name = self.registry.get(model_id).full_name
-        for step in deleted:
-            self._drop_weights(f"{name}@{step}")
+        self.forget_checkpoints(self.registry.get(model_id), deleted)
         return deleted, not_found
+
+    def forget_checkpoints(self, record: ModelRecord, steps: Iterable[int]) -> None:
+        """Have none of these checkpoints in memory to be sampled; their unfinished requests fail."""
+        for step in steps:
+            self._drop_weights(f"{record.full_name}@{step}")
 
 
 def _devices(device: torch.device) -> tuple[torch.device, ...]:

@@ -56,7 +56,20 @@ def parser(program: str) -> argparse.ArgumentParser:
     )
 
     compute = flags.add_argument_group("compute")
-    compute.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cpu, or one GPU")
+    compute.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cpu, or a GPU for each worker")
+    compute.add_argument(
+        "--workers",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="processes that sample and train together, each on a GPU of its own; 1 is this process",
+    )
+    compute.add_argument(
+        "--samplers", type=_positive, metavar="N", help="instead: processes that only sample, each on a GPU of its own"
+    )
+    compute.add_argument(
+        "--trainers", type=_positive, metavar="N", help="processes that only train, beside --samplers (default: 1)"
+    )
     compute.add_argument("--threads", type=_positive, default=1, metavar="N", help="torch threads while sampling")
     compute.add_argument(
         "--train-threads", type=_positive, metavar="N", help="torch threads while training (default: as --threads)"

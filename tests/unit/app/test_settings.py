@@ -70,6 +70,8 @@ def test_a_wrong_origin_is_told_what_is_right(monkeypatch: pytest.MonkeyPatch) -
         ("LEARNLOOP_MAX_CONCURRENT_RUNS", "-1"),
         ("LEARNLOOP_BACKEND", "foo"),
         ("LEARNLOOP_ENGINE_DEVICE", "tpu"),
+        ("LEARNLOOP_ENGINE_WORKERS", "0"),
+        ("LEARNLOOP_ENGINE_TRAINERS", "1"),
         ("LEARNLOOP_ENGINE_BASE_MODELS", "justaname"),
         ("LEARNLOOP_ENGINE_CHECKPOINT_STORE", "bucket/models"),
         ("LEARNLOOP_ENGINE_CHECKPOINT_STORE", "s3://key:secret@bucket"),

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from training import strict_json
-from training.engine.computing import EngineStopped, ModelDeleted
+from training.engine.computing import EngineStopped, ModelDeleted, WorkerLost
 from training.engine.engine import StepConflict
 from training.engine.http.jobs import UnknownEvent, UnknownJob
 from training.engine.registry.checkpoints import CheckpointNotWritten, CorruptCheckpoint
@@ -91,6 +91,7 @@ _STATUS: Mapping[type[Exception], tuple[int, str]] = {
     StoreUnavailable: (503, "store_unavailable"),
     OutOfMemory: (503, "out_of_memory"),
     EngineStopped: (503, "engine_stopped"),
+    WorkerLost: (503, "worker_lost"),
     SampleCancelled: (503, "cancelled"),
     SamplerUnavailable: (503, "sampler_unavailable"),
     NotSampledThere: (422, "not_sampled_there"),

@@ -72,3 +72,12 @@ class Target:
     tuning: Tuning
     model: ModelRecord | None = None
     step: int = 0
+
+    @property
+    def next(self) -> "Target":
+        """The checkpoint that is written after this one, of a model that is trained."""
+        assert self.model is not None
+        step = self.step + 1
+        directory = self.directory.with_name(f"{step:06d}")
+        base = directory if self.tuning.mode == "full" else self.base_directory
+        return Target(f"{self.model.full_name}@{step}", directory, base, self.tuning, self.model, step)

@@ -48,14 +48,28 @@ class Entry:
 class Registry:
     """All models of one data directory."""
 
-    def __init__(self, data_dir: Path, bases: Mapping[str, Path], allowed_roots: Sequence[Path] = ()) -> None:
-        """`bases` are model directories by name; below `allowed_roots`, absolute directories are base models too."""
+    def __init__(
+        self,
+        data_dir: Path,
+        bases: Mapping[str, Path],
+        allowed_roots: Sequence[Path] = (),
+        *,
+        follows: bool = False,
+    ) -> None:
+        """`bases` are model directories by name; below `allowed_roots`, absolute directories are base models too.
+
+        One that `follows` is of a process beside the one that has the data directory: it reads and tidies nothing by
+        itself, and knows what it is told (`learn`).
+        """
         self._root = data_dir / "models"
         self._bases = Bases(data_dir, bases, allowed_roots)
         self._lock = threading.RLock()
         self._creating = threading.RLock()
-        self._root.mkdir(parents=True, exist_ok=True)
-        self._entries = {record.id: Entry(record, found) for record, found in model_files.load(self._root)}
+        self._follows = follows
+        self._entries: dict[str, Entry] = {}
+        if not follows:
+            self._root.mkdir(parents=True, exist_ok=True)
+            self._entries |= {record.id: Entry(record, found) for record, found in model_files.load(self._root)}
 
     # Base models
 
@@ -169,8 +183,10 @@ class Registry:
     def recheck(self, model_id: str, step: int) -> None:
         """Compare a checkpoint with its hashes though that was done before; a corrupt one is set aside.
 
-        Raises UnknownModel, CorruptCheckpoint.
+        Raises UnknownModel, CorruptCheckpoint. One that follows leaves that to the other.
         """
+        if self._follows:
+            return
         with self._lock:
             self._entry(model_id).verified.discard(step)
         self.checkpoint(model_id, step)
@@ -195,14 +211,49 @@ class Registry:
         written = checkpoints.write(
             record.directory / model_files.CHECKPOINTS, manifest, fill, partial(self._keep, record)
         )
+        self._add(model_id, written)
+        return written
+
+    def add(self, model_id: str, written: Checkpoint) -> None:
+        """Take in a model's next checkpoint, which a process that follows has written. Raises UnknownModel, and what
+        `commit` does; then there is no such checkpoint any more."""
+        try:
+            self._keep(self.get(model_id), written)
+        except Exception:
+            checkpoints.remove(written.directory)
+            raise
+        self._add(model_id, written)
+
+    def _add(self, model_id: str, written: Checkpoint) -> None:
         with self._lock:
+            entry = self._entry(model_id)
             entry.checkpoints[written.step] = written
             entry.verified.add(written.step)
             # The optimizer's state is twice the weights. The parent's stays in case this checkpoint is corrupted.
             for step, old in entry.checkpoints.items():
-                if step < parent.step:
+                if step < written.step - 1:
                     (old.directory / OPTIMIZER_FILE).unlink(missing_ok=True)
-            return written
+
+    def look(self, model_id: str) -> Checkpoint:
+        """Take in what a process that follows wrote before it ended, remove what it left unfinished, and return the
+        newest checkpoint. Raises UnknownModel, and what `add` does."""
+        with self._lock:
+            entry = self._entry(model_id)
+            found, _ = checkpoints.scan(entry.record.directory / model_files.CHECKPOINTS)
+            written = found.get(max(entry.checkpoints, default=-1) + 1)
+        if written is not None:
+            written.verify()
+            self.add(model_id, written)
+        return self.newest(model_id)
+
+    def learn(self, record: ModelRecord, newest: Checkpoint) -> None:
+        """For one that follows: there is this model, and this is its newest checkpoint."""
+        with self._lock:
+            # One of that name that was deleted meanwhile is not known any more.
+            others = {id: each for id, each in self._entries.items() if each.record.full_name != record.full_name}
+            entry = Entry(record, {newest.step: newest})
+            entry.verified.add(newest.step)
+            self._entries = {**others, record.id: entry}
 
     def _keep(self, record: ModelRecord, checkpoint: Checkpoint) -> None:
         """Called with a new checkpoint, whole on disk, before it is at its place; if it raises, there is none."""

@@ -8,8 +8,8 @@ refreshed; the store alone decides who makes a model, and who commits a step.
 import shutil
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -226,16 +226,26 @@ class SharedRegistry(Registry):
     ) -> Checkpoint:
         """As Registry.commit; when it returns the store has the checkpoint. Raises StepTaken if it has one of that step
         from another engine."""
-        key = model_id, parent.step + 1
-        self._committing.add(key)
-        try:
+        with self._committed(model_id, parent.step + 1):
             return super().commit(model_id, parent, metrics, save)
+
+    def add(self, model_id: str, written: Checkpoint) -> None:
+        """As Registry.add; when it returns the store has the checkpoint. Raises StepTaken as `commit` does."""
+        with self._committed(model_id, written.step):
+            super().add(model_id, written)
+
+    @contextmanager
+    def _committed(self, model_id: str, step: int) -> Iterator[None]:
+        """For as long as it is open, that step in the store may be ours."""
+        self._committing.add((model_id, step))
+        try:
+            yield
         except StepTaken:
-            self._committing.discard(key)
+            self._committing.discard((model_id, step))
             self.refresh(model_id)
             raise
         finally:
-            self._committing.discard(key)
+            self._committing.discard((model_id, step))
 
     def _keep(self, record: ModelRecord, checkpoint: Checkpoint) -> None:
         try:

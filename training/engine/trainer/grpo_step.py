@@ -4,7 +4,7 @@ A generator, so that whoever drives it can sample between micro-batches.
 """
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,39 +40,26 @@ def grpo_step(
         advantage_balance=options.advantage_balance,
         by_trajectory=options.token_weighting == "trajectory",
     )
+    step = _Step(policy, items, scaled, options, micro_batch_tokens)
     try:
-        step = yield from policy.in_batches(
-            [item.ids for item in items],
-            [item.trained for item in items],
-            micro_batch_tokens,
-            lambda batches: _passes(_Step(policy, items, scaled, options, batches)),
-        )
-        metrics = step.metrics()
+        if step.needs_first_pass:
+            yield from step.first_pass()
+        yield from step.backward()
+        metrics = yield from step.metrics()
         metrics["grad_norm"] = policy.optimizer.step(
             learning_rate=options.learning_rate, max_grad_norm=options.max_grad_norm
         )
         if options.max_kl is not None:
-            before, limit = step.logprobs(), options.max_kl
             metrics |= yield from keep_within(
-                policy, items, before, limit, Progress(0, 0), micro_batch_tokens=micro_batch_tokens
+                policy, items, step.new, options.max_kl, Progress(0, 0), micro_batch_tokens=micro_batch_tokens
             )
     finally:
         policy.optimizer.discard()
     return {**metrics, "learning_rate": options.learning_rate, "seconds": time.perf_counter() - started}
 
 
-def _passes(step: "_Step") -> Generator[Progress, None, "_Step"]:
-    total = len(step.batches) * (2 if step.needs_first_pass else 1)
-    done = 0
-    for part in (step.first_pass(), step.backward()) if step.needs_first_pass else (step.backward(),):
-        for _ in part:
-            done += 1
-            yield Progress(done, total)
-    return step
-
-
 class _Step:
-    """The state of one step between its micro-batches."""
+    """The state of one step between its micro-batches. The sequences of this trainer's share go through the model."""
 
     def __init__(
         self,
@@ -80,53 +67,77 @@ class _Step:
         items: Sequence[TrainSequence],
         scaled: Sequence[tuple[float, float]],
         options: TrainOptions,
-        batches: Sequence[Batch],
+        micro_batch_tokens: int | None,
     ) -> None:
         self.needs_first_pass = options.precalculate_logprobs or options.kl_penalty_coef > 0
+        self.new: dict[int, Tensor] = {}
+        """Log-probabilities of the trained tokens before the step, by the sequence's number."""
         self._policy = policy
         self._items = items
+        self._scaled = scaled
         self._options = options
-        self.batches = batches
-        self._tokens = [_trained_tokens(batch, items, scaled) for batch in batches]
-        self._references: list[Tensor | None] = [None] * len(batches)
+        self._micro_batch_tokens = micro_batch_tokens
+        self._share = policy.peers.share([item.ids for item in items])
+        self._precalculated: dict[int, Tensor] = {}
+        self._references: dict[int, Tensor] = {}
         self._mean_kl: float | None = None
-        self._total = sum(len(tokens.weights) for tokens in self._tokens)
+        self._total = sum(len(item.trained) for item in items)
         self._loss = 0.0
-        self._new: list[Tensor] = []
-        self._ratio: list[Tensor] = []
         self._entropy = 0.0
+        self._compared: list[Tensor] = []
+        """Of each batch the old and new log-probabilities of its tokens and their ratios [3, N]."""
 
-    def first_pass(self) -> Iterator[None]:
+    def first_pass(self) -> Generator[Progress, None, None]:
         """Log-probabilities before the step: as the old ones if asked for, and the average distance to the base.
 
         ART centres the KL penalty on the average of one packed row; the average of the whole step makes the result
         independent of how the step is cut into micro-batches.
         """
-        options, kl = self._options, 0.0
-        for number, batch in enumerate(self.batches):
-            with torch.no_grad():
-                now, _ = batch.logprobs(self._policy.model)
-                if options.kl_penalty_coef > 0:
-                    with self._policy.reference() as reference:
-                        base, _ = batch.logprobs(reference)
-                    self._references[number] = base
-                    kl += float((now - base).sum())
-            if options.precalculate_logprobs:
-                old = self._tokens[number]
-                self._tokens[number] = TrainedTokens(
-                    now, old.advantages, old.weights, old.sequence, original_logprobs=old.old_logprobs
-                )
-            yield
-        if options.kl_penalty_coef > 0:
+        kl = yield from self._in_batches(self._look)
+        if self._options.kl_penalty_coef > 0:
+            [kl] = yield from self._policy.peers.totals([kl], Progress(0, 0))
             self._mean_kl = kl / (self._total + 1e-6)
 
-    def backward(self) -> Iterator[None]:
-        """Accumulate the gradient of the mean loss over all trained tokens of the step."""
-        for number, batch in enumerate(self.batches):
-            tokens = self._tokens[number]
+    def backward(self) -> Generator[Progress, None, None]:
+        """The gradient of the mean loss over all trained tokens of the step."""
+        yield from self._in_batches(self._accumulate)
+        yield from self._policy.peers.add_gradients(self._policy.optimizer.parameters, Progress(0, 0))
+
+    def _in_batches(
+        self, work: Callable[[Sequence[Batch]], Generator[Progress, None, float]]
+    ) -> Generator[Progress, None, float]:
+        mine = [self._items[number] for number in self._share]
+        ids, trained = [item.ids for item in mine], [item.trained for item in mine]
+        return (yield from self._policy.in_batches(ids, trained, self._micro_batch_tokens, work))
+
+    def _look(self, batches: Sequence[Batch]) -> Generator[Progress, None, float]:
+        kl = 0.0
+        for done, batch in enumerate(batches, 1):
+            with torch.no_grad():
+                now, _ = batch.logprobs(self._policy.model)
+                if self._options.kl_penalty_coef > 0:
+                    with self._policy.reference() as reference:
+                        base, _ = batch.logprobs(reference)
+                    self._references |= self._by_sequence(batch, base)
+                    kl += float((now - base).sum())
+            if self._options.precalculate_logprobs:
+                self._precalculated |= self._by_sequence(batch, now)
+            yield Progress(done, 2 * len(batches))
+        return kl
+
+    def _accumulate(self, batches: Sequence[Batch]) -> Generator[Progress, None, float]:
+        self._loss, self._entropy, self._compared = 0.0, 0.0, []
+        before = len(batches) if self.needs_first_pass else 0
+        for done, batch in enumerate(batches, before + 1):
+            tokens = self._tokens(batch)
+            references = [self._references[number] for number in self._members(batch)] if self._references else None
             new_logprobs, entropy = batch.logprobs(self._policy.model)
             loss = policy_loss(
-                tokens, new_logprobs, self._options, ref_logprobs=self._references[number], mean_kl=self._mean_kl
+                tokens,
+                new_logprobs,
+                self._options,
+                ref_logprobs=None if references is None else torch.cat(references),
+                mean_kl=self._mean_kl,
             )
             mean = loss.total / (self._total + 1e-6)
             if not torch.isfinite(mean):
@@ -134,28 +145,51 @@ class _Step:
             mean.backward()  # type: ignore[no-untyped-call]
             self._loss += mean.item()
             self._entropy += float((entropy * tokens.weights).sum()) / (self._total + 1e-6)
-            self._new.append(new_logprobs.detach())
-            self._ratio.append(loss.ratio)
-            yield
+            new = new_logprobs.detach()
+            self.new |= self._by_sequence(batch, new)
+            self._compared.append(torch.stack([tokens.old_logprobs, new, loss.ratio]))
+            yield Progress(done, before + len(batches))
+        return self._loss
 
-    def logprobs(self) -> list[Tensor]:
-        """Of each sequence's trained tokens, before the step."""
-        found: dict[int, Tensor] = {}
-        for batch, new in zip(self.batches, self._new, strict=True):
-            sizes = [len(self._items[number].trained) for number in batch.members]
-            found |= zip(batch.members, torch.split(new, sizes), strict=True)
-        return [found[number] for number in range(len(self._items))]
+    def _members(self, batch: Batch) -> list[int]:
+        return [self._share[number] for number in batch.members]
 
-    def metrics(self) -> dict[str, float]:
+    def _by_sequence(self, batch: Batch, values: Tensor) -> dict[int, Tensor]:
+        """What the batch's trained tokens have, by the sequence's number in the step."""
+        members = self._members(batch)
+        sizes = [len(self._items[number].trained) for number in members]
+        return dict(zip(members, torch.split(values, sizes), strict=True))
+
+    def _tokens(self, batch: Batch) -> TrainedTokens:
+        members, device = self._members(batch), batch.sequence.device
+
+        def spread(values: list[float]) -> Tensor:
+            return torch.tensor(values, dtype=torch.float32, device=device)[batch.sequence]
+
+        recorded = [value for number in members for value in self._items[number].logprobs]
+        old, original = torch.tensor(recorded, dtype=torch.float32, device=device), None
+        if self._precalculated:
+            old, original = torch.cat([self._precalculated[number] for number in members]), old
+        return TrainedTokens(
+            old,
+            advantages=spread([self._scaled[number][0] for number in members]),
+            weights=spread([self._scaled[number][1] for number in members]),
+            sequence=batch.sequence,
+            original_logprobs=original,
+        )
+
+    def metrics(self) -> Generator[Progress, None, dict[str, float]]:
         """Figures of the policy before the step, over all trained tokens."""
-        old = torch.cat([tokens.old_logprobs for tokens in self._tokens])
-        new, ratio = torch.cat(self._new), torch.cat(self._ratio)
+        peers, waiting = self._policy.peers, Progress(0, 0)
+        compared = torch.cat([torch.zeros(3, 0, device=self._policy.device), *self._compared], dim=1)
+        old, new, ratio = yield from peers.joined(compared, waiting)
+        loss, entropy = yield from peers.totals([self._loss, self._entropy], waiting)
         low, high = self._options.clip_range
         correlation = torch.corrcoef(torch.stack([old.exp(), new.exp()]))[0, 1]
         metrics = {
-            "loss": self._loss,
-            "policy_loss": self._loss,
-            "entropy": self._entropy,
+            "loss": loss,
+            "policy_loss": loss,
+            "entropy": entropy,
             # Schulman's k3 estimate of KL(old || new) from samples of the old policy.
             "kl_div": float((torch.expm1(new - old) - (new - old)).mean()),
             "clipped_share": float(((ratio < low) | (ratio > high)).float().mean()),
@@ -166,18 +200,3 @@ class _Step:
         if self._mean_kl is not None:
             metrics["kl_policy_ref"] = self._mean_kl
         return metrics
-
-
-def _trained_tokens(
-    batch: Batch, items: Sequence[TrainSequence], scaled: Sequence[tuple[float, float]]
-) -> TrainedTokens:
-    def spread(values: list[float]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=batch.sequence.device)[batch.sequence]
-
-    logprobs = [value for number in batch.members for value in items[number].logprobs]
-    return TrainedTokens(
-        old_logprobs=torch.tensor(logprobs, dtype=torch.float32, device=batch.sequence.device),
-        advantages=spread([scaled[number][0] for number in batch.members]),
-        weights=spread([scaled[number][1] for number in batch.members]),
-        sequence=batch.sequence,
-    )

@@ -29,6 +29,11 @@ class Optimizer:
         self._learning_rate = 0.0
         """Of that step."""
 
+    @property
+    def parameters(self) -> Iterable[torch.nn.Parameter]:
+        """What is trained, always in the same order."""
+        return self._parameters.values()
+
     def step(self, *, learning_rate: float, max_grad_norm: float) -> float:
         """Take one step, forget the gradients, return their norm before clipping. Raises NonFiniteGradient."""
         norm = torch.nn.utils.clip_grad_norm_(self._parameters.values(), max_grad_norm)

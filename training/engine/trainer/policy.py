@@ -30,6 +30,7 @@ from training.engine.trainer.lean_modules import make_lean
 from training.engine.trainer.optimizer import Optimizer
 from training.engine.trainer.packed_batches import ATTENTION, packed_batches
 from training.engine.trainer.padded_batches import Batch, padded_batches
+from training.engine.trainer.peers import Alone, Peers
 from training.engine.trainer.whole_layers import WholeLayers
 from training.engine.weights.joined import JoinedModel, has_kernels, join
 from training.engine.weights.llama_cpu import FusedWeights
@@ -58,6 +59,8 @@ class Policy:
         self.model = model
         self.tuning = tuning
         self.optimizer = Optimizer((n, p) for n, p in model.named_parameters() if p.requires_grad)
+        self.peers: Peers = Alone()
+        """Who takes its steps together."""
         self._base_directory = base_directory
         self._reference: PreTrainedModel | None = None
         self.recomputing = False
@@ -119,7 +122,7 @@ class Policy:
         None takes what memory should hold. When it does not, gradients are forgotten and the work is begun again with
         smaller batches, and at last with activations that the backward pass computes again.
         """
-        longest = max(map(len, ids))
+        longest = max(map(len, ids), default=0)
         if self._layers and not self.recomputing and longest > self._layers.tokens_that_fit():
             self._recompute()  # one sequence's activations do not fit, and trying that takes a minute at 30,000 tokens
         while True:

@@ -157,49 +157,50 @@ def _accumulate(
     policy: Policy, items: Sequence[SupervisedSequence], micro_batch_tokens: int | None, progress: Progress
 ) -> Generator[Progress, None, float]:
     """Backward through one batch; returns its weighted mean cross-entropy."""
-    total = sum(weight for item in items for weight in item.weights)
-
-    def passes(batches: Sequence[Batch]) -> Generator[Progress, None, float]:
-        loss = 0.0
-        for batch in batches:
-            logprobs, _ = batch.logprobs(policy.model)
-            mean = -(logprobs * _weights(batch, items, policy)).sum() / total
-            if not torch.isfinite(mean):
-                raise NonFiniteGradient(f"the loss is {mean.item()}")
-            mean.backward()  # type: ignore[no-untyped-call]
-            loss += mean.item()
-            yield progress
-        return loss
-
-    return (
-        yield from policy.in_batches(
-            [item.ids for item in items], [item.learnt for item in items], micro_batch_tokens, passes
-        )
-    )
+    loss = yield from _loss(policy, items, micro_batch_tokens, progress, train=True)
+    yield from policy.peers.add_gradients(policy.optimizer.parameters, progress)
+    return loss
 
 
 def _held_out_loss(
     policy: Policy, items: Sequence[SupervisedSequence], micro_batch_tokens: int | None, progress: Progress
 ) -> Generator[Progress, None, float]:
     """The weighted mean cross-entropy of the items; 0 if there are none."""
+    if not items:
+        return 0.0
+    return (yield from _loss(policy, items, micro_batch_tokens, progress, train=False))
+
+
+def _loss(
+    policy: Policy,
+    items: Sequence[SupervisedSequence],
+    micro_batch_tokens: int | None,
+    progress: Progress,
+    *,
+    train: bool,
+) -> Generator[Progress, None, float]:
+    """The weighted mean cross-entropy of the items; if `train`, the gradient of this trainer's share is accumulated."""
     total = sum(weight for item in items for weight in item.weights)
+    mine = [items[number] for number in policy.peers.share([item.ids for item in items])]
 
     def passes(batches: Sequence[Batch]) -> Generator[Progress, None, float]:
         loss = 0.0
         for batch in batches:
-            with torch.no_grad():
+            with torch.set_grad_enabled(train):
                 logprobs, _ = batch.logprobs(policy.model)
-                loss -= float((logprobs * _weights(batch, items, policy)).sum()) / total
+            mean = -(logprobs * _weights(batch, mine, policy)).sum() / total
+            if train:
+                if not torch.isfinite(mean):
+                    raise NonFiniteGradient(f"the loss is {mean.item()}")
+                mean.backward()  # type: ignore[no-untyped-call]
+            loss += mean.item()
             yield progress
         return loss
 
-    if not items:
-        return 0.0
-    return (
-        yield from policy.in_batches(
-            [item.ids for item in items], [item.learnt for item in items], micro_batch_tokens, passes
-        )
-    )
+    ids, learnt = [item.ids for item in mine], [item.learnt for item in mine]
+    loss = yield from policy.in_batches(ids, learnt, micro_batch_tokens, passes)
+    [loss] = yield from policy.peers.totals([loss], progress)
+    return loss
 
 
 def _weights(batch: Batch, items: Sequence[SupervisedSequence], policy: Policy) -> torch.Tensor:

@@ -8,7 +8,7 @@ et al. 2015, appendix C), in the same units as PPO's early stopping: the mean KL
 """
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import TypeVar
 
 import torch
@@ -32,7 +32,7 @@ T = TypeVar("T")
 def keep_within(
     policy: Policy,
     items: Sequence[TrainSequence],
-    before: Sequence[Tensor],
+    before: Mapping[int, Tensor],
     max_kl: float,
     progress: T,
     *,
@@ -41,10 +41,11 @@ def keep_within(
     """Shorten the optimizer's last step until it moved the policy by at most `max_kl`; yields `progress` after every
     micro-batch.
 
-    `before` has the log-probabilities [N] of each item's trained tokens before the step. Returns `step_kl`, what the
-    step has moved the policy, and `step_share`, what is left of it.
+    `before` has the log-probabilities [N] of the trained tokens before the step, by the item's number, of those items
+    that are this trainer's share. Returns `step_kl`, what the step has moved the policy, and `step_share`, what is left
+    of it.
     """
-    chosen = range(0, len(items), math.ceil(len(items) / _MEASURED))
+    chosen = [number for number in range(0, len(items), math.ceil(len(items) / _MEASURED)) if number in before]
     measured, old = [items[number] for number in chosen], [before[number] for number in chosen]
     share = 1.0
     kl = yield from _divergence(policy, measured, old, progress, micro_batch_tokens)
@@ -68,7 +69,7 @@ def _divergence(
 ) -> Generator[T, None, float]:
     """Schulman's k3 estimate of KL(before || now) of a token, in nats."""
 
-    def passes(batches: Sequence[Batch]) -> Generator[T, None, float]:
+    def passes(batches: Sequence[Batch]) -> Generator[T, None, tuple[float, int]]:
         total, tokens = 0.0, 0
         for batch in batches:
             with torch.no_grad():
@@ -77,7 +78,9 @@ def _divergence(
             total += float((torch.expm1(change) - change).sum())
             tokens += len(change)
             yield progress
-        return total / tokens
+        return total, tokens
 
     ids, trained = [item.ids for item in items], [item.trained for item in items]
-    return (yield from policy.in_batches(ids, trained, micro_batch_tokens, passes))
+    mine = yield from policy.in_batches(ids, trained, micro_batch_tokens, passes)
+    total, tokens = yield from policy.peers.totals(mine, progress)
+    return total / tokens

@@ -5,7 +5,8 @@ does not know how its messages come: by a pipe of this machine (`local.py`) or i
 messages can be pickled. Files are named by their paths, so the data directory must be the same for all.
 """
 
-from collections.abc import Sequence
+import pickle
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -33,6 +34,9 @@ class WorkerSpec:
     trains: bool
     device: str
     """`cpu` or `cuda`."""
+    data_dir: Path
+    base_models: Mapping[str, Path]
+    allowed_base_directories: Sequence[Path]
     slots: int
     cache_bytes: int | None
     micro_batch_tokens: int | None
@@ -45,11 +49,10 @@ class WorkerSpec:
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """A model as the front's registry has it: where its newest checkpoint and its base model are (None: lost)."""
+    """A model as the front's registry has it."""
 
     record: ModelRecord
     newest: Checkpoint
-    base_directory: Path | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,8 @@ class TrainingGroup:
 
     rank: int
     size: int
+    host: str | None
+    """The address under which the others reach this one; None: the one that its machine's name has."""
     rendezvous: str
     """A URL for `torch.distributed.rendezvous`, without its query; another one for each group that is made."""
 
@@ -138,8 +143,13 @@ class Failed:
 
     @classmethod
     def of(cls, error: Exception) -> "Failed":
-        """The parts of an exception."""
-        return cls(type(error), error.args, dict(vars(error)))
+        """The parts of an exception; of one that cannot be taken apart, what it says."""
+        made = cls(type(error), error.args, dict(vars(error)))
+        try:
+            pickle.dumps(made)
+        except Exception:  # whatever its arguments raise
+            return cls(RuntimeError, (f"{type(error).__name__}: {error}",), {})
+        return made
 
     @property
     def error(self) -> Exception:
@@ -212,6 +222,10 @@ class FrontEnd(Protocol):
     @property
     def place(self) -> str:
         """Where the worker is, for people: a process id, a machine's name."""
+
+    @property
+    def host(self) -> str | None:
+        """The address under which other workers reach it; None: the one that its machine's name has."""
 
     def receive(self) -> Report:
         """The next report, waited for. Raises LinkClosed when the worker has ended."""

@@ -1,0 +1,219 @@
+"""Several worker processes behind one front: they answer as one engine does, and go on when one of them is killed."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.conditions import answered, until
+from tests.fakes.engine import make_engine, odd_share, sampled_group
+from tests.fakes.engine_process import EngineProcess
+from tests.fakes.worker_pool import MICRO_BATCH_TOKENS, Following, Pool, worker_pool
+from tests.integration.engine.training_client import create_model, sample
+from training.engine.computing import ModelDeleted, NewModel, PolicyStep, Steps, SupervisedSteps
+from training.engine.engine import Engine, TrainResult, finish
+from training.engine.registry.model_record import UnknownModel
+from training.engine.registry.tuning import Tuning
+from training.engine.sampling.requests import SampleRequest
+from training.engine.trainer.grpo_loss import BadOptions, TrainOptions
+from training.engine.trainer.sft import Example, SftOptions
+from training.engine.trainer.trajectories import Group
+
+PROMPT = (30, 31, 32)
+FULL = Tuning("full")
+EVERYTHING = TrainOptions(
+    learning_rate=1e-3, max_kl=1e-4, kl_penalty_coef=0.1, precalculate_logprobs=True, truncated_importance_sampling=2.0
+)
+ROUNDED = 1e-6
+"""Weights are near 1, and their gradients are added up in another order."""
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Engine:
+    """One engine in this process, which says what is right."""
+    engine = make_engine(tmp_path / "alone", micro_batch_tokens=MICRO_BATCH_TOKENS)
+    engine.registry.create(project="test", name="agent", base_model="tiny", tuning=FULL)
+    return engine
+
+
+@pytest.fixture
+def base(alone: Engine) -> Path:
+    return alone.registry.base_directory("tiny")
+
+
+def groups_of(engine: Engine, count: int = 6) -> list[Group]:
+    return [sampled_group(engine, "test/agent", odd_share, question=f"{number}: when?") for number in range(count)]
+
+
+def examples(count: int) -> list[Example]:
+    question = {"role": "user", "content": "Who?"}
+    replies = [f"Mara, the {number}th." * (number % 3 + 1) for number in range(count)]
+    return [Example((question, {"role": "assistant", "content": reply})) for reply in replies]
+
+
+async def agent(pool: Pool, name: str = "agent", tuning: Tuning = FULL) -> str:
+    return (await pool.create_model(NewModel("test", name, "tiny", tuning=tuning))).id
+
+
+def weights(engine: Engine | Pool, model_id: str) -> dict[str, torch.Tensor]:
+    directory = engine.registry.newest(model_id).directory
+    [file] = directory.glob("*model.safetensors")
+    return load_file(file) | load_file(directory / "optimizer.safetensors")
+
+
+def request(key: str, prompt: Sequence[int] = PROMPT, max_tokens: int = 12, seed: int | None = 1) -> SampleRequest:
+    return SampleRequest(tuple(prompt), key, max_tokens, seed=seed)
+
+
+def runs(pid: int) -> bool:
+    """Whether a process does; one that nobody has waited for yet does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def test_conversations_are_shared_out_and_stay_where_they_are(tmp_path: Path, alone: Engine, base: Path) -> None:
+    target = alone.registry.resolve("tiny")
+    asked = [request("tiny", seed=seed) for seed in range(4)]
+    async with worker_pool(tmp_path / "data", base) as pool:
+        first = await asyncio.gather(*(pool.sample(target, each) for each in asked))
+        assert [each.ids for each in first] == [each.ids for each in alone.sample(target, asked)]
+        assert all(each["figures"]["sampled_tokens"] for each in pool.workers)
+        for turn in first:
+            said = (*PROMPT, *turn.ids)
+            again = await pool.sample(target, request("tiny", (*said, 40, 41)))
+            assert again.cached_tokens >= len(said) - 1
+        assert pool.sampling.sampled_tokens == sum(each["figures"]["sampled_tokens"] for each in pool.workers)
+        assert pool.reproducibility is not None
+        assert pool.reproducibility.reproducible
+
+
+async def test_what_a_worker_refuses_is_refused(tmp_path: Path, base: Path, alone: Engine) -> None:
+    target = alone.registry.resolve("tiny")
+    async with worker_pool(tmp_path / "data", base) as pool:
+        with pytest.raises(ValueError, match="max_tokens"):
+            await pool.sample(target, request("tiny", max_tokens=0))
+        model = await agent(pool)
+        with pytest.raises(BadOptions, match="learning_rate has 1 values"):
+            await pool.trained(SupervisedSteps(model, examples(4), SftOptions(learning_rate=[1.0])))
+        assert pool.registry.newest(model).step == 0
+        assert (await pool.trained(SupervisedSteps(model, examples(4), SftOptions()))).step == 1
+
+
+@pytest.mark.parametrize("tuning", [FULL, Tuning("lora")], ids=lambda tuning: tuning.mode)
+async def test_two_trainers_train_what_one_does(tmp_path: Path, base: Path, alone: Engine, tuning: Tuning) -> None:
+    record = alone.registry.create(project="test", name="other", base_model="tiny", tuning=tuning)
+    groups = groups_of(alone)
+
+    def steps(model_id: str) -> list[Steps]:
+        # The last batch has one conversation: one of the trainers has nothing to do.
+        taught = SupervisedSteps(model_id, examples(5), SftOptions(learning_rate=1e-3), examples(3))
+        return [PolicyStep(model_id, groups, EVERYTHING), taught]
+
+    expected = [finish(each.start(alone)) for each in steps(record.id)]
+    found = []
+    async with worker_pool(tmp_path / "data", base) as pool:
+        for name in ("one", "two"):
+            model_id = await agent(pool, name, tuning)
+            for each, right in zip(steps(model_id), expected, strict=True):
+                result = await pool.trained(each)
+                assert result.step == right.step
+                told = right.metrics | {"seconds": result.metrics["seconds"]}
+                assert result.metrics == pytest.approx(told, rel=1e-3, abs=1e-6)
+            found.append(weights(pool, model_id))
+        reply = await pool.sample(pool.registry.resolve("test/one"), request("test/one@2"))
+    [right_reply] = alone.sample(alone.registry.resolve("test/other"), [request("test/other@2")])
+    assert reply.ids == right_reply.ids
+    right_weights = weights(alone, record.id)
+    assert found[0].keys() == right_weights.keys()
+    assert all(torch.allclose(found[0][name], right_weights[name], rtol=1e-4, atol=ROUNDED) for name in right_weights)
+    assert all(torch.equal(found[0][name], found[1][name]) for name in right_weights)
+
+
+async def test_samplers_apart_have_the_new_weights(tmp_path: Path, base: Path, alone: Engine) -> None:
+    async with worker_pool(tmp_path / "data", base, [(True, False), (False, True)]) as pool:
+        model_id = await agent(pool)
+        await pool.trained(PolicyStep(model_id, groups_of(alone), TrainOptions(learning_rate=1e-2)))
+        target = pool.registry.resolve("test/agent")
+        assert target.step == 1
+        found = await pool.sample(target, request(target.key))
+        assert [each["loaded"] for each in pool.workers] == [["test/agent@1"], []]
+    finish(alone.train(alone.registry.models()[0].id, groups_of(alone), TrainOptions(learning_rate=1e-2)))
+    [right] = alone.sample(alone.registry.resolve("test/agent"), [request("test/agent@1")])
+    assert (found.ids, found.logprobs) == (right.ids, right.logprobs)
+
+
+async def test_a_sample_goes_on_when_its_worker_is_killed(tmp_path: Path, base: Path, alone: Engine) -> None:
+    target = alone.registry.resolve("tiny")
+    tokens: list[tuple[int, float]] = []
+    async with worker_pool(tmp_path / "data", base) as pool:
+        sampling = asyncio.create_task(
+            pool.sample(target, request("tiny", max_tokens=400), lambda *token: tokens.append(token))
+        )
+        await until(lambda: len(tokens) > 5)
+        pid = pool.pid(killed := pool.busiest())
+        pool.kill(killed)
+        found = await sampling
+        [right] = alone.sample(target, [request("tiny", max_tokens=400)])
+        assert found.ids == right.ids
+        assert tokens == list(zip(right.ids, right.logprobs, strict=True))
+        await until(lambda: pool.workers[killed]["up"])
+        assert pool.pid(killed) != pid
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+async def test_a_step_is_taken_once_when_a_trainer_is_killed(
+    tmp_path: Path, base: Path, alone: Engine, rank: int
+) -> None:
+    groups = groups_of(alone, 12)
+    async with worker_pool(tmp_path / "data", base) as pool:
+        whole = await agent(pool, "whole")
+        await pool.trained(PolicyStep(whole, groups, EVERYTHING))
+        right = weights(pool, whole)
+        model_id = await agent(pool)
+        training = Following(pool, PolicyStep(model_id, groups, EVERYTHING, expected_step=0))
+        await training.begun.wait()
+        pool.kill(rank)
+        outcome = await training.end
+        assert isinstance(outcome, TrainResult)
+        assert (outcome.step, pool.train_steps) == (1, 2)
+        assert sum(each.metrics is not None for each in training.seen) == 1
+        assert [each.step for each in pool.registry.steps(model_id)] == [0, 1]
+        assert all(torch.equal(right[name], found) for name, found in weights(pool, model_id).items())
+
+
+async def test_a_model_is_deleted_while_it_is_trained(tmp_path: Path, base: Path, alone: Engine) -> None:
+    groups = groups_of(alone, 12)
+    async with worker_pool(tmp_path / "data", base) as pool:
+        model_id = await agent(pool)
+        training = Following(pool, PolicyStep(model_id, groups, EVERYTHING))
+        await training.begun.wait()
+        await pool.delete_model(model_id)
+        assert isinstance(await training.end, ModelDeleted)
+        with pytest.raises(UnknownModel):
+            pool.registry.resolve("test/agent")
+        # Who left a step can take the next one.
+        assert (await pool.trained(PolicyStep(await agent(pool), groups, TrainOptions()))).step == 1
+
+
+async def test_workers_end_with_their_front(tmp_path: Path, base: Path) -> None:
+    with EngineProcess(tmp_path / "data", "--base-model", f"tiny={base}", "--workers", "2") as engine:
+        async with httpx.AsyncClient(base_url=engine.base_url, timeout=60) as http:
+            url = engine.base_url.removesuffix("/v1") + "/health"
+            health = (
+                await answered(lambda: http.get(url), lambda reply: all(each["up"] for each in reply.json()["workers"]))
+            ).json()
+            await create_model(http, "agent")
+            assert len((await sample(http, "agent", seed=1, max_tokens=4))["logprobs"]["content"]) == 4
+        pids = [int(each["place"].split()[-1]) for each in health["workers"]]
+        assert all(map(runs, pids))
+        os.kill(engine.pid, signal.SIGKILL)
+        await until(lambda: not any(map(runs, pids)))

@@ -1,0 +1,51 @@
+"""Which worker holds what of a conversation in its cache."""
+
+from array import array
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from hashlib import blake2b
+
+_KEPT = 10_000
+
+
+class Conversations:
+    """The conversations that were sampled last, each with the worker that did. A prompt goes on with one if it begins
+    with all of its tokens; what several only begin with alike, such as a system message, ties them to no worker."""
+
+    def __init__(self, kept: int = _KEPT) -> None:
+        self._kept = kept
+        self._workers: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+        """Length and worker, by the digest of the tokens."""
+        self._lengths: Counter[int] = Counter()
+
+    def remember(self, tokens: Sequence[int], worker: int) -> None:
+        """The worker has the tokens of a prompt and its reply now."""
+        key = blake2b(array("q", tokens).tobytes(), digest_size=16).digest()
+        if key not in self._workers:
+            self._lengths[len(tokens)] += 1
+        self._workers[key] = len(tokens), worker
+        self._workers.move_to_end(key)
+        while len(self._workers) > self._kept:
+            self._forget(next(iter(self._workers)))
+
+    def find(self, prompt: Sequence[int]) -> int | None:
+        """The worker with the longest conversation that the prompt goes on with."""
+        tokens = memoryview(array("q", prompt).tobytes())
+        digest, begun, found = blake2b(digest_size=16), 0, None
+        for length in sorted(length for length in self._lengths if length <= len(prompt)):
+            digest.update(tokens[8 * begun : 8 * length])
+            begun = length
+            known = self._workers.get(digest.copy().digest())
+            found = known[1] if known else found
+        return found
+
+    def forget(self, worker: int) -> None:
+        """The worker has nothing any more."""
+        for key in [key for key, (_, each) in self._workers.items() if each == worker]:
+            self._forget(key)
+
+    def _forget(self, key: bytes) -> None:
+        length, _ = self._workers.pop(key)
+        self._lengths[length] -= 1
+        if not self._lengths[length]:
+            del self._lengths[length]

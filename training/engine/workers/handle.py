@@ -1,0 +1,203 @@
+"""One worker as the front sees it: started, asked, watched, and started again when it has ended."""
+
+import asyncio
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import structlog
+
+from training.engine.computing import WorkerLost
+from training.engine.workers.link import (
+    Answer,
+    Ask,
+    Cancel,
+    CheckAsked,
+    Failed,
+    ForgetAsked,
+    FrontEnd,
+    LinkClosed,
+    Placement,
+    Progressed,
+    Report,
+    SampleAsked,
+    Tokens,
+    ToWorker,
+    TrainingAsked,
+    WorkerFigures,
+    WorkerSpec,
+)
+
+log = structlog.get_logger(__name__)
+
+LOOK_S = 5.0
+SILENT_LOOKS = 12
+"""So many looks in a row without a word from a worker, and it is ended: it is frozen. Looks are counted, not seconds,
+because the machine may have slept."""
+START_LOOKS = 120
+"""Before its first word: it imports what it needs, perhaps from a slow disk."""
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 15.0
+_STABLE_S = 60.0
+"""One that lived longer did not fail for how it was started."""
+
+Listener = Callable[[Tokens | Progressed], None]
+
+
+class Question:
+    """Something that a worker was asked. `outcome` is what its docstring in `link.py` says, an error, or WorkerLost."""
+
+    def __init__(self, handle: "Handle", number: int, listener: Listener | None) -> None:
+        self.outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.handle = handle
+        self.number = number
+        self.listener = listener
+
+    def cancel(self) -> None:
+        """Its answer is not wanted any more; there is one all the same."""
+        self.handle.tell(Cancel(self.number))
+
+    def settle(self, outcome: object) -> None:
+        """It is answered, unless nobody waits any more."""
+        if self.outcome.done():
+            return
+        if isinstance(outcome, Exception):
+            self.outcome.set_exception(outcome)
+        else:
+            self.outcome.set_result(outcome)
+
+
+class Handle:
+    """Use from the event loop."""
+
+    def __init__(self, spec: WorkerSpec, placement: Placement, changed: Callable[["Handle"], None]) -> None:
+        """`changed` is called when the worker has come up, and when it has ended."""
+        self.spec = spec
+        self.figures: WorkerFigures | None = None
+        """None: it is not up."""
+        self.link: FrontEnd | None = None
+        self._placement = placement
+        self._changed = changed
+        self._numbers = itertools.count()
+        self._questions: dict[int, Question] = {}
+        self._outbox: queue.SimpleQueue[ToWorker | None] = queue.SimpleQueue()
+        self._silent = 0
+
+    @property
+    def up(self) -> bool:
+        """Whether it can be asked."""
+        return self.figures is not None
+
+    @property
+    def load(self) -> int:
+        """What it has been asked for and has not answered."""
+        return len(self._questions)
+
+    def ask(
+        self,
+        what: SampleAsked | TrainingAsked | CheckAsked | ForgetAsked,
+        listener: Listener | None = None,
+    ) -> Question:
+        """Ask it something. `listener` hears what comes before the answer."""
+        question = Question(self, next(self._numbers), listener)
+        if self.up:
+            self._questions[question.number] = question
+            self.tell(Ask(question.number, what))
+        else:
+            question.settle(self._lost())
+        return question
+
+    def tell(self, message: ToWorker) -> None:
+        """Without waiting."""
+        self._outbox.put(message)
+
+    async def keep(self) -> None:
+        """Have it running, until this is cancelled: then it is ended."""
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            started = time.monotonic()
+            try:
+                await self._run()
+            except OSError as error:
+                log.error("worker not started", worker=self.spec.number, error=str(error))
+            if time.monotonic() - started > _STABLE_S:
+                pause_s = _FIRST_PAUSE_S
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _run(self) -> None:
+        """From its start to its end. Raises OSError if it cannot be started."""
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        self._silent, self._outbox = 0, queue.SimpleQueue()
+        starting = asyncio.ensure_future(asyncio.to_thread(self._placement.start, self.spec))
+        try:
+            self.link = link = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            with suppress(OSError):
+                (await starting).end()
+            raise
+        log.info("worker started", worker=self.spec.number, place=link.place)
+        threading.Thread(target=_receive, args=(link, loop, self._take, ended.set), daemon=True).start()
+        threading.Thread(target=_send, args=(link, self._outbox), daemon=True).start()
+        try:
+            await self._watched(link, ended)
+        finally:
+            self._outbox.put(None)
+            await asyncio.shield(asyncio.to_thread(link.end))
+            self.figures = self.link = None
+            lost, questions = self._lost(), list(self._questions.values())
+            self._questions.clear()
+            for question in questions:
+                question.settle(lost)
+            self._changed(self)
+        log.error("worker ended", worker=self.spec.number, place=link.place, unanswered=len(questions))
+
+    async def _watched(self, link: FrontEnd, ended: asyncio.Event) -> None:
+        while not ended.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await ended.wait()
+            self._silent += 1
+            if self._silent > (SILENT_LOOKS if self.up else START_LOOKS):
+                log.error("worker does not answer", worker=self.spec.number, place=link.place)
+                return
+
+    def _take(self, report: Report) -> None:
+        self._silent = 0
+        new, self.figures = not self.up, report.figures
+        if new:
+            self._changed(self)
+        for message in report.messages:
+            question = self._questions.get(message.number)
+            if question is None:
+                continue
+            if isinstance(message, Answer):
+                del self._questions[message.number]
+                outcome = message.outcome
+                question.settle(outcome.error if isinstance(outcome, Failed) else outcome)
+            elif question.listener is not None:
+                question.listener(message)
+
+    def _lost(self) -> WorkerLost:
+        return WorkerLost(f"worker {self.spec.number} has ended")
+
+
+def _receive(
+    link: FrontEnd, loop: asyncio.AbstractEventLoop, take: Callable[[Report], None], ended: Callable[[], None]
+) -> None:
+    with suppress(RuntimeError):  # the loop is closed
+        try:
+            while True:
+                loop.call_soon_threadsafe(take, link.receive())
+        except LinkClosed:
+            loop.call_soon_threadsafe(ended)
+
+
+def _send(link: FrontEnd, outbox: "queue.SimpleQueue[ToWorker | None]") -> None:
+    with suppress(LinkClosed):
+        while (message := outbox.get()) is not None:
+            link.send(message)

@@ -1,0 +1,91 @@
+"""Workers as processes of this machine, each on a device of its own."""
+
+import multiprocessing
+import os
+import tempfile
+import threading
+from collections.abc import Sequence
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+
+from training.engine.workers.link import FrontEnd, LinkClosed, Report, ToWorker, WorkerSpec
+
+GPUS = "CUDA_VISIBLE_DEVICES"
+_LOOPBACK = "127.0.0.1"
+
+
+class LocalWorkers:
+    """A Placement. Workers are forked from a process that has imported what they need: that takes seconds, a fork not.
+
+    They end when their pipe is closed, which the system does for a front that dies.
+    """
+
+    def __init__(self, fork_server: ForkServerContext | None = None) -> None:
+        """`fork_server` is one that has imported what it takes; None: one of our own."""
+        self._context = fork_server or _fork_server()
+        forkserver.ensure_running()  # it imports what they need while we do other things
+        self._directory = tempfile.TemporaryDirectory(prefix="learnloop-trainers-")
+        self._groups = 0
+
+    def start(self, spec: WorkerSpec) -> FrontEnd:
+        from training.engine.workers.process import run
+
+        ours, theirs = self._context.Pipe()
+        environment = {GPUS: gpu(spec.number)} if spec.device == "cuda" else {}
+        process = self._context.Process(
+            target=run, args=(spec, theirs, environment), name=f"worker-{spec.number}", daemon=True
+        )
+        process.start()
+        theirs.close()
+        return _LocalWorker(process, ours)
+
+    def rendezvous(self, trainers: Sequence[FrontEnd]) -> str:
+        self._groups += 1
+        return f"file://{Path(self._directory.name) / str(self._groups)}"
+
+    def close(self) -> None:
+        self._directory.cleanup()
+
+
+def _fork_server() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["training.engine.workers.process"])
+    return context
+
+
+def gpu(number: int) -> str:
+    """What CUDA_VISIBLE_DEVICES is for the worker of that number."""
+    visible = os.environ.get(GPUS)
+    return visible.split(",")[number] if visible else str(number)
+
+
+class _LocalWorker:
+    host = _LOOPBACK
+
+    def __init__(self, process: ForkServerProcess, pipe: "Connection[ToWorker, Report]") -> None:
+        self._process = process
+        self._pipe = pipe
+        self._ending = threading.Lock()
+
+    @property
+    def place(self) -> str:
+        return f"process {self._process.pid}"
+
+    def receive(self) -> Report:
+        try:
+            return self._pipe.recv()
+        except (EOFError, OSError) as error:
+            raise LinkClosed("the worker has ended") from error
+
+    def send(self, message: ToWorker) -> None:
+        try:
+            self._pipe.send(message)
+        except OSError as error:
+            raise LinkClosed("the worker has ended") from error
+
+    def end(self) -> None:
+        with self._ending:
+            self._process.kill()
+            self._process.join()

@@ -1,0 +1,40 @@
+"""A worker in a process of this machine. The fork server imports this module once for all of them."""
+
+import os
+import signal
+from multiprocessing.connection import Connection
+
+from training.engine.logs import configure_logs
+from training.engine.model_classes import import_model_classes
+from training.engine.workers.link import LinkClosed, Report, ToWorker, WorkerSpec
+from training.garbage import kept_for_good
+
+with kept_for_good():
+    import_model_classes()
+
+    from training.engine.workers.worker import serve
+
+
+class _PipeEnd:
+    def __init__(self, pipe: "Connection[Report, ToWorker]") -> None:
+        self._pipe = pipe
+
+    def receive(self) -> ToWorker:
+        try:
+            return self._pipe.recv()
+        except (EOFError, OSError) as error:
+            raise LinkClosed("the front has ended") from error
+
+    def send(self, report: Report) -> None:
+        try:
+            self._pipe.send(report)
+        except OSError as error:
+            raise LinkClosed("the front has ended") from error
+
+
+def run(spec: WorkerSpec, pipe: "Connection[Report, ToWorker]", environment: dict[str, str]) -> None:
+    """The process, which ends with the front."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the front's, which ends its workers
+    os.environ.update(environment)
+    configure_logs()
+    serve(spec, _PipeEnd(pipe))

@@ -1,0 +1,154 @@
+"""Trainers in several processes, which take steps together by torch.distributed: Peers, as one of them has them."""
+
+import threading
+import time
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
+from training.engine.trainer.peers import TrainerLost, WeightsDiffer, shares
+from training.engine.workers.link import TrainingGroup
+
+T = TypeVar("T")
+
+TIMEOUT_S = 1800.0
+"""For one that waits for the others, which may have weights to load first. That one has died is known otherwise."""
+_LOOK_S = 0.001
+_BUCKET = 1 << 26
+"""Numbers that are sent together at most, but for those of one parameter."""
+
+
+class Trainers:
+    """Gradients go through NCCL on GPUs; all else, which is little, through gloo."""
+
+    def __init__(self, group: TrainingGroup, device: torch.device) -> None:
+        """Meets the others, and waits for them. Raises TrainerLost."""
+        self._rank, self._size = group.rank, group.size
+        timeout = timedelta(seconds=TIMEOUT_S)
+        try:
+            self._store, _, _ = next(rendezvous(group.rendezvous, group.rank, group.size, timeout=timeout))
+            self._gloo = _gloo(PrefixStore("gloo", self._store), group, timeout)
+            self._nccl: Any = None
+            if device.type == "cuda":
+                options = dist.ProcessGroupNCCL.Options()
+                options._timeout = timeout
+                self._nccl = dist.ProcessGroupNCCL(PrefixStore("nccl", self._store), group.rank, group.size, options)
+                # Its communicator is made with its first use, which must not keep sampling waiting.
+                self._nccl.allreduce([torch.zeros(1, device=device)]).wait()
+                torch.cuda.synchronize(device)
+        except RuntimeError as error:
+            raise TrainerLost(f"the trainers did not find each other: {error}") from error
+
+    @property
+    def writes(self) -> bool:
+        return self._rank == 0
+
+    def share(self, ids: Sequence[Sequence[int]]) -> Sequence[int]:
+        return shares(ids, self._size)[self._rank]
+
+    def totals(self, values: Sequence[float], progress: T) -> Generator[T, None, list[float]]:
+        found = torch.tensor(values, dtype=torch.float64)
+        yield from self._add(found, progress)
+        return [float(value) for value in found]
+
+    def joined(self, rows: Tensor, progress: T) -> Generator[T, None, Tensor]:
+        sizes = torch.zeros(self._size, dtype=torch.int64)
+        sizes[self._rank] = rows.shape[1]
+        yield from self._add(sizes, progress)
+        parts = torch.zeros(rows.shape[0], int(sizes.sum()))
+        before = int(sizes[: self._rank].sum())
+        parts[:, before : before + rows.shape[1]] = rows.cpu()
+        yield from self._add(parts, progress)
+        return parts.to(rows.device)
+
+    @torch.no_grad()
+    def add_gradients(self, parameters: Iterable[torch.nn.Parameter], progress: T) -> Generator[T, None, None]:
+        given = list(parameters)
+        have = torch.tensor([float(each.grad is not None) for each in given])
+        yield from self._add(have, progress)
+        for bucket in _buckets([each for each, count in zip(given, have.tolist(), strict=True) if count]):
+            gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in bucket]
+            flat = torch.cat([each.flatten() for each in gradients])
+            yield from self._add(flat, progress)
+            for each, part in zip(bucket, torch.split(flat, [each.numel() for each in bucket]), strict=True):
+                each.grad = part.view_as(each)
+
+    def compare(self, digest: int, progress: T) -> Generator[T, None, None]:
+        found = torch.zeros(self._size, dtype=torch.int64)
+        found[self._rank] = digest
+        yield from self._add(found, progress)
+        if len(set(found.tolist())) > 1:
+            told = ", ".join(f"{each:016x}" for each in found.tolist())
+            raise WeightsDiffer(f"the trainers have different weights after the step (digests {told})")
+
+    def leave(self) -> None:
+        """Wait for nobody any more: what the others wait for ends with TrainerLost. From any thread."""
+        if self._nccl is not None:
+            self._nccl.abort()
+
+    def _add(self, tensor: Tensor, progress: T) -> Generator[T, None, None]:
+        """Replace a tensor by its sum over all trainers."""
+        group = self._nccl if tensor.is_cuda else self._gloo
+        try:
+            work = group.allreduce([tensor])
+            try:
+                while not work.is_completed():
+                    time.sleep(_LOOK_S)
+                    yield progress
+                work.wait()
+            except GeneratorExit:
+                # A group that is dropped waits for what it has begun, until the others have left too.
+                threading.Thread(target=_finish, args=(group, work), daemon=True).start()
+                raise
+        except RuntimeError as error:
+            raise TrainerLost(f"a trainer left the step: {str(error).splitlines()[0]}") from error
+
+
+def met(group: TrainingGroup, device: torch.device, progress: T) -> Generator[T, None, Trainers]:
+    """The group, once all have come; yields `progress` while it waits. Raises TrainerLost."""
+    made: Future[Trainers] = Future()
+
+    def meet() -> None:
+        try:
+            made.set_result(Trainers(group, device))
+        except Exception as error:
+            made.set_exception(error)
+
+    threading.Thread(target=meet, name="rendezvous", daemon=True).start()
+    while not made.done():
+        time.sleep(_LOOK_S)
+        yield progress
+    return made.result()
+
+
+def _gloo(store: Store, group: TrainingGroup, timeout: timedelta) -> Any:
+    gloo: Any = dist.ProcessGroupGloo
+    options = gloo._Options()
+    options._timeout = timeout
+    options._devices = [gloo.create_device(hostname=group.host) if group.host else gloo.create_default_device()]
+    return gloo(store, group.rank, group.size, options)
+
+
+def _finish(group: Any, work: Any) -> None:
+    try:
+        work.wait()
+    except RuntimeError:
+        return
+
+
+def _buckets(parameters: Sequence[torch.nn.Parameter]) -> Iterator[list[torch.nn.Parameter]]:
+    bucket: list[torch.nn.Parameter] = []
+    for parameter in parameters:
+        if bucket and sum(each.numel() for each in bucket) + parameter.numel() > _BUCKET:
+            yield bucket
+            bucket = []
+        bucket.append(parameter)
+    if bucket:
+        yield bucket
