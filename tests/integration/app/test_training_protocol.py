@@ -16,13 +16,9 @@ from app.db.tables import Promotion, Run
 from app.model_registry.promotions import Promotions
 from tests.fakes.engine_process import EngineProcess
 from tests.integration.app.keyed import bearer, keyed
-from tests.integration.app.model_stage import CALLER, ModelStage, engine_http, model_stage
-from tests.integration.engine.art_process import art_process
+from tests.integration.app.model_stage import ModelStage, engine_http, model_stage
 from tests.integration.engine.training_client import create_model, events, sample, sampled_group, submit, train
 from training.backends.art_import import import_art
-
-TAUGHT = ("art-e", "langgraph", "rebuilt")
-"""The flows whose models have to call a tool."""
 
 
 @asynccontextmanager
@@ -31,20 +27,6 @@ async def _client(stage: ModelStage, project: str = "mail", **more: Any) -> Asyn
     headers = bearer(await stage.key(project, **more))
     async with httpx.AsyncClient(base_url=stage.base_url, headers=headers, timeout=60, trust_env=False) as http:
         yield http
-
-
-async def test_the_flows_of_arts_examples_train_with_a_key(stage: ModelStage, tmp_path: Path) -> None:
-    async with _client(stage) as http:
-        for name in TAUGHT:
-            await create_model(http, name, project="mail", base_model=f"{CALLER}@1")
-    where = {"TRAINING_URL": stage.base_url, "TRAINING_KEY": await stage.key(), "TRAINING_PROJECT": "mail"}
-    [flows] = await art_process(tmp_path, where, "art_flows.py")
-    for name, flow in flows.items():
-        assert (flow["before"], flow["after"]) == (0, 1), name
-        assert flow["metrics"]["data/step_trainer_tokens"] == flow["sampled"], name
-    async with _client(stage, "market") as http:
-        seen = (await http.get("/preview/models")).json()["data"]
-        assert {each["project"] for each in seen} <= {"market"}
 
 
 async def test_arts_client_sees_models_checkpoints_and_events(stage: ModelStage) -> None:

@@ -43,7 +43,7 @@ async def judged(group: art.TrajectoryGroup) -> art.TrajectoryGroup | None:
 async def main() -> None:
     """Train on each batch of questions, and say what came out."""
     model: Any = art.TrainableModel(name="agent", project="script", base_model="tiny", base_path=sys.argv[1])
-    backend = ServerlessBackend(base_url=os.environ["TRAINING_URL"], api_key=os.environ["TRAINING_KEY"])
+    backend = ServerlessBackend(base_url=os.environ["ENGINE_URL"], api_key=os.environ["ENGINE_KEY"])
     await model.register(backend)
     trained = []
     batches = iterate_dataset(QUESTIONS, groups_per_step=2, num_epochs=1, initial_step=await model.get_step())

@@ -1,13 +1,14 @@
-"""Scripts that know ART and nothing of ours, in a process of their own, against our engine."""
+"""Scripts that know ART and nothing of ours, in a process of their own, against our engine and against the service."""
 
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from tests.fakes.engine_process import EngineProcess
 from tests.fakes.scripted_judge import KEY, scripted_judge
-from tests.integration.engine.art_process import art_process
+from tests.integration.app.art_process import art_process
+from tests.integration.app.keyed import bearer
+from tests.integration.app.model_stage import CALLER, ENGINE_KEY, ModelStage, engine_http
 from tests.integration.engine.training_client import create_model
 
 Json = Any
@@ -15,18 +16,23 @@ TAUGHT = ("art-e", "langgraph", "rebuilt")
 """The flows whose models have to call a tool."""
 
 
-async def test_unmodified_art_scripts_train_to_the_end(
-    engine: EngineProcess, http: httpx.AsyncClient, caller: str, tmp_path: Path
-) -> None:
-    for name in TAUGHT:
-        await create_model(http, name, project="flows", base_model=f"test/{caller}@1")
+async def test_unmodified_art_scripts_train_to_the_end(stage: ModelStage, tmp_path: Path) -> None:
+    key = await stage.key()
+    async with httpx.AsyncClient(base_url=stage.base_url, headers=bearer(key), timeout=60, trust_env=False) as http:
+        for name in TAUGHT:
+            await create_model(http, name, project="mail", base_model=f"{CALLER}@1")
+    training = {"TRAINING_URL": stage.base_url, "TRAINING_KEY": key, "TRAINING_PROJECT": "mail"}
+    engine = {"ENGINE_URL": stage.engine.base_url, "ENGINE_KEY": ENGINE_KEY}
     async with scripted_judge(noise=0.3) as judge:
-        where = {"TRAINING_URL": engine.base_url, "TRAINING_KEY": "none", "TRAINING_PROJECT": "flows"}
-        urls = where | {"JUDGE_URL": judge.url, "JUDGE_KEY": KEY}
+        urls = training | engine | {"JUDGE_URL": judge.url, "JUDGE_KEY": KEY}
         result, flows = await art_process(tmp_path, urls, "art_script.py", "art_flows.py")
     assert len(judge.requests) == 4  # one a group
-    await _check_script(result, http, tmp_path)
+    async with engine_http(stage.engine) as http:
+        await _check_script(result, http, tmp_path)
     _check_flows(flows)
+    other = bearer(await stage.key("market"))
+    seen = (await stage.service.client.get("/v1/preview/models", headers=other)).json()["data"]
+    assert {each["project"] for each in seen} <= {"market"}
 
 
 async def _check_script(result: Json, http: httpx.AsyncClient, directory: Path) -> None:
