@@ -1,8 +1,9 @@
 """`pytest --workers N` runs the tests in N processes, which are forked from the one that has collected them.
 
 So everything is imported and collected once, which takes longer than most files of tests, and its memory is shared.
-A worker takes one file after another, because tests of a file may share what is costly to make. One that dies fails the
-test that it was at, and another one goes on behind it.
+A worker takes one file after another, because tests of a file may share what is costly to make; files whose tests are
+marked as `together` with the same name are taken as one. A worker that dies fails the test that it was at, and another
+one goes on behind it.
 """
 
 import multiprocessing
@@ -11,9 +12,9 @@ import tempfile
 import warnings
 from collections import deque
 from collections.abc import Sequence
-from itertools import groupby
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import pytest
@@ -28,6 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "together(name): with --workers, all tests of that name are run by one worker")
     if (count := config.getoption("workers")) > 1:
         config.pluginmanager.register(_Workers(config, count))
 
@@ -57,10 +59,10 @@ class _Workers:
         if session.testsfailed or self._config.option.collectonly:
             return None  # pytest's own loop has an answer to that
         self._config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # one for all, which goes at the end
-        files = deque(
-            deque(numbers)
-            for _, numbers in groupby(range(len(session.items)), lambda number: session.items[number].path)
-        )
+        together: dict[str | Path, deque[int]] = {}
+        for number, item in enumerate(session.items):
+            together.setdefault(_shares_with(item), deque()).append(number)
+        files = deque(together.values())
         try:
             for _ in range(min(self._count, len(files))):
                 self._start(session)
@@ -185,6 +187,12 @@ class _Workers:
                 warning_message.lineno,
             )
             self._parent.send(("warning", {"warning_message": said, "when": when, "nodeid": nodeid}))
+
+
+def _shares_with(item: pytest.Item) -> str | Path:
+    """What tests of one worker have in common."""
+    mark = item.get_closest_marker("together")
+    return str(mark.args[0]) if mark else item.path
 
 
 def _failure(nodeid: str, location: _Location, text: str) -> pytest.TestReport:

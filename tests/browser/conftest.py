@@ -15,6 +15,8 @@ if TYPE_CHECKING:  # its import takes half a second
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
+_LONG = {"test_journey.py", "test_pages.py"}
+
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser() -> AsyncIterator["Browser"]:
@@ -42,7 +44,9 @@ async def visit(browser: "Browser") -> AsyncIterator[Visit]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests run on the browser's event loop."""
+    """Tests run on the browser's event loop, and short ones one after the other in one browser."""
     for item in items:
         if Path(__file__).parent in item.path.parents and pytest_asyncio.is_async_test(item):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+            if item.path.name not in _LONG:
+                item.add_marker(pytest.mark.together("browser"))
