@@ -80,6 +80,8 @@ class Handler(BaseHTTPRequestHandler):
         state = self.state
         if self.path == "/version":
             self.answer({"version": "0.0.fake"})
+        elif self.path == "/health":
+            self.send(503 if (NOTES / "dead").exists() else 200, b"", "text/plain")
         elif self.path == "/v1/models":
             model = {"id": "base", "root": state.base, "parent": None, "max_model_len": state.context}
             self.answer({"data": [model]})
@@ -121,7 +123,7 @@ class Handler(BaseHTTPRequestHandler):
             os._exit(9)
         if told("hang"):
             time.sleep(600)
-        if told("fail"):
+        if (NOTES / "dead").exists() or told("fail"):
             return self.answer({"error": {"message": "EngineCore encountered an issue"}}, 500)
         if told("nonsense"):
             return self.answer({"choices": [{"token_ids": [1], "logprobs": None, "finish_reason": "stop"}]})
@@ -185,6 +187,7 @@ def main() -> None:
     parser.add_argument("--uds")
     parser.add_argument("--max-model-len", type=int, default=128)
     options, _ = parser.parse_known_args()
+    (NOTES / "dead").unlink(missing_ok=True)
     if told("broken"):
         sys.exit("INFO says\nERROR the model cannot be read")
     Handler.state = State(options.base, options.max_model_len)

@@ -250,6 +250,16 @@ async def test_a_vllm_that_hangs_is_ended_and_started_again(engine: Engine, open
     assert not psutil.pid_exists(hung["pid"])
 
 
+async def test_a_vllm_whose_engine_is_dead_is_started_again(engine: Engine, opened: Opened, notes: Notes) -> None:
+    """It answers each request with 500 until it has ended, which takes it a while."""
+    target = engine.registry.resolve("tiny")
+    async with opened() as compute:
+        await compute.sample(target, _request(target))
+        notes.tell("dead")
+        assert (await compute.sample(target, _request(target))).ids == _expected(target, 1)
+    assert len(notes.asked("started")) == 2
+
+
 async def test_a_failure_that_lasts_is_told(engine: Engine, opened: Opened, notes: Notes) -> None:
     target = engine.registry.resolve("tiny")
     async with opened() as compute:

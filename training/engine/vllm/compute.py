@@ -33,6 +33,7 @@ from training.engine.sampling.requests import (
     SampleRequest,
     SamplerUnavailable,
 )
+from training.engine.vllm.grammar import for_vllm
 from training.engine.vllm.protocol import BadReply, Reply, completion, scored, scoring
 from training.engine.vllm.running import RunningVllm, VllmLost, VllmRefused
 from training.engine.vllm.server import VllmServer
@@ -104,6 +105,7 @@ class VllmCompute(Compute):
         model was deleted meanwhile) and what loading a checkpoint raises."""
         weights = self._weights(target)
         seed = secrets.randbits(53) if request.seed is None else request.seed
+        grammar = None if request.grammar is None else for_vllm(request.grammar.text, self._engine.tokenizer(target))
         told = 0
 
         def on_new_token(id: int, logprob: float) -> None:
@@ -115,7 +117,8 @@ class VllmCompute(Compute):
         for beginning in range(1, _BEGINNINGS + 1):
             try:
                 async with self._loaded(target, weights) as (vllm, name):
-                    sample = await _sampled(vllm, name, weights, request, seed, on_new_token if on_token else None)
+                    told_to = on_new_token if on_token else None
+                    sample = await _sampled(vllm, name, weights.base, request, grammar, seed, told_to)
                 break
             except VllmLost as error:
                 why = await self._server.why_lost(error)
@@ -177,7 +180,13 @@ class VllmCompute(Compute):
 
 
 async def _sampled(
-    vllm: RunningVllm, model: str, weights: _Weights, request: SampleRequest, seed: int, on_token: OnToken | None
+    vllm: RunningVllm,
+    model: str,
+    base: Path,
+    request: SampleRequest,
+    grammar: str | None,
+    seed: int,
+    on_token: OnToken | None,
 ) -> Sample:
     """Raises ContextTooLong, NonFiniteLogits, BadReply, VllmLost, VllmRefused."""
     # To score a constrained reply takes a token more.
@@ -186,7 +195,8 @@ async def _sampled(
         raise ContextTooLong(len(request.prompt), vllm.context)
     reply, top = Reply(), request.top_logprobs
     stream = on_token is not None and request.grammar is None
-    body = completion(request, model, seed=seed, max_tokens=min(request.max_tokens, room), stream=stream)
+    most = min(request.max_tokens, room)
+    body = completion(request, model, seed=seed, max_tokens=most, stream=stream, grammar=grammar)
 
     def on_event(data: str) -> None:
         try:
@@ -201,7 +211,7 @@ async def _sampled(
         await vllm.stream("/v1/completions", body, on_event)
     else:
         reply.add(await vllm.ask("/v1/completions", body), top)
-    sample = reply.sample(request, seed, vocabulary_size(weights.base) or _ANY_SIZE)
+    sample = reply.sample(request, seed, vocabulary_size(base) or _ANY_SIZE)
     if request.grammar is not None:
         # vLLM tells log-probabilities under the grammar; ours are the model's own.
         ids = sample.ids

@@ -21,8 +21,10 @@ class BadReply(Exception):
     """vLLM answered with something else than its protocol says."""
 
 
-def completion(request: SampleRequest, model: str, *, seed: int, max_tokens: int, stream: bool) -> dict[str, Json]:
-    """The request for one sample. Every option is named, so that no default of the server counts."""
+def completion(
+    request: SampleRequest, model: str, *, seed: int, max_tokens: int, stream: bool, grammar: str | None
+) -> dict[str, Json]:
+    """The request for one sample, whose grammar is spelled for vLLM. Every option is named: no default counts."""
     body = {
         "model": model,
         "prompt": request.prompt,
@@ -47,8 +49,8 @@ def completion(request: SampleRequest, model: str, *, seed: int, max_tokens: int
     }
     if stream:
         body["stream_options"] = {"include_usage": True}
-    if request.grammar:
-        body["structured_outputs"] = {"grammar": request.grammar.text}
+    if grammar is not None:
+        body["structured_outputs"] = {"grammar": grammar}
     return body
 
 

@@ -75,6 +75,15 @@ class RunningVllm:
         if not self.lost.done():
             self.lost.set_result(why)
 
+    async def doubt(self, why: str) -> None:
+        """After a failure: lose it unless it says that it is well. One whose engine has died takes a while to end."""
+        try:
+            well = (await self._http.get("/health", timeout=_ANSWER_S)).is_success
+        except httpx.HTTPError:
+            well = False
+        if not well:
+            self.lose(why)
+
     async def close(self) -> None:
         """Let go of it."""
         self.closing = True

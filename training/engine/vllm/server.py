@@ -90,9 +90,12 @@ class VllmServer(ABC):
     async def why_lost(self, error: VllmLost) -> str:
         """Why a question failed, as far as is known a moment later: it may have failed because the process ends."""
         if self._running is not None:
-            await asyncio.wait({self._running.lost}, timeout=_NOTICE_S)
-            if self._running.lost.done():
-                return self._running.lost.result()
+            running = self._running
+            await asyncio.wait({running.lost}, timeout=_NOTICE_S)
+            if not running.lost.done():
+                await running.doubt(str(error))
+            if running.lost.done():
+                return running.lost.result()
         return str(error)
 
     async def close(self) -> None:

@@ -1,0 +1,26 @@
+"""Grammars of replies as vLLM's llguidance has to be told them."""
+
+from training.engine.http.replies import TOOL_CALL_END, TOOL_CALL_MARK
+from training.engine.tokens import ChatTokenizer
+
+_LAZY = f'opening[lazy]: TEXT "{TOOL_CALL_MARK}"'
+
+
+def for_vllm(text: str, tokenizer: ChatTokenizer) -> str:
+    """The grammar with the marks of tool calls as single tokens, where the tokenizer has such.
+
+    To ours a mark is text, which other tokens can spell too. vLLM makes its vocabulary of the same tokenizer, but takes
+    the text of a mark for its token when it is forced, and then refuses that token. A lexeme cannot contain a token, so
+    the one before the first call ends without it; no text can contain a mark anyhow.
+    """
+    vocabulary = tokenizer.fast.get_vocab()
+    marks = {f'"{mark}"': f"<[{vocabulary[mark]}]>" for mark in (TOOL_CALL_MARK, TOOL_CALL_END) if mark in vocabulary}
+    return "\n".join(line if ": %json " in line else _spelled(line, marks) for line in text.split("\n"))
+
+
+def _spelled(line: str, marks: dict[str, str]) -> str:
+    if line == _LAZY and f'"{TOOL_CALL_MARK}"' in marks:
+        line = f'opening: TEXT? "{TOOL_CALL_MARK}"'
+    for mark, token in marks.items():
+        line = line.replace(mark, token)
+    return line
