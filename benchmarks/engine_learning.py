@@ -32,7 +32,7 @@ from training.engine.cpu_mode import set_cpu_mode
 from training.engine.engine import Engine, finish
 from training.engine.registry.model_record import Target
 from training.engine.registry.registry import Registry
-from training.engine.sampling.requests import Sample, SampleRequest
+from training.engine.sampling.requests import ContextTooLong, Sample, SampleRequest
 from training.engine.sampling.sampler import Sampler
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.sft import Example, SftOptions
@@ -109,6 +109,10 @@ class Agent:
         self._engine.submit(target, request, None, partial(self._answered, target, each, temperature))
 
     def _answered(self, target: Target, each: Try, temperature: float, sample: Sample | Exception) -> None:
+        if isinstance(sample, ContextTooLong):
+            each.episode.end("out_of_turns", "the conversation fills the context")
+            each.over = True
+            return
         if isinstance(sample, Exception):
             raise sample
         tokenizer = self._engine.tokenizer(target)
@@ -220,6 +224,7 @@ def learn(options: argparse.Namespace, seed: int, kept: list[dict[str, Any]]) ->
             from training.warm_start import oracle_demonstrations  # needs more packages than the rest
 
             shown = asyncio.run(oracle_demonstrations(environment, options.demonstrations, seed))
+            shown = [each for _ in range(options.epochs) for each in shown]
             agent.imitate(shown, SftOptions(batch_size=4, learning_rate=options.warm_learning_rate))
             stages["warm start"] = evaluated(agent, seed, kept, "warm start")
         rewards = []
@@ -251,6 +256,7 @@ def main() -> int:
     parser.add_argument("--questions", type=Path, metavar="FILE", help="about the prepared inbox")
     parser.add_argument("--learning-rate", type=float, default=CONFIG.learning_rate)
     parser.add_argument("--demonstrations", type=int, default=0, help="of the oracle, for a warm start")
+    parser.add_argument("--epochs", type=int, default=1, help="of the demonstrations")
     parser.add_argument("--warm-learning-rate", type=float, default=3e-4)
     parser.add_argument("--conversations", type=Path, metavar="FILE", help="for held-out ones, as JSON lines")
     options = parser.parse_args()
