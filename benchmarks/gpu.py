@@ -1,5 +1,6 @@
 """`python -m benchmarks.gpu`: seconds of an ART-E iteration on one GPU, beside the physical limit and TRL; of a model
-that one GPU does not hold (72B), on as many as it needs.
+that one GPU does not hold (72B), on as many as it needs. `--gpus 2`: each GPU has a process and the whole model, makes
+its share of the rollouts, and all take the step together.
 
 The work is agent_008's shape (openpipe-art, examples/art-e): 12 groups of 4 rollouts, 4 turns, a first prompt of 1,000
 tokens (900 of them the same for all), replies of 60 and tool results of 500 tokens, then one GRPO step on a LoRA
@@ -10,12 +11,16 @@ tokenizer, no environment. Needs one GPU, and for `--peer` the packages of the e
 
 import argparse
 import json
+import os
+import pickle
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -202,7 +207,8 @@ def tool_result(seed: int, rollout: int, turn: int) -> list[int]:
 class Ours:
     """The engine's parts on one model."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, rank: int = 0, gpus: int = 1, port: int = 0) -> None:
+        """One of `gpus` processes, which have a GPU each and meet at the port."""
         from training.engine.registry.tuning import Tuning
         from training.engine.sampling.sampler import Sampler
         from training.engine.trainer.policy import Policy, fresh_adapter
@@ -217,12 +223,30 @@ class Ours:
         self.sampler = Sampler()
         self.sampler.set_weights("policy", self.weights)
         self.shape = Shape.of(base.config)
+        self._rank, self._gpus = rank, gpus
+        self._store: Any = None
+        if gpus > 1:
+            from training.engine.workers.link import TrainingGroup
+            from training.engine.workers.trainers import Trainers
+
+            group = TrainingGroup(rank, gpus, "127.0.0.1", f"tcp://127.0.0.1:{port}")
+            self.policy.peers = Trainers(group, self.policy.device)
+            self._store = torch.distributed.TCPStore("127.0.0.1", port + 1, gpus, rank == 0)
+
+    def _exchanged(self, seed: int, items: list[Any]) -> list[Any]:
+        """The sequences of all processes, in one order."""
+        if self._store is None:
+            return items
+        self._store.set(f"{seed}/{self._rank}", pickle.dumps(items))
+        found = [item for rank in range(self._gpus) for item in pickle.loads(self._store.get(f"{seed}/{rank}"))]
+        return sorted(found, key=lambda item: item.ids)
 
     def iteration(self, seed: int) -> Iteration:
         from training.engine.trainer.packed_batches import packed_batches
 
         with timed() as rollout:
             items, prefilled = self._rollouts(seed)
+            items = self._exchanged(seed, items)
         with timed() as train:
             metrics = self._step(items)
         with timed() as update:
@@ -346,7 +370,7 @@ class Ours:
             items.append(TrainSequence(tuple(ids), tuple(trained), tuple(logprobs), advantage, 1.0))
             return None
 
-        for group, prompt in enumerate(prompts(seed)):
+        for group, prompt in list(enumerate(prompts(seed)))[self._rank :: self._gpus]:
             for member in range(ROLLOUTS):
                 submit(group * ROLLOUTS + member, 0, prompt, [], [])
         while self.sampler.busy:
@@ -368,9 +392,9 @@ def distinct(sequences: list[tuple[int, ...]]) -> tuple[int, float]:
     return tokens, pairs
 
 
-def measure(name: str, iterations: int) -> dict[str, float]:
-    """Medians of `iterations`, after one that is not counted."""
-    ours = Ours(name)
+def measure(name: str, iterations: int, rank: int, gpus: int, port: int) -> dict[str, float]:
+    """Medians of `iterations`, after one that is not counted; as one of `gpus` processes sees them."""
+    ours = Ours(name, rank, gpus, port)
     if not iterations:
         return ours.long_contexts()
     ours.iteration(0)
@@ -405,17 +429,22 @@ def main() -> int:
     parser.add_argument("--iterations", type=int, default=3)
     parser.add_argument("--long", default="", help="models that do two turns of 4 conversations of 30,000 tokens too")
     parser.add_argument("--peer", default="", help="models for which TRL does the same, with commas")
+    parser.add_argument(
+        "--gpus", type=int, default=1, help="processes with a GPU each, which share out rollouts and the training step"
+    )
     parser.add_argument("--one", metavar="MODEL", help=argparse.SUPPRESS)
+    parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.stderr.write("this benchmark needs a GPU\n")
         return 1
     if options.one:
-        print(json.dumps(measure(options.one, options.iterations)))
+        print(json.dumps(measure(options.one, options.iterations, options.rank, options.gpus, options.port)))
         return 0
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; random weights, forced lengths", flush=True)
     for name in options.models.split(","):
-        ours = _alone("benchmarks.gpu", "--one", name, "--iterations", str(options.iterations))
+        ours = _together(name, options.iterations, options.gpus)
         print(f"{name:5} ours {json.dumps({key: round(value, 4) for key, value in ours.items()})}", flush=True)
         if name in options.long.split(","):
             long = _alone("benchmarks.gpu", "--one", name, "--iterations", "0")
@@ -428,10 +457,35 @@ def main() -> int:
     return 0
 
 
-def _alone(*arguments: str) -> dict[str, float]:
+def _together(name: str, iterations: int, gpus: int) -> dict[str, float]:
+    """The figures of the first of `gpus` processes."""
+    one = ("benchmarks.gpu", "--one", name, "--iterations", str(iterations))
+    if gpus == 1:
+        return _alone(*one)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    with ThreadPoolExecutor(gpus) as threads:
+        several = ("--gpus", str(gpus), "--port", str(port))
+        found = [
+            threads.submit(_alone, *one, *several, "--rank", str(rank), CUDA_VISIBLE_DEVICES=str(rank))
+            for rank in range(gpus)
+        ]
+        first, *others = [each.result() for each in found]
+        assert len(others) == gpus - 1
+        return first
+
+
+def _alone(*arguments: str, **environment: str) -> dict[str, float]:
     """The JSON that a module prints, run in a process of its own: memory and patches end with it."""
     with tempfile.TemporaryFile("w+") as errors:
-        done = subprocess.run([sys.executable, "-m", *arguments], stdout=subprocess.PIPE, stderr=errors, text=True)
+        done = subprocess.run(
+            [sys.executable, "-m", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=os.environ | environment,
+        )
         errors.seek(0)
         if done.returncode:
             raise SystemExit(f"{' '.join(arguments)}:\n{errors.read()[-4000:]}")

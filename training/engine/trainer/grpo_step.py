@@ -128,10 +128,10 @@ class _Step:
     def _accumulate(self, batches: Sequence[Batch]) -> Generator[Progress, None, float]:
         self._loss, self._entropy, self._compared = 0.0, 0.0, []
         before = len(batches) if self.needs_first_pass else 0
-        for done, batch in enumerate(batches, before + 1):
+        computed = zip(batches, self._policy.logprobs(batches), strict=True)
+        for done, (batch, (new_logprobs, entropy)) in enumerate(computed, before + 1):
             tokens = self._tokens(batch)
             references = [self._references[number] for number in self._members(batch)] if self._references else None
-            new_logprobs, entropy = batch.logprobs(self._policy.model)
             loss = policy_loss(
                 tokens,
                 new_logprobs,
