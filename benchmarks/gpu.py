@@ -226,12 +226,14 @@ class Ours:
         self._rank, self._gpus = rank, gpus
         self._store: Any = None
         if gpus > 1:
+            from torch._C._distributed_c10d import TCPStore
+
             from training.engine.workers.link import TrainingGroup
             from training.engine.workers.trainers import Trainers
 
             group = TrainingGroup(rank, gpus, "127.0.0.1", f"tcp://127.0.0.1:{port}")
             self.policy.peers = Trainers(group, self.policy.device)
-            self._store = torch.distributed.TCPStore("127.0.0.1", port + 1, gpus, rank == 0)
+            self._store = TCPStore("127.0.0.1", port + 1, gpus, rank == 0)
 
     def _exchanged(self, seed: int, items: list[Any]) -> list[Any]:
         """The sequences of all processes, in one order."""
