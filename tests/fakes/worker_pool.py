@@ -71,14 +71,14 @@ class Following:
         self.begun.set()
 
 
-def specs(directory: Path, roles: Sequence[tuple[bool, bool]], base: Path) -> list[WorkerSpec]:
+def specs(directory: Path, roles: Sequence[tuple[bool, bool]], base: Path, device: str = "cpu") -> list[WorkerSpec]:
     """Workers that sample, and that train, over the data in `directory`."""
     return [
         WorkerSpec(
             number,
             samples,
             trains,
-            device="cpu",
+            device=device,
             data_dir=directory,
             base_models={"tiny": base},
             allowed_base_directories=(),
@@ -98,10 +98,11 @@ async def worker_pool(
     base: Path,
     roles: Sequence[tuple[bool, bool]] = ((True, True),) * 2,
     placement: Placement | None = None,
+    device: str = "cpu",
 ) -> AsyncIterator[Pool]:
     """A pool whose workers are up, with the base model `tiny`; two that do everything unless told otherwise."""
     registry = Registry(directory, {"tiny": base})
-    pool = Pool(registry, Tokenizers(), specs(directory, roles, base), placement or LocalWorkers(fork_server()))
+    pool = Pool(registry, Tokenizers(), specs(directory, roles, base, device), placement or LocalWorkers(fork_server()))
     pool.registry = registry
     pool.start()
     try:

@@ -1,5 +1,6 @@
 """Trainers in several processes, which take steps together by torch.distributed: Peers, as one of them has them."""
 
+import os
 import threading
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -37,6 +38,8 @@ class Trainers:
             self._gloo = _gloo(PrefixStore("gloo", self._store), group, timeout)
             self._nccl: Any = None
             if device.type == "cuda":
+                # By itself it would end a process whose communicator is aborted; the front says who goes on.
+                os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
                 options = dist.ProcessGroupNCCL.Options()
                 options._timeout = timeout
                 self._nccl = dist.ProcessGroupNCCL(PrefixStore("nccl", self._store), group.rank, group.size, options)
