@@ -29,7 +29,7 @@ $(INSTALLED): pyproject.toml constraints.txt scripts/install.py
 
 constraints: ## the newest versions that fit each other, in constraints.txt; with ARGS="-P NAME" of one package only
 	PATH="$(BIN):$$PATH" UV_CUSTOM_COMPILE_COMMAND="make constraints" uv pip compile --quiet --universal \
-		--python-version 3.11 --no-annotate --extra embedded --extra export --extra bench --extra dev \
+		--python-version 3.11 --no-annotate --extra embedded --extra export --extra ray --extra bench --extra dev \
 		--output-file constraints.txt $(or $(ARGS),--upgrade) pyproject.toml
 
 demo: $(RUNTIME) ## train the email agent on this machine and ask it, before and after

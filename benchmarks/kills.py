@@ -31,7 +31,7 @@ from benchmarks import processes
 from benchmarks.frozen_code import freeze
 from benchmarks.restarts import Restarts, journal_percent, spread
 
-_RUN = {
+RUN = {
     "model": {"project": "bench", "name": "killed"},
     "groups_per_iteration": 4,
     "rollouts_per_group": 4,
@@ -218,7 +218,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the moments of the kills")
     options = parser.parse_args()
     request = {
-        **_RUN,
+        **RUN,
         "iterations": options.iterations,
         "environment": {"name": options.environment},
         "pipeline": {"max_staleness": options.max_staleness},

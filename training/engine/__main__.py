@@ -56,8 +56,10 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
     if (options.trainers and not options.samplers) or (options.samplers and options.workers > 1):
         sys.stderr.write("--workers, or --samplers with --trainers: give one or the other\n")
         return 2
-    if options.sampler == "vllm" and (options.samplers or options.workers > 1):
-        sys.stderr.write("--sampler vllm has vLLM's processes sample: leave out --workers, --samplers and --trainers\n")
+    if options.sampler == "vllm" and (options.samplers or options.workers > 1 or options.ray):
+        sys.stderr.write(
+            "--sampler vllm has vLLM's processes sample: leave out --workers, --samplers, --trainers, --ray\n"
+        )
         return 2
     if options.sampler == "vllm" and not options.vllm_url and shutil.which(options.vllm_command) is None:
         sys.stderr.write(
@@ -86,25 +88,27 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
         from training.engine.http.server import create_app
         from training.engine.registry.object_store import BadStore, StoreUnavailable
         from training.engine.registry.shared_registry import open_registry
+        from training.engine.workers.ray_workers import ClusterUnavailable
 
     bases = {TINY_NAME: TINY_BASE} if (TINY_BASE / "config.json").is_file() else {}
     bases |= dict(options.base_model)
     specs = _workers(options, bases)
-    if options.device == "cuda" and len(specs) > (gpus := torch.cuda.device_count()) > 0:
+    if options.device == "cuda" and not options.ray and len(specs) > (gpus := torch.cuda.device_count()) > 0:
         sys.stderr.write(f"{len(specs)} workers need as many GPUs; here are {gpus}\n")
         return 2
     try:
         registry = open_registry(options.data_dir, bases, options.allow_base_dir, options.checkpoint_store)
-    except (BadStore, StoreUnavailable) as error:
+        if options.ray or len(specs) > 1:
+            computing, tokenizer = _in_workers(registry, specs, options.ray)
+        else:
+            computing, tokenizer = _in_this_process(registry, specs[0], options, environment)
+    except (BadStore, StoreUnavailable, ClusterUnavailable) as error:
         log.error("engine not started", error=str(error))
         return 1
     app = create_app(
         registry,
-        *(
-            _in_workers(registry, specs)
-            if len(specs) > 1
-            else _in_this_process(registry, specs[0], options, environment)
-        ),
+        computing,
+        tokenizer,
         data_dir=options.data_dir,
         api_key=api_key,
         max_body_bytes=options.max_body_mb << 20,
@@ -182,14 +186,17 @@ def _in_this_process(
 
 
 def _in_workers(
-    registry: "Registry", specs: "Sequence[WorkerSpec]"
+    registry: "Registry", specs: "Sequence[WorkerSpec]", ray_address: str | None
 ) -> "tuple[Computing, Callable[[Target], ChatTokenizer]]":
+    """Raises ClusterUnavailable."""
     from training.engine.tokenizers import Tokenizers
     from training.engine.workers.local import LocalWorkers
     from training.engine.workers.pool import WorkerPool
+    from training.engine.workers.ray_workers import RayWorkers
 
     tokenizers = Tokenizers()
-    return WorkerPool(registry, tokenizers, specs, LocalWorkers()), tokenizers
+    placement = LocalWorkers() if ray_address is None else RayWorkers(ray_address, specs)
+    return WorkerPool(registry, tokenizers, specs, placement), tokenizers
 
 
 def _die_with_parent(parent: int) -> None:

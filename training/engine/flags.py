@@ -68,7 +68,17 @@ def parser(program: str) -> argparse.ArgumentParser:
         "--samplers", type=_positive, metavar="N", help="instead: processes that only sample, each on a GPU of its own"
     )
     compute.add_argument(
-        "--trainers", type=_positive, metavar="N", help="processes that only train, beside --samplers (default: 1)"
+        "--trainers",
+        "--trainer-gpus",
+        type=_positive,
+        metavar="N",
+        help="processes that only train, beside --samplers (default: 1)",
+    )
+    compute.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="run these processes as actors on all nodes of a Ray cluster: HOST:PORT of its head, or auto on one of "
+        "them (extra `ray`)",
     )
     compute.add_argument("--threads", type=_positive, default=1, metavar="N", help="torch threads while sampling")
     compute.add_argument(

@@ -50,22 +50,25 @@ def _calls(place: Path) -> list[str]:
 
 
 @asynccontextmanager
-async def _job(place: Path, restarts: int = 0) -> AsyncIterator[asyncio.subprocess.Process]:
+async def _job(
+    place: Path, restarts: int = 0, job: Path = JOB, **variables: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
     environment = {
         "PATH": os.environ["PATH"],
         "SLURM_SUBMIT_DIR": str(place),
         "SLURM_JOB_ID": "42",
         "SLURM_RESTART_COUNT": str(restarts),
+        **variables,
     }
-    job = await asyncio.create_subprocess_exec(
-        "bash", str(JOB), "run.yaml", env=environment, stdout=asyncio.subprocess.DEVNULL, start_new_session=True
+    process = await asyncio.create_subprocess_exec(
+        "bash", str(job), "run.yaml", env=environment, stdout=asyncio.subprocess.DEVNULL, start_new_session=True
     )
     try:
-        yield job
+        yield process
     finally:
-        if job.returncode is None:
-            os.killpg(job.pid, signal.SIGKILL)
-            await job.wait()
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
 
 
 @pytest.mark.parametrize("status", [0, 1])
@@ -101,3 +104,18 @@ async def test_a_machine_that_is_unfit_starts_nothing(place: Path) -> None:
         assert await asyncio.wait_for(job.wait(), 60) == 1
     assert _calls(place) == ["learnloop preflight run.yaml --no-trial"]
     assert json.loads((place / "runs.json").read_text())[0]["run_id"] == "R1"
+
+
+async def test_with_ray_the_engine_is_on_all_nodes_and_the_rest_is_the_same(place: Path) -> None:
+    (place / "deploy").symlink_to(ROOT / "deploy")
+    srun = place / ".venv" / "bin" / "srun"
+    srun.write_text('#!/bin/bash\necho "srun $* auth $RAY_AUTH_MODE" >>calls\n')
+    srun.chmod(0o755)
+    (place / "ended").write_text("0")
+    async with _job(place, job=JOB.with_name("learnloop-ray.sbatch"), SLURM_NNODES="3") as job:
+        assert await asyncio.wait_for(job.wait(), 60) == 0
+    [started] = [line for line in _calls(place) if line.startswith("srun")]
+    assert started.startswith("srun --nodes=3 --ntasks-per-node=1 ray symmetric-run --address ")
+    assert "--min-nodes 3 -- learnloop engine --ray auto --samplers 2 --trainers 1 --device cpu " in started
+    assert started.endswith("auth token")
+    assert "learnloop runs watch R7" in _calls(place)
