@@ -21,8 +21,9 @@ from tests.integration.app.test_engine_process import _CHILD, _pid
 
 @pytest.fixture(autouse=True)
 def quick_pulses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is frozen is noticed soon, and what has little of a busy machine is not taken for it."""
     for module in ("app.processes.engine", "app.processes.postgres", "app.resources"):
-        monkeypatch.setattr(f"{module}.Pulse", partial(Pulse, period_s=0.05, deadline_s=2.0))
+        monkeypatch.setattr(f"{module}.Pulse", partial(Pulse, period_s=0.05, deadline_s=8.0))
 
 
 async def _status(client: httpx.AsyncClient, status: str) -> tuple[int, Any]:
