@@ -440,7 +440,7 @@ def test_an_engine_that_is_killed_between_parts_leaves_nothing(
                 passed.append(path)
                 return None
         reached.set()
-        released.wait(60)
+        released.wait(180)
         return 503
 
     s3.fault = fault
@@ -448,7 +448,7 @@ def test_an_engine_that_is_killed_between_parts_leaves_nothing(
         [sys.executable, "-c", _CHILD, str(tmp_path / "killed"), s3_url], cwd=ROOT, env={**os.environ}
     )
     try:
-        assert reached.wait(60)
+        assert reached.wait(180)
     finally:
         child.kill()
         child.wait()
