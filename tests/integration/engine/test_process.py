@@ -189,10 +189,11 @@ def test_bad_flags_are_told(arguments: list[str], text: str, capsys: pytest.Capt
     ("arguments", "text"),
     [
         (["--data-dir", "x", "--api-key-env", "NOT_SET_ANYWHERE"], "NOT_SET_ANYWHERE"),
+        (["--data-dir", "x", "--sampler", "vllm", "--vllm-command", "/no/vllm"], "--vllm-command"),
         (["--data-dir", "x", "--host", "0.0.0.0"], "give it a key"),
     ],
 )
-def test_a_way_in_for_everybody_is_refused(arguments: list[str], text: str) -> None:
+def test_what_cannot_be_served_so_is_refused(arguments: list[str], text: str) -> None:
     """In a process of its own, because the engine's log is set up by then."""
     done = subprocess.run(
         [sys.executable, "-m", "training.engine", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
