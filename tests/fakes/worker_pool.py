@@ -106,7 +106,7 @@ async def worker_pool(
     pool.registry = registry
     pool.start()
     try:
-        await until(lambda: all(each["up"] for each in pool.workers), timeout_s=60)
+        await until(lambda: all(each["up"] for each in pool.workers))
         yield pool
     finally:
         await pool.close()

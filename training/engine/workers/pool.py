@@ -4,6 +4,7 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from typing import Any
 
@@ -46,7 +47,8 @@ UP_S = 300.0
 ABANDON_S = 30.0
 """For a trainer to leave a step that is not to be finished: a micro-batch, a checkpoint that is being written. One that
 takes longer is ended."""
-CLOSE_S = 8.0
+CLOSE_S = 4.0
+"""For trainers at the end, and then for all workers: the service waits ten seconds for the engine."""
 
 
 class WorkerPool:
@@ -78,7 +80,9 @@ class WorkerPool:
     async def close(self) -> None:
         self._stopping = True
         self._tell_news()
-        await self._end_trainings(lambda _: True, EngineStopped("the engine is shutting down"))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await self._end_trainings(lambda _: True, EngineStopped("the engine is shutting down"))
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks, timeout=CLOSE_S)
