@@ -222,3 +222,16 @@ async def test_what_cannot_run_ahead_is_refused(
     [fault] = refused.json()["errors"]
     assert fault["loc"] == ["body", *place]
     assert said in fault["msg"]
+
+
+async def test_a_backend_that_samples_and_trains_in_turns_refuses(
+    data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.operations.start_run.refusal", lambda *_: None)  # this machine has no GPU
+    async with served(settings_for(data_dir, database_url), cast(Any, learn_loop)) as client:
+        refused = await client.post("/learn-loop", json=RUN | {"backend": "local"})
+        taken = await client.post("/learn-loop", json=RUN | {"backend": "local", "pipeline": {"max_staleness": 0}})
+    [fault] = refused.json()["errors"]
+    assert (refused.status_code, fault["loc"]) == (422, ["body", "pipeline", "max_staleness"])
+    assert "samples and trains in turns" in fault["msg"]
+    assert taken.status_code == 202
