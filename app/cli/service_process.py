@@ -2,19 +2,22 @@
 
 import ctypes
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from app.cli.client import Service, ServiceUnreachable
 from app.cli.terminal import Failure
 
 _PR_SET_PDEATHSIG = 1
+_NEVER_GIVEN = range(20_000, 32_768)
+"""Ports below those that systems give to whoever asks for any, and to connections that go out."""
 _POLL_S = 0.1
 _STOP_S = 40.0
 """More than the service gives itself."""
@@ -61,11 +64,13 @@ def _start(data_dir: Path, log_path: Path, port: int) -> subprocess.Popen[bytes]
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port of 127.0.0.1 that nothing listens on now, and that the system gives to nobody by itself: whoever is to
+    listen there takes a while to begin."""
+    while True:
+        port = random.choice(_NEVER_GIVEN)
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def _die_with_parent() -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import re
 import signal
-import socket
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -16,6 +15,7 @@ import httpx
 import pytest
 from ulid import ULID
 
+from app.cli.service_process import free_port
 from tests.conditions import answered
 from tests.fakes.engine_process import ROOT, EngineProcess
 from tests.fakes.scripted_learning import ScriptedLoop
@@ -135,8 +135,7 @@ async def test_workers_drive_a_run_one_after_the_other(
             first.send_signal(signal.SIGTERM)
             assert await asyncio.wait_for(first.wait(), 60) == 0
         assert (await client.get(f"/runs/{run_id}")).json()["status"] == "queued"
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         async with _worker(data_dir / "second", LEARNLOOP_METRICS_PORT=str(port), **environment) as second:
             run = await _until(client, run_id, lambda run: run["status"] in ("completed", "failed"))
             await _check_metrics(port, engine=f"{url}/")  # as leases name it
