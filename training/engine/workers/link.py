@@ -5,9 +5,9 @@ does not know how its messages come: by a pipe of this machine (`local.py`) or i
 messages can be pickled. Files are named by their paths, so the data directory must be the same for all.
 """
 
-import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Protocol
 
@@ -146,7 +146,7 @@ class Failed:
         """The parts of an exception; of one that cannot be taken apart, what it says."""
         made = cls(type(error), error.args, dict(vars(error)))
         try:
-            pickle.dumps(made)
+            ForkingPickler.dumps(made)  # as the connection does
         except Exception:  # whatever its arguments raise
             return cls(RuntimeError, (f"{type(error).__name__}: {error}",), {})
         return made
