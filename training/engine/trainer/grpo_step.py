@@ -147,7 +147,7 @@ class _Step:
             self._entropy += float((entropy * tokens.weights).sum()) / (self._total + 1e-6)
             new = new_logprobs.detach()
             self.new |= self._by_sequence(batch, new)
-            self._compared.append(torch.stack([tokens.old_logprobs, new, loss.ratio]))
+            self._compared.append(torch.stack([tokens.old_logprobs, new, loss.ratio]).to(self._policy.device))
             yield Progress(done, before + len(batches))
         return self._loss
 

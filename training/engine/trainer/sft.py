@@ -203,5 +203,5 @@ def _loss(
     return loss
 
 
-def _weights(batch: Batch, items: Sequence[SupervisedSequence], policy: Policy) -> torch.Tensor:
+def _weights(batch: Batch, items: Sequence[SupervisedSequence]) -> torch.Tensor:
     return torch.tensor([w for number in batch.members for w in items[number].weights], device=batch.sequence.device)
