@@ -486,7 +486,8 @@ def _alone(*arguments: str, **environment: str) -> dict[str, float]:
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            env=os.environ | environment,
+            # As the engine sets it: the cache and the activations of training give their memory back to each other.
+            env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", **os.environ, **environment},
         )
         errors.seek(0)
         if done.returncode:

@@ -188,7 +188,7 @@ def _loss(
         for batch in batches:
             with torch.set_grad_enabled(train):
                 logprobs, _ = batch.logprobs(policy.model)
-            mean = -(logprobs * _weights(batch, mine, policy)).sum() / total
+            mean = -(logprobs * _weights(batch, mine)).sum() / total
             if train:
                 if not torch.isfinite(mean):
                     raise NonFiniteGradient(f"the loss is {mean.item()}")
