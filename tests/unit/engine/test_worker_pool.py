@@ -26,6 +26,7 @@ from training.engine.workers.link import (
     FrontEnd,
     LinkClosed,
     Report,
+    Tokens,
     ToWorker,
     TrainingAsked,
     WorkerFigures,
@@ -49,6 +50,9 @@ class ScriptedWorker:
 
     def answer(self, ask: Ask, outcome: object) -> None:
         self._reports.put(Report((Answer(ask.number, outcome),), FIGURES))
+
+    def tell(self, tokens: Tokens) -> None:
+        self._reports.put(Report((tokens,), FIGURES))
 
     def receive(self) -> Report:
         if (report := self._reports.get()) is None:
@@ -155,6 +159,27 @@ async def test_a_sample_that_kills_its_workers_is_given_up(tmp_path: Path, base:
     async with worker_pool(tmp_path, base, [(True, True)], placement) as pool:
         with pytest.raises(WorkerLost, match="3 workers ended"):
             await pool.sample(pool.registry.resolve("tiny"), SampleRequest((1, 2), "tiny", 4))
+
+
+@pytest.mark.parametrize(("device", "begun"), [("cpu", 3), ("cuda", 1)])
+async def test_what_was_told_of_a_reply_is_not_told_otherwise(
+    tmp_path: Path, base: Path, device: str, begun: int
+) -> None:
+    """A worker dies after its first token. Where the same seed may give another reply, none is begun."""
+    asked: list[Ask] = []
+
+    def does(worker: ScriptedWorker, ask: Ask) -> None:
+        asked.append(ask)
+        worker.tell(Tokens(ask.number, ((7, -0.5),)))
+        worker.end()
+
+    told: list[tuple[int, float]] = []
+    async with worker_pool(tmp_path, base, [(True, True)], ScriptedPlacement(does), device) as pool:
+        target, request = pool.registry.resolve("tiny"), SampleRequest((1, 2), "tiny", 4)
+        with pytest.raises(WorkerLost):
+            await pool.sample(target, request, lambda *token: told.append(token))
+    assert told == [(7, -0.5)]
+    assert len(asked) == begun
 
 
 async def test_who_waits_at_the_end_is_told(tmp_path: Path, base: Path) -> None:

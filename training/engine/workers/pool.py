@@ -91,7 +91,8 @@ class WorkerPool:
     # Sampling
 
     async def sample(self, target: Target, request: SampleRequest, on_token: OnToken | None = None) -> Sample:
-        """As Computing has it. A worker that dies is forgotten: with its seed the sample is the same elsewhere."""
+        """As Computing has it. A worker that dies is forgotten: on a CPU the same seed gives the same sample elsewhere.
+        On a GPU it may give another, so one whose tokens are told already is not begun again."""
         if request.seed is None:
             request = replace(request, seed=secrets.randbits(53))
         grammar = request.grammar.text if request.grammar else None
@@ -106,6 +107,8 @@ class WorkerPool:
                 question.cancel()
                 raise
             except WorkerLost:
+                if told.any and handle.spec.device != "cpu":
+                    raise
                 continue
             except (BadModelDirectory, OSError):
                 if target.model is not None:  # its files may have been lost since they were verified
@@ -316,6 +319,11 @@ class _Told:
     def __init__(self, on_token: OnToken | None) -> None:
         self._on_token = on_token
         self._told = 0
+
+    @property
+    def any(self) -> bool:
+        """Whether any token was told."""
+        return self._told > 0
 
     def again(self) -> Callable[[Tokens | Progressed], None]:
         """A listener to the sample from its beginning."""
