@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import shutil
+import sys
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
@@ -46,6 +47,17 @@ settings.register_profile("nightly", max_examples=1_000, deadline=None)
 settings.load_profile("commit")
 
 pytest_plugins = ["tests.workers"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Transformers as it comes, before any fixture: the engine's process never imports art, but that of the tests does,
+    and `import art` replaces a function by one for another version, with which forward passes of some models fail."""
+    masks: Any = sys.modules.get("transformers.masking_utils")
+    patches: Any = sys.modules.get("art.transformers.patches")
+    if masks and patches:
+        masks._preprocess_mask_arguments = patches._preprocess_mask_arguments
+
 
 MIGRATED = "migrated"
 """The database at the newest schema."""
