@@ -50,7 +50,7 @@ check: $(INSTALLED) ## lint, formatting, imports, types, the OpenAPI file and th
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/python -m scripts.check_openapi
 	$(BIN)/python -m scripts.check_dashboard
-	$(BIN)/mypy
+	$(BIN)/mypy $(TYPED)
 
 bench: $(INSTALLED) ## speed beside transformers and TRL, the service under load, what an iteration spends on neither
 	$(PYTHON) scripts/install.py embedded,bench

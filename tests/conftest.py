@@ -42,7 +42,7 @@ if "TMPDIR" not in os.environ and _MEMORY_DISK.is_dir() and shutil.disk_usage(_M
 set_cpu_mode()  # tests that run the engine in this process want it as exact as in its own
 
 # Few examples before a commit; no deadlines, because machines have other work. `--hypothesis-profile nightly` has more.
-settings.register_profile("commit", max_examples=30, deadline=None)
+settings.register_profile("commit", max_examples=20, deadline=None)
 settings.register_profile("nightly", max_examples=1_000, deadline=None)
 settings.load_profile("commit")
 

@@ -270,13 +270,13 @@ class Deaths:
         return True
 
 
-@pytest.mark.parametrize("environment", MAKERS)
 async def test_a_loop_that_dies_again_and_again_ends_with_the_same_weights(
-    engine: EngineProcess, calm: Calm, proxy: LossyProxy, environment: str, monkeypatch: pytest.MonkeyPatch
+    engine: EngineProcess, calm: Calm, proxy: LossyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    undisturbed = await calm(environment)
+    """The next test has an environment that learns."""
+    undisturbed = await calm("email_search")
     monkeypatch.setattr("training.recorded_calls.KEEP_AFTER_S", 0.0)  # each call is kept, and given again
-    stage = Stage(proxy, environment)
+    stage = Stage(proxy, "email_search")
     stage.kill = deaths = Deaths(undisturbed, seed=17)
     await stage.to_the_end()
     assert not any(deaths.left.values()), f"it never died there: {deaths.left}"
