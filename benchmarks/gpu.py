@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import pickle
-import socket
 import statistics
 import subprocess
 import sys
@@ -207,8 +206,8 @@ def tool_result(seed: int, rollout: int, turn: int) -> list[int]:
 class Ours:
     """The engine's parts on one model."""
 
-    def __init__(self, name: str, rank: int = 0, gpus: int = 1, port: int = 0) -> None:
-        """One of `gpus` processes, which have a GPU each and meet at the port."""
+    def __init__(self, name: str, rank: int = 0, gpus: int = 1, meet: str = "") -> None:
+        """One of `gpus` processes, which have a GPU each and meet in the directory."""
         from training.engine.registry.tuning import Tuning
         from training.engine.sampling.sampler import Sampler
         from training.engine.trainer.policy import Policy, fresh_adapter
@@ -226,14 +225,14 @@ class Ours:
         self._rank, self._gpus = rank, gpus
         self._store: Any = None
         if gpus > 1:
-            from torch._C._distributed_c10d import TCPStore
+            from torch._C._distributed_c10d import FileStore
 
             from training.engine.workers.link import TrainingGroup
             from training.engine.workers.trainers import Trainers
 
-            group = TrainingGroup(rank, gpus, "127.0.0.1", f"tcp://127.0.0.1:{port}")
+            group = TrainingGroup(rank, gpus, "127.0.0.1", f"file://{meet}/trainers")
             self.policy.peers = Trainers(group, self.policy.device)
-            self._store = TCPStore("127.0.0.1", port + 1, gpus, rank == 0)
+            self._store = FileStore(f"{meet}/rollouts", gpus)
 
     def _exchanged(self, seed: int, items: list[Any]) -> list[Any]:
         """The sequences of all processes, in one order."""
@@ -394,9 +393,9 @@ def distinct(sequences: list[tuple[int, ...]]) -> tuple[int, float]:
     return tokens, pairs
 
 
-def measure(name: str, iterations: int, rank: int, gpus: int, port: int) -> dict[str, float]:
+def measure(name: str, iterations: int, rank: int, gpus: int, meet: str) -> dict[str, float]:
     """Medians of `iterations`, after one that is not counted; as one of `gpus` processes sees them."""
-    ours = Ours(name, rank, gpus, port)
+    ours = Ours(name, rank, gpus, meet)
     if not iterations:
         return ours.long_contexts()
     ours.iteration(0)
@@ -414,8 +413,8 @@ def measure(name: str, iterations: int, rank: int, gpus: int, port: int) -> dict
         "limit_s": ours.shape.limit(),
         "sampled_tokens_per_s": GROUPS * ROLLOUTS * TURNS * REPLY / best.rollout,
         "trained_tokens_per_s": GROUPS * ROLLOUTS * whole / best.train,
-        "useful_mfu_of_790": best.useful / best.train / PEAK_FLOPS,
-        "useful_mfu_of_989": best.useful / best.train / DATASHEET_FLOPS,
+        "useful_mfu_of_790": best.useful / best.train / PEAK_FLOPS / gpus,
+        "useful_mfu_of_989": best.useful / best.train / DATASHEET_FLOPS / gpus,
         "mismatch_kl": best.mismatch,
         "computed_tokens": best.computed,
         "batches": best.batches,
@@ -436,13 +435,13 @@ def main() -> int:
     )
     parser.add_argument("--one", metavar="MODEL", help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
-    parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--meet", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.stderr.write("this benchmark needs a GPU\n")
         return 1
     if options.one:
-        print(json.dumps(measure(options.one, options.iterations, options.rank, options.gpus, options.port)))
+        print(json.dumps(measure(options.one, options.iterations, options.rank, options.gpus, options.meet)))
         return 0
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; random weights, forced lengths", flush=True)
     for name in options.models.split(","):
@@ -464,18 +463,14 @@ def _together(name: str, iterations: int, gpus: int) -> dict[str, float]:
     one = ("benchmarks.gpu", "--one", name, "--iterations", str(iterations))
     if gpus == 1:
         return _alone(*one)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-    with ThreadPoolExecutor(gpus) as threads:
-        several = ("--gpus", str(gpus), "--port", str(port))
+    with tempfile.TemporaryDirectory() as meet, ThreadPoolExecutor(gpus) as threads:
+        several = ("--gpus", str(gpus), "--meet", meet)
         found = [
             threads.submit(_alone, *one, *several, "--rank", str(rank), CUDA_VISIBLE_DEVICES=str(rank))
             for rank in range(gpus)
         ]
-        first, *others = [each.result() for each in found]
-        assert len(others) == gpus - 1
-        return first
+        figures = [each.result() for each in found]
+    return figures[0]
 
 
 def _alone(*arguments: str, **environment: str) -> dict[str, float]:

@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import itertools
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from typing import Any
 import httpx
 from sqlalchemy import select
 
+from app.cli.service_process import free_port
 from app.db.migration import migrate
 from app.db.session import Sessions, make_engine, make_sessions
 from app.db.tables import Event, Iteration, Run
@@ -168,17 +168,12 @@ def _roles(directory: Path, code: Path, url: str) -> list[_Role]:
     """In the order in which they are restarted."""
     roles = []
     for name in ("api-1", "worker-1", "api-2", "worker-2"):
-        port = _free_port() if name.startswith("api") else 0
+        port = free_port() if name.startswith("api") else 0
         home = directory / name
         flags = [f"--database={url}", f"--data-dir={home}", f"--port={port}"]
         command = [sys.executable, "-m", "benchmarks.rolling_service", name.partition("-")[0], *flags]
         roles.append(_Role(name, command, code, home, port))
     return roles
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
 
 
 async def _begin(port: int) -> tuple[list[str], str]:

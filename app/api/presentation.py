@@ -60,7 +60,7 @@ def run_brief(run: Run) -> RunBrief:
 
 
 def run_listed(run: Run, curve: list[float] | None) -> RunListed:
-    """A run in the list of runs; `curve` is None if nobody asked for it."""
+    """A run in the list of runs; `curve` is None unless it was asked for."""
     return RunListed.model_validate(_brief(run) | {"judge_usd": run.judge_cost_usd, "curve": curve})
 
 

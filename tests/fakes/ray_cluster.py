@@ -1,7 +1,6 @@
 """A Ray cluster of several nodes on this machine, each of which can be killed."""
 
 import os
-import socket
 import subprocess
 import sysconfig
 import tempfile
@@ -9,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+
+from app.cli.service_process import free_port
 
 _RAY = Path(sysconfig.get_path("scripts"), "ray")
 _STORE_BYTES = 80 << 20
@@ -64,7 +65,7 @@ class RayCluster:
 
     def __init__(self, head_cpus: int = 0) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp")  # sockets lie there: a short path
-        self.port = _free_port()
+        self.port = free_port()
         self.head = Node(
             "--head",
             f"--port={self.port}",
@@ -92,9 +93,3 @@ class RayCluster:
         for node in [*self.nodes, self.head]:
             node.kill()
         self._directory.cleanup()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

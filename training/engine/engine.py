@@ -20,7 +20,7 @@ from functools import partial
 import structlog
 import torch
 
-from training.engine.memory import free_bytes, is_out_of_memory
+from training.engine.memory import free_bytes, is_out_of_memory, total_bytes
 from training.engine.registry.base_models import parameter_count
 from training.engine.registry.checkpoints import Checkpoint
 from training.engine.registry.model_record import ModelRecord, StepTaken, Target, UnknownModel
@@ -222,12 +222,9 @@ class Engine:
         else:
             self._add_weights(after, snapshot(policy.model), successor_of=before.key)
 
-    def _make_room(self) -> None:
+    def _make_room(self, policy: Policy) -> None:
         """Training needs the memory that idle conversations hold, if little else is free."""
-        if self._device.type == "cuda" and any(
-            free_bytes(device) < TRAINING_SHARE * torch.cuda.mem_get_info(device)[1]
-            for device in _devices(self._device)
-        ):
+        if any(free_bytes(device) < TRAINING_SHARE * total_bytes(device) for device in policy.devices):
             self.sampler.release_idle()
 
     def _make_room_for(self, target: Target, parameter_bytes: int) -> None:
@@ -350,7 +347,7 @@ class Engine:
         target = self.registry.resolve(f"{record.full_name}@{parent.step}")
         policy = self._policy(target)
         policy.peers = peers = self.peers
-        self._make_room()
+        self._make_room(policy)
         committed = False
         try:
             metrics = yield from work(policy, self.tokenizer(target))

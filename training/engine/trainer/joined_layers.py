@@ -5,7 +5,6 @@ queries, keys and values, the attention's output, the hidden states between atte
 adapter made of each product's input. Norms and the MLP's product are computed again: they cost one pass over memory.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -18,7 +17,7 @@ from training.engine.memory import free_bytes
 from training.engine.trainer import layer_kernels as kernels
 from training.engine.trainer.packing import Packing, Stem
 from training.engine.weights.joined import Adapter, JoinedLayer, JoinedModel, Joint, linear_layers, low_rank_factors
-from training.engine.weights.stages import on
+from training.engine.weights.stages import layers_by_device, on
 from training.engine.weights.varlen_attention import Segments
 
 Factors = tuple[Tensor, Tensor, float]
@@ -57,18 +56,14 @@ class JoinedLayers:
         return rest
 
     @property
-    def device(self) -> torch.device:
-        """Where tokens go in."""
-        return self._joined.device
+    def devices(self) -> tuple[torch.device, ...]:
+        """Of the stages: where tokens go in first, where hidden states come out last."""
+        return tuple(stage.device for stage in self._joined.stages)
 
     @property
-    def last_device(self) -> torch.device:
-        """Where hidden states come out."""
-        return self._joined.stages[-1].device
-
-    @property
-    def stages(self) -> int:
-        return len(self._joined.stages)
+    def in_stages(self) -> bool:
+        """Whether there are several, so that a batch can be begun while another is finished."""
+        return len(self._joined.stages) > 1
 
     def _layers(
         self, positions: Tensor, packing: Packing, factors: Sequence[Factors | None], stem: "_StemPass | None"
@@ -100,10 +95,8 @@ class JoinedLayers:
     def tokens_that_fit(self) -> float:
         """Tokens of a batch of which the free memory holds what the backward pass keeps of them; with several stages,
         of two batches in the first."""
-        joined = self._joined
-        layers: Counter[torch.device] = Counter()
-        for number, stage in enumerate(joined.stages):
-            layers[stage.device] += len(stage.layers) * (2 if self.stages > 1 and number == 0 else 1)
+        stages = self._joined.stages
+        layers = layers_by_device([*stages, stages[0]] if self.in_stages else stages)
         return min(free_bytes(device) / (count * self.layer_bytes) for device, count in layers.items())
 
     @property

@@ -76,7 +76,12 @@ class Policy:
     @property
     def device(self) -> torch.device:
         """Where the weights are; of a model in stages the first."""
-        return self._layers.device if self._layers else self.model.device
+        return self.devices[0]
+
+    @property
+    def devices(self) -> tuple[torch.device, ...]:
+        """Those that it lies on: several only for a model in stages."""
+        return self._layers.devices if self._layers else (self.model.device,)
 
     @property
     def context(self) -> int:
@@ -139,15 +144,14 @@ class Policy:
 
     def _cut(self, ids: Sequence[Sequence[int]], chosen: Sequence[Sequence[int]], tokens: int) -> Iterator[Batch]:
         if self._layers:
-            last = self._layers.last_device
-            return packed_batches(ids, chosen, tokens, self.device, stems=True, last=last)
+            return packed_batches(ids, chosen, tokens, self.device, stems=True, last=self.devices[-1])
         cut: Callable[..., Iterator[Batch]] = packed_batches if self._packed else padded_batches
         return cut(ids, chosen, tokens, self.device)
 
     def logprobs(self, batches: Sequence[Batch]) -> Iterator[tuple[Tensor, Tensor]]:
         """What Batch.logprobs gives, batch after batch. Of a model in stages each batch is begun before the one before
         it is finished, so that the first GPU works while the last one does."""
-        ahead = 1 if self._layers and self._layers.stages > 1 else 0
+        ahead = 1 if self._layers and self._layers.in_stages else 0
         begun: deque[Callable[[], tuple[Tensor, Tensor]]] = deque()
         for batch in batches:
             begun.append(batch.begin(self.model))

@@ -1,4 +1,4 @@
-"""Grammars of replies as vLLM's llguidance has to be told them."""
+"""Grammars of replies as vLLM's llguidance wants them."""
 
 from training.engine.http.replies import TOOL_CALL_END, TOOL_CALL_MARK
 from training.engine.tokens import ChatTokenizer

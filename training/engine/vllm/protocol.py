@@ -93,7 +93,7 @@ class Reply:
             told = choice["logprobs"] or {"token_logprobs": [], "top_logprobs": []}
             logprobs = [_logprob(value) for value in told["token_logprobs"]]
             if len(ids) != len(logprobs):
-                raise BadReply(f"vLLM told {len(ids)} tokens and {len(logprobs)} log-probabilities")
+                raise BadReply(f"vLLM answered with {len(ids)} tokens and {len(logprobs)} log-probabilities")
             if top:
                 self.top += [_likeliest(each, top) for each in told["top_logprobs"]]
             self.finish_reason = choice["finish_reason"] or self.finish_reason
@@ -169,7 +169,7 @@ def _logprob(value: Json) -> float:
     if not math.isfinite(number):
         raise NonFiniteLogits("vLLM's weights give log-probabilities that are not finite")
     if number > 1e-3:
-        raise BadReply(f"vLLM told {number} as a log-probability")
+        raise BadReply(f"vLLM gave {number} as a log-probability")
     return max(number, _LOWEST_LOGPROB)
 
 

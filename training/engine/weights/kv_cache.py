@@ -1,7 +1,6 @@
 """The keys and values of many conversations: one row each, in one tensor that is allocated once and grown rarely."""
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from training.engine.memory import free_bytes
-from training.engine.weights.stages import Stage, stages_of
+from training.engine.weights.stages import Stage, layers_by_device, stages_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +32,7 @@ class KVShape:
 
     def free_bytes(self) -> int:
         """The size of the largest cache that the devices have room for now."""
-        layers: Counter[torch.device] = Counter()
-        for stage in self.stages or stages_of(self.layers, [self.device]):
-            layers[stage.device] += len(stage.layers)
+        layers = layers_by_device(self.stages or stages_of(self.layers, [self.device]))
         return min(free_bytes(device) * self.layers // count for device, count in layers.items())
 
 

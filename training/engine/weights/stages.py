@@ -1,6 +1,7 @@
 """Where a model's layers lie, if one GPU does not hold them: in stages, one after the other, each on a device."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -25,6 +26,14 @@ def stages_of(layers: int, devices: Sequence[torch.device]) -> tuple[Stage, ...]
     return tuple(
         Stage(device, range(start, stop)) for device, start, stop in zip(named, cuts[:-1], cuts[1:], strict=True)
     )
+
+
+def layers_by_device(stages: Iterable[Stage]) -> Counter[torch.device]:
+    """How many layers of the stages each device has."""
+    layers: Counter[torch.device] = Counter()
+    for stage in stages:
+        layers[stage.device] += len(stage.layers)
+    return layers
 
 
 def devices_needed(weight_bytes: int, devices: Sequence[torch.device]) -> tuple[torch.device, ...]:
