@@ -22,7 +22,7 @@ ASKED: Any = {
     "system": "Answer.",
     "messages": [{"role": "user", "content": "When is the kickoff?"}],
     "max_tokens": 64,
-    "temperature": 0,
+    "extra_body": {"temperature": 0},
 }
 
 
