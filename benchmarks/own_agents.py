@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import product
 from pathlib import Path
 from statistics import mean
@@ -27,6 +27,7 @@ import uvicorn
 from rich.console import Console
 
 from app.cli.service_process import free_port, own_service
+from benchmarks.agents import forked
 from benchmarks.agents.mail_desk import ENVIRONMENT, MailDesk, tasks
 from environment.base import Scenario, Split
 from training.types import EvaluationConfig, RunConfig
@@ -35,12 +36,14 @@ Json = Any
 _HERE = Path(__file__).parent / "agents"
 AGENTS: Mapping[str, Sequence[str]] = {
     "built-in": (),
-    "langgraph": (sys.executable, "-m", "benchmarks.agents.langgraph_agent"),
-    "openai-agents": (sys.executable, "-m", "benchmarks.agents.openai_agents_sdk"),
-    "anthropic": (sys.executable, "-m", "benchmarks.agents.anthropic_agent"),
+    "langgraph": ("benchmarks.agents.langgraph_agent",),
+    "openai-agents": ("benchmarks.agents.openai_agents_sdk",),
+    "anthropic": ("benchmarks.agents.anthropic_agent",),
     "shell": (str(_HERE / "shell_agent.sh"),),
     "node": ("node", str(_HERE / "node_agent.mjs")),
 }
+_MODULES = "benchmarks.agents."
+"""What begins so is an agent in Python; of these a copy is made for each rollout."""
 MARGIN = 0.05
 """The gain in mean held-out reward may be this much below the built-in agent's."""
 _POLL_S = 1.0
@@ -73,11 +76,20 @@ def claiming(agent: str, service_url: str, desk_url: str, concurrency: int) -> I
         yield
         return
     worker = [sys.executable, "-m", "app.cli", "agent", "run", "--url", service_url, "--concurrency", str(concurrency)]
-    process = subprocess.Popen(
-        [*worker, "--", *command],
-        env={**os.environ, "MAIL_DESK_URL": desk_url, "PYTHONPATH": str(_HERE.parents[1])},
-        stderr=subprocess.DEVNULL,
-    )
+    environment = {**os.environ, "MAIL_DESK_URL": desk_url, "PYTHONPATH": str(_HERE.parents[1])}
+    with ExitStack() as stack:
+        if command[0].startswith(_MODULES):
+            socket = Path(stack.enter_context(tempfile.TemporaryDirectory()), "agent")
+            stack.enter_context(_process([sys.executable, "-m", forked.__name__, str(socket), *command], environment))
+            forked.wait_for(socket)
+            command = forked.command(socket)
+        stack.enter_context(_process([*worker, "--", *command], environment))
+        yield
+
+
+@contextmanager
+def _process(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[None]:
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
     try:
         yield
     finally:
@@ -105,7 +117,7 @@ def request(agent: str, counts: Mapping[Split, int], seed: int, config: RunConfi
         return same
     scenarios = [each for split in get_args(Split) for each in tasks(split, counts[split], seed)]
     own = {"name": "agent", "config": {"scenarios": scenarios, "runner": {"pull": {}}}}
-    return same | {"environment": own, "judge": {"name": "reported"}, "rollout_timeout_s": 120}
+    return same | {"environment": own, "judge": {"name": "reported"}, "rollout_timeout_s": 600}
 
 
 def run(agent: str, seed: int, config: RunConfig, concurrency: int) -> dict[str, Json]:

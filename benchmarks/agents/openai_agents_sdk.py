@@ -12,7 +12,11 @@ from benchmarks.agents.desk_client import Desk, Done
 Json = Any
 
 
-async def main() -> None:
+def main() -> None:
+    asyncio.run(_work())
+
+
+async def _work() -> None:
     desk, ended = Desk(), list[Json]()
 
     def tool(offered: Json) -> FunctionTool:
@@ -49,4 +53,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()
