@@ -1,8 +1,9 @@
 """The client, sync and async: both perform the same operations."""
 
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
 from typing import Any, Self, Unpack
 from urllib.parse import urlsplit
 
@@ -14,6 +15,8 @@ from learnloop.steps import AsyncSteps, SyncSteps
 from learnloop.types import (
     Accepted,
     Answer,
+    Demonstration,
+    Demonstrations,
     Event,
     FeedbackEvent,
     FeedbackTaken,
@@ -77,6 +80,13 @@ class Learnloop:
     def run(self, run_id: str) -> "Run":
         """A run by its id; asks nothing yet."""
         return Run(self._steps, run_id)
+
+    def store_demonstrations(
+        self, name: str, conversations: Path | Iterable[Demonstration], *, idempotency_key: str | None = None
+    ) -> Demonstrations:
+        """Store conversations to imitate, or a JSON Lines file of them, for `warm_start` of a run: each has `messages`
+        and, where it calls any, its `tools`. The same ones under the same name again make no new version."""
+        return self._steps.run(operations.store_demonstrations(name, conversations, idempotency_key))
 
     def ask(self, model: str, *, idempotency_key: str | None = None, **task: Unpack[Task]) -> Answer:
         """Give a model a task: a base model, `PROJECT/NAME`, `PROJECT/NAME@STEP` or a promoted name."""
@@ -194,6 +204,13 @@ class AsyncLearnloop:
     def run(self, run_id: str) -> "AsyncRun":
         """A run by its id; asks nothing yet."""
         return AsyncRun(self._steps, run_id)
+
+    async def store_demonstrations(
+        self, name: str, conversations: Path | Iterable[Demonstration], *, idempotency_key: str | None = None
+    ) -> Demonstrations:
+        """Store conversations to imitate, or a JSON Lines file of them, for `warm_start` of a run: each has `messages`
+        and, where it calls any, its `tools`. The same ones under the same name again make no new version."""
+        return await self._steps.run(operations.store_demonstrations(name, conversations, idempotency_key))
 
     async def ask(self, model: str, *, idempotency_key: str | None = None, **task: Unpack[Task]) -> Answer:
         """Give a model a task: a base model, `PROJECT/NAME`, `PROJECT/NAME@STEP` or a promoted name."""

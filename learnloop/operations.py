@@ -3,7 +3,8 @@
 import json
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -14,6 +15,8 @@ from learnloop.steps import Emit, Feed, Open, Operation, ReadLine, Send, Wait
 from learnloop.types import (
     Accepted,
     Answer,
+    Demonstration,
+    Demonstrations,
     Event,
     FeedbackEvent,
     FeedbackTaken,
@@ -50,6 +53,17 @@ def run_state(run_id: str) -> Operation[RunState]:
 def cancel(run_id: str) -> Operation[Accepted]:
     """Cancel a run."""
     return _call("POST", f"/runs/{_segment(run_id)}/cancel")
+
+
+def store_demonstrations(
+    name: str, conversations: Path | Iterable[Demonstration], key: str | None
+) -> Operation[Demonstrations]:
+    """Store conversations, or a JSON Lines file of them, as the next version of a name."""
+    if isinstance(conversations, Path):
+        lines = conversations.read_bytes()
+    else:
+        lines = b"".join(json.dumps(each).encode() + b"\n" for each in conversations)
+    return _call("POST", f"/demonstrations?name={quote(name, safe='')}", lines, key)
 
 
 def ask(task: Task, key: str | None, **who: str) -> Operation[Answer]:
@@ -137,18 +151,23 @@ def _event(line: str) -> Event | None:
 
 
 def _call(
-    method: str, path: str, body: Mapping[str, Json] | None = None, key: str | None = None, *, keyed: bool = True
+    method: str,
+    path: str,
+    body: Mapping[str, Json] | bytes | None = None,
+    key: str | None = None,
+    *,
+    keyed: bool = True,
 ) -> Operation[Any]:
-    """The JSON that a request is answered with, repeated where that can help.
+    """The JSON that a request is answered with, repeated where that can help. A body of bytes is sent as it is.
 
     A POST that is `keyed` is repeated with the same Idempotency-Key, so that what it asks for is done once.
     """
     headers = {"accept": "application/json"}
     if method == "POST" and keyed:
         headers["idempotency-key"] = key or str(uuid.uuid4())
-    content = None if body is None else json.dumps(body).encode()
+    content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
     if content is not None:
-        headers["content-type"] = "application/json"
+        headers["content-type"] = "application/octet-stream" if isinstance(body, bytes) else "application/json"
     failures = 0
     while True:
         try:

@@ -3,6 +3,7 @@
 A test compares each of these with the service's OpenAPI file.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NotRequired, TypedDict
 
 RunStatus = Literal["queued", "running", "paused", "completed", "failed", "cancelled"]
@@ -46,6 +47,47 @@ class Pipeline(TypedDict, total=False):
     max_staleness: int
 
 
+class Demonstration(TypedDict):
+    """A conversation to imitate, in OpenAI's form for fine-tuning."""
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: NotRequired[Sequence[Mapping[str, Any]]]
+
+
+class Demonstrations(TypedDict):
+    """A version of stored demonstrations."""
+
+    name: str
+    version: int
+    sha256: str
+    count: int
+    created_at: str
+    links: dict[str, str]
+
+
+class StoredDemonstrations(TypedDict):
+    """Demonstrations that were stored, as `NAME` (the newest version) or `NAME@VERSION`."""
+
+    dataset: str
+
+
+class OracleDemonstrations(TypedDict):
+    """So many training scenarios, solved by the environment's own oracle."""
+
+    oracle: int
+
+
+class WarmStart(TypedDict):
+    """Supervised iterations on demonstrations, before those of reinforcement learning."""
+
+    demonstrations: StoredDemonstrations | OracleDemonstrations
+    epochs: NotRequired[int]
+    batch_size: NotRequired[int]
+    learning_rate: NotRequired[float]
+    held_out: NotRequired[float]
+    demonstrations_per_iteration: NotRequired[int]
+
+
 class LearnLoopRequest(TypedDict, total=False):
     """The body of `POST /learn-loop`; every field has a default."""
 
@@ -55,6 +97,7 @@ class LearnLoopRequest(TypedDict, total=False):
     judge: Named | list[dict[str, Any]]
     model: ModelChoice
     backend: str
+    warm_start: WarmStart
     iterations: int
     groups_per_iteration: int
     rollouts_per_group: int

@@ -148,6 +148,18 @@ class Service:
         """Delete stored scenarios; returns their names."""
         return list(self._call("DELETE", f"/scenarios/{_segment(sha256)}")["names"])
 
+    def store_demonstrations(self, name: str, lines: bytes) -> Json:
+        """Store a JSON Lines file of conversations; returns its version."""
+        return self._call("POST", "/demonstrations", params={"name": name}, content=lines)
+
+    def demonstrations(self, name: str | None) -> list[Json]:
+        """The versions of stored demonstrations, of one name or of all, newest first."""
+        return list(self._items("/demonstrations", {"name": name}))
+
+    def delete_demonstrations(self, sha256: str) -> list[str]:
+        """Delete stored demonstrations; returns their names."""
+        return list(self._call("DELETE", f"/demonstrations/{_segment(sha256)}")["names"])
+
     def node_scores(self, run_id: str, iteration: int) -> Json:
         """The node scores after an iteration, by id."""
         return self._call("GET", f"/runs/{_segment(run_id)}/node-scores", params={"iteration": iteration})[

@@ -14,6 +14,7 @@ from app.cli import (
     bases,
     check,
     data,
+    demonstrations,
     deployments,
     engine,
     evaluations,
@@ -90,6 +91,7 @@ app.add_typer(agent.app, name="agent")
 app.add_typer(bases.app, name="bases")
 app.add_typer(check.app, name="check")
 app.add_typer(data.app, name="data")
+app.add_typer(demonstrations.app, name="demonstrations")
 app.add_typer(deployments.app, name="deployments")
 app.add_typer(evaluations.app, name="evaluations")
 app.add_typer(feedback.app, name="feedback")

@@ -28,6 +28,10 @@ def train(
     judge: Annotated[str | None, typer.Option(help="Judge that scores the rollouts.")] = None,
     model: Annotated[str | None, typer.Option(help="Name of the model; an existing model is trained further.")] = None,
     base_model: Annotated[str | None, typer.Option(help="Base model for a new model.")] = None,
+    demonstrations: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Stored demonstrations to learn from first, as NAME or NAME@VERSION."),
+    ] = None,
     iterations: Annotated[int | None, typer.Option(help="Number of training iterations.")] = None,
     groups: Annotated[int | None, typer.Option(help="Scenarios per iteration.")] = None,
     rollouts: Annotated[int | None, typer.Option(help="Rollouts per scenario.")] = None,
@@ -59,6 +63,7 @@ def train(
         "judge.name": judge,
         "model.name": model,
         "model.base_model": base_model,
+        "warm_start.demonstrations.dataset": demonstrations,
         "iterations": iterations,
         "groups_per_iteration": groups,
         "rollouts_per_group": rollouts,

@@ -188,6 +188,7 @@ def test_modules_exist() -> None:
 def test_the_command_line_takes_it(place: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "graph.json").write_text("[]")
+    (tmp_path / "calls.jsonl").touch()
     monkeypatch.chdir(tmp_path)
     _, *arguments = shlex.split(command.replace("PLACEHOLDER", "x"), comments=True)
     parsed = typer.main.get_command(app)

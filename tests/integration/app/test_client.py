@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,20 @@ async def test_a_run_from_start_to_end(data_dir: Path, database_url: str, kind: 
         with pytest.raises(InvalidRequest) as refused:
             await given(client.learn_loop, judge={"name": "nobody"})
         assert refused.value.errors[0]["loc"] == ["body", "judge", "name"]
+        await _stores_demonstrations(client, data_dir / "talks.jsonl")
         await given(client.close)
+
+
+async def _stores_demonstrations(client: Any, file: Path) -> None:
+    talks: list[Any] = [
+        {"messages": [{"role": "user", "content": "ping"}, {"role": "assistant", "content": "pong"}]}
+    ] * 2
+    stored = await given(client.store_demonstrations, "talks", talks)
+    assert (stored["name"], stored["version"], stored["count"]) == ("talks", 1, 2)
+    file.write_text("".join(f"{json.dumps(each)}\n" for each in talks), encoding="utf-8")
+    assert await given(client.store_demonstrations, "talks", file) == stored
+    with pytest.raises(InvalidRequest, match="line 2: messages"):
+        await given(client.store_demonstrations, "talks", [*talks[:1], {"messages": []}])
 
 
 async def test_the_key_is_sent(data_dir: Path, database_url: str) -> None:

@@ -7,6 +7,7 @@ import json
 import types as python_types
 from collections.abc import Iterator
 from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
+from urllib.parse import parse_qsl
 
 import pytest
 
@@ -19,6 +20,7 @@ OPERATIONS = [
     (operations.learn_loop({}, None), types.LearnLoopRequest, types.Accepted),
     (operations.run_state("{run_id}"), None, types.RunState),
     (operations.cancel("{run_id}"), None, types.Accepted),
+    (operations.store_demonstrations("mine", [], None), None, types.Demonstrations),
     (operations.ask({}, None, run_id="r"), types.Task, types.Answer),
     (operations.ask({}, None, model="m"), types.Task, types.Answer),
     (operations.events("{run_id}", 0), None, types.Event),
@@ -97,9 +99,11 @@ def test_each_operation_is_one_of_the_api(api: Api, operation: Any, sent: Any, r
     step = next(operation)
     assert isinstance(step, Send | Open)
     method = step.method.lower() if isinstance(step, Send) else "get"
-    there = api.document["paths"][step.path.replace("%7B", "{").replace("%7D", "}")][method]
+    path, _, query = step.path.replace("%7B", "{").replace("%7D", "}").partition("?")
+    there = api.document["paths"][path][method]
     taken = {parameter["name"].lower() for parameter in there.get("parameters", ())}
     assert {name for name in step.headers if name not in ("accept", "content-type")} <= taken
+    assert set(dict(parse_qsl(query))) <= taken
     if sent is not None:
         [content] = there["requestBody"]["content"].values()
         assert list(api.misfits(sent, content["schema"], "body", sent=True)) == []

@@ -1,0 +1,86 @@
+"""`learnloop demonstrations`: conversations that runs learn from before reinforcement learning."""
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from app.cli.client import Service, ServiceRefused
+from app.cli.options import DEFAULT_URL, AsJson, Url
+from app.cli.terminal import Failure, print_json, results
+
+app = typer.Typer(
+    no_args_is_help=True, help="Upload, list and delete demonstrations: conversations that runs learn from first."
+)
+
+Name = Annotated[str, typer.Argument(help="Name of the demonstrations: letters, digits, '-' and '_'.")]
+_UPLOAD_TIMEOUT_S = 600.0
+
+
+@app.command()
+def upload(
+    name: Name,
+    file: Annotated[
+        typer.FileBinaryRead,
+        typer.Argument(
+            metavar="FILE",
+            help="JSON Lines in OpenAI's form for fine-tuning: a conversation a line, with `messages` and, where it "
+            "calls any, its `tools`. - reads standard input.",
+        ),
+    ],
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Store conversations under a name, for `warm_start` of a run. The same ones again make no new version."""
+    with Service(url, timeout_s=_UPLOAD_TIMEOUT_S) as service:
+        try:
+            stored = service.store_demonstrations(name, file.read())
+        except ServiceRefused as refused:
+            raise ServiceRefused(refused.status, f"{file.name} was not stored: {refused}") from refused
+    if as_json:
+        print_json(stored)
+        return
+    results.print(f"stored {stored['count']} demonstrations as {stored['name']}@{stored['version']}")
+    results.print(f"learn from them: learnloop train --demonstrations {stored['name']} --url {url}", soft_wrap=True)
+
+
+@app.command("list")
+def list_(
+    name: Annotated[str | None, typer.Option(help="Only versions of this name. \\[default: all]")] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """List the versions of stored demonstrations, newest first."""
+    with Service(url) as service:
+        found = service.demonstrations(name)
+    if as_json:
+        print_json(found)
+        return
+    if not found:
+        results.print("No demonstrations are stored. Store some: learnloop demonstrations upload NAME FILE")
+        return
+    table = Table("name", "version", "conversations", "stored", "sha256", box=None, pad_edge=False)
+    for each in found:
+        row = (each["name"], str(each["version"]), str(each["count"]), each["created_at"][:10], each["sha256"][:12])
+        table.add_row(*row)
+    results.print(table)
+
+
+@app.command()
+def delete(
+    name: Name,
+    version: Annotated[int | None, typer.Option(min=1, help="Only this version. \\[default: all]")] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Delete stored demonstrations, and the other names of the same content. What a run still needs is not deleted."""
+    with Service(url) as service:
+        found = [each["sha256"] for each in service.demonstrations(name) if version in (None, each["version"])]
+        if not found:
+            wanted = name if version is None else f"{name}@{version}"
+            raise Failure(f"there are no demonstrations {wanted!r}")
+        deleted = [each for sha256 in dict.fromkeys(found) for each in service.delete_demonstrations(sha256)]
+    if as_json:
+        print_json({"deleted": deleted})
+    else:
+        results.print(f"deleted {', '.join(deleted)}")
