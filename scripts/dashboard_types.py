@@ -27,6 +27,7 @@ USED = (
     "CheckpointOut",
     "DeliveryBrief",
     "DeliveryOut",
+    "DemonstrationsOut",
     "EndpointCreated",
     "EndpointOut",
     "EvaluationBrief",

@@ -76,7 +76,7 @@ def _rows() -> list[tuple[Any, list[dict[str, Any]]]]:
             [{"delivery_id": Ids.delivery, "number": 1, "started_at": _NOW, "seconds": 1.0, "error": EVIL}],
         ),
         (ApiKey, [_key()]),
-        (DatasetVersion, [_dataset("inbox"), _dataset("scenarios")]),
+        (DatasetVersion, [_dataset(kind) for kind in ("inbox", "scenarios", "demonstrations")]),
         (Promotion, [_promotion()]),
         (AgentSession, [_session()]),
         (SessionCall, [_call(1, EVIL), _call(2, None)]),

@@ -1,5 +1,6 @@
-"""Runs are compared, receivers of events are looked after, and mail is stored, all by the pages."""
+"""Runs are compared, receivers of events are looked after, mail and demonstrations are stored, all by the pages."""
 
+import re
 from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from tests.conditions import answered, until
 from tests.fakes.faulty_receiver import faulty_receiver
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
+from tests.integration.app.test_demonstrations import demonstrations
 
 
-async def test_runs_are_compared_deliveries_sent_again_and_mail_is_stored(
+async def test_runs_are_compared_deliveries_sent_again_and_data_is_stored(
     visit: Visit, data_dir: Path, database_url: str
 ) -> None:
     settings = settings_for(data_dir, database_url, allowed_private_hosts="127.0.0.0/8")
@@ -30,6 +32,8 @@ async def test_runs_are_compared_deliveries_sent_again_and_mail_is_stored(
         await _send_again(visit, receiver.url)
         await until(lambda: len(receiver.arrivals) > len({each.id for each in receiver.arrivals}))
         await _store_mail(visit)
+        await _store_demonstrations(visit)
+        await _learn_from_them(visit, client)
 
 
 async def _make_endpoint(visit: Visit, address: str) -> None:
@@ -79,3 +83,35 @@ async def _store_mail(visit: Visit) -> None:
     await visit.page.get_by_label("Upload an inbox").set_input_files(mail)
     await expect(visit.text("Stored 1 emails as team-mail, version 1.")).to_be_visible()
     await expect(visit.page.get_by_role("row").filter(has_text="team-mail")).to_contain_text("version 1")
+
+
+async def _store_demonstrations(visit: Visit) -> None:
+    upload = visit.page.get_by_label("Upload demonstrations")
+    bad = demonstrations(1) + b'{"messages": []}'
+    await upload.set_input_files(FilePayload(name="talks.jsonl", mimeType="application/jsonl", buffer=bad))
+    await expect(visit.page.get_by_role("alert")).to_contain_text("line 2: messages")
+    good = FilePayload(name="talks.jsonl", mimeType="application/jsonl", buffer=demonstrations(2))
+    await upload.set_input_files(good)
+    await expect(visit.text("Stored 2 demonstrations as talks, version 1.")).to_be_visible()
+    await visit.page.get_by_role("row").filter(has_text="talks").get_by_role("link").click()
+    await expect(visit.text("2 conversations")).to_be_visible()
+
+
+async def _learn_from_them(visit: Visit, client: httpx.AsyncClient) -> None:
+    page = visit.page
+    await visit.go("/start")
+    await visit.text("Warm start").click()
+    await page.get_by_label("Demonstrations", exact=True).select_option("the environment's own oracle")
+    await page.get_by_label("Epochs").fill("3")
+    await visit.button("Start the run").click()
+    await expect(page.get_by_label("Scenarios that it solves")).to_have_attribute("aria-invalid", "true")
+    more = FilePayload(name="more talks.jsonl", mimeType="application/jsonl", buffer=demonstrations(3))
+    await page.get_by_label("Upload demonstrations").set_input_files(more)
+    await expect(page.get_by_label("Demonstrations", exact=True)).to_have_value("more-talks")
+    assert await visit.inaccessible() == []
+    await visit.button("Start the run").click()
+    await expect(page).to_have_url(re.compile("#/runs/"))
+    run_id = page.url.rsplit("/", 1)[-1]
+    warm_start = (await client.get(f"/runs/{run_id}")).json()["request"]["warm_start"]
+    assert (warm_start["demonstrations"]["name"], warm_start["demonstrations"]["count"]) == ("more-talks", 3)
+    assert warm_start["epochs"] == 3

@@ -156,6 +156,15 @@ export interface DeliveryOut {
 
 export type DeliveryState = "pending" | "delivered" | "failed";
 
+export interface DemonstrationsOut {
+  "name": string;
+  "version": number;
+  "sha256": string;
+  "count": number;
+  "created_at": string;
+  "links": Record<string, string>;
+}
+
 export interface Differences {
   "success": IntervalOut | null;
   "reward": IntervalOut | null;

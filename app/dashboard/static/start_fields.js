@@ -69,9 +69,21 @@ export const GROUPS = [
   },
 ];
 
+/** What is set of a warm start, once it has demonstrations. @type {{title: string, fields: Record<string, string>}} */
+export const WARM_START = {
+  title: "Warm start",
+  fields: {
+    "warm_start.epochs": "Epochs",
+    "warm_start.batch_size": "Demonstrations per step",
+    "warm_start.learning_rate": "Highest learning rate",
+    "warm_start.held_out": "Share held out",
+    "warm_start.demonstrations_per_iteration": "Demonstrations per iteration",
+  },
+};
+
 /** All fields of the form by name. @type {Record<string, Field>} */
 export const fields = Object.fromEntries(
-  GROUPS.flatMap((group) => Object.entries(group.fields)).map(([name, label]) => [name, { name, label, placeholder: "default", ...FIELDS[name] }]),
+  [...GROUPS, WARM_START].flatMap((group) => Object.entries(group.fields)).map(([name, label]) => [name, { name, label, placeholder: "default", ...FIELDS[name] }]),
 );
 
 /**

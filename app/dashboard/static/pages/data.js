@@ -1,4 +1,4 @@
-// Data that runs use: inboxes, sets of scenarios, and knowledge graphs.
+// Data that runs use: inboxes, sets of scenarios, demonstrations, and knowledge graphs.
 
 import { all, get, path, remove } from "../api.js";
 import { compact, moment, whole } from "../format.js";
@@ -7,11 +7,12 @@ import { html } from "../parts/html.js";
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
 import { Table } from "../parts/table.js";
 import { JsonText, label } from "../parts/text.js";
+import { DEMONSTRATIONS, INBOX, Upload } from "../parts/upload.js";
 import { href } from "../router.js";
-import { Upload } from "./start.js";
 
 /** @typedef {import("../api_types").InboxOut} Inbox */
 /** @typedef {import("../api_types").ScenarioSetOut} ScenarioSet */
+/** @typedef {import("../api_types").DemonstrationsOut} Demonstrations */
 /** @typedef {import("../api_types").GraphListed} Graph */
 
 /** @param {() => void} reload @returns {import("../parts/table.js").Column[]} */
@@ -30,6 +31,13 @@ const setColumns = (reload) => [
   { title: "From", cell: (/** @type {ScenarioSet} */ each) => origin(each.origin) },
   { title: "Stored", cell: (/** @type {ScenarioSet} */ each) => moment(each.created_at) },
   { title: "", cell: (/** @type {ScenarioSet} */ each) => deletion(path`scenarios/${each.sha256}`, `the scenarios of ${label(each.name)}`, reload) },
+];
+/** @param {() => void} reload @returns {import("../parts/table.js").Column[]} */
+const demonstrationsColumns = (reload) => [
+  { title: "Demonstrations", cell: (/** @type {Demonstrations} */ each) => html`<a href=${href(["data", "demonstrations", each.sha256])}><strong>${label(each.name)}</strong></a> <span class="muted">version ${each.version}</span>` },
+  { title: "Conversations", isNumber: true, cell: (/** @type {Demonstrations} */ each) => whole(each.count) },
+  { title: "Stored", cell: (/** @type {Demonstrations} */ each) => moment(each.created_at) },
+  { title: "", cell: (/** @type {Demonstrations} */ each) => deletion(path`demonstrations/${each.sha256}`, `the demonstrations of ${label(each.name)}`, reload) },
 ];
 const graphColumns = [
   { title: "Graph", cell: (/** @type {Graph} */ each) => html`<a href=${href(["data", "graphs", each.sha256])}><code>${each.sha256.slice(0, 16)}</code></a>` },
@@ -50,12 +58,15 @@ function origin(from) {
 export function Data() {
   const inboxes = useLoaded((aborted) => all("inboxes", {}, { aborted, most: 1000 }), []);
   const sets = useLoaded((aborted) => all("scenarios", {}, { aborted, most: 1000 }), []);
+  const demonstrations = useLoaded((aborted) => all("demonstrations", {}, { aborted, most: 1000 }), []);
   const graphs = useLoaded((aborted) => get("graphs", {}, aborted), []);
   return html`<h1>Data</h1>
-    <section class="card"><h2>Inboxes</h2><${Upload} done=${inboxes.reload} />
+    <section class="card"><h2>Inboxes</h2><${Upload} kind=${INBOX} done=${inboxes.reload} />
       <${Loaded} state=${inboxes}>${(/** @type {Inbox[]} */ found) => listed("Inboxes", found, inboxColumns(inboxes.reload), (each) => `${each.name}@${each.version}`, "No inbox yet: runs search synthetic ones.")}<//></section>
     <section class="card"><h2>Sets of scenarios</h2>
       <${Loaded} state=${sets}>${(/** @type {ScenarioSet[]} */ found) => listed("Sets of scenarios", found, setColumns(sets.reload), (each) => `${each.name}@${each.version}`, "No named set yet: environments make scenarios of their own.")}<//></section>
+    <section class="card"><h2>Demonstrations</h2><${Upload} kind=${DEMONSTRATIONS} done=${demonstrations.reload} />
+      <${Loaded} state=${demonstrations}>${(/** @type {Demonstrations[]} */ found) => listed("Demonstrations", found, demonstrationsColumns(demonstrations.reload), (each) => `${each.name}@${each.version}`, "None yet: runs learn by reinforcement alone, or from an environment's own oracle.")}<//></section>
     <section class="card"><h2>Knowledge graphs</h2>
       <${Loaded} state=${graphs}>${(/** @type {{items: Graph[]}} */ { items }) => listed("Knowledge graphs", items, graphColumns, (each) => each.sha256, "No graph yet: the sales agent uses invented ones.")}<//></section>`;
 }
@@ -65,13 +76,19 @@ function listed(caption, rows, columns, keyOf, none) {
   return rows.length === 0 ? html`<p class="muted">${none}</p>` : html`<${Table} caption=${caption} rows=${rows} keyOf=${keyOf} columns=${columns} />`;
 }
 
+const _DOCUMENTS = /** @type {Record<string, {title: string, of: string}>} */ ({
+  graphs: { title: "Knowledge graph", of: "nodes" },
+  scenarios: { title: "Scenarios", of: "scenarios" },
+  demonstrations: { title: "Demonstrations", of: "conversations" },
+});
+
 /** A stored document as it is. @param {{kind: string, sha256: string}} props */
 export function DocumentPage({ kind, sha256 }) {
   const state = useLoaded((aborted) => get(path`${kind}/${sha256}`, {}, aborted), [kind, sha256]);
-  const title = kind === "graphs" ? "Knowledge graph" : "Scenarios";
+  const { title, of } = _DOCUMENTS[kind] ?? { title: "Data", of: "items" };
   return html`<p class="crumbs"><a href=${href(["data"])}>Data</a></p><h1>${title}</h1><p class="muted"><code>${label(sha256)}</code></p>
     <${Loaded} state=${state}>${(/** @type {any} */ found) => {
-      const items = found.graph ?? found.scenarios ?? [];
-      return items.length === 0 ? html`<${Empty} title="It is empty" />` : html`<section class="card"><h2>${whole(items.length)} ${kind === "graphs" ? "nodes" : "scenarios"}</h2><${JsonText} value=${items} limit=${20_000} /></section>`;
+      const items = found.graph ?? found.scenarios ?? found.demonstrations ?? [];
+      return items.length === 0 ? html`<${Empty} title="It is empty" />` : html`<section class="card"><h2>${whole(items.length)} ${of}</h2><${JsonText} value=${items} limit=${20_000} /></section>`;
     }}<//>`;
 }

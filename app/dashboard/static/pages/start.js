@@ -1,13 +1,15 @@
 // Starts a run from a form: what the agent does, who judges it, how it is trained. A fork takes its parent's settings.
 
 import { useState } from "../vendor/hooks.js";
-import { ApiError, all, get, path, post, request, url } from "../api.js";
+import { ApiError, all, get, path, post } from "../api.js";
 import { AgentFields, agentRequest } from "../parts/agent_fields.js";
 import { AsCode } from "../parts/as_code.js";
 import { Field } from "../parts/field.js";
 import { html } from "../parts/html.js";
 import { Loaded, useLoaded } from "../parts/states.js";
 import { label, Text } from "../parts/text.js";
+import { INBOX, Upload } from "../parts/upload.js";
+import { demonstrationsOf, WarmStartFields } from "../parts/warm_start_fields.js";
 import { go } from "../router.js";
 import { changedIn, fields, GROUPS, requestOf, valuesOf } from "../start_fields.js";
 
@@ -34,11 +36,12 @@ export function Start({ query }) {
 
 /** Everything that can be chosen here. @param {string | null} fork @param {AbortSignal} aborted */
 async function load(fork, aborted) {
-  const [environments, judges, inboxes, sets, parent] = await Promise.all([
+  const [environments, judges, inboxes, sets, demonstrations, parent] = await Promise.all([
     get("environments", {}, aborted),
     get("judges", {}, aborted),
     all("inboxes", {}, { aborted, most: 200 }),
     all("scenarios", {}, { aborted, most: 200 }),
+    all("demonstrations", {}, { aborted, most: 200 }),
     fork ? get(path`runs/${fork}`, {}, aborted) : null,
   ]);
   return {
@@ -46,6 +49,7 @@ async function load(fork, aborted) {
     judges: /** @type {string[]} */ (judges.items.map((/** @type {any} */ each) => each.name)),
     inboxes: /** @type {import("../api_types").InboxOut[]} */ (inboxes),
     sets: /** @type {import("../api_types").ScenarioSetOut[]} */ (sets),
+    demonstrations: /** @type {import("../api_types").DemonstrationsOut[]} */ (demonstrations),
     parent: /** @type {import("../api_types").RunOut | null} */ (parent),
   };
 }
@@ -62,7 +66,7 @@ function Form({ choices }) {
     checkpoint: String(parent?.best_checkpoint?.step ?? ""),
   }));
   const [state, setState] = useState(/** @type {{isBusy?: boolean, error?: Error}} */ ({}));
-  const setValue = (/** @type {string} */ name, /** @type {string} */ value) => setValues({ ...values, [name]: value });
+  const setValue = (/** @type {string} */ name, /** @type {string} */ value) => setValues((before) => ({ ...before, [name]: value }));
   const faults = state.error instanceof ApiError ? state.error.errors : [];
   const body = bodyOf(task, values, choices);
 
@@ -87,6 +91,8 @@ function Form({ choices }) {
           value=${task.checkpoint} faults=${faults} set=${(/** @type {string} */ checkpoint) => setTask({ ...task, checkpoint })} /></div></section>`}
       ${GROUPS.map((group) => html`<${Group} key=${group.title} group=${group} values=${values} faults=${faults}
         hidden=${parent ? _NOT_FORKED : new Set()} set=${setValue} />`)}
+      ${!parent && html`<${WarmStartFields} values=${values} set=${setValue} faults=${faults}
+        names=${namesOf(choices.demonstrations)} stored=${stored("warm_start.demonstrations", choices.demonstrations, setValue)} />`}
     </div>
     <aside class="card start-side">
       <h2>The request</h2>
@@ -118,7 +124,10 @@ function bodyOf(task, values, { parent }) {
     const changes = requestOf(changedIn(values, forkable(parent)), { withDefaults: true });
     return task.checkpoint ? { checkpoint: Number(task.checkpoint), ...changes } : changes;
   }
-  const judged = { ...(task.judge ? { judge: { name: task.judge } } : {}), ...requestOf(values) };
+  const { warm_start: how, ...settings } = requestOf(values);
+  const demonstrations = demonstrationsOf(values);
+  const warmStart = demonstrations ? { warm_start: { demonstrations, ...how } } : {};
+  const judged = { ...(task.judge ? { judge: { name: task.judge } } : {}), ...warmStart, ...settings };
   if (task.environment === "agent") return { ...agentRequest(values), ...judged };
   /** @type {Record<string, any>} */
   const config = {};
@@ -145,7 +154,7 @@ function TaskFields({ task, set, choices, faults, values, setValue }) {
   const change = (/** @type {keyof Task} */ name) => (/** @type {string} */ value) => set({ ...task, [name]: value });
   const isMail = task.environment === "email_search";
   const isOwn = task.environment === "agent";
-  const inboxes = [...new Set(choices.inboxes.map((each) => each.name))];
+  const inboxes = namesOf(choices.inboxes);
   const sets = choices.sets.filter((each) => each.environment === task.environment);
   return html`<section class="card"><h2>Task and judge</h2>
     <div class="fields">
@@ -155,40 +164,23 @@ function TaskFields({ task, set, choices, faults, values, setValue }) {
         value=${task.judge} set=${change("judge")} faults=${faults} />
       ${isMail && html`<${Field} field=${{ name: "environment.config.inbox", label: "Inbox", type: "string", help: "The mailbox that the agent searches.", choices: inboxes, standard: "synthetic mailboxes" }}
         value=${task.inbox} set=${change("inbox")} faults=${faults} />`}
-      ${!isOwn && sets.length > 0 && html`<${Field} field=${{ name: "environment.config.scenarios", label: "Scenarios", type: "string", help: "A named set of tasks.", choices: [...new Set(sets.map((each) => each.name))], standard: "made by the environment" }}
+      ${!isOwn && sets.length > 0 && html`<${Field} field=${{ name: "environment.config.scenarios", label: "Scenarios", type: "string", help: "A named set of tasks.", choices: namesOf(sets), standard: "made by the environment" }}
         value=${task.scenarios} set=${change("scenarios")} faults=${faults} />`}
     </div>
     ${isOwn && html`<${AgentFields} values=${values} set=${setValue} faults=${faults} sets=${sets} />`}
-    ${isMail && html`<${Upload} done=${(/** @type {string} */ name) => (choices.inboxes.unshift(/** @type {any} */ ({ name })), change("inbox")(name))} />`}
+    ${isMail && html`<${Upload} kind=${INBOX} done=${stored("inbox", choices.inboxes, (_, name) => change("inbox")(name))} />`}
     ${task.environment === "sales_email" && html`<${Graph} value=${task.graph} set=${change("graph")} faults=${faults} />`}
   </section>`;
 }
 
-/** Upload mail as a new inbox. @param {{done: (name: string) => void}} props */
-export function Upload({ done }) {
-  const [state, setState] = useState(/** @type {{isBusy?: boolean, error?: Error, said?: string}} */ ({}));
-  /** @param {Event & {currentTarget: HTMLInputElement}} event */
-  async function chosen(event) {
-    const file = event.currentTarget.files?.[0];
-    if (!file) return;
-    const name = file.name.replace(/\.[^.]*$/, "").replace(/[^A-Za-z0-9_-]+/g, "-").replace(/^-+|-+$/g, "").toLowerCase() || "inbox";
-    setState({ isBusy: true });
-    try {
-      const stored = await request("POST", url("inboxes", { name }), { raw: file });
-      setState({ said: `Stored ${stored.emails} emails as ${stored.name}, version ${stored.version}.` });
-      done(stored.name);
-    } catch (error) {
-      setState({ error: /** @type {Error} */ (error) });
-    }
-  }
-  return html`<label class="field upload"><span>Upload an inbox</span>
-    <input type="file" accept=".mbox,.eml,.jsonl,.json,.txt" disabled=${state.isBusy} onChange=${chosen} />
-    <span class="help">An mbox file, an email, or JSON Lines. It stays on this service.</span>
-    ${state.isBusy && html`<span role="status">Uploading …</span>`}
-    ${state.said && html`<span role="status">${label(state.said, 200)}</span>`}
-    ${state.error && html`<span class="wrong" role="alert">${label(state.error.message, 400)}</span>`}
-  </label>`;
-}
+/** @param {{name: string}[]} versions */
+const namesOf = (versions) => [...new Set(versions.map((each) => each.name))];
+
+/**
+ * Chooses what was just uploaded.
+ * @param {string} field @param {any[]} versions those that can be chosen @param {(field: string, name: string) => void} choose
+ */
+const stored = (field, versions, choose) => (/** @type {string} */ name) => (versions.unshift({ name }), choose(field, name));
 
 /** The knowledge graph of a sales agent: pasted, or from a file. @param {{value: string, set: (value: string) => void, faults: Fault[]}} props */
 function Graph({ value, set, faults }) {

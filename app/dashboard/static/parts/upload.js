@@ -1,0 +1,58 @@
+// A file that becomes stored data: what was stored, or what is wrong with it.
+
+import { useState } from "../vendor/hooks.js";
+import { request, url } from "../api.js";
+import { html } from "./html.js";
+import { label } from "./text.js";
+
+/**
+ * @typedef {object} Kind
+ * @property {string} where its list in the API
+ * @property {string} label
+ * @property {string} help
+ * @property {string} accept
+ * @property {(stored: any) => string} count what was stored
+ */
+
+/** @type {Kind} */
+export const INBOX = {
+  where: "inboxes",
+  label: "Upload an inbox",
+  help: "An mbox file, an email, or JSON Lines. It stays on this service.",
+  accept: ".mbox,.eml,.jsonl,.json,.txt",
+  count: (stored) => `${stored.emails} emails`,
+};
+/** @type {Kind} */
+export const DEMONSTRATIONS = {
+  where: "demonstrations",
+  label: "Upload demonstrations",
+  help: "JSON Lines in OpenAI's form for fine-tuning: a conversation a line, with its tools.",
+  accept: ".jsonl,.json,.txt",
+  count: (stored) => `${stored.count} demonstrations`,
+};
+
+/** Upload a file as a new version of the name that it has. @param {{kind: Kind, done: (name: string) => void}} props */
+export function Upload({ kind, done }) {
+  const [state, setState] = useState(/** @type {{isBusy?: boolean, error?: Error, said?: string}} */ ({}));
+  /** @param {Event & {currentTarget: HTMLInputElement}} event */
+  async function chosen(event) {
+    const file = event.currentTarget.files?.[0];
+    if (!file) return;
+    const name = file.name.replace(/\.[^.]*$/, "").replace(/[^A-Za-z0-9_-]+/g, "-").replace(/^-+|-+$/g, "").toLowerCase() || "data";
+    setState({ isBusy: true });
+    try {
+      const stored = await request("POST", url(kind.where, { name }), { raw: file });
+      setState({ said: `Stored ${kind.count(stored)} as ${stored.name}, version ${stored.version}.` });
+      done(stored.name);
+    } catch (error) {
+      setState({ error: /** @type {Error} */ (error) });
+    }
+  }
+  return html`<label class="field upload"><span>${kind.label}</span>
+    <input type="file" accept=${kind.accept} disabled=${state.isBusy} onChange=${chosen} />
+    <span class="help">${kind.help}</span>
+    ${state.isBusy && html`<span role="status">Uploading …</span>`}
+    ${state.said && html`<span role="status">${label(state.said, 200)}</span>`}
+    ${state.error && html`<span class="wrong" role="alert">${label(state.error.message, 400)}</span>`}
+  </label>`;
+}
