@@ -27,6 +27,8 @@ class _Connection(asyncio.Protocol):
         self._received = bytearray()
         self._sent_at = 0.0
         self.taken_ms: list[float] = []
+        self.answered = 0
+        """Those that are not counted, too."""
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -44,6 +46,7 @@ class _Connection(asyncio.Protocol):
             return
         self._received.clear()
         now = time.monotonic()
+        self.answered += 1
         if self._sent_at >= self._since:
             self.taken_ms.append(1e3 * (now - self._sent_at))
         self._send() if now < self._until else self.over.set_result(None)
@@ -92,6 +95,7 @@ async def load(
     cuts = statistics.quantiles(taken, n=100, method="inclusive")
     return {
         "requests": len(taken),
+        "all_requests": sum(connection.answered for _, connection in opened),
         "requests_per_s": round(len(taken) / seconds, 1),
         "p50_ms": round(cuts[49], 1),
         "p95_ms": round(cuts[94], 1),

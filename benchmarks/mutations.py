@@ -88,14 +88,13 @@ MUTATIONS = (
     _one(
         "deliveries in their event's transaction",
         "app/events/log.py",
-        "    row = (await session.execute(insert(Event).values(event).returning(Event))).scalar_one()\n"
-        "    await enqueue(session, row)\n",
-        "    row = (await session.execute(insert(Event).values(event).returning(Event))).scalar_one()\n"
+        "    await enqueue(session, event)\n    return int(seq)",
         "    if type is EventType.RUN_CREATED:\n"
-        "        await enqueue(session, row)\n"
+        "        await enqueue(session, event)\n"
         "    else:\n"
         "        async with AsyncSession(session.bind) as other, other.begin():\n"
-        "            await enqueue(other, row)\n",
+        "            await enqueue(other, event)\n"
+        "    return int(seq)",
         _MACHINE,
     ),
     _one(

@@ -6,7 +6,7 @@ SSE and webhooks read nothing else.
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import Insert, bindparam, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.tables import EvaluationEvent, EvaluationJob, Event, Run
@@ -15,6 +15,29 @@ from app.webhooks.outbox import enqueue
 
 CHANNEL = "learnloop_events"
 """Channel of NOTIFY: a hint with the id of a run. Listeners read by sequence number, and also poll."""
+
+
+def _appending() -> Insert:
+    """Takes a number, writes the event, and notifies: one statement, built once."""
+    numbered = (
+        update(Run)
+        .where(Run.id == bindparam("run_id"))
+        .values(event_seq=Run.event_seq + 1)
+        .returning(Run.id, Run.event_seq)
+        .cte("numbered")
+    )
+    table = Event.metadata.tables[Event.__tablename__]
+    event = table.c
+    given = [bindparam(f"new_{name}", type_=event[name].type) for name in _GIVEN]
+    return (
+        insert(table)
+        .from_select(["run_id", "seq", *_GIVEN], select(numbered.c.id, numbered.c.event_seq, *given))
+        .returning(event.seq, event.occurred_at, func.pg_notify(CHANNEL, event.run_id))
+    )
+
+
+_GIVEN = ("type", "version", "iteration", "actor", "data")
+_APPENDING = _appending()
 
 
 async def append(
@@ -30,21 +53,13 @@ async def append(
 
     The number is taken under the run's row lock, so that events become visible in order.
     """
-    advance = update(Run).where(Run.id == run_id).values(event_seq=Run.event_seq + 1).returning(Run.event_seq)
-    seq = (await session.execute(advance)).scalar_one()
-    event = {
-        "run_id": run_id,
-        "seq": seq,
-        "type": str(type),
-        "version": 1,
-        "iteration": iteration,
-        "actor": actor,
-        "data": dict(data or {}),
-    }
-    row = (await session.execute(insert(Event).values(event).returning(Event))).scalar_one()
-    await enqueue(session, row)
-    await session.execute(select(func.pg_notify(CHANNEL, run_id)))
-    return seq
+    values = {"type": str(type), "version": 1, "iteration": iteration, "actor": actor, "data": dict(data or {})}
+    parameters = {"run_id": run_id} | {f"new_{name}": value for name, value in values.items()}
+    await session.flush()  # which a statement on tables does not do by itself
+    seq, occurred_at, _ = (await session.execute(_APPENDING, parameters)).one()
+    event = Event(run_id=run_id, seq=seq, occurred_at=occurred_at, **values)
+    await enqueue(session, event)
+    return int(seq)
 
 
 async def append_to_evaluation(

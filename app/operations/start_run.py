@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from sqlalchemy import insert
+from sqlalchemy import ScalarSelect, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.backends import refusal, train_options, unusable_base_models
@@ -26,7 +26,7 @@ from app.runs import documents
 from app.runs.configuration import make_agent, make_environment, make_judge, make_own_agent, runner_of
 from app.runs.documents import NewDocument, UnknownDocument
 from app.runs.environment_access import EnvironmentAccess
-from app.runs.queries import RunQueries
+from app.runs.queries import RunQueries, selected_engine
 from app.runs.resume_point import INHERITED, begin_with
 from app.runs.store import RunStore
 from app.schemas.run_request import LearnLoopRequest
@@ -121,8 +121,9 @@ class RunStarter:
         self.wake_worker()
         return Started(endpoints, warnings)
 
-    async def _check_backend(self, complete: Mapping[str, Any]) -> str | None:
-        """The engine that must drive the run, None for any. Raises InvalidRequest, Unavailable."""
+    async def _check_backend(self, complete: Mapping[str, Any]) -> str | ScalarSelect[str | None] | None:
+        """The engine that must drive the run, None for any, or what finds it as the run is saved. Raises
+        InvalidRequest, Unavailable."""
         backend, model = complete["backend"], complete["model"]
         if (refused := refusal(self.resources.settings, backend, model["base_model"])) is not None:
             raise InvalidRequest(("body", "backend"), refused)
@@ -143,12 +144,11 @@ class RunStarter:
             return None  # it has its own base models; the run finds out whether this is one
         base_model, bases = model["base_model"], {TINY_BASE, *self.resources.settings.base_models}
         if base_model in bases:
-            unusable = await asyncio.to_thread(unusable_base_models, self.resources.settings)
-            if (fault := unusable.get(base_model)) is not None:
+            if (fault := await self._fault_of(base_model)) is not None:
                 raise InvalidRequest(
                     ("body", "model", "base_model"), f"The base model {base_model!r} cannot be used: {fault}"
                 )
-            return await self.queries.engine_of(backend, model["project"], model["name"])
+            return selected_engine(backend, model["project"], model["name"]).scalar_subquery()
         source = _checkpoint(base_model)
         if source is not None and source.project == model["project"]:
             engine = await self.queries.engine_of(backend, source.project, source.name)
@@ -159,6 +159,12 @@ class RunStarter:
             f"Unknown base model {base_model!r}. Available: {', '.join(sorted(bases))}, "
             f"and checkpoints of project {model['project']} as PROJECT/NAME@STEP.",
         )
+
+    async def _fault_of(self, base_model: str) -> str | None:
+        """Why a base model cannot be used; None: it can, as the shipped one always."""
+        if base_model not in self.resources.settings.base_models:
+            return None
+        return (await asyncio.to_thread(unusable_base_models, self.resources.settings)).get(base_model)
 
     async def _checkpoints(self, backend: str, engine: str | None, model: ModelName) -> frozenset[int] | range:
         """The steps of a model that a run can start from. If we cannot reach its engine, any: the run finds out."""
@@ -251,7 +257,11 @@ def _checkpoint(base_model: str) -> ModelName | None:
 
 
 def _new_run(
-    run_id: str, request: dict[str, Any], engine: str | None, parent: Parent | None, warnings: list[str]
+    run_id: str,
+    request: dict[str, Any],
+    engine: str | ScalarSelect[str | None] | None,
+    parent: Parent | None,
+    warnings: list[str],
 ) -> Run:
     model = request["model"]
     return Run(

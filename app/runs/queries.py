@@ -255,15 +255,8 @@ class RunQueries:
 
     async def engine_of(self, backend: str, project: str, name: str) -> str | None:
         """The engine that has the model, as far as runs tell; None if none was driven yet."""
-        query = (
-            select(Run.engine)
-            .where(Run.backend == backend, Run.model_project == project, Run.model_name == name)
-            .where(Run.engine.is_not(None))
-            .order_by(Run.id.desc())
-            .limit(1)
-        )
         async with self._sessions() as session:
-            return (await session.execute(query)).scalar_one_or_none()
+            return (await session.execute(selected_engine(backend, project, name))).scalar_one_or_none()
 
     async def require_run(self, run_id: str) -> None:
         """Raises NotFound."""
@@ -274,6 +267,17 @@ class RunQueries:
     async def _rows(self, query: Select[_Entity]) -> Sequence[_Entity]:
         async with self._sessions() as session:
             return (await session.execute(query)).scalars().all()
+
+
+def selected_engine(backend: str, project: str, name: str) -> Select[str | None]:
+    """The engine that has the model, as far as runs tell; no row if none was driven yet."""
+    return (
+        select(Run.engine)
+        .where(Run.backend == backend, Run.model_project == project, Run.model_name == name)
+        .where(Run.engine.is_not(None))
+        .order_by(Run.id.desc())
+        .limit(1)
+    )
 
 
 def _figures(run: Run, iterations: list[Any], evaluations: list[Any], deliveries: list[Any], sums: Any) -> RunFigures:

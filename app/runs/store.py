@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, Update, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, Text, Update, and_, bindparam, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -258,9 +258,12 @@ async def _hold_models(session: AsyncSession, run: Run) -> None:
     await _hold(session, {f"{run.model_project}/{run.model_name}", *([base] if at else ())})
 
 
+_HOLDING = select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("what", type_=Text), 0)))
+
+
 async def _hold(session: AsyncSession, names: Iterable[str]) -> None:
     for name in sorted(names):
-        await session.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"model {name}", 0))))
+        await session.execute(_HOLDING, {"what": f"model {name}"})
 
 
 def _needs(backend: str, model: ModelName) -> ColumnElement[bool]:

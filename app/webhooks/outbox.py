@@ -6,8 +6,21 @@ from datetime import UTC, datetime
 from typing import Any
 
 import structlog
-from sqlalchemy import ColumnElement, SQLColumnExpression, and_, exists, func, insert, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    SQLColumnExpression,
+    Text,
+    and_,
+    bindparam,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+)
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute
 from ulid import ULID
 
 from app.db.tables import EvaluationEvent, EvaluationJob, Event, Run, WebhookDelivery, WebhookEndpoint
@@ -23,24 +36,11 @@ log = structlog.get_logger(__name__)
 
 async def enqueue(session: AsyncSession, event: Event | EvaluationEvent) -> None:
     """Write a delivery for every endpoint that subscribes to the event; a dead letter where too many wait already."""
-    if isinstance(event, Event):
-        query = select(WebhookEndpoint.id, WebhookEndpoint.url, Run.model_project).join(Run, Run.id == event.run_id)
-        covered = covers_run(event.run_id, Run.model_project)
-    else:
-        query = select(WebhookEndpoint.id, WebhookEndpoint.url, EvaluationJob.project).join(
-            EvaluationJob, EvaluationJob.id == event.evaluation_id
-        )
-        covered = covers_project(EvaluationJob.project)
-    subscribed = (
-        query.where(WebhookEndpoint.disabled_at.is_(None), covered, subscribes_to(event.type))
-        # An endpoint that is deleted meanwhile would fail the event's transaction, which is the run's; one that is
-        # disabled would leave a delivery behind.
-        .with_for_update(read=True, of=WebhookEndpoint)
-    )
-    found = (await session.execute(subscribed)).all()
+    subject = subject_of(event)
+    subscribed = _OF_RUN if isinstance(event, Event) else _OF_EVALUATION
+    found = (await session.execute(subscribed, {"subject": subject, "event_type": event.type})).all()
     if not found:
         return
-    subject = subject_of(event)
     await turns.hold(session, subject)
     project = found[0][2]
     body = event_body(event)
@@ -72,7 +72,7 @@ async def _crowded(
     return {id: (is_waiting, is_full) for id, is_waiting, is_full in (await session.execute(query)).all()}
 
 
-def covers_run(run_id: str, project: SQLColumnExpression[str]) -> ColumnElement[bool]:
+def covers_run(run_id: str | SQLColumnExpression[str], project: SQLColumnExpression[str]) -> ColumnElement[bool]:
     """Whether an endpoint is for that run, or for all runs of its project."""
     return or_(WebhookEndpoint.run_id == run_id, covers_project(project))
 
@@ -83,14 +83,34 @@ def covers_project(project: SQLColumnExpression[str]) -> ColumnElement[bool]:
     return and_(WebhookEndpoint.run_id.is_(None), of_project)
 
 
-def subject_of(event: Event | EvaluationEvent) -> str:
-    """The id of the run or evaluation that it happened to."""
-    return event.run_id if isinstance(event, Event) else event.evaluation_id
-
-
 def subscribes_to(type: str | SQLColumnExpression[str]) -> ColumnElement[bool]:
     """Whether an endpoint subscribes to events of that type; one without a list subscribes to all."""
     return or_(func.jsonb_array_length(WebhookEndpoint.events) == 0, func.jsonb_exists(WebhookEndpoint.events, type))
+
+
+def _subscribed(
+    subject: InstrumentedAttribute[str], project: InstrumentedAttribute[str], covered: ColumnElement[bool]
+) -> Select[str, str, str]:
+    """The endpoints that an event goes to, and the project of the run or evaluation that it happened to."""
+    return (
+        select(WebhookEndpoint.id, WebhookEndpoint.url, project)
+        .join(subject.class_, subject == _SUBJECT)
+        .where(WebhookEndpoint.disabled_at.is_(None), covered, subscribes_to(bindparam("event_type", type_=Text)))
+        # An endpoint that is deleted meanwhile would fail the event's transaction, which is the run's; one that is
+        # disabled would leave a delivery behind.
+        .with_for_update(read=True, of=WebhookEndpoint)
+    )
+
+
+_SUBJECT = bindparam("subject", type_=Text)
+# Built once: there is an event in almost every transaction, and building a statement costs more than sending it.
+_OF_RUN = _subscribed(Run.id, Run.model_project, covers_run(_SUBJECT, Run.model_project))
+_OF_EVALUATION = _subscribed(EvaluationJob.id, EvaluationJob.project, covers_project(EvaluationJob.project))
+
+
+def subject_of(event: Event | EvaluationEvent) -> str:
+    """The id of the run or evaluation that it happened to."""
+    return event.run_id if isinstance(event, Event) else event.evaluation_id
 
 
 def delivery(event: Event | EvaluationEvent, endpoint_id: str, url: str, body: str, project: str) -> dict[str, Any]:

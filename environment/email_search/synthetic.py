@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from random import Random
 from typing import get_args
 
@@ -122,6 +123,7 @@ def parse_address(address: str) -> tuple[Split, int, int] | None:
     return split, int(match[2]), int(match[3])
 
 
+@lru_cache(maxsize=256)
 def make_world(split: Split, seed: int, index: int) -> World:
     """The inbox of that split, seed and index: 12 to 20 mails about 4 or 5 projects."""
     rng = Random(f"email_search:{split}:{seed}:{index}")

@@ -1,7 +1,9 @@
 """The schema: one migration path, in step with the rows' classes."""
 
 import asyncio
+import operator
 
+import psycopg
 import pytest
 from alembic import command
 from alembic.config import Config
@@ -9,6 +11,7 @@ from sqlalchemy import Connection, text
 
 from app.db.migration import SchemaError, migrate, scripts
 from app.db.session import make_engine, parse_url
+from tests.conditions import answered
 
 
 async def test_migrations_make_exactly_what_the_rows_need(empty_database_url: str) -> None:
@@ -47,4 +50,24 @@ async def test_a_newer_schema_is_refused(empty_database_url: str) -> None:
         await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(SchemaError, match="newer version of learnloop"):
         await migrate(engine)
+    await engine.dispose()
+
+
+async def test_a_connection_that_the_server_has_closed_is_replaced(database_url: str) -> None:
+    engine = make_engine(parse_url(database_url))
+    own = text("SELECT pg_backend_pid()")
+    async with engine.connect() as connection:
+        first = (await connection.execute(own)).scalar_one()
+    async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as admin:
+        await admin.execute("SELECT pg_terminate_backend(%s)", [first])
+
+        async def is_there() -> bool:
+            row = await (
+                await admin.execute("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", [first])
+            ).fetchone()
+            return row != (0,)
+
+        await answered(is_there, operator.not_)
+    async with engine.connect() as connection:
+        assert (await connection.execute(own)).scalar_one() != first
     await engine.dispose()

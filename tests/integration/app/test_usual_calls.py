@@ -1,10 +1,12 @@
 """The quick way of a call does what the way step by step does, and leaves to it what is not usual."""
 
 import asyncio
+import operator
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import delete, select, text, update
 
@@ -215,15 +217,23 @@ async def _forget(sessions: Sessions, call: Any) -> None:
         await session.execute(update(AgentSession).where(AgentSession.id == call.session_id).values(counted))
 
 
-async def test_a_broken_connection_costs_no_call(calls: SessionCalls, sessions: Sessions, taken: list[str]) -> None:
+async def test_a_broken_connection_costs_no_call(
+    calls: SessionCalls, sessions: Sessions, taken: list[str], database_url: str
+) -> None:
     asker = await opened(sessions)
     await answered(calls, asker)
-    cut = text(
-        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+    cut = (
+        "SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE datname = current_database() AND pid <> pg_backend_pid()"
     )
-    async with sessions() as session:
-        assert (await session.execute(cut)).scalar_one() >= 2
+    async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as admin:
+        ended = [pid for pid, _ in await (await admin.execute(cut)).fetchall()]
+        assert len(ended) >= 2
+
+        async def are_there() -> list[Any]:
+            return await (await admin.execute("SELECT FROM pg_stat_activity WHERE pid = ANY(%s)", [ended])).fetchall()
+
+        await conditions.answered(are_there, operator.not_)
     requests = [canonical({"messages": [{"role": "user", "content": f"{number}"}]}, None) for number in range(3)]
     for request in requests:
         await answered(calls, asker, request)
