@@ -137,6 +137,14 @@ class Run:
         """Give its agent a task; by default its best checkpoint does it."""
         return self._steps.run(operations.ask(task, idempotency_key, run_id=self.id))
 
+    def store_demonstrations(
+        self, name: str, *, min_reward: float, per_scenario: int = 1, idempotency_key: str | None = None
+    ) -> Demonstrations:
+        """Store its best rollouts of training scenarios, at most so many of each, as demonstrations (rejection
+        sampling), once it has ended."""
+        found = operations.store_best_rollouts(self.id, name, min_reward, per_scenario, idempotency_key)
+        return self._steps.run(found)
+
     def cancel(self) -> Accepted:
         """Cancel it."""
         return self._steps.run(operations.cancel(self.id))
@@ -260,6 +268,14 @@ class AsyncRun:
     async def ask(self, *, idempotency_key: str | None = None, **task: Unpack[Task]) -> Answer:
         """Give its agent a task; by default its best checkpoint does it."""
         return await self._steps.run(operations.ask(task, idempotency_key, run_id=self.id))
+
+    async def store_demonstrations(
+        self, name: str, *, min_reward: float, per_scenario: int = 1, idempotency_key: str | None = None
+    ) -> Demonstrations:
+        """Store its best rollouts of training scenarios, at most so many of each, as demonstrations (rejection
+        sampling), once it has ended."""
+        found = operations.store_best_rollouts(self.id, name, min_reward, per_scenario, idempotency_key)
+        return await self._steps.run(found)
 
     async def cancel(self) -> Accepted:
         """Cancel it."""

@@ -66,6 +66,14 @@ def store_demonstrations(
     return _call("POST", f"/demonstrations?name={quote(name, safe='')}", lines, key)
 
 
+def store_best_rollouts(
+    run_id: str, name: str, min_reward: float, per_scenario: int, key: str | None
+) -> Operation[Demonstrations]:
+    """Store the best rollouts of a run as demonstrations."""
+    wanted = {"name": name, "min_reward": min_reward, "per_scenario": per_scenario}
+    return _call("POST", f"/runs/{_segment(run_id)}/demonstrations", wanted, key)
+
+
 def ask(task: Task, key: str | None, **who: str) -> Operation[Answer]:
     """Give the agent of a run (`run_id`), or a model by name (`model`), a task."""
     return _call("POST", "/ask", {**who, **task}, key)

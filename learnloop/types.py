@@ -61,6 +61,7 @@ class Demonstrations(TypedDict):
     version: int
     sha256: str
     count: int
+    origin: dict[str, Any]
     created_at: str
     links: dict[str, str]
 

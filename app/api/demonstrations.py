@@ -1,25 +1,37 @@
 """Demonstrations: conversations that runs learn from before reinforcement learning, in versions."""
 
 import asyncio
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from fastapi import Query, Request
 from fastapi.responses import StreamingResponse
 
-from app.api.dependencies import CurrentCaller, CurrentSessions, IdCursor, Limit
+from app.api.dependencies import (
+    CurrentCaller,
+    CurrentHeavyReads,
+    CurrentSessions,
+    CurrentSettings,
+    CurrentStore,
+    IdCursor,
+    Limit,
+    RunId,
+)
 from app.api.documents import Hash, stored
 from app.api.presentation import page
 from app.api.routers import keyed_router
 from app.datasets import removal, rows
 from app.datasets.demonstrations import BadDemonstrations, read_demonstrations
 from app.datasets.rows import NewVersion
+from app.db.session import Sessions
 from app.db.tables import DatasetVersion
 from app.domain.names import DATASET_PATTERN
 from app.errors import InvalidRequest
+from app.operations.rejection_sampling import best_rollouts
 from app.runs import documents
 from app.runs.documents import NewDocument
 from app.schemas.base import Page
-from app.schemas.datasets import DemonstrationsDeleted, DemonstrationsOut
+from app.schemas.datasets import BestRollouts, BestRolloutsStored, DemonstrationsDeleted, DemonstrationsOut
 
 router = keyed_router("documents")
 _BODY = {
@@ -60,12 +72,47 @@ async def store_demonstrations(
         new = await asyncio.to_thread(_document, caller.namespace, body)
     except BadDemonstrations as error:
         raise InvalidRequest(("body",), str(error)) from error
+    return _shown(await _stored(sessions, new, name, {"source": "api", "bytes": len(body)}))
+
+
+@router.post("/runs/{run_id}/demonstrations", status_code=201)
+async def store_best_rollouts(
+    store: CurrentStore,
+    sessions: CurrentSessions,
+    heavy_reads: CurrentHeavyReads,
+    settings: CurrentSettings,
+    caller: CurrentCaller,
+    run_id: RunId,
+    wanted: BestRollouts,
+) -> BestRolloutsStored:
+    """Store the best rollouts of a run as demonstrations. The run must have ended.
+
+    They are for the warm start of another run. Only rollouts of training scenarios are taken, never of held-out
+    ones. The same request gives the same demonstrations, as long as the run's trajectories are kept. Those that a
+    caller of all projects stores, all projects can use.
+    """
+    run, most = await store.get(run_id), settings.max_graph_bytes
+    kept, there = await heavy_reads.do(
+        caller.namespace, lambda sessions: best_rollouts(sessions, run, wanted, max_bytes=most)
+    )
+    new = await asyncio.to_thread(documents.document, caller.namespace, "demonstrations", kept.demonstrations)
+    origin = {"source": "run", "run_id": run_id, **wanted.model_dump(exclude={"name"})}
+    row = await _stored(sessions, new, wanted.name, origin)
+    return BestRolloutsStored(
+        **_shown(row).model_dump(),
+        rollouts=there,
+        kept=kept.rollouts.total(),
+        scenarios=len(kept.rollouts),
+        unfit=kept.unfit,
+    )
+
+
+async def _stored(sessions: Sessions, new: NewDocument, name: str, origin: Mapping[str, Any]) -> DatasetVersion:
     sha256, count = str(new.reference["sha256"]), int(new.reference["count"])
-    origin = {"source": "api", "bytes": len(body)}
-    version = NewVersion(caller.namespace, "demonstrations", name, sha256, count, environment="", origin=origin)
+    version = NewVersion(new.project, "demonstrations", name, sha256, count, environment="", origin=origin)
     async with sessions.begin() as session:
         await documents.save(session, [new])
-        return _shown(await rows.add(session, version))
+        return await rows.add(session, version)
 
 
 def _document(project: str, body: bytes) -> NewDocument:
@@ -112,6 +159,7 @@ def _shown(row: DatasetVersion) -> DemonstrationsOut:
         version=row.version,
         sha256=row.sha256,
         count=row.size,
+        origin=row.origin,
         created_at=row.created_at,
         links={"self": f"/demonstrations/{row.sha256}"},
     )

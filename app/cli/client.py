@@ -152,6 +152,10 @@ class Service:
         """Store a JSON Lines file of conversations; returns its version."""
         return self._call("POST", "/demonstrations", params={"name": name}, content=lines)
 
+    def store_best_rollouts(self, run_id: str, wanted: Mapping[str, Json]) -> Json:
+        """Store the best rollouts of a run as demonstrations; returns their version."""
+        return self._call("POST", f"/runs/{_segment(run_id)}/demonstrations", json=wanted)
+
     def demonstrations(self, name: str | None) -> list[Json]:
         """The versions of stored demonstrations, of one name or of all, newest first."""
         return list(self._items("/demonstrations", {"name": name}))

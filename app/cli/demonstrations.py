@@ -1,18 +1,20 @@
 """`learnloop demonstrations`: conversations that runs learn from before reinforcement learning."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from app.cli.client import Service, ServiceRefused
 from app.cli.options import DEFAULT_URL, AsJson, Url
+from app.cli.runs import RunId
 from app.cli.terminal import Failure, print_json, results
 
 app = typer.Typer(
-    no_args_is_help=True, help="Upload, list and delete demonstrations: conversations that runs learn from first."
+    no_args_is_help=True, help="Store, list and delete demonstrations: conversations that runs learn from first."
 )
 
+Json = Any
 Name = Annotated[str, typer.Argument(help="Name of the demonstrations: letters, digits, '-' and '_'.")]
 _UPLOAD_TIMEOUT_S = 600.0
 
@@ -40,8 +42,33 @@ def upload(
     if as_json:
         print_json(stored)
         return
-    results.print(f"stored {stored['count']} demonstrations as {stored['name']}@{stored['version']}")
-    results.print(f"learn from them: learnloop train --demonstrations {stored['name']} --url {url}", soft_wrap=True)
+    _print_stored(stored, url)
+
+
+@app.command("from-run")
+def from_run(
+    name: Name,
+    run_id: RunId,
+    min_reward: Annotated[float, typer.Option(help="Only rollouts with at least this reward.")],
+    per_scenario: Annotated[
+        int, typer.Option(min=1, max=1_000, help="Maximum number of rollouts of the same scenario, best first.")
+    ] = 1,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Store the best rollouts of a run that has ended (rejection sampling). Held-out scenarios are never used."""
+    wanted = {"name": name, "min_reward": min_reward, "per_scenario": per_scenario}
+    with Service(url, timeout_s=_UPLOAD_TIMEOUT_S) as service:
+        stored = service.store_best_rollouts(run_id, wanted)
+    if as_json:
+        print_json(stored)
+        return
+    results.print(
+        f"kept {stored['kept']} of {stored['rollouts']} rollouts, of {stored['scenarios']} scenarios; "
+        f"{stored['unfit']} cannot be trained on",
+        soft_wrap=True,
+    )
+    _print_stored(stored, url)
 
 
 @app.command("list")
@@ -84,3 +111,8 @@ def delete(
         print_json({"deleted": deleted})
     else:
         results.print(f"deleted {', '.join(deleted)}")
+
+
+def _print_stored(stored: Json, url: str) -> None:
+    results.print(f"stored {stored['count']} demonstrations as {stored['name']}@{stored['version']}")
+    results.print(f"learn from them: learnloop train --demonstrations {stored['name']} --url {url}", soft_wrap=True)

@@ -2,7 +2,10 @@
 
 from datetime import datetime
 
-from app.schemas.base import Json, ResponseModel
+from pydantic import ConfigDict, Field
+
+from app.domain.names import DATASET_PATTERN
+from app.schemas.base import Json, RequestBody, ResponseModel
 
 
 class InboxStored(ResponseModel):
@@ -99,10 +102,38 @@ class DemonstrationsOut(ResponseModel):
     """Hash of the demonstrations, in hexadecimal."""
     count: int
     """Number of conversations."""
+    origin: dict[str, Json]
+    """What they were made from: `source` is `api`, or `run` with `run_id`, `min_reward` and `per_scenario`."""
     created_at: datetime
     """When they were stored."""
     links: dict[str, str]
     """Path of the demonstrations, as `self`."""
+
+
+class BestRollouts(RequestBody):
+    """Which rollouts of a run become demonstrations, and under which name."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "best", "min_reward": 1.0, "per_scenario": 2}]})
+
+    name: str = Field(pattern=DATASET_PATTERN)
+    """Name of the demonstrations: letters, digits, `-` and `_`."""
+    min_reward: float = Field(allow_inf_nan=False)
+    """Only rollouts with at least this reward. What a good one is, the environment says."""
+    per_scenario: int = Field(default=1, ge=1, le=1_000)
+    """Maximum number of rollouts of the same scenario: those with the highest reward, of equal ones the earliest."""
+
+
+class BestRolloutsStored(DemonstrationsOut):
+    """The demonstrations that rollouts of a run have become."""
+
+    rollouts: int
+    """Finished training rollouts of the run."""
+    kept: int
+    """Those that became demonstrations."""
+    scenarios: int
+    """Training scenarios that they are of."""
+    unfit: int
+    """Those that have the reward and were left out: a reply was cut off, or calls what is not one of its tools."""
 
 
 class DemonstrationsDeleted(ResponseModel):

@@ -161,6 +161,7 @@ export interface DemonstrationsOut {
   "version": number;
   "sha256": string;
   "count": number;
+  "origin": Record<string, any>;
   "created_at": string;
   "links": Record<string, string>;
 }

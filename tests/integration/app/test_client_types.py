@@ -21,6 +21,7 @@ OPERATIONS = [
     (operations.run_state("{run_id}"), None, types.RunState),
     (operations.cancel("{run_id}"), None, types.Accepted),
     (operations.store_demonstrations("mine", [], None), None, types.Demonstrations),
+    (operations.store_best_rollouts("{run_id}", "best", 1.0, 1, None), None, types.Demonstrations),
     (operations.ask({}, None, run_id="r"), types.Task, types.Answer),
     (operations.ask({}, None, model="m"), types.Task, types.Answer),
     (operations.events("{run_id}", 0), None, types.Event),

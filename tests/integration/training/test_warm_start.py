@@ -8,10 +8,15 @@ from contextlib import aclosing
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import training.engine
+from app.datasets.demonstrations import read_demonstrations
+from app.operations.rejection_sampling import conversations_of
+from app.worker.save_iteration import rollout_row
 from environment.email_search.environment import SyntheticEmailSearch
 from judges.reference import ReferenceJudge
 from tests.fakes.engine_process import EngineProcess
@@ -21,10 +26,12 @@ from tests.integration.training.test_train_once import Entries, Killed
 from training.backends.base import BackendUnavailable, ModelSpec, Policy, TrainingFailed
 from training.backends.embedded import EmbeddedBackend, connect
 from training.chat import open_chat
+from training.engine.tokens import ChatTokenizer
 from training.learn_loop import learn_loop
 from training.types import EvaluationConfig, IterationResult, Progress, Resume, RunConfig, WarmStartConfig
 from training.warm_start import iterations_of
 
+TINY = Path(training.engine.__path__[0]) / "tiny_base" / "model"
 JOBS = "POST /v1/preview/sft-training-jobs"
 NO_EVALUATION = EvaluationConfig(scenarios=0, test_scenarios=0)
 TOOL = {"type": "function", "function": {"name": "search_inbox", "parameters": {"type": "object", "properties": {}}}}
@@ -188,6 +195,25 @@ async def test_reinforcement_learning_goes_on_from_the_demonstrations(backend: E
     assert [group.scenario.id for group in made[4].groups] == [each.id for each in drawn]
     assert made[4].step == 4
     assert made[4].train_metrics["learning_rate"] == pytest.approx(1e-4)
+    _assert_trained_as_sampled(made[4])
+
+
+def _assert_trained_as_sampled(result: IterationResult) -> None:
+    """Rollouts that become demonstrations are trained with the tokens that were sampled, and no others."""
+    tokenizer = ChatTokenizer(TINY)
+    compared = 0
+    made = [scored.rollout for group in result.groups for scored in group.rollouts]
+    for rollout in (each for each in made if each.outcome["finish"] != "malformed"):
+        row = SimpleNamespace(**rollout_row(rollout))
+        [demonstration] = conversations_of(row)
+        [read] = read_demonstrations(json.dumps(demonstration).encode())
+        ids, owner = tokenizer.supervised_sequence(read["messages"], read["tools"])
+        for turn in row.tokens:
+            trained = [id for id, message in zip(ids, owner, strict=True) if message == turn["message"]]
+            assert "".join(turn["texts"]) == tokenizer.fast.decode(trained)
+            compared += 1
+        assert len({message for message in owner if message is not None}) == len(row.tokens)
+    assert compared
 
 
 async def test_a_conversation_that_is_too_long_is_named(backend: EmbeddedBackend) -> None:

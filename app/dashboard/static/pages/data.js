@@ -36,6 +36,7 @@ const setColumns = (reload) => [
 const demonstrationsColumns = (reload) => [
   { title: "Demonstrations", cell: (/** @type {Demonstrations} */ each) => html`<a href=${href(["data", "demonstrations", each.sha256])}><strong>${label(each.name)}</strong></a> <span class="muted">version ${each.version}</span>` },
   { title: "Conversations", isNumber: true, cell: (/** @type {Demonstrations} */ each) => whole(each.count) },
+  { title: "From", cell: (/** @type {Demonstrations} */ each) => origin(each.origin) },
   { title: "Stored", cell: (/** @type {Demonstrations} */ each) => moment(each.created_at) },
   { title: "", cell: (/** @type {Demonstrations} */ each) => deletion(path`demonstrations/${each.sha256}`, `the demonstrations of ${label(each.name)}`, reload) },
 ];

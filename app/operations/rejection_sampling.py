@@ -1,0 +1,125 @@
+"""Demonstrations that a model made itself: the best rollouts of a run's training scenarios (rejection sampling).
+
+A demonstration is a conversation as it was recorded, with the tools that were offered. Only what the model sampled in
+it is learnt: a reply that it was shown, as an example or from another conversation of the rollout, has the weight 0.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Row, Select, func, select
+
+from app.datasets.demonstrations import BadDemonstrations, read_demonstrations
+from app.db.session import Sessions
+from app.db.tables import Run, Trajectory
+from app.domain.run_state import TERMINAL
+from app.errors import Conflict
+from app.schemas.datasets import BestRollouts
+from training.chat import identity
+
+Json = Any
+_AT_ONCE = 50
+"""Rollouts that are read from the database together."""
+
+
+class Kept:
+    """The best rollouts, as far as they were read: at most so many of a scenario, those that were read first."""
+
+    def __init__(self, per_scenario: int, reply_tokens: int, max_bytes: int) -> None:
+        """`reply_tokens` is where the run's replies were cut off."""
+        self.demonstrations: list[dict[str, Json]] = []
+        self.rollouts: Counter[str] = Counter()
+        """How many of each scenario are kept."""
+        self.unfit = 0
+        self._per_scenario, self._reply_tokens, self._room = per_scenario, reply_tokens, max_bytes
+
+    def take(self, rows: Sequence[Row[Any]]) -> None:
+        """Keep of these what is wanted. Raises Conflict if it is too much."""
+        for row in rows:
+            if self.rollouts[row.scenario_id] == self._per_scenario:
+                continue
+            lines = b"\n".join(json.dumps(each, ensure_ascii=False).encode() for each in conversations_of(row))
+            try:
+                if any(len(turn["texts"]) >= self._reply_tokens for turn in row.tokens):
+                    raise BadDemonstrations("a reply was cut off")
+                self.demonstrations += read_demonstrations(lines)
+            except BadDemonstrations:
+                self.unfit += 1
+                continue
+            self.rollouts[row.scenario_id] += 1
+            self._room -= len(lines)
+            if self._room < 0:
+                raise Conflict(
+                    "Together these rollouts are larger than LEARNLOOP_MAX_GRAPH_BYTES: "
+                    "raise min_reward or lower per_scenario."
+                )
+
+
+async def best_rollouts(sessions: Sessions, run: Run, wanted: BestRollouts, max_bytes: int) -> tuple[Kept, int]:
+    """The best rollouts of the run, and of how many. Raises Conflict if it has none, too many, or has not ended."""
+    if run.status not in TERMINAL:
+        raise Conflict(f"Run {run.id} is {run.status}: its rollouts can become demonstrations once it has ended.")
+    kept = Kept(wanted.per_scenario, run.stored_request.config.max_completion_tokens, max_bytes)
+    async with sessions() as session:
+        there, highest = (await session.execute(_finished(run.id, func.count(), func.max(Trajectory.reward)))).one()
+        best = (
+            _finished(
+                run.id,
+                Trajectory.scenario_id,
+                Trajectory.messages,
+                Trajectory.tokens,
+                Trajectory.tools,
+                Trajectory.additional_histories,
+            )
+            .where(Trajectory.reward >= wanted.min_reward)
+            .order_by(Trajectory.scenario_id, Trajectory.reward.desc(), Trajectory.seq)
+        )
+        result = await session.stream(best, execution_options={"yield_per": _AT_ONCE})
+        async for rows in result.partitions():
+            kept.take(rows)
+    if not there:
+        raise Conflict(f"Run {run.id} has no finished rollouts of training scenarios.")
+    if not kept.demonstrations:
+        unfit = f" that can be trained on ({kept.unfit} cannot)" if kept.unfit else ""
+        raise Conflict(
+            f"Of {there} training rollouts of run {run.id} none{unfit} has a reward of at least {wanted.min_reward:g}; "
+            f"the highest is {highest:.4g}."
+        )
+    return kept, there
+
+
+def _finished(run_id: str, *columns: Any) -> Select[Any]:
+    """Of the run's rewarded rollouts of training scenarios: never of held-out ones."""
+    return select(*columns).where(
+        Trajectory.run_id == run_id,
+        Trajectory.kind == "train",
+        Trajectory.split == "train",
+        Trajectory.error.is_(None),
+        Trajectory.reward.is_not(None),
+    )
+
+
+def conversations_of(row: Any) -> list[dict[str, Json]]:
+    """The conversations of a recorded rollout, each as a demonstration."""
+    sampled = {turn["message"] for turn in row.tokens}
+    first = [
+        message if place in sampled or not sampled else _shown(message) for place, message in enumerate(row.messages)
+    ]
+    found, seen = [_demonstration(first, row.tools)], set(map(identity, row.messages))
+    for history in row.additional_histories:
+        messages = [_shown(each) if identity(each) in seen else each for each in history["messages"]]
+        seen |= set(map(identity, messages))
+        if any(each["role"] == "assistant" and each.get("weight") != 0 for each in messages):
+            found.append(_demonstration(messages, history["tools"]))
+    return found
+
+
+def _shown(message: dict[str, Json]) -> dict[str, Json]:
+    """The message as context, if it is a reply."""
+    return {**message, "weight": 0} if message["role"] == "assistant" else message
+
+
+def _demonstration(messages: Sequence[Json], tools: Sequence[Json]) -> dict[str, Json]:
+    return {"messages": list(messages), **({"tools": list(tools)} if tools else {})}

@@ -1,0 +1,146 @@
+"""The best rollouts of a run become demonstrations, over HTTP, by the command and by the client."""
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import insert
+from typer.testing import CliRunner
+
+from app.cli.main import app
+from app.db.session import Sessions, make_engine, make_sessions, parse_url
+from app.db.tables import Trajectory
+from learnloop import AsyncLearnloop
+from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.emails import make_run
+from tests.integration.app.served import served, settings_for
+from tests.integration.app.test_demonstrations import CALL, RESULT, TOOL, USER
+
+EXAMPLE, CALLS = {"role": "assistant", "content": "for example"}, {"role": "assistant", "tool_calls": [CALL]}
+SYSTEM, SUMMARY = {"role": "system", "content": "Sum up."}, {"role": "assistant", "content": "all of it"}
+UNKNOWN = {**CALL, "function": {"name": "delete", "arguments": "{}"}}
+MOST_TOKENS = 256
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+def rollout(id: str, scenario: str, reward: float | None, **more: Any) -> dict[str, Any]:
+    """A rollout that shows an example, calls a tool, and ends with its own id."""
+    return {
+        "id": id,
+        "kind": "train",
+        "iteration": 1,
+        "split": "train",
+        "mode": "sampled",
+        "model": "learnloop/a",
+        "step": 0,
+        "scenario_id": scenario,
+        "scenario": {"task": {}, "reference": {}},
+        "messages": [USER, EXAMPLE, USER, CALLS, RESULT, said(id)],
+        "tokens": [{"message": place, "texts": ["a", "b"], "logprobs": [-1.0, -1.0]} for place in (3, 5)],
+        "tools": [TOOL],
+        "additional_histories": [],
+        "outcome": {},
+        "score_parts": {},
+        "reward": reward,
+        "reward_parts": {},
+        "error": None,
+        "turns": 2,
+        "prompt_tokens": 1,
+        "completion_tokens": 4,
+        "seconds": 0.1,
+        "started_at": datetime.now(UTC),
+    } | more
+
+
+LONG = [{"message": 5, "texts": ["a"] * MOST_TOKENS, "logprobs": [-1.0] * MOST_TOKENS}]
+ROLLOUTS = [
+    rollout("poor", "one", 0.4),
+    rollout("good", "one", 0.7),
+    rollout("best", "one", 0.9),
+    rollout("as good", "one", 0.7),
+    rollout("failed", "two", 1.0, error="it took too long"),
+    rollout("cut off", "two", 1.0, tokens=LONG),
+    rollout("unknown tool", "two", 1.0, messages=[USER, {**CALLS, "tool_calls": [UNKNOWN]}], tokens=[]),
+    rollout("unscored", "two", None),
+    rollout("held out", "three", 1.0, kind="evaluation", split="validation"),
+    rollout("tested", "three", 1.0, kind="evaluation", split="test", mode="greedy"),
+    rollout("sample email", "three", 1.0, kind="showcase"),
+    rollout("just enough", "four", 0.5, additional_histories=[{"messages": [SYSTEM, CALLS, SUMMARY], "tools": [TOOL]}]),
+]
+
+
+async def recorded(sessions: Sessions, rollouts: list[dict[str, Any]]) -> str:
+    """A completed run with these rollouts; its id."""
+    run_id = await make_run(sessions, environment="email_search")
+    async with sessions.begin() as session:
+        await session.execute(
+            insert(Trajectory), [each | {"run_id": run_id, "id": f"{run_id} {each['id']}"} for each in rollouts]
+        )
+    return run_id
+
+
+async def test_the_best_rollouts_become_demonstrations(data_dir: Path, database_url: str) -> None:
+    engine = make_engine(parse_url(database_url))
+    sessions = make_sessions(engine)
+    async with served(settings_for(data_dir, database_url, max_concurrent_runs=0), ScriptedLoop()) as client:
+        run_id = await recorded(sessions, ROLLOUTS)
+        url, wanted = f"/runs/{run_id}/demonstrations", {"name": "best", "min_reward": 0.5, "per_scenario": 2}
+        stored = (await client.post(url, json=wanted)).raise_for_status().json()
+        figures = {name: stored[name] for name in ("rollouts", "kept", "scenarios", "unfit", "count", "version")}
+        assert figures == {"rollouts": 7, "kept": 3, "scenarios": 2, "unfit": 2, "count": 4, "version": 1}
+        assert stored["origin"] == {"source": "run", "run_id": run_id, "min_reward": 0.5, "per_scenario": 2}
+
+        held = (await client.get(stored["links"]["self"])).json()["demonstrations"]
+        assert [each["messages"][-1]["content"] for each in held] == ["just enough", "all of it", "best", "good"]
+        assert held[2] == {
+            "messages": [USER, {**EXAMPLE, "weight": 0}, USER, CALLS, RESULT, said("best")],
+            "tools": [TOOL],
+        }, "as it was sampled; what was only shown is not learnt"
+        assert held[1]["messages"] == [SYSTEM, {**CALLS, "weight": 0}, SUMMARY], "a call is learnt once"
+        assert (await client.post(url, json=wanted)).json() == stored, "the same again"
+
+        command = ("demonstrations", "from-run", "best", run_id, "--min-reward", "0.5", "--url", str(client.base_url))
+        shown = await asyncio.to_thread(CliRunner().invoke, app, list(command))
+        assert shown.stdout.splitlines()[:2] == [
+            "kept 2 of 7 rollouts, of 2 scenarios; 2 cannot be trained on",
+            "stored 3 demonstrations as best@2",
+        ]
+        async with AsyncLearnloop(str(client.base_url)) as learnloop:
+            again = await learnloop.run(run_id).store_demonstrations("best", min_reward=0.5, per_scenario=2)
+            assert (again["version"], again["sha256"]) == (3, stored["sha256"])
+
+        request = {"warm_start": {"demonstrations": {"dataset": "best"}}, "iterations": 0}
+        started = (await client.post("/learn-loop", json=request)).raise_for_status().json()
+        refused = await client.post(f"/runs/{started['run_id']}/demonstrations", json=wanted)
+        assert (refused.status_code, "is queued" in refused.json()["detail"]) == (409, True)
+    await engine.dispose()
+
+
+async def test_what_gives_no_demonstrations_is_said(data_dir: Path, database_url: str) -> None:
+    engine = make_engine(parse_url(database_url))
+    sessions = make_sessions(engine)
+    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
+        run_id = await recorded(sessions, ROLLOUTS)
+        big = rollout("big", "one", 1.0, messages=[USER, said("x" * 1_100_000)], tokens=[])
+        cases: list[tuple[str, dict[str, Any], int, str]] = [
+            (run_id, {"min_reward": 1.5}, 409, "Of 7 training rollouts of run "),
+            (run_id, {"min_reward": 1.5}, 409, "the highest is 1."),
+            (await recorded(sessions, ROLLOUTS[5:7]), {"min_reward": 1}, 409, "none that can be trained on (2 cannot)"),
+            (await recorded(sessions, ROLLOUTS[8:11]), {"min_reward": 0}, 409, "has no finished rollouts"),
+            (run_id, {"min_reward": 0.5, "per_scenario": 0}, 422, "per_scenario"),
+            (run_id, {}, 422, "min_reward"),
+            (run_id[::-1], {"min_reward": 0}, 404, "There is no run"),
+        ]
+        for id, wanted, status, words in cases:
+            refused = await client.post(f"/runs/{id}/demonstrations", json={"name": "none", **wanted})
+            assert (refused.status_code, words in refused.json()["detail"]) == (status, True), refused.json()
+        assert (await client.get("/demonstrations")).json()["items"] == []
+    async with served(settings_for(data_dir, database_url, max_graph_bytes=1_000_000), ScriptedLoop()) as client:
+        id = await recorded(sessions, [big])
+        refused = await client.post(f"/runs/{id}/demonstrations", json={"name": "none", "min_reward": 0})
+        assert (refused.status_code, "raise min_reward" in refused.json()["detail"]) == (409, True)
+    await engine.dispose()
