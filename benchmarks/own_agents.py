@@ -27,9 +27,9 @@ import uvicorn
 from rich.console import Console
 
 from app.cli.service_process import free_port, own_service
-from benchmarks.agents import forked
 from benchmarks.agents.mail_desk import ENVIRONMENT, MailDesk, tasks
 from environment.base import Scenario, Split
+from tests.fakes.forked_module import ForkedModule
 from training.types import EvaluationConfig, RunConfig
 
 Json = Any
@@ -79,10 +79,7 @@ def claiming(agent: str, service_url: str, desk_url: str, concurrency: int) -> I
     environment = {**os.environ, "MAIL_DESK_URL": desk_url, "PYTHONPATH": str(_HERE.parents[1])}
     with ExitStack() as stack:
         if command[0].startswith(_MODULES):
-            socket = Path(stack.enter_context(tempfile.TemporaryDirectory()), "agent")
-            stack.enter_context(_process([sys.executable, "-m", forked.__name__, str(socket), *command], environment))
-            forked.wait_for(socket)
-            command = forked.command(socket)
+            command = stack.enter_context(ForkedModule(*command)).command()
         stack.enter_context(_process([*worker, "--", *command], environment))
         yield
 

@@ -27,6 +27,7 @@ import app.db.session
 from app.db.migration import migrate
 from app.db.session import make_engine
 from app.processes.postgres import EmbeddedPostgres
+from tests.fakes import forked_learnloop
 from tests.fakes.forked_engine import start_fork_server
 from training.engine.cpu_mode import set_cpu_mode
 
@@ -82,6 +83,12 @@ def pytest_collection_finish() -> None:
 def fork_server() -> None:
     """Processes are forked from this one as it is now, before anything has run in it."""
     start_fork_server()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_commands(fork_server: None) -> Iterator[None]:
+    with forked_learnloop.ended_after():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,7 +1,6 @@
 """The service as users start it, with the real engine and the shipped tiny base, on a database of the tests."""
 
 import os
-import sys
 from asyncio.subprocess import DEVNULL, create_subprocess_exec
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +11,7 @@ import httpx
 from app.cli.service_process import free_port
 from tests.conditions import answered
 from tests.fakes.engine_process import EngineProcess
+from tests.fakes.forked_learnloop import learnloop
 
 
 @asynccontextmanager
@@ -21,7 +21,7 @@ async def real_service(data_dir: Path, database_url: str, engine: EngineProcess)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LEARNLOOP_", "ART_"))}
     environment = kept | {"DATABASE_URL": database_url, "LEARNLOOP_LOG_LEVEL": "warning"}
     environment["LEARNLOOP_ENGINE_URL"] = engine.base_url.removesuffix("/v1")
-    command = [sys.executable, "-m", "app.cli", "serve", "--port", str(port), "--data-dir", str(data_dir)]
+    command = learnloop("serve", "--port", str(port), "--data-dir", str(data_dir))
     process = await create_subprocess_exec(*command, env=environment, stdout=DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:

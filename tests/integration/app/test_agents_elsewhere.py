@@ -16,6 +16,7 @@ from app.cli.service_process import free_port
 from app.security.webhook_signing import new_secret
 from app.settings import Settings
 from tests.conditions import answered, until
+from tests.fakes.forked_learnloop import learnloop
 from tests.fakes.runner import Behaviour, ask_model, runner, send_outcome
 from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
@@ -233,7 +234,7 @@ SCORES = SCRIPT + 'print("thinking")\nprint(json.dumps({"reward": float(said == 
 async def agent_run(client: httpx.AsyncClient, script: str, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """`learnloop agent run` with a Python script as the command."""
     url = str(client.base_url).rstrip("/")
-    command = [sys.executable, "-m", "app.cli", "agent", "run", "--url", url, *options]
+    command = learnloop("agent", "run", "--url", url, *options)
     process = await asyncio.create_subprocess_exec(
         *(*command, "--", sys.executable, "-S", "-c", script),  # the standard library is enough for it
         stderr=asyncio.subprocess.DEVNULL,

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import pytest
 
 from tests.conditions import until
 from tests.fakes.engine_process import ROOT
+from tests.fakes.forked_learnloop import learnloop
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
 
@@ -41,7 +41,7 @@ class Ran:
 async def _runs(client: httpx.AsyncClient, *arguments: str) -> Ran:
     """In a process of its own: the service's log goes to this one's output."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "app.cli", "runs", *arguments, "--url", str(client.base_url)),
+        *learnloop("runs", *arguments, "--url", str(client.base_url)),
         cwd=ROOT,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -73,7 +73,7 @@ async def test_watch_says_why_a_run_waits(client: httpx.AsyncClient, loop: Scrip
     waiting = await _started(client)
     await until(loop.has_entered(0).is_set)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "app.cli", "runs", "watch", waiting, "--url", str(client.base_url)),
+        *learnloop("runs", "watch", waiting, "--url", str(client.base_url)),
         cwd=ROOT,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,

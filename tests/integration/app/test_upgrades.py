@@ -5,7 +5,6 @@ state gets a file too.
 """
 
 import asyncio
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -27,6 +26,7 @@ from app.worker.journal_store import StoredJournal
 from environment.base import Scenario
 from tests.conditions import until
 from tests.fakes.engine_process import ROOT
+from tests.fakes.forked_learnloop import learnloop
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop, ScriptedPolicy
 from tests.fakes.webhook_receiver import receiver
 from tests.integration.app.keyed import bearer
@@ -194,7 +194,7 @@ async def test_an_old_worker_refuses_a_new_schema_and_says_so(empty_database_url
         await migrate(engine)
     await engine.dispose()
     worker = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "app.cli", "worker"),
+        *learnloop("worker"),
         env=_environment(data_dir, DATABASE_URL=empty_database_url, **NO_ENGINE) | {"PYTHONPATH": str(ROOT)},
         cwd="/",
         stderr=asyncio.subprocess.PIPE,

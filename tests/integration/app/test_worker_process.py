@@ -3,7 +3,6 @@
 import asyncio
 import re
 import signal
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -18,6 +17,7 @@ from ulid import ULID
 from app.cli.service_process import free_port
 from tests.conditions import answered
 from tests.fakes.engine_process import ROOT, EngineProcess
+from tests.fakes.forked_learnloop import learnloop
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.fakes.trace_server import COLLECTOR, SentSpan, TraceServer, trace_server
 from tests.integration.app.served import served, settings_for
@@ -45,7 +45,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
 async def _worker(data_dir: Path, **environment: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """The command in a process; killed at the end if it is still there."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "app.cli", "worker", "--max-concurrent-runs", "2"),
+        *learnloop("worker", "--max-concurrent-runs", "2"),
         env=_environment(data_dir, **environment) | {"PYTHONPATH": str(ROOT)},
         cwd="/",  # no .env of a developer
         stdout=asyncio.subprocess.DEVNULL,
@@ -65,7 +65,7 @@ async def _until(client: httpx.AsyncClient, run_id: str, wanted: Callable[[Any],
     async def ask() -> Any:
         return (await client.get(f"/runs/{run_id}")).raise_for_status().json()
 
-    return await answered(ask, wanted, timeout_s=120)
+    return await answered(ask, wanted, timeout_s=600)
 
 
 async def _check_metrics(port: int, engine: str) -> None:

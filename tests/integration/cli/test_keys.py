@@ -3,12 +3,12 @@
 import asyncio
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from app.processes.data_directory import DataDirectory
+from tests.fakes.forked_learnloop import learnloop as forked_learnloop
 from tests.integration.app.keyed import OPERATOR_KEY, bearer, keyed
 from tests.integration.cli.conftest import Learnloop
 
@@ -23,7 +23,7 @@ def _nothing_of_the_developer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 def _bootstrap(data_dir: Path, *more: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own: it sets up that process's logs."""
     command = ["keys", "create", "--bootstrap", "--name", "first", "--data-dir", str(data_dir), *more]
-    return subprocess.run([sys.executable, "-P", "-m", "app.cli", *command], capture_output=True, text=True)
+    return subprocess.run(forked_learnloop(*command), capture_output=True, text=True)
 
 
 async def test_keys_from_the_first_to_its_revocation(

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from app.cli.service_process import free_port
+from tests.fakes.forked_learnloop import learnloop as forked_learnloop
 from tests.integration.cli.conftest import Learnloop
 
 NO_ENGINE = {"LEARNLOOP_ENGINE_URL": "http://127.0.0.1:9"}
@@ -21,7 +21,7 @@ NO_ENGINE = {"LEARNLOOP_ENGINE_URL": "http://127.0.0.1:9"}
 
 def _serve(data_dir: Path, port: int, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "app.cli", "serve", "--data-dir", str(data_dir), "--port", str(port)],
+        forked_learnloop("serve", "--data-dir", str(data_dir), "--port", str(port)),
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, **NO_ENGINE, **environment},

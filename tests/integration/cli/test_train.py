@@ -3,12 +3,12 @@
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from app.domain.run_state import RunStatus
+from tests.fakes.forked_learnloop import learnloop as forked_learnloop
 from tests.fakes.scripted_service import RUN_ID, ScriptedService
 from tests.integration.cli.conftest import Learnloop
 
@@ -95,7 +95,7 @@ def test_a_setting_below_a_plain_value_is_a_usage_error(learnloop: Learnloop) ->
 def test_an_interrupt_cancels_the_run(service: ScriptedService, stop: signal.Signals) -> None:
     service.ends_as = None
     process = subprocess.Popen(
-        [sys.executable, "-m", "app.cli", "train", "--url", service.url],
+        forked_learnloop("train", "--url", service.url),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

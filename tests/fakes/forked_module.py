@@ -1,0 +1,164 @@
+"""`python -m MODULE` without its imports: a copy of a process that has them takes the place of a new interpreter.
+
+    with ForkedModule("app.cli", "app.main") as learnloop:
+        subprocess.run(learnloop.command("serve"))
+
+The command is an interpreter that starts in a few milliseconds, hands its arguments, environment, directory and files
+over, passes signals on, and ends as the copy does; if it is killed, so is the copy.
+"""
+
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+_FILES = (0, 1, 2)
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT)
+
+
+class ForkedModule:
+    """The process that is copied; a context manager that ends it. It may import more than the module."""
+
+    def __init__(self, module: str, *preloaded: str) -> None:
+        from multiprocessing import get_context
+
+        self._module = module
+        self._directory = tempfile.TemporaryDirectory(prefix="forked-")
+        path = Path(self._directory.name, "socket")
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(str(path))
+        listening.listen(128)
+        self._process = get_context("forkserver").Process(
+            target=_serve, args=(listening, (module, *preloaded)), daemon=True
+        )
+        self._process.start()
+        listening.close()
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-IS", __file__, f"{self._directory.name}/socket", self._module, *arguments]
+
+    def __enter__(self) -> "ForkedModule":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.join()
+        self._directory.cleanup()
+
+
+def _serve(listening: socket.socket, modules: Sequence[str]) -> None:
+    from importlib import import_module
+    from multiprocessing import parent_process
+
+    for name in modules:
+        import_module(name)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a copy tells who asked for it how it ended
+    parent = parent_process()
+    assert parent is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(listening, selectors.EVENT_READ)
+        selector.register(parent.sentinel, selectors.EVENT_READ)
+        while all(key.fileobj is listening for key, _ in selector.select()):
+            asking, _ = listening.accept()
+            if os.fork() == 0:
+                listening.close()
+                os._exit(_run(asking))
+            asking.close()
+
+
+def _run(asking: socket.socket) -> int:
+    """In the copy: what a new interpreter would do; the exit status."""
+    import atexit
+    import runpy
+    import traceback
+
+    atexit._clear()
+    os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    given = _take_over(asking)
+    os.chdir(given["directory"])
+    os.environ.clear()
+    os.environ.update(given["environment"])
+    sys.argv = given["arguments"]
+    sys.modules.pop(sys.argv[0], None)
+    status = 0
+    try:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        if isinstance(ended.code, str):
+            sys.stderr.write(f"{ended.code}\n")
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    threading._shutdown()  # type: ignore[attr-defined]  # as an interpreter does
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    with suppress(OSError):
+        asking.sendall(bytes([status & 255]))
+    return status & 255
+
+
+def _take_over(asking: socket.socket) -> dict[str, Any]:
+    """The files, and what else makes up a process. From now on this one ends with the one that asks."""
+    _, files, _, _ = socket.recv_fds(asking, 1, len(_FILES))
+    for ours, given in zip(_FILES, files, strict=True):
+        os.dup2(given, ours)
+        os.close(given)
+    with asking.makefile("rb") as lines:
+        described = json.loads(lines.readline())
+    asking.sendall(os.getpid().to_bytes(4))
+
+    def end_with_it() -> None:
+        asking.recv(1)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=end_with_it, daemon=True).start()
+    return dict(described)
+
+
+def _stand_for(path: str, arguments: Sequence[str]) -> int:
+    """In the interpreter that was started: be the copy for whoever started it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+    with socket.socket(socket.AF_UNIX) as copy:
+        copy.connect(path)
+        socket.send_fds(copy, [b"-"], _FILES)
+        described = {"arguments": arguments, "environment": dict(os.environ), "directory": str(Path.cwd())}
+        copy.sendall(json.dumps(described).encode() + b"\n")
+        pid = int.from_bytes(copy.recv(4))
+        last = signal.SIGKILL
+
+        def pass_on(number: int, _: object) -> None:
+            nonlocal last
+            last = signal.Signals(number)
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+        for number in _PASSED_ON:
+            signal.signal(number, pass_on)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+        if status := copy.recv(1):
+            return status[0]
+    if last != signal.SIGKILL:
+        signal.signal(last, signal.SIG_DFL)
+    os.kill(os.getpid(), last)
+    raise AssertionError("unreachable")
+
+
+if __name__ == "__main__":
+    sys.exit(_stand_for(sys.argv[1], sys.argv[2:]))
