@@ -139,7 +139,8 @@ class RunQueries:
         """The newest first, of one project or of all; `before` is a run's id, `search` a part of one of its names."""
         query = select(Run).order_by(Run.id.desc()).limit(limit)
         if search is not None:
-            query = query.where(or_(*(column.icontains(search, autoescape=True) for column in _NAMES)))
+            # Names are ASCII: by the rules of no language, letters are compared in half the time.
+            query = query.where(or_(*(name.collate("C").icontains(search, autoescape=True) for name in _NAMES)))
         if project is not None:
             query = query.where(Run.model_project == project)
         if status is not None:

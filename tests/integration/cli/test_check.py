@@ -1,9 +1,12 @@
 """`learnloop check environment`: a table, a document, an exit code."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from environment.registry import names
 from tests.integration.cli.conftest import Learnloop
 
 
@@ -32,11 +35,40 @@ def test_what_is_known_of_the_sales_agent(learnloop: Learnloop, small: list[str]
     assert failed["said"].startswith("the agent that calls get_relevant_context with every id solves 100%")
 
 
+TASKS = [{"task": {"input": word}} for word in ("one", "two", "three")]
+TEXTS = [{"task": word} for word in ("one", "two", "three")]
+ELSEWHERE: dict[str, tuple[Any, str]] = {
+    "agent": ({"runner": {"pull": {}}, "scenarios": TASKS}, "judge"),
+    "mcp": ({"server": {"command": ["false"]}, "scenarios": TEXTS}, "episodes"),
+    "openenv": ({"url": "http://127.0.0.1:65535", "scenarios": TEXTS}, "episodes"),
+}
+"""Environments that need something else to be there, with what the check finds where it is not."""
+
+
+def test_every_shipped_environment_is_checked() -> None:
+    """`verifiers`, which imports a package of the user's, is below among those that are refused."""
+    assert set(names()) == {"email_search", "sales_email", "verifiers", *ELSEWHERE}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_what_an_environment_lacks_is_found(
+    learnloop: Learnloop, small: list[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("LEARNLOOP_ENVIRONMENT_COMMANDS", "false")
+    monkeypatch.setenv("LEARNLOOP_ENVIRONMENT_HOSTS", "127.0.0.1")
+    monkeypatch.setenv("LEARNLOOP_ALLOWED_PRIVATE_HOSTS", "127.0.0.0/8")
+    config, found = ELSEWHERE[name]
+    ran = learnloop("check", "environment", name, "--config", json.dumps(config), "--json", *small)
+    assert ran.exit_code in (0, 1), ran.stderr
+    assert [each["name"] for each in ran.json["findings"] if each["state"] != "ok"] == [found]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
         (["chess"], 1, "Unknown environment 'chess'. Available: "),
         (["email_search", "--config", '{"colour": 1}'], 1, "cannot be used so: email_search knows no config colour"),
+        (["verifiers", "--config", '{"env": "wordle"}'], 1, "'wordle' may not be loaded here"),
         (["email_search", "--config", "[]"], 2, "it must be a JSON object"),
         (["email_search", "--config", "{"], 2, "is not JSON"),
     ],
