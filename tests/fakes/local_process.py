@@ -4,10 +4,11 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from types import TracebackType
+
+from tests.fakes.forked_module import ForkedModule
 
 KEY = "local-key"
 START_TIMEOUT_S = 200.0
@@ -16,23 +17,25 @@ ROOT = Path(__file__).parents[2]
 
 
 class LocalProcess:
-    """`python -m tests.fakes.local_child` over a data directory; can be started again on its port when it is dead."""
+    """`python -m tests.fakes.local_child` over a data directory, forked from a process that has imported ART; can be
+    started again on its port when it is dead."""
 
     def __init__(self, data_dir: Path, *arguments: str) -> None:
         self.data_dir = data_dir
         data_dir.mkdir(parents=True, exist_ok=True)
         self._arguments = arguments
+        self._forked = ForkedModule("tests.fakes.local_child", "tests.fakes.preloaded_art")
         self._ready = data_dir / "ready.json"
         self._port = 0
         self.process = self._start()
 
     def _start(self) -> "subprocess.Popen[bytes]":
         self._ready.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "tests.fakes.local_child", "--data-dir", str(self.data_dir)]
-        command += ["--ready-file", str(self._ready), "--port", str(self._port), "--api-key-env", _VARIABLE]
+        flags = ["--data-dir", str(self.data_dir), "--ready-file", str(self._ready), "--port", str(self._port)]
+        command = self._forked.command(*flags, "--api-key-env", _VARIABLE, *self._arguments)
         environment = {**os.environ, _VARIABLE: KEY, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "HF_HUB_OFFLINE": "1"}
         with (self.data_dir / "log").open("ab") as log:
-            return subprocess.Popen([*command, *self._arguments], cwd=ROOT, env=environment, stderr=log, stdout=log)
+            return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=log, stdout=log)
 
     def __enter__(self) -> "LocalProcess":
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -48,6 +51,7 @@ class LocalProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+        self._forked.__exit__(kind, error, trace)
 
     def stop(self) -> int:
         """Ask it to end; its exit status."""

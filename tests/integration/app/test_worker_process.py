@@ -124,7 +124,7 @@ async def test_workers_drive_a_run_one_after_the_other(
     async with _collector() as collector, served(settings, ScriptedLoop()) as client:
         environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = collector.url
         assert (await client.get("/health/ready")).json()["engine"] == "shared"
-        run_id = (await client.post("/learn-loop", json={"iterations": 16, **SMALL})).json()["run_id"]
+        run_id = (await client.post("/learn-loop", json={"iterations": 8, **SMALL})).json()["run_id"]
         queue = (await client.get(f"/runs/{run_id}")).json()["queue"]
         assert queue == {
             "position": 0,
@@ -143,7 +143,7 @@ async def test_workers_drive_a_run_one_after_the_other(
             assert await asyncio.wait_for(second.wait(), 60) == 0
         events = (await client.get(f"/runs/{run_id}/events", params={"limit": 200})).json()["items"]
     assert (run["status"], run["error"]) == ("completed", None)
-    assert [point["iteration"] for point in run["iterations"]] == list(range(17))
+    assert [point["iteration"] for point in run["iterations"]] == list(range(9))
     started = [event["data"] for event in events if event["type"] == "run.started"]
     assert [each["epoch"] for each in started] == [1, 2]
     assert started[0]["worker"] != started[1]["worker"]

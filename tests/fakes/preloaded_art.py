@@ -1,0 +1,5 @@
+"""Imports ART, as the process of its local backend does."""
+
+from training.backends.art_import import import_art
+
+import_art()
