@@ -405,7 +405,7 @@ ROUNDED = [("thumbs_up", 0, 1.0), *[("thumbs_up", 0, 1e-16)] * 7]
 
 
 @given(events=EVENTS, order=st.randoms(use_true_random=False), cut=st.integers(1, 8))
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(events=ROUNDED, order=Random(0), cut=4)
 async def test_neither_order_nor_repetition_changes_the_evidence(
     outside: Outside, events: list[tuple[str, int, float]], order: Any, cut: int

@@ -4,7 +4,7 @@ import re
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from environment.base import Split
@@ -36,7 +36,6 @@ def said(world: World) -> tuple[set[str], set[str]]:
     return words, values
 
 
-@settings(max_examples=60)
 @given(SEEDS, st.integers(0, 10**9), st.sampled_from(SPLITS))
 def test_every_name_and_value_is_of_the_inbox_s_split(seed: int, index: int, split: Split) -> None:
     words, values = said(make_world(split, seed, index))
@@ -59,7 +58,6 @@ def test_held_out_inboxes_share_no_name_and_no_value_with_training(seed: int) ->
     assert validation.isdisjoint(test)
 
 
-@settings(max_examples=30)
 @given(SEEDS, st.integers(0, 10**9), st.sampled_from(SPLITS))
 def test_an_address_is_all_it_takes_to_make_the_inbox_again(seed: int, index: int, split: Split) -> None:
     world = make_world(split, seed, index)

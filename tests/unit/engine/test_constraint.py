@@ -100,7 +100,7 @@ SCHEMAS = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(schema=SCHEMAS, seed=st.integers(0, 1000))
 def test_a_reply_is_json_of_the_schema(
     vocabulary: Vocabulary, tokenizer: ChatTokenizer, schema: Json, seed: int

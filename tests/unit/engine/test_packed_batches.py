@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from peft import LoraConfig, get_peft_model
 from torch import Tensor
@@ -167,7 +167,6 @@ def test_batches_are_cut_between_groups(groups: int, most: int, expected: list[i
     assert [len(batch.members) // unit for batch in batches] == expected
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=9), min_size=1, max_size=8), st.integers(1, 30))
 def test_every_sequence_lies_in_one_batch_with_its_shared_beginning_once(ids: list[list[int]], most: int) -> None:
     chosen = [list(range(1, len(sequence))) for sequence in ids]

@@ -92,7 +92,7 @@ def facts(rollout: Rollout) -> list[Any]:
     return [rollout.id, rollout.scenario, rollout.outcome, rollout.failure, rollout.started_at, rollout.seconds]
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(rollouts())
 def test_a_rollout_comes_back_as_it_was(rollout: Rollout) -> None:
     kept = zlib.compress(dump_rollout(rollout).encode(), 1)

@@ -35,7 +35,7 @@ from tests.fakes.stored_request import stored_request
 from training.backends.base import ModelSpec
 
 Result = TypeVar("Result")
-_SEQUENCES = int(os.environ.get("LEARNLOOP_SEQUENCES", "40"))
+_SEQUENCES = int(os.environ.get("LEARNLOOP_SEQUENCES", "25"))
 _PHASES = (Phase.generate,) if os.environ.get("LEARNLOOP_SHRINK") == "0" else tuple(Phase)
 _ITERATIONS = 50
 _ENDS = {f"run.{status}" for status in TERMINAL}
