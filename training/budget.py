@@ -88,6 +88,10 @@ class RunBudget(Protocol):
     judging: Usage | None
     """The most that a group's verdicts used before; None: unknown."""
 
+    @property
+    def limited(self) -> bool:
+        """Whether the run can reach a limit."""
+
     def for_iteration(self, iteration: int, kept: Mapping[Phase, Usage]) -> IterationBudget:
         """The budget of that iteration; `kept` is the usage of what its journal has, which is not done again."""
 
@@ -97,6 +101,7 @@ class Unlimited:
 
     prompt_per_turn: float | None = None
     judging: Usage | None = None
+    limited = False
 
     def for_iteration(self, iteration: int, kept: Mapping[Phase, Usage]) -> "Unlimited":
         return self

@@ -8,7 +8,7 @@ It owns no state that must survive and knows no HTTP and no database: the caller
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from contextvars import copy_context
 from dataclasses import replace
@@ -32,6 +32,7 @@ from training.collector import (
     seed_of,
 )
 from training.journal import IterationJournal, Journal, NoJournal
+from training.no_signal import no_signal_of
 from training.phases import Phase, Purpose
 from training.pipeline import RolledOut, RolloutsAhead, sampled_after, sampled_during
 from training.rollouts import Player, failed, total
@@ -201,24 +202,46 @@ class _Loop:
 
     async def _rolled_out(self, iteration: int) -> RolledOut:
         """The iteration's rollouts, those that ran ahead too; the rollouts of later iterations begin, if they may."""
-        if self._config.pipeline.max_staleness == 0:
+        if self._config.pipeline.max_staleness > 0:
+            for each in sampled_during(self._config, iteration):
+                if each not in self._ahead:
+                    snapshot = self._after[sampled_after(self._config, each)]
+                    self._begin_ahead(each, partial(self._roll_out_as_of, each, snapshot))
+        elif iteration not in self._ahead:
             return await self._roll_out(iteration, self._run, self._step)
-        for each in sampled_during(self._config, iteration):
-            if each not in self._ahead:
-                roll_out = partial(self._roll_out_as_of, each, self._after[sampled_after(self._config, each)])
-                self._ahead[each] = RolloutsAhead(roll_out, self._run.progress, self._context.copy())
         made = await self._ahead[iteration].take()
         del self._ahead[iteration]
         return made
 
-    async def _roll_out_as_of(self, iteration: int, snapshot: Snapshot, report: Report) -> RolledOut:
+    def _begin_ahead(self, iteration: int, roll_out: Callable[[RolloutsAhead], Awaitable[RolledOut]]) -> None:
+        self._ahead[iteration] = RolloutsAhead(roll_out, self._run.progress, self._context.copy())
+
+    async def _roll_out_as_of(self, iteration: int, snapshot: Snapshot, ahead: RolloutsAhead) -> RolledOut:
         """Roll out with the policy and in the environment as they were then."""
         with (
             span("rollouts ahead", iteration=iteration, step=snapshot.step),
             self._environment_as_of(snapshot) as environment,
         ):
-            run = replace(self._run, environment=environment, progress=report)
+            run = replace(self._run, environment=environment, progress=ahead.report)
             return await self._roll_out(iteration, run, snapshot.step)
+
+    def _begin_next(self, iteration: int, groups: Sequence[Group]) -> None:
+        """Let the rollouts of the next iteration begin beside the showcase: alone it would leave the engine to one
+        conversation, and policy and environment stay as they are until the next training.
+
+        Not where the run may end between the two: by its budget, or because too many iterations taught nothing.
+        """
+        following = iteration + 1
+        if self._config.pipeline.max_staleness > 0 or not sampled_during(self._config, following):
+            return
+        if not self._run.budget.limited and no_signal_of(groups) is None:
+            self._begin_ahead(following, partial(self._roll_out_next, following, self._step))
+
+    async def _roll_out_next(self, iteration: int, step: int, ahead: RolloutsAhead) -> RolledOut:
+        """Roll out with the policy of that step, which is the newest; judge when it is the iteration's turn, so that
+        verdicts know what was said of the iteration before."""
+        with span("rollouts ahead", iteration=iteration, step=step):
+            return await self._roll_out(iteration, replace(self._run, progress=ahead.report), step, ahead.turn)
 
     @contextmanager
     def _environment_as_of(self, snapshot: Snapshot) -> Iterator[Environment]:
@@ -232,8 +255,10 @@ class _Loop:
                 environment.restore(snapshot.environment_state)
             yield environment
 
-    async def _roll_out(self, iteration: int, run: RunContext, step: int) -> RolledOut:
-        """Roll out each scenario of the iteration several times and score the rollouts."""
+    async def _roll_out(
+        self, iteration: int, run: RunContext, step: int, may_judge: asyncio.Event | None = None
+    ) -> RolledOut:
+        """Roll out each scenario of the iteration several times and score the rollouts, once that is allowed."""
         config = self._config
         collector = await run.collector(iteration)
         began = time.monotonic()
@@ -243,6 +268,8 @@ class _Loop:
         with span("rollouts", phase=Phase.ROLLOUT, count=len(tasks)):
             rollouts = await collector.rollouts(Purpose.TRAIN, tasks, self._policy.endpoint(step), config.temperature)
         rolled_out = time.monotonic()
+        if may_judge is not None:
+            await may_judge.wait()
         with span("verdicts", phase=Phase.JUDGE, groups=len(scenarios)):
             groups = await collector.scored(Purpose.TRAIN, scenarios, rollouts)
         return RolledOut(collector, step, groups, began, rolled_out, time.monotonic())
@@ -286,6 +313,7 @@ class _Loop:
             return None
         with span("reflect", phase=Phase.REFLECT, step=self._step):
             environment.reflect(rewarded(groups))
+            self._begin_next(collector.journal.iteration, groups)
             scenario = environment.showcase(self._config.seed)
             tasks = [RolloutTask(scenario, seed_of(self._config.seed, "showcase"))]
             rollouts = await collector.rollouts(Purpose.SHOWCASE, tasks, self._endpoint(), temperature=0.0)

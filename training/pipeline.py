@@ -6,6 +6,9 @@ begin as soon as that iteration is done, and go on while the n iterations before
 The lag is fixed. Sampling each rollout from whatever policy is newest when it begins would be a little fresher, but
 what a run learns would depend on timing: a killed run would end with other weights, and no result could be repeated.
 For the same reason a conversation stays with its policy to its end.
+
+Without staleness rollouts begin early in one case only: beside the showcase of the iteration before, from the same
+policy in the same environment.
 """
 
 import asyncio
@@ -55,25 +58,29 @@ class RolloutsAhead:
     Until it is the iteration's turn nothing is heard of them: no progress, and no failure.
     """
 
-    def __init__(self, roll_out: Callable[[Report], Awaitable[RolledOut]], report: Report, context: Context) -> None:
-        """`roll_out` begins soon, in that context."""
+    def __init__(
+        self, roll_out: "Callable[[RolloutsAhead], Awaitable[RolledOut]]", report: Report, context: Context
+    ) -> None:
+        """`roll_out` begins soon, in that context; it is given this object."""
+        self.turn = asyncio.Event()
+        """Set when it is the iteration's turn."""
         self._report = report
         self._last: Progress | None = None
-        self._has_turn = False
 
         async def work() -> RolledOut:
-            return await roll_out(self._progress)
+            return await roll_out(self)
 
         self._task = asyncio.get_running_loop().create_task(work(), context=context)
 
-    def _progress(self, progress: Progress) -> None:
+    def report(self, progress: Progress) -> None:
+        """Where the rollouts report to."""
         self._last = progress
-        if self._has_turn:
+        if self.turn.is_set():
             self._report(progress)
 
     async def take(self) -> RolledOut:
         """It is the iteration's turn: wait for the rollouts. Raises what ended them."""
-        self._has_turn = True
+        self.turn.set()
         if self._last is not None:
             self._report(self._last)
         return await self._task

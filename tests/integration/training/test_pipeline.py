@@ -27,9 +27,10 @@ from tests.integration.training.test_learn_loop import (
     skilled,
 )
 from training.backends.base import TrainOutcome
+from training.budget import Unlimited
 from training.collector import RolloutsFailed
 from training.learn_loop import learn_loop
-from training.types import PipelineConfig, Progress, RunConfig
+from training.types import IterationResult, PipelineConfig, Progress, RunConfig
 
 
 def ahead(staleness: int, config: RunConfig = CONFIG) -> RunConfig:
@@ -265,3 +266,128 @@ async def test_a_slow_judge_is_waited_for_beside_the_training() -> None:
             assert [(await anext(loop)).iteration, (await anext(loop)).iteration] == [0, 1]
             judge.allowed.set()
             assert (await anext(loop)).staleness == 1
+
+
+class Shown(Lessons):
+    """Shows a scenario that nothing else is made of."""
+
+    def __init__(self, seen: dict[str, set[int]]) -> None:
+        super().__init__(seen, [])
+
+    def showcase(self, seed: int) -> Scenario:
+        return self.scenarios("train", 1, seed, 1000)[0]
+
+
+SHOWN = Shown(defaultdict(set)).showcase(CONFIG.seed).task["inbox_address"]
+PER_ITERATION = CONFIG.groups_per_iteration * CONFIG.rollouts_per_group
+
+
+class Showing(Observed):
+    """Its model answers a showcase only once `may_show` says that it may, of the step that is shown."""
+
+    def __init__(self, url: str, may_show: Callable[["Showing", int], bool]) -> None:
+        super().__init__(url)
+        self._may_show = may_show
+
+    def showing(self, answer: Callable[[Mapping[str, Json]], Any]) -> Callable[[Mapping[str, Json]], Any]:
+        async def script(request: Mapping[str, Json]) -> Reply:
+            if address_of(request) == SHOWN:
+                step = int(request["model"].rpartition("@")[2])
+                await until(lambda: self._may_show(self, step))
+            reply: Reply = await answer(request)
+            return reply
+
+        return self.noted(script)
+
+
+def next_are_asked(policy: Observed, step: int) -> bool:
+    """Where rollouts waited for the showcase of the iteration before, this never came."""
+    return step == CONFIG.iterations or len(policy.asked[step + 1]) == PER_ITERATION
+
+
+class InTurn(ReferenceJudge):
+    """Notes how many iterations were saved when it judged the rollouts of each."""
+
+    def __init__(self, results: list[IterationResult]) -> None:
+        self.saved: dict[int, set[int]] = defaultdict(set)
+        self._results = results
+        self._iterations = iterations_of(CONFIG)
+
+    async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
+        if (iteration := self._iterations.get(scenario.task["inbox_address"])) is not None:
+            self.saved[iteration].add(len(self._results))
+        return await super().judge(scenario, candidates)
+
+
+async def test_the_next_rollouts_are_made_beside_the_showcase_and_judged_in_their_turn() -> None:
+    seen: dict[str, set[int]] = defaultdict(set)
+    results: list[IterationResult] = []
+    judge, progress = InTurn(results), list[Progress]()
+    async with left_as_it_was(), scripted_chat(answer := skilled(lucky)) as model:
+        policy = Showing(model.url, next_are_asked)
+        model.script = policy.showing(answer)
+        loop = learn_loop(CONFIG, Shown(seen), judge, policy, progress=progress.append)
+        async with aclosing(loop):
+            async for result in loop:
+                results.append(result)
+        model.script = answer
+        one_after_the_other = await run(model, environment=Shown(defaultdict(set)), budget=Limited())
+    assert list(map(figures, results)) == list(map(figures, one_after_the_other))
+    assert [result.timing.ahead_s > 0 for result in results] == [False, True, True, True, True]
+    assert [(result.sampled_step, result.staleness) for result in results[1:]] == [(n, 0) for n in range(4)]
+    assert {trained for asked in policy.asked.values() for trained, _ in asked} == {None}, "none while a step trained"
+    trained = [{frozenset(seen[group.scenario.id]) for group in result.groups} for result in results[1:]]
+    assert trained == [{frozenset({n})} for n in (1, 2, 3, 4)]
+    assert judge.saved == {n: {n} for n in (1, 2, 3, 4)}
+    order = [each.iteration for each in progress]
+    assert order == sorted(order)
+
+
+class Limited(Unlimited):
+    """A budget that is never reached, which the loop cannot know."""
+
+    limited = True
+
+
+async def test_where_a_run_may_end_before_them_no_rollouts_begin_early() -> None:
+    async with scripted_chat(skilled(lucky)) as model:
+        spending = await run(model, environment=Shown(defaultdict(set)), budget=Limited())
+        model.script = skilled(lambda *_: True)
+        idle = await run(model, environment=Shown(defaultdict(set)))
+    assert {result.timing.ahead_s for result in spending} == {0.0}
+    assert [result.timing.ahead_s > 0 for result in idle] == [False, True, False, False, False]
+
+
+class Kept:
+    """A journal in memory."""
+
+    def __init__(self) -> None:
+        self.saved: dict[int, dict[str, str]] = defaultdict(dict)
+
+    async def kept(self, iteration: int) -> Mapping[str, str]:
+        return dict(self.saved[iteration])
+
+    async def keep(self, iteration: int, name: str, value: str) -> None:
+        self.keep_soon(iteration, name, value)
+
+    def keep_soon(self, iteration: int, name: str, value: str) -> None:
+        self.saved[iteration][name] = value
+
+
+async def test_rollouts_that_began_beside_a_showcase_survive_the_loop() -> None:
+    async with scripted_chat(answer := skilled(lucky)) as model:
+        undisturbed = await run(model, environment=Shown(defaultdict(set)))
+        journal = Kept()
+        policy = Showing(model.url, lambda *_: False)
+        model.script = policy.showing(answer)
+        loop = learn_loop(CONFIG, Shown(defaultdict(set)), ReferenceJudge(), policy, journal=journal)
+        async with left_as_it_was(), aclosing(loop):
+            saving = asyncio.ensure_future(anext(loop))
+            await until(lambda: sum(name.startswith("rollout/train/") for name in journal.saved[1]) == PER_ITERATION)
+            saving.cancel()
+            await asyncio.wait((saving,))
+        policy = Showing(model.url, lambda *_: True)
+        model.script = policy.showing(answer)
+        resumed = await run(model, environment=Shown(defaultdict(set)), policy=policy, journal=journal)
+    assert list(map(figures, resumed)) == list(map(figures, undisturbed))
+    assert [len(policy.asked[n]) for n in (1, 2)] == [0, PER_ITERATION]
