@@ -1,18 +1,20 @@
-"""Imports and makes transformers' models without PyTorch's compiler and its distributed tensors: we use neither.
+"""Imports, makes and saves transformers' models without PyTorch's compiler and its distributed tensors: we use neither.
 
-Together they are half of what the engine would import, and a restart waits for it. Where they are needed after all they
-are imported then. Whatever transformers wants of them beyond what is named here makes us import everything.
+Together they are half of what the engine would import, and a restart waits for it, or its first checkpoint. Where they
+are needed after all they are imported then. Whatever transformers wants of them beyond what is named here makes us
+import everything.
 """
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar
 
 _COMPILER = "torch._dynamo"
 _TRACING = f"{_COMPILER}._trace_wrapped_higher_order_op"
+_DISTRIBUTED = "torch.distributed.tensor"
 _MARKERS = ("allow_in_graph", "assume_constant_result", "disable")
 _CLASSES = "transformers.models.auto.modeling_auto", "transformers.modeling_layers", "peft"
 
@@ -62,12 +64,21 @@ def _without_compiler() -> Iterator[None]:
     for name in _MARKERS:
         setattr(compiler, name, _unmarked)
     tracing.TransformGetItemToIndex = _transform_get_item_to_index  # type: ignore[attr-defined]
-    sys.modules |= {_COMPILER: compiler, _TRACING: tracing}
+    compiler.eval_frame = SimpleNamespace(OptimizedModule=_Compiled)  # type: ignore[attr-defined]
+    stubs = {_COMPILER: compiler, _TRACING: tracing}
+    if _DISTRIBUTED not in sys.modules:
+        stubs[_DISTRIBUTED] = ModuleType(_DISTRIBUTED)  # without its class: who asks whether a tensor is one goes on
+    sys.modules |= stubs
     try:
         yield
     finally:
-        del sys.modules[_COMPILER], sys.modules[_TRACING]
+        for name in stubs:
+            del sys.modules[name]
         vars(torch).pop("_dynamo", None)
+
+
+class _Compiled:
+    """What no model is."""
 
 
 def _unmarked(function: Callable[..., Any] | None = None, *_: object, **__: object) -> Callable[..., Any]:

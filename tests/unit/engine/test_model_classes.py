@@ -4,19 +4,22 @@ import json
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 _COMPILER = ("torch._dynamo", "torch.distributed.tensor")
 
 
-def test_the_engine_starts_loads_and_trains_without_the_compiler_which_can_come_later() -> None:
+def test_the_engine_starts_loads_trains_and_saves_without_the_compiler_which_can_come_later() -> None:
     code = "from tests.unit.engine import test_model_classes as test; print(test.imported())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
     assert json.loads(done.stdout) == [[], [], True]
 
 
 def imported() -> str:
-    """What an engine has imported at its start and after training, and whether the compiler can come then; as JSON."""
+    """What an engine has imported at its start and once it has trained and saved, and whether the compiler can come
+    then; as JSON."""
     import tests.fakes.preloaded_engine  # noqa: F401, I001
     import torch
 
@@ -29,6 +32,8 @@ def imported() -> str:
     model: Any = policy.model
     model.get_output_embeddings().weight.sum().backward()
     policy.optimizer.step(learning_rate=1e-4, max_grad_norm=1.0)
+    with TemporaryDirectory() as directory:
+        policy.save(Path(directory))
     after_training = [name for name in _COMPILER if name in sys.modules]
     wanted = import_module("torch._dynamo._trace_wrapped_higher_order_op").TransformGetItemToIndex
     comes_later = (

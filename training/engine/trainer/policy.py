@@ -217,7 +217,7 @@ class Policy:
 
     def save(self, directory: Path) -> None:
         """Write weights and config (of an adapter: in peft's layout) and the optimizer's state."""
-        self.model.save_pretrained(directory)
+        without_compiler(partial(self.model.save_pretrained, directory))
         if self.tuning.mode == "lora":
             # peft writes a model card with the base's path on this machine in it.
             (directory / "README.md").unlink(missing_ok=True)
