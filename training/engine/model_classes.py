@@ -6,9 +6,10 @@ import everything.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
+from threading import Lock
 from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar
 
@@ -35,18 +36,23 @@ def import_model_classes() -> None:
 
 def without_compiler(work: Callable[[], T], otherwise: Callable[[], T] | None = None) -> T:
     """What the work gives, which does not import the compiler on the way; where it cannot do without, what `otherwise`
-    (by default the same work) gives with it. Not thread-safe.
+    (by default the same work) gives with it.
 
     PyTorch asks the compiler to leave alone what it computes of tensors without data, as a model's are until its file
-    is read.
+    is read. Other threads may do so at the same time, and see no compiler meanwhile.
     """
-    if _COMPILER in sys.modules:
+    if not _stand_ins.begin():
         return (otherwise or work)()
     try:
-        with _without_compiler():
-            return work()
+        result = work()
     except (ImportError, AttributeError):
+        _stand_ins.end(for_all=True)
         return (otherwise or work)()
+    except BaseException:
+        _stand_ins.end()
+        raise
+    _stand_ins.end()
+    return result
 
 
 def _import() -> None:
@@ -54,10 +60,46 @@ def _import() -> None:
         import_module(name)
 
 
-@contextmanager
-def _without_compiler() -> Iterator[None]:
-    """Its decorators, which mark functions for it, leave them as they are."""
-    import torch
+class _StandIns:
+    """Modules in the compiler's place, for as long as anybody works without it."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._users = 0
+        self._modules: Mapping[str, ModuleType] = {}
+
+    def begin(self) -> bool:
+        """False: the compiler itself is there."""
+        with self._lock:
+            if not self._users:
+                if _COMPILER in sys.modules:
+                    return False
+                self._modules = _make_stand_ins()
+                sys.modules.update(self._modules)
+            self._users += 1
+            return True
+
+    def end(self, *, for_all: bool = False) -> None:
+        """Whoever imports the compiler once the last one has ended, or one `for_all`, gets it."""
+        with self._lock:
+            self._users -= 1
+            if self._users and not for_all:
+                return
+            for name, module in self._modules.items():
+                if sys.modules.get(name) is module:
+                    del sys.modules[name]
+            torch = vars(sys.modules["torch"])
+            if torch.get("_dynamo") is self._modules.get(_COMPILER):
+                torch.pop("_dynamo", None)
+            self._modules = {}
+
+
+_stand_ins = _StandIns()
+
+
+def _make_stand_ins() -> dict[str, ModuleType]:
+    """Of the compiler with decorators that leave what they would mark for it as it is."""
+    import torch  # noqa: F401
 
     compiler, tracing = ModuleType(_COMPILER), ModuleType(_TRACING)
     compiler.__path__ = []
@@ -65,16 +107,10 @@ def _without_compiler() -> Iterator[None]:
         setattr(compiler, name, _unmarked)
     tracing.TransformGetItemToIndex = _transform_get_item_to_index  # type: ignore[attr-defined]
     compiler.eval_frame = SimpleNamespace(OptimizedModule=_Compiled)  # type: ignore[attr-defined]
-    stubs = {_COMPILER: compiler, _TRACING: tracing}
+    made = {_COMPILER: compiler, _TRACING: tracing}
     if _DISTRIBUTED not in sys.modules:
-        stubs[_DISTRIBUTED] = ModuleType(_DISTRIBUTED)  # without its class: who asks whether a tensor is one goes on
-    sys.modules |= stubs
-    try:
-        yield
-    finally:
-        for name in stubs:
-            del sys.modules[name]
-        vars(torch).pop("_dynamo", None)
+        made[_DISTRIBUTED] = ModuleType(_DISTRIBUTED)  # without its class: who asks whether a tensor is one goes on
+    return made
 
 
 class _Compiled:

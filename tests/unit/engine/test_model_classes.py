@@ -3,10 +3,14 @@
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Event
 from typing import Any
+
+from training.engine.model_classes import without_compiler
 
 _COMPILER = ("torch._dynamo", "torch.distributed.tensor")
 
@@ -14,12 +18,12 @@ _COMPILER = ("torch._dynamo", "torch.distributed.tensor")
 def test_the_engine_starts_loads_trains_and_saves_without_the_compiler_which_can_come_later() -> None:
     code = "from tests.unit.engine import test_model_classes as test; print(test.imported())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
-    assert json.loads(done.stdout) == [[], [], True]
+    assert json.loads(done.stdout) == [[], [True, True], [], True]
 
 
 def imported() -> str:
-    """What an engine has imported at its start and once it has trained and saved, and whether the compiler can come
-    then; as JSON."""
+    """What an engine has imported at its start, whether two threads at once do without the compiler, what is imported
+    once it has trained and saved, and whether the compiler can come then; as JSON."""
     import tests.fakes.preloaded_engine  # noqa: F401, I001
     import torch
 
@@ -34,6 +38,7 @@ def imported() -> str:
     policy.optimizer.step(learning_rate=1e-4, max_grad_norm=1.0)
     with TemporaryDirectory() as directory:
         policy.save(Path(directory))
+    stood_in = _at_once()
     after_training = [name for name in _COMPILER if name in sys.modules]
     wanted = import_module("torch._dynamo._trace_wrapped_higher_order_op").TransformGetItemToIndex
     comes_later = (
@@ -41,7 +46,26 @@ def imported() -> str:
         and torch.distributed.is_available()
         and callable(sys.modules["torch._dynamo"].optimize)
     )
-    return json.dumps([at_first, after_training, comes_later])
+    return json.dumps([at_first, stood_in, after_training, comes_later])
+
+
+def _at_once() -> list[bool]:
+    """Whether something stands in for the compiler: in a thread that ends first, and in another one after that."""
+    begun, other_ended = Event(), Event()
+
+    def stands_in() -> bool:
+        return _COMPILER[0] in sys.modules
+
+    def last() -> bool:
+        begun.set()
+        return other_ended.wait(60) and stands_in()
+
+    with ThreadPoolExecutor(1) as pool:
+        outlasting = pool.submit(without_compiler, last)
+        assert begun.wait(60)
+        ended_first = without_compiler(stands_in)
+        other_ended.set()
+        return [ended_first, outlasting.result()]
 
 
 def test_a_transformers_that_needs_more_of_the_compiler_gets_it() -> None:

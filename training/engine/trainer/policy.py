@@ -217,7 +217,11 @@ class Policy:
 
     def save(self, directory: Path) -> None:
         """Write weights and config (of an adapter: in peft's layout) and the optimizer's state."""
-        without_compiler(partial(self.model.save_pretrained, directory))
+        save = partial(self.model.save_pretrained, directory)
+        if self.device.type == "cpu":
+            without_compiler(save)
+        else:
+            save()  # a large model takes long, and what samples beside it may need the compiler
         if self.tuning.mode == "lora":
             # peft writes a model card with the base's path on this machine in it.
             (directory / "README.md").unlink(missing_ok=True)
