@@ -36,7 +36,7 @@ from app.cli.client import Service, ServiceRefused, ServiceUnreachable
 from app.cli.service_process import free_port
 from benchmarks import processes
 from benchmarks.agents.mail_desk import MailDesk
-from benchmarks.own_agents import AGENTS, desk, request
+from benchmarks.own_agents import COMMANDS, desk, request
 from environment.base import Split
 from training.types import EvaluationConfig, RunConfig
 
@@ -114,7 +114,8 @@ class Stage:
     def _start_missing(self) -> None:
         port = self.service.url.rpartition(":")[2]
         serve = ["serve", "--port", port, "--data-dir", str(self.data_dir)]
-        claim = ["agent", "run", "--url", self.service.url, "--concurrency", str(_CONCURRENCY), "--", *AGENTS["shell"]]
+        claim = ["agent", "run", "--url", self.service.url, "--concurrency", str(_CONCURRENCY), "--"]
+        claim += COMMANDS["shell"]
         for name, arguments in (("service", serve), ("claimer", claim)):
             if name not in self._processes or self._processes[name].poll() is not None:
                 self._processes[name] = subprocess.Popen(

@@ -34,16 +34,19 @@ from training.types import EvaluationConfig, RunConfig
 
 Json = Any
 _HERE = Path(__file__).parent / "agents"
-AGENTS: Mapping[str, Sequence[str]] = {
-    "built-in": (),
-    "langgraph": ("benchmarks.agents.langgraph_agent",),
-    "openai-agents": ("benchmarks.agents.openai_agents_sdk",),
-    "anthropic": ("benchmarks.agents.anthropic_agent",),
+BUILT_IN = "built-in"
+COMMANDS: Mapping[str, Sequence[str]] = {
     "shell": (str(_HERE / "shell_agent.sh"),),
     "node": ("node", str(_HERE / "node_agent.mjs")),
 }
-_MODULES = "benchmarks.agents."
-"""What begins so is an agent in Python; of these a copy is made for each rollout."""
+"""What starts an agent for a rollout."""
+PYTHON_AGENTS: Mapping[str, str] = {
+    "langgraph": "benchmarks.agents.langgraph_agent",
+    "openai-agents": "benchmarks.agents.openai_agents_sdk",
+    "anthropic": "benchmarks.agents.anthropic_agent",
+}
+"""Modules: each is imported once and forked for a rollout, because its imports take longer than its work."""
+AGENTS = (BUILT_IN, *PYTHON_AGENTS, *COMMANDS)
 MARGIN = 0.05
 """The gain in mean held-out reward may be this much below the built-in agent's."""
 _POLL_S = 1.0
@@ -72,14 +75,16 @@ def desk(
 @contextmanager
 def claiming(agent: str, service_url: str, desk_url: str, concurrency: int) -> Iterator[None]:
     """`learnloop agent run` with that agent; nothing for the built-in one."""
-    if not (command := AGENTS[agent]):
+    if agent == BUILT_IN:
         yield
         return
     worker = [sys.executable, "-m", "app.cli", "agent", "run", "--url", service_url, "--concurrency", str(concurrency)]
     environment = {**os.environ, "MAIL_DESK_URL": desk_url, "PYTHONPATH": str(_HERE.parents[1])}
     with ExitStack() as stack:
-        if command[0].startswith(_MODULES):
-            command = stack.enter_context(ForkedModule(*command)).command()
+        if agent in PYTHON_AGENTS:
+            command = stack.enter_context(ForkedModule(PYTHON_AGENTS[agent])).command()
+        else:
+            command = [*COMMANDS[agent]]
         stack.enter_context(_process([*worker, "--", *command], environment))
         yield
 
@@ -110,7 +115,7 @@ def request(agent: str, counts: Mapping[Split, int], seed: int, config: RunConfi
             "samples": evaluation.samples,
         },
     }
-    if not AGENTS[agent]:
+    if agent == BUILT_IN:
         return same
     scenarios = [each for split in get_args(Split) for each in tasks(split, counts[split], seed)]
     own = {"name": "agent", "config": {"scenarios": scenarios, "runner": {"pull": {}}}}
@@ -158,7 +163,7 @@ def gains(runs: Mapping[str, Sequence[Mapping[str, Json]]]) -> dict[str, float]:
 def main() -> None:
     """Run each agent with each seed, one after the other."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--agents", nargs="+", choices=list(AGENTS), default=list(AGENTS))
+    parser.add_argument("--agents", nargs="+", choices=AGENTS, default=AGENTS)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=14)
     parser.add_argument("--concurrency", type=int, default=8, help="agents at the same time")
@@ -180,7 +185,7 @@ def main() -> None:
             f"{found['failed']} failed; {found['seconds']} s"
         )
     gained = gains(runs)
-    within = {agent: gain >= gained["built-in"] - MARGIN for agent, gain in gained.items() if "built-in" in gained}
+    within = {agent: gain >= gained[BUILT_IN] - MARGIN for agent, gain in gained.items() if BUILT_IN in gained}
     if arguments.json:
         print(json.dumps({"gains": gained, "within": within, "runs": runs}, indent=2))
     else:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
 import httpx
@@ -12,6 +12,7 @@ from learnloop import APIError, Unreachable, operations
 from learnloop.steps import SyncSteps
 
 Json = Any
+Documents = Literal["scenarios", "demonstrations"]
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _EVENTS_AT_ONCE = 1_000
 KEY_VARIABLE = "LEARNLOOP_API_KEY"
@@ -140,13 +141,18 @@ class Service:
         deleted = self._call("DELETE", f"/inboxes/{_segment(name)}", params=versions)["deleted"]
         return list(deleted)
 
-    def scenario_sets(self, name: str) -> list[Json]:
-        """The versions of a named set of scenarios, newest first."""
-        return list(self._items("/scenarios", {"name": name}))
+    def versions(self, kind: Documents, name: str | None) -> list[Json]:
+        """The versions of stored documents, of one name or of all, newest first."""
+        return list(self._items(f"/{kind}", {"name": name}))
 
-    def delete_scenarios(self, sha256: str) -> list[str]:
-        """Delete stored scenarios; returns their names."""
-        return list(self._call("DELETE", f"/scenarios/{_segment(sha256)}")["names"])
+    def delete_versions(self, kind: Documents, name: str, version: int | None) -> list[str]:
+        """Delete what a name, or one of its versions, stands for; returns all names that it had. Raises Failure if
+        there is no such version."""
+        found = [each["sha256"] for each in self.versions(kind, name) if version in (None, each["version"])]
+        if not found:
+            raise Failure(f"there are no {kind} {name if version is None else f'{name}@{version}'!r}")
+        deleted = [self._call("DELETE", f"/{kind}/{_segment(each)}")["names"] for each in dict.fromkeys(found)]
+        return [each for names in deleted for each in names]
 
     def store_demonstrations(self, name: str, lines: bytes) -> Json:
         """Store a JSON Lines file of conversations; returns its version."""
@@ -155,14 +161,6 @@ class Service:
     def store_best_rollouts(self, run_id: str, wanted: Mapping[str, Json]) -> Json:
         """Store the best rollouts of a run as demonstrations; returns their version."""
         return self._call("POST", f"/runs/{_segment(run_id)}/demonstrations", json=wanted)
-
-    def demonstrations(self, name: str | None) -> list[Json]:
-        """The versions of stored demonstrations, of one name or of all, newest first."""
-        return list(self._items("/demonstrations", {"name": name}))
-
-    def delete_demonstrations(self, sha256: str) -> list[str]:
-        """Delete stored demonstrations; returns their names."""
-        return list(self._call("DELETE", f"/demonstrations/{_segment(sha256)}")["names"])
 
     def node_scores(self, run_id: str, iteration: int) -> Json:
         """The node scores after an iteration, by id."""

@@ -16,7 +16,7 @@ from rich.table import Table
 from app.cli.client import Service
 from app.cli.options import DEFAULT_URL, AsJson, DataDir, Url
 from app.cli.serve import data_directory, settings_with
-from app.cli.terminal import Failure, plain, print_json, progress, results
+from app.cli.terminal import Failure, plain, print_deleted, print_json, progress, results
 
 if TYPE_CHECKING:
     from app.datasets.prepare import Advance, Preparation, Prepared
@@ -220,21 +220,10 @@ def delete(
     """
     with Service(url) as service:
         if of_scenarios:
-            deleted = _delete_scenarios(service, name, version)
+            deleted = service.delete_versions("scenarios", name, version)
         else:
             deleted = [f"{each['name']}@{each['version']}" for each in service.delete_inbox(name, version)]
-    if as_json:
-        print_json({"deleted": deleted})
-    else:
-        results.print(f"deleted {', '.join(deleted)}")
-
-
-def _delete_scenarios(service: Service, name: str, version: int | None) -> list[str]:
-    found = [each["sha256"] for each in service.scenario_sets(name) if version in (None, each["version"])]
-    if not found:
-        wanted = name if version is None else f"{name}@{version}"
-        raise Failure(f"there is no set of scenarios {wanted!r}")
-    return [deleted for sha256 in dict.fromkeys(found) for deleted in service.delete_scenarios(sha256)]
+    print_deleted(deleted, as_json)
 
 
 def _missing(name: str, version: int | None, versions: "list[Version]", store: "DatasetStore") -> str:

@@ -8,7 +8,7 @@ from rich.table import Table
 from app.cli.client import Service, ServiceRefused
 from app.cli.options import DEFAULT_URL, AsJson, Url
 from app.cli.runs import RunId
-from app.cli.terminal import Failure, print_json, results
+from app.cli.terminal import print_deleted, print_json, results
 
 app = typer.Typer(
     no_args_is_help=True, help="Store, list and delete demonstrations: conversations that runs learn from first."
@@ -79,7 +79,7 @@ def list_(
 ) -> None:
     """List the versions of stored demonstrations, newest first."""
     with Service(url) as service:
-        found = service.demonstrations(name)
+        found = service.versions("demonstrations", name)
     if as_json:
         print_json(found)
         return
@@ -102,15 +102,7 @@ def delete(
 ) -> None:
     """Delete stored demonstrations, and the other names of the same content. What a run still needs is not deleted."""
     with Service(url) as service:
-        found = [each["sha256"] for each in service.demonstrations(name) if version in (None, each["version"])]
-        if not found:
-            wanted = name if version is None else f"{name}@{version}"
-            raise Failure(f"there are no demonstrations {wanted!r}")
-        deleted = [each for sha256 in dict.fromkeys(found) for each in service.delete_demonstrations(sha256)]
-    if as_json:
-        print_json({"deleted": deleted})
-    else:
-        results.print(f"deleted {', '.join(deleted)}")
+        print_deleted(service.delete_versions("demonstrations", name, version), as_json)
 
 
 def _print_stored(stored: Json, url: str) -> None:

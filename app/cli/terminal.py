@@ -24,6 +24,14 @@ def print_json(document: Any) -> None:
     results.print(text, soft_wrap=True)
 
 
+def print_deleted(names: list[str], as_json: bool) -> None:
+    """Print what a command has deleted."""
+    if as_json:
+        print_json({"deleted": names})
+    else:
+        results.print(f"deleted {', '.join(names)}")
+
+
 def _plain(value: Any) -> str:
     return value.isoformat() if isinstance(value, date) else str(value)
 

@@ -24,4 +24,4 @@ def ended_after() -> Iterator[None]:
     """End what this process has started for it."""
     yield
     if copied := _copied.pop(os.getpid(), None):
-        copied.__exit__(None, None, None)
+        copied.close()

@@ -51,7 +51,7 @@ class LocalProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        self._forked.__exit__(kind, error, trace)
+        self._forked.close()
 
     def stop(self) -> int:
         """Ask it to end; its exit status."""

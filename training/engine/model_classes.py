@@ -44,15 +44,12 @@ def without_compiler(work: Callable[[], T], otherwise: Callable[[], T] | None = 
     if not _stand_ins.begin():
         return (otherwise or work)()
     try:
-        result = work()
+        return work()
     except (ImportError, AttributeError):
-        _stand_ins.end(for_all=True)
+        _stand_ins.remove()
         return (otherwise or work)()
-    except BaseException:
+    finally:
         _stand_ins.end()
-        raise
-    _stand_ins.end()
-    return result
 
 
 def _import() -> None:
@@ -79,19 +76,26 @@ class _StandIns:
             self._users += 1
             return True
 
-    def end(self, *, for_all: bool = False) -> None:
-        """Whoever imports the compiler once the last one has ended, or one `for_all`, gets it."""
+    def end(self) -> None:
+        """For one of those who began. The last one removes them."""
         with self._lock:
             self._users -= 1
-            if self._users and not for_all:
-                return
-            for name, module in self._modules.items():
-                if sys.modules.get(name) is module:
-                    del sys.modules[name]
-            torch = vars(sys.modules["torch"])
-            if torch.get("_dynamo") is self._modules.get(_COMPILER):
-                torch.pop("_dynamo", None)
-            self._modules = {}
+            if self._users == 0:
+                self._remove()
+
+    def remove(self) -> None:
+        """Let whoever imports the compiler from now on have it."""
+        with self._lock:
+            self._remove()
+
+    def _remove(self) -> None:
+        for name, module in self._modules.items():
+            if sys.modules.get(name) is module:
+                del sys.modules[name]
+        torch = vars(sys.modules["torch"])
+        if torch.get("_dynamo") is self._modules.get(_COMPILER):
+            torch.pop("_dynamo", None)
+        self._modules = {}
 
 
 _stand_ins = _StandIns()

@@ -21,7 +21,7 @@ async def test_uploaded_data_is_deleted(data_dir: Path, database_url: str, learn
         refused = await delete("mail")
         assert (refused.exit_code, "is used by scenarios mail" in refused.stderr) == (1, True)
         unknown = await delete("mail", "--scenarios", "--version", "2")
-        assert (unknown.exit_code, "there is no set of scenarios 'mail@2'" in unknown.stderr) == (1, True)
+        assert (unknown.exit_code, "there are no scenarios 'mail@2'" in unknown.stderr) == (1, True)
         assert (await delete("mail", "--scenarios")).stdout == "deleted mail@1\n"
         assert (await delete("mail", "--json")).json == {"deleted": ["mail@1"]}
         assert "There is no inbox 'mail'" in (await delete("mail")).stderr
