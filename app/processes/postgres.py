@@ -14,6 +14,7 @@ interrupted safely, its lock file is shared by all users of the machine, and it 
 """
 
 import asyncio
+import fcntl
 import hashlib
 import importlib.util
 import os
@@ -117,7 +118,7 @@ class EmbeddedPostgres:
     def _prepare(self) -> None:
         binaries = _binaries()
         if os.geteuid() == 0:
-            self._user = _server_account()
+            self._user = server_account()
             _let_others_reach(binaries)
             _let_others_reach(self.pgdata)
         if not (self.pgdata / "PG_VERSION").exists():
@@ -335,19 +336,31 @@ def _socket_dir(pgdata: Path, user: tuple[int, int] | None) -> Path:
     return path
 
 
-def _server_account() -> tuple[int, int]:
+def server_account() -> tuple[int, int]:
     """(uid, gid) of the account that runs the server; made if there is none."""
-    for _ in range(3):  # another service may be making it at this moment
+    # Of two `useradd` at the same time both can succeed, and the second replaces the account of the first by one with
+    # another uid: so services that start together make it one after the other.
+    lock = os.open("/etc", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         with suppress(KeyError):
-            account = pwd.getpwnam(SERVER_USER)
-            return account.pw_uid, account.pw_gid
+            return _account()
         with suppress(OSError):
             command = ["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", SERVER_USER]
             subprocess.run(command, capture_output=True, check=False)
+        with suppress(KeyError):
+            return _account()
+    finally:
+        os.close(lock)
     raise EmbeddedPostgresError(
         f"Postgres does not run as root, and the account {SERVER_USER!r} could not be created: "
         "run the service as another user, or set DATABASE_URL"
     )
+
+
+def _account() -> tuple[int, int]:
+    account = pwd.getpwnam(SERVER_USER)
+    return account.pw_uid, account.pw_gid
 
 
 def _let_others_reach(path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from app.domain.run_state import RunStatus
 from tests.fakes.scripted_service import RUN_ID, TRAJECTORY, ScriptedService
+from tests.fonts import needs_font
 from tests.integration.cli.conftest import Learnloop
 
 
@@ -50,7 +51,9 @@ def test_watch_tells_what_happened_and_waits_for_a_service_that_restarts(
     assert "The database is unreachable" in waiting
 
 
-@pytest.mark.parametrize(("name", "begins"), [("run.svg", b"<svg "), ("deep/run.PNG", b"\x89PNG")])
+@pytest.mark.parametrize(
+    ("name", "begins"), [("run.svg", b"<svg "), pytest.param("deep/run.PNG", b"\x89PNG", marks=needs_font)]
+)
 def test_plot_draws_the_kind_that_the_name_says(
     learnloop: Learnloop, service: ScriptedService, tmp_path: Path, name: str, begins: bytes
 ) -> None:

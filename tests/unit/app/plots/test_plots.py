@@ -10,6 +10,7 @@ import pytest
 
 from app.plots.png import SCALE, NoRenderer, png
 from app.plots.run import run_svg, wilson
+from tests.fonts import needs_font
 
 Json = Any
 
@@ -82,6 +83,7 @@ def test_wilsons_interval() -> None:
     assert wilson(0.5, 0) == (0.0, 1.0)
 
 
+@needs_font
 def test_a_plot_as_png_has_the_size_of_the_svg() -> None:
     picture = png(run_svg(_run()))
     width, height = struct.unpack(">II", picture[16:24])
