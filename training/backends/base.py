@@ -72,6 +72,8 @@ class Reproducibility:
 
     reproducible: bool
     reason: str
+    fingerprint: str | None = None
+    """Hash of all that decides what the policy's newest checkpoint samples, besides the requests; None: not known."""
 
 
 class BackendUnavailable(Exception):

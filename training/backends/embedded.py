@@ -49,7 +49,7 @@ class EmbeddedBackend(HostedBackend):
                 found = await self.client.get(f"/preview/models/{model_id}/reproducibility", cast_to=dict[str, Any])
             except openai.NotFoundError:
                 return Reproducibility(False, "The engine is of an earlier version, which does not check it.")
-        return Reproducibility(found["reproducible"], found["reason"])
+        return Reproducibility(found["reproducible"], found["reason"], found.get("fingerprint"))
 
     async def checkpoints(self, project: str, name: str) -> frozenset[int]:
         """The steps that the engine has of the model. Raises BackendUnavailable."""

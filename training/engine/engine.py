@@ -14,12 +14,13 @@ import gc
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import structlog
 import torch
 
+from training.engine.fingerprint import fingerprint
 from training.engine.memory import free_bytes, is_out_of_memory, total_bytes
 from training.engine.registry.base_models import parameter_count
 from training.engine.registry.checkpoints import Checkpoint
@@ -170,7 +171,8 @@ class Engine:
         self._load(target)
         weights = self.sampler.weights(target.key)
         assert weights is not None
-        return self._check(weights)
+        found, newest = self._check(weights), self.registry.newest(model_id)
+        return replace(found, fingerprint=fingerprint(found, record.tuning, newest.manifest))
 
     def _check(self, weights: Weights) -> Reproducibility:
         """Once for all weights of the same shapes."""

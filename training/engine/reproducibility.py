@@ -32,6 +32,8 @@ class Reproducibility:
 
     reproducible: bool
     reason: str
+    fingerprint: str | None = None
+    """Of one model: the hash of all that decides its samples besides the requests (fingerprint.py); None: not known."""
 
 
 def check(weights: Weights, threads: int) -> Reproducibility:

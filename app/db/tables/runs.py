@@ -42,6 +42,12 @@ class Run(Base):
         ),
         Index("ix_run_status_id", "status", "id"),
         Index("ix_run_model_project_id", "model_project", "id"),
+        Index(
+            "ix_run_model_project_baseline_key",
+            "model_project",
+            "baseline_key",
+            postgresql_where=text("baseline_key IS NOT NULL"),
+        ),
     )
 
     id: Mapped[str] = mapped_column(String(26), primary_key=True)
@@ -67,6 +73,10 @@ class Run(Base):
     reproducible: Mapped[bool | None]
     """Whether sampling and training repeat to the bit, as the backend reports; None until the run was driven."""
     reproducible_reason: Mapped[str | None]
+    baseline_key: Mapped[str | None]
+    """Hash of all that decided the run's baseline (app/runs/baseline_key.py); None: it may not repeat."""
+    baseline_run_id: Mapped[str | None] = mapped_column(String(26))
+    """The run that made the baseline, which this one took over; it may be deleted since. None: its own."""
     wait_reason: Mapped[str | None]
     """Why a paused run is paused, or what a running one waits for."""
     cancel_requested: Mapped[bool] = mapped_column(default=False)

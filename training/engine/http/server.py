@@ -72,7 +72,10 @@ def create_app(
 
     async def health(_: Request) -> Response:
         found = compute.reproducibility
-        checked = asdict(found) if found else {"reproducible": None, "reason": "No model has been loaded yet."}
+        checked = {
+            "reproducible": found and found.reproducible,
+            "reason": found.reason if found else "No model has been loaded yet.",
+        }
         figures = {**asdict(compute.sampling), "train_steps": compute.train_steps}
         told = {"status": "ok", "busy_seconds": asdict(compute.busy_seconds), "figures": figures, **checked}
         return JSONResponse({**told, **compute.details})

@@ -153,7 +153,8 @@ class TrainingApi:
         self.registry.resolve(self.registry.get(model_id).full_name)
 
     async def get_reproducibility(self, request: Request) -> Response:
-        """Whether the same seed gives the same samples and weights of this model, bit for bit, and why."""
+        """Whether the same seed gives the same samples and weights of this model, bit for bit, and why; and a
+        `fingerprint` of its newest checkpoint, which is the same wherever that gives the same samples."""
         model_id = request.path_params["model_id"]
         await asyncio.to_thread(self._fetch_newest, model_id)
         return JSONResponse(asdict(await self.compute.check(model_id)))

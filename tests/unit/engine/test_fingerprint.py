@@ -1,0 +1,43 @@
+"""A fingerprint is another one wherever samples could be others."""
+
+from pathlib import Path
+
+import pytest
+
+from training.engine import fingerprint as module
+from training.engine.fingerprint import fingerprint
+from training.engine.registry.checkpoints import FileDigest, Manifest
+from training.engine.registry.tuning import Tuning
+from training.engine.reproducibility import Reproducibility
+
+EXACT = Reproducibility(True, "alike with one thread (MKL_CBWR=AVX2,STRICT)")
+
+
+def checkpoint(sha256: str = "a", created: str = "") -> Manifest:
+    files = {"model.safetensors": FileDigest(9, sha256)}
+    return Manifest(0, "p/n", "learnloop/tiny", created=created, files=files)
+
+
+def test_it_is_that_of_what_samples_whatever_its_name() -> None:
+    assert fingerprint(EXACT, Tuning(), checkpoint()) == fingerprint(EXACT, Tuning(), checkpoint(created="now"))
+
+
+def test_weights_mode_threads_and_processor_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {
+        fingerprint(EXACT, Tuning(), checkpoint()),
+        fingerprint(EXACT, Tuning(), checkpoint("b")),
+        fingerprint(Reproducibility(True, "alike with 1 and 2 threads (MKL_CBWR=AVX2,STRICT)"), Tuning(), checkpoint()),
+        fingerprint(Reproducibility(True, "alike with one thread (MKL_CBWR=)"), Tuning(), checkpoint()),
+    }
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: Another 3000\n")
+    monkeypatch.setattr(module, "CPUINFO", tmp_path / "cpuinfo")
+    found.add(fingerprint(EXACT, Tuning(), checkpoint()))
+    assert None not in found
+    assert len(found) == 5
+
+
+@pytest.mark.parametrize(
+    ("found", "tuning"), [(Reproducibility(False, "a GPU"), Tuning()), (EXACT, Tuning("lora"))], ids=["GPU", "LoRA"]
+)
+def test_what_may_not_repeat_has_none(found: Reproducibility, tuning: Tuning) -> None:
+    assert fingerprint(found, tuning, checkpoint()) is None
