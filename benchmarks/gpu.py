@@ -115,6 +115,8 @@ class Iteration:
     """Seconds of the parts of one iteration, and what was computed."""
 
     rollout: float
+    exchange: float
+    """Until each of several processes has the sequences of all, the wait for the slowest included."""
     train: float
     update: float
     """Until the trained adapter is sampled."""
@@ -132,7 +134,7 @@ class Iteration:
 
     @property
     def seconds(self) -> float:
-        return self.rollout + self.train + self.update + self.checkpoint
+        return self.rollout + self.exchange + self.train + self.update + self.checkpoint
 
 
 @contextmanager
@@ -247,6 +249,7 @@ class Ours:
 
         with timed() as rollout:
             items, prefilled = self._rollouts(seed)
+        with timed() as exchange:
             items = self._exchanged(seed, items)
         with timed() as train:
             metrics = self._step(items)
@@ -259,6 +262,7 @@ class Ours:
         batches = list(packed_batches(ids, chosen, limit, torch.device("cpu"), stems=True))
         return Iteration(
             rollout[0],
+            exchange[0],
             train[0],
             update[0],
             checkpoint[0],
@@ -303,17 +307,12 @@ class Ours:
         }
 
     def _step(self, items: list[Any]) -> dict[str, float]:
+        from training.engine.engine import finish
         from training.engine.trainer.grpo_loss import TrainOptions
         from training.engine.trainer.grpo_step import grpo_step
 
         self._make_room()
-        running = grpo_step(self.policy, items, TrainOptions(learning_rate=1e-5), micro_batch_tokens=None)
-        while True:
-            try:
-                next(running)
-            except StopIteration as end:
-                metrics: dict[str, float] = end.value
-                return metrics
+        return finish(grpo_step(self.policy, items, TrainOptions(learning_rate=1e-5), micro_batch_tokens=None))
 
     def _replies(self, prompts: list[list[int]]) -> list[Any]:
         from training.engine.sampling.requests import SampleRequest
@@ -329,13 +328,16 @@ class Ours:
         return [found[number] for number in range(len(prompts))]
 
     def _checkpoint(self) -> list[float]:
-        """The seconds in which one is written, as a list of one number."""
+        """The seconds in which one of the processes writes it, as a list of one number."""
+        from training.engine.engine import finish
         from training.engine.registry import checkpoints
 
         with tempfile.TemporaryDirectory() as directory:
             manifest = checkpoints.Manifest(1, "benchmark/policy", "random")
             with timed() as seconds:
-                checkpoints.write(Path(directory), manifest, self.policy.save)
+                if self.policy.peers.writes:
+                    checkpoints.write(Path(directory), manifest, self.policy.save)
+                finish(self.policy.peers.compare(manifest.step, None))  # the others wait for it
             return seconds
 
     def _make_room(self) -> None:
@@ -407,6 +409,7 @@ def measure(name: str, iterations: int, rank: int, gpus: int, meet: str) -> dict
     return {
         "iteration_s": best.seconds,
         "rollout_s": best.rollout,
+        "exchange_s": best.exchange,
         "train_s": best.train,
         "update_s": best.update,
         "checkpoint_s": best.checkpoint,

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 import structlog
 import torch
@@ -49,6 +50,7 @@ from training.engine.weights.weights import Updatable, Weights, snapshot
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
 Training = Generator[Progress, None, "TrainResult"]
 """A training job: yields after every piece of work, so that sampling goes on between them."""
 
@@ -435,13 +437,13 @@ def _devices(device: torch.device) -> tuple[torch.device, ...]:
     return tuple(torch.device("cuda", number) for number in range(torch.cuda.device_count()))
 
 
-def finish(training: Training) -> TrainResult:
-    """Run a training to its end."""
+def finish(work: Generator[object, None, T]) -> T:
+    """Run a training, or a part of one, to its end."""
     while True:
         try:
-            next(training)
+            next(work)
         except StopIteration as end:
-            result: TrainResult = end.value
+            result: T = end.value
             return result
 
 
