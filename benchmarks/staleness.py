@@ -9,13 +9,14 @@ staleness, before and after.
     python -m benchmarks.staleness --staleness 4 --max-ratio 2 5 --level token sequence
 
 `--wall 2` measures time instead: a real engine and the learn loop with a judge that takes two seconds, with and without
-staleness.
+staleness; on two GPUs with `--device cuda --engine '--samplers 1 --trainers 1'`.
 """
 
 import argparse
 import asyncio
 import json
 import multiprocessing
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -176,11 +177,11 @@ async def timed(url: str, staleness: int, judge_s: float, iterations: int, seed:
 
 
 @contextmanager
-def engine() -> Iterator[str]:
+def engine(flags: Sequence[str]) -> Iterator[str]:
     """A real engine process; the URL of its API."""
     with tempfile.TemporaryDirectory() as directory:
         ready = Path(directory) / "ready.json"
-        command = [sys.executable, "-m", "training.engine", "--data-dir", directory, "--ready-file", str(ready)]
+        command = [sys.executable, "-m", "training.engine", "--data-dir", directory, "--ready-file", str(ready), *flags]
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         try:
             deadline = time.monotonic() + _START_S
@@ -208,9 +209,10 @@ def main() -> int:
     parser.add_argument("--iterations", type=int, default=CONFIG.iterations)
     parser.add_argument("--processes", type=int, default=1, help="runs at the same time")
     parser.add_argument("--wall", type=float, metavar="SECONDS", help="measure time, with a judge that takes so long")
+    parser.add_argument("--engine", type=shlex.split, default=[], metavar="FLAGS", help="further flags of its engine")
     options = parser.parse_args()
     if options.wall is not None:
-        with engine() as url:
+        with engine(["--device", options.device, *options.engine]) as url:
             for seed, staleness in product(options.seeds, options.staleness):
                 print(
                     json.dumps(asyncio.run(timed(url, staleness, options.wall, options.iterations, seed))), flush=True

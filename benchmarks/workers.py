@@ -3,6 +3,9 @@
 On a CPU the tiny base model, on GPUs (`--device cuda --models 1.7B,14B`) the shapes and the work of `benchmarks.gpu`:
 12 groups of 4 rollouts of 4 turns, then one GRPO step. Through the front as the engine has it, with real worker
 processes; without HTTP, tokenizing and an environment. Weights and tokens are random and lengths forced.
+
+`--workers 2,1+1 --staleness 0,1 --judge 5` measures the asynchronous pipeline (docs/staleness.md) beside the exact
+loop: with two workers that do everything and with one that samples beside one that trains, each group judged for 5 s.
 """
 
 import argparse
@@ -14,8 +17,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -67,10 +73,21 @@ def make_model(name: str, directory: Path) -> None:
     tokenizer.save_pretrained(directory)
 
 
-class Iterations:
-    """Iterations of one model on a pool of workers."""
+@dataclass(frozen=True, slots=True)
+class Rollouts:
+    """Those of an iteration, judged."""
 
-    def __init__(self, directory: Path, base: Path, work: Work, workers: int, device: str) -> None:
+    groups: Sequence[Any]
+    seconds: float
+    """In which they were sampled."""
+
+
+class Iterations:
+    """Iterations of one model on a pool of workers; `roles` says of each whether it samples, and whether it trains."""
+
+    def __init__(
+        self, directory: Path, base: Path, work: Work, roles: Sequence[tuple[bool, bool]], device: str, judge_s: float
+    ) -> None:
         from training.engine.registry.registry import Registry
         from training.engine.tokenizers import Tokenizers
         from training.engine.workers.link import WorkerSpec
@@ -79,37 +96,74 @@ class Iterations:
 
         bases = {"base": base}
         self._work = work
+        self._judge_s = judge_s
         self._registry = Registry(directory, bases)
         specs = [
-            WorkerSpec(number, True, True, device, directory, bases, (), 64, None, None, 1, 1)
-            for number in range(workers)
+            WorkerSpec(number, samples, trains, device, directory, bases, (), 64, None, None, 1, 1)
+            for number, (samples, trains) in enumerate(roles)
         ]
         self.pool = WorkerPool(self._registry, Tokenizers(), specs, LocalWorkers())
         self._model = self._registry.create(project="benchmark", name="policy", base_model="base").id
 
     async def ready(self) -> None:
-        """All workers are up and have the weights."""
+        """All workers are up."""
         while not all(each["up"] for each in self.pool.details["workers"]):
             await asyncio.sleep(0.1)
 
-    async def iteration(self, seed: int) -> dict[str, float]:
-        """Seconds of its parts."""
-        from training.engine.computing import PolicyStep, TrainingTask
-        from training.engine.trainer.grpo_loss import TrainOptions
-        from training.engine.trainer.grpo_step import Progress
+    async def measured(self, count: int, staleness: int) -> dict[str, float]:
+        """Mean seconds of an iteration and its parts, as it waited for them, after one that is not counted; those ahead
+        are under way from its beginning to the end."""
+        ahead = deque(asyncio.create_task(self._rolled_out(seed)) for seed in range(staleness + 1))
+        found = []
+        for seed in range(staleness + 1, staleness + count + 2):
+            started = time.perf_counter()
+            rollouts = await ahead.popleft()
+            judged = time.perf_counter()
+            stepped = await self._train(rollouts.groups)
+            ended = time.perf_counter()
+            ahead.append(asyncio.create_task(self._rolled_out(seed)))
+            found.append((ended - started, judged - started, stepped - judged, ended - stepped, rollouts.seconds))
+        for task in ahead:
+            task.cancel()
+        await asyncio.gather(*ahead, return_exceptions=True)
+        iteration, waited, train, checkpoint, rollout = map(fmean, zip(*found[1:], strict=True))
+        work, rollouts_made = self._work, self._work.groups * self._work.rollouts
+        whole = work.shared + work.own + work.turns * work.reply + (work.turns - 1) * work.result
+        return {
+            "iteration_s": iteration,
+            "rollouts_and_judge_s": waited,
+            "train_s": train,
+            "checkpoint_s": checkpoint,
+            "sampled_tokens_per_s": rollouts_made * work.turns * work.reply / rollout,
+            "trained_tokens_per_s": rollouts_made * whole / train,
+        }
 
-        work = self._work
+    async def _rolled_out(self, seed: int) -> Rollouts:
+        """An iteration's rollouts by the newest policy."""
+        work, target = self._work, self._registry.resolve("benchmark/policy")
         draw = np.random.default_rng(seed)
         shared = draw.integers(2, TOKEN_IDS, work.shared).tolist()
         prompts = [shared + draw.integers(2, TOKEN_IDS, work.own).tolist() for _ in range(work.groups)]
         started = time.perf_counter()
-        found = await asyncio.gather(
-            *(self._rollout(prompts[n // work.rollouts], seed, n) for n in range(work.groups * work.rollouts))
-        )
-        sampled = time.perf_counter()
-        groups = [tuple(found[n : n + work.rollouts]) for n in range(0, len(found), work.rollouts)]
-        loop = asyncio.get_running_loop()
-        end: asyncio.Future[Any] = loop.create_future()
+        sampled: list[float] = []
+
+        async def group(number: int) -> tuple[Any, ...]:
+            members = range(number * work.rollouts, (number + 1) * work.rollouts)
+            found = await asyncio.gather(*(self._rollout(target, prompts[number], seed, each) for each in members))
+            sampled.append(time.perf_counter() - started)
+            await asyncio.sleep(self._judge_s)
+            return tuple(found)
+
+        groups = await asyncio.gather(*map(group, range(work.groups)))
+        return Rollouts(groups, max(sampled))
+
+    async def _train(self, groups: Sequence[Any]) -> float:
+        """One step, until its checkpoint is written; when it had been taken."""
+        from training.engine.computing import PolicyStep, TrainingTask
+        from training.engine.trainer.grpo_loss import TrainOptions
+        from training.engine.trainer.grpo_step import Progress
+
+        end: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         stepped: list[float] = []
 
         def progressed(progress: Progress) -> None:
@@ -127,25 +181,14 @@ class Iterations:
         )
         if isinstance(outcome := await end, Exception):
             raise outcome
-        ended = time.perf_counter()
-        replies = len(found) * work.turns * work.reply
-        whole = work.shared + work.own + work.turns * work.reply + (work.turns - 1) * work.result
-        return {
-            "iteration_s": ended - started,
-            "rollout_s": sampled - started,
-            "train_s": stepped[0] - sampled,
-            "checkpoint_s": ended - stepped[0],
-            "sampled_tokens_per_s": replies / (sampled - started),
-            "trained_tokens_per_s": len(found) * whole / (stepped[0] - sampled),
-        }
+        return stepped[0]
 
-    async def _rollout(self, prompt: list[int], seed: int, number: int) -> Any:
+    async def _rollout(self, target: Any, prompt: list[int], seed: int, number: int) -> Any:
         from training.call_sequences import TokenSequence
         from training.engine.sampling.requests import SampleRequest
         from training.engine.trainer.trajectories import Conversation, Trajectory
 
         work = self._work
-        target = self._registry.resolve("benchmark/policy")
         ids = list(prompt)
         trained: list[int] = []
         logprobs: list[float] = []
@@ -163,33 +206,50 @@ class Iterations:
         return Trajectory((conversation,), float(number % work.rollouts))
 
 
-async def measure(base: Path, work: Work, workers: int, device: str, iterations: int) -> dict[str, float]:
-    """The median iteration, after one that is not counted; and the seconds until all workers were up."""
+async def measure(
+    base: Path, work: Work, workers: str, device: str, iterations: int, stalenesses: Sequence[int], judge_s: float
+) -> dict[int, dict[str, float]]:
+    """The figures of each staleness, with the seconds until all workers were up."""
+    found = {}
     with tempfile.TemporaryDirectory(dir=base.parent) as directory:
         started = time.perf_counter()
-        running = Iterations(Path(directory), base, work, workers, device)
+        running = Iterations(Path(directory), base, work, roles(workers), device, judge_s)
         running.pool.start()
         try:
             await running.ready()
             up_s = time.perf_counter() - started
-            await running.iteration(0)
-            found = [await running.iteration(seed) for seed in range(1, iterations + 1)]
+            for staleness in stalenesses:
+                found[staleness] = {**await running.measured(iterations, staleness), "up_s": up_s}
         finally:
             await running.pool.close()
-    return {**sorted(found, key=lambda each: each["iteration_s"])[len(found) // 2], "up_s": up_s}
+    return found
+
+
+def roles(workers: str) -> list[tuple[bool, bool]]:
+    """Whether each samples, and whether it trains: `2` do everything, of `1+1` one samples and one trains."""
+    samplers, apart, trainers = workers.partition("+")
+    if not apart:
+        return [(True, True)] * int(workers)
+    return [(True, False)] * int(samplers) + [(False, True)] * int(trainers)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.workers", description=__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--models", default="tiny", help="tiny, or shapes of benchmarks.gpu, with commas")
-    parser.add_argument("--workers", default="1,2", help="numbers of workers, with commas")
+    parser.add_argument(
+        "--workers", default="1,2", help="numbers of workers, with commas; 1+1: one that samples and one that trains"
+    )
     parser.add_argument("--iterations", type=int, default=3)
+    parser.add_argument("--staleness", default="0", help="steps that rollouts may be old, with commas")
+    parser.add_argument("--judge", type=float, default=0.0, metavar="SECONDS", help="what judging a group takes")
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="where models are written")
     parser.add_argument("--make", nargs=2, metavar=("MODEL", "DIRECTORY"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     set_cpu_mode()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if options.device == "cuda":
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # as the engine does
     import_model_classes()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     if options.make:
@@ -204,15 +264,18 @@ def main() -> int:
                 base.symlink_to(TINY_BASE)
             else:  # in a process of its own, which gives the GPU's memory back
                 subprocess.run([sys.executable, "-m", "benchmarks.workers", "--make", name, str(base)], check=True)
-            alone = 0.0
-            for workers in map(int, options.workers.split(",")):
-                work = SMALL if options.device == "cpu" else ART_E
-                found = asyncio.run(measure(base, work, workers, options.device, options.iterations))
-                alone = found["iteration_s"] if workers == 1 else alone
-                if alone:
-                    found["speed_up"] = alone / found["iteration_s"]
-                figures = {key: round(value, 4) for key, value in found.items()}
-                print(f"{name:5} {workers} workers {json.dumps(figures)}", flush=True)
+            alone: dict[int, float] = {}
+            work = SMALL if options.device == "cpu" else ART_E
+            stalenesses = [int(each) for each in options.staleness.split(",")]
+            for workers in options.workers.split(","):
+                measuring = measure(base, work, workers, options.device, options.iterations, stalenesses, options.judge)
+                for staleness, found in asyncio.run(measuring).items():
+                    if workers == "1":
+                        alone[staleness] = found["iteration_s"]
+                    if staleness in alone:
+                        found["speed_up"] = alone[staleness] / found["iteration_s"]
+                    figures = {key: round(value, 4) for key, value in found.items()}
+                    print(f"{name:5} {workers} workers, staleness {staleness} {json.dumps(figures)}", flush=True)
     return 0
 
 
