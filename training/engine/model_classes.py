@@ -1,14 +1,18 @@
-"""Imports, makes and saves transformers' models without PyTorch's compiler and its distributed tensors: we use neither.
+"""Imports, makes and saves transformers' models without PyTorch's compiler, the algebra (sympy) with which it computes
+sizes, and its distributed tensors: we use none of them.
 
 Together they are half of what the engine would import, and a restart waits for it, or its first checkpoint. Where they
 are needed after all they are imported then. Whatever transformers wants of them beyond what is named here makes us
 import everything.
 """
 
+import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
+from importlib.machinery import ModuleSpec
 from threading import Lock
 from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar
@@ -16,6 +20,19 @@ from typing import Any, TypeVar
 _COMPILER = "torch._dynamo"
 _TRACING = f"{_COMPILER}._trace_wrapped_higher_order_op"
 _DISTRIBUTED = "torch.distributed.tensor"
+_SYMBOLIC, _SYMPY = "torch.fx.experimental.symbolic_shapes", "sympy"
+_OF_KNOWN_SIZES: Mapping[str, Callable[..., Any]] = {
+    **dict.fromkeys(
+        ("expect_true", "guard_or_false", "guard_or_true", "guard_size_oblivious", "statically_known_true"), bool
+    ),
+    "is_nested_int": lambda _: False,
+    "has_guarding_hint": lambda _: True,
+    "guarding_hint_or_throw": lambda size: size,
+    "sym_and": lambda *conditions: all(conditions),
+    "sym_or": lambda *conditions: any(conditions),
+    "sym_eq": operator.eq,
+}
+"""What tensors are asked about their sizes, and what is so of sizes that are numbers."""
 _MARKERS = ("allow_in_graph", "assume_constant_result", "disable")
 _CLASSES = "transformers.models.auto.modeling_auto", "transformers.modeling_layers", "peft"
 
@@ -111,10 +128,32 @@ def _make_stand_ins() -> dict[str, ModuleType]:
         setattr(compiler, name, _unmarked)
     tracing.TransformGetItemToIndex = _transform_get_item_to_index  # type: ignore[attr-defined]
     compiler.eval_frame = SimpleNamespace(OptimizedModule=_Compiled)  # type: ignore[attr-defined]
+    symbolic, sympy = ModuleType(_SYMBOLIC), ModuleType(_SYMPY)
+    vars(symbolic).update(_OF_KNOWN_SIZES, __getattr__=partial(_import_after_all, _SYMBOLIC))
+    vars(sympy).update(
+        Basic=_Symbol,
+        __getattr__=partial(_import_after_all, _SYMPY),
+        __spec__=ModuleSpec(_SYMPY, None),  # who asks whether it is installed looks for one
+    )
+    distributed = ModuleType(_DISTRIBUTED)  # without its class: who asks whether a tensor is one goes on
     made = {_COMPILER: compiler, _TRACING: tracing}
+    if _SYMPY not in sys.modules:
+        made |= {_SYMBOLIC: symbolic, _SYMPY: sympy}
     if _DISTRIBUTED not in sys.modules:
-        made[_DISTRIBUTED] = ModuleType(_DISTRIBUTED)  # without its class: who asks whether a tensor is one goes on
+        made[_DISTRIBUTED] = distributed
     return made
+
+
+def _import_after_all(module: str, name: str) -> Any:
+    """What a stand-in lacks, whichever thread wants it."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    _stand_ins.remove()
+    return getattr(import_module(module), name)
+
+
+class _Symbol:
+    """What no size of a tensor is: only the compiler computes with unknown ones."""
 
 
 class _Compiled:

@@ -13,6 +13,7 @@ from typing import Any
 from training.engine.model_classes import without_compiler
 
 _COMPILER = ("torch._dynamo", "torch.distributed.tensor")
+_SYMBOLIC = ("sympy", "torch.fx.experimental.symbolic_shapes")
 
 
 def test_the_engine_starts_loads_trains_and_saves_without_the_compiler_which_can_come_later() -> None:
@@ -31,8 +32,9 @@ def imported() -> str:
     from training.engine.registry.tuning import Tuning
     from training.engine.trainer.policy import load_policy
 
-    at_first = [name for name in (*_COMPILER, "sympy") if name in sys.modules]
+    at_first = [name for name in (*_COMPILER, *_SYMBOLIC) if name in sys.modules]
     policy = load_policy(TINY_BASE, lambda: TINY_BASE, Tuning("full"), torch.device("cpu"))
+    at_first += [name for name in (*_COMPILER, *_SYMBOLIC) if name in sys.modules]
     model: Any = policy.model
     model.get_output_embeddings().weight.sum().backward()
     policy.optimizer.step(learning_rate=1e-4, max_grad_norm=1.0)
@@ -79,3 +81,31 @@ def test_a_transformers_that_needs_more_of_the_compiler_gets_it() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
     assert done.stdout.strip() == "True"
+
+
+def test_a_model_is_the_same_without_symbolic_sizes_and_whoever_needs_more_of_them_gets_it() -> None:
+    code = (
+        "import sys\n"
+        "from tests.unit.engine import test_model_classes as test\n"
+        "from training.engine import model_classes\n"
+        "model_classes.import_model_classes()\n"
+        "alone = test.tensors()\n"
+        "assert 'sympy' not in sys.modules\n"
+        "del model_classes._OF_KNOWN_SIZES['sym_and']\n"
+        "needing = test.tensors()\n"
+        "assert callable(sys.modules['sympy'].Symbol)\n"
+        "print(alone == needing == test.tensors(), len(alone) > 50)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=True)
+    assert done.stdout.strip() == "True True"
+
+
+def tensors() -> dict[str, list[float]]:
+    """The parameters and buffers of the tiny base, read anew."""
+    import torch
+
+    from training.engine.__main__ import TINY_BASE
+    from training.engine.trainer.policy import load_model
+
+    model = load_model(TINY_BASE, torch.device("cpu"), torch.float32)
+    return {name: tensor.flatten().tolist() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
