@@ -208,8 +208,8 @@ def tool_result(seed: int, rollout: int, turn: int) -> list[int]:
 class Ours:
     """The engine's parts on one model."""
 
-    def __init__(self, name: str, rank: int = 0, gpus: int = 1, meet: str = "") -> None:
-        """One of `gpus` processes, which have a GPU each and meet in the directory."""
+    def __init__(self, name: str, rank: int = 0, gpus: int = 1, meet: str = "", *, fp8: bool = False) -> None:
+        """One of `gpus` processes, which have a GPU each and meet in the directory; with `fp8` it samples in 8 bits."""
         from training.engine.registry.tuning import Tuning
         from training.engine.sampling.sampler import Sampler
         from training.engine.trainer.policy import Policy, fresh_adapter
@@ -220,7 +220,7 @@ class Ours:
         tuning = Tuning("lora")
         adapted: Any = fresh_adapter(base, tuning).eval()
         self.policy = Policy(adapted, tuning, Path)
-        self.weights: Any = snapshot(self.policy.model)
+        self.weights: Any = snapshot(self.policy.model, in_fp8=fp8)
         self.sampler = Sampler()
         self.sampler.set_weights("policy", self.weights)
         self.shape = Shape.of(base.config)
@@ -395,9 +395,9 @@ def distinct(sequences: list[tuple[int, ...]]) -> tuple[int, float]:
     return tokens, pairs
 
 
-def measure(name: str, iterations: int, rank: int, gpus: int, meet: str) -> dict[str, float]:
+def measure(name: str, iterations: int, rank: int, gpus: int, meet: str, *, fp8: bool) -> dict[str, float]:
     """Medians of `iterations`, after one that is not counted; as one of `gpus` processes sees them."""
-    ours = Ours(name, rank, gpus, meet)
+    ours = Ours(name, rank, gpus, meet, fp8=fp8)
     if not iterations:
         return ours.long_contexts()
     ours.iteration(0)
@@ -436,6 +436,9 @@ def main() -> int:
     parser.add_argument(
         "--gpus", type=int, default=1, help="processes with a GPU each, which share out rollouts and the training step"
     )
+    parser.add_argument(
+        "--rollout-weights", choices=("trained", "fp8"), default="trained", help="fp8: the base is sampled in 8 bits"
+    )
     parser.add_argument("--one", metavar="MODEL", help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--meet", default="", help=argparse.SUPPRESS)
@@ -444,14 +447,15 @@ def main() -> int:
         sys.stderr.write("this benchmark needs a GPU\n")
         return 1
     if options.one:
-        print(json.dumps(measure(options.one, options.iterations, options.rank, options.gpus, options.meet)))
+        fp8 = options.rollout_weights == "fp8"
+        print(json.dumps(measure(options.one, options.iterations, options.rank, options.gpus, options.meet, fp8=fp8)))
         return 0
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; random weights, forced lengths", flush=True)
     for name in options.models.split(","):
-        ours = _together(name, options.iterations, options.gpus)
+        ours = _together(name, options.iterations, options.gpus, options.rollout_weights)
         print(f"{name:5} ours {json.dumps({key: round(value, 4) for key, value in ours.items()})}", flush=True)
         if name in options.long.split(","):
-            long = _alone("benchmarks.gpu", "--one", name, "--iterations", "0")
+            long = _together(name, 0, 1, options.rollout_weights)
             print(f"{name:5} long {json.dumps({key: round(value, 4) for key, value in long.items()})}", flush=True)
         if name in options.peer.split(","):
             peer = _alone("benchmarks.gpu_trl", name)
@@ -461,9 +465,9 @@ def main() -> int:
     return 0
 
 
-def _together(name: str, iterations: int, gpus: int) -> dict[str, float]:
+def _together(name: str, iterations: int, gpus: int, rollout_weights: str) -> dict[str, float]:
     """The figures of the first of `gpus` processes."""
-    one = ("benchmarks.gpu", "--one", name, "--iterations", str(iterations))
+    one = ("benchmarks.gpu", "--one", name, "--iterations", str(iterations), "--rollout-weights", rollout_weights)
     if gpus == 1:
         return _alone(*one)
     with tempfile.TemporaryDirectory() as meet, ThreadPoolExecutor(gpus) as threads:

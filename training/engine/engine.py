@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import structlog
 import torch
@@ -46,6 +46,7 @@ from training.engine.trainer.trajectories import (
     counts,
     sequences,
 )
+from training.engine.weights.fp8 import check_device
 from training.engine.weights.weights import Updatable, Weights, snapshot
 
 log = structlog.get_logger(__name__)
@@ -98,11 +99,13 @@ class Engine:
         loaded_policies: int = 2,
         threads: int = 1,
         samples: bool = True,
+        fp8_rollouts: bool = False,
     ) -> None:
         """`micro_batch_tokens` bounds the tokens of one forward and backward pass (None: what suits the device);
         `loaded_checkpoints` and `loaded_policies` bound what is kept in memory to be sampled and to be trained
         further; `threads` is the number of torch threads that will sample, for the check of reproducibility. Without
-        `samples` trained weights are not kept to be sampled, because that is done elsewhere."""
+        `samples` trained weights are not kept to be sampled, because that is done elsewhere; with `fp8_rollouts`
+        models of Llama's shape are sampled in 8 bits (CudaWeights). Raises Fp8Unsupported."""
         self.registry = registry
         self.sampler = sampler
         self.tokenizer = Tokenizers()
@@ -114,11 +117,24 @@ class Engine:
         self._max_policies = loaded_policies
         self._threads = threads
         self._samples = samples
-        self._bases = SharedBases(_devices(self._device)) if self._device.type == "cuda" else None
+        self._fp8_rollouts = fp8_rollouts and samples
+        if self._fp8_rollouts:
+            check_device(self._device)
+        self._bases = SharedBases(_devices(self._device), self._base_bytes) if self._device.type == "cuda" else None
         self._checked: dict[tuple[bool, frozenset[torch.Size]], Reproducibility] = {}
         self._in_flight: dict[str, int] = {}  # requests by weights key; the least recently used key first
         self._loaded_of: dict[str, str] = {}  # model ids by weights key
         self._policies: dict[str, tuple[int, Policy]] = {}  # (step, policy) by model id; least recently used first
+
+    @property
+    def rollout_weights(self) -> Literal["trained", "fp8"]:
+        """What models of Llama's shape are sampled with."""
+        return "fp8" if self._fp8_rollouts else "trained"
+
+    @property
+    def _base_bytes(self) -> int:
+        """Of a parameter of a base that adapters share: in bfloat16, and once more in 8 bits if that is sampled."""
+        return 3 if self._fp8_rollouts else 2
 
     # Sampling
 
@@ -198,7 +214,7 @@ class Engine:
         self._make_room_for(target, 4)
         with self._lost_files_said(target):
             model = load_checkpoint(target.directory, target.base_directory, target.tuning, self._device, self._bases)
-        self._add_weights(target, snapshot(model))
+        self._add_weights(target, snapshot(model, in_fp8=self._fp8_rollouts))
 
     @contextmanager
     def _lost_files_said(self, target: Target) -> Iterator[None]:
@@ -224,7 +240,8 @@ class Engine:
             self._in_flight[after.key] = self._in_flight.pop(before.key)
             self._loaded_of[after.key] = self._loaded_of.pop(before.key)
         else:
-            self._add_weights(after, snapshot(policy.model), successor_of=before.key)
+            weights = snapshot(policy.model, in_fp8=self._fp8_rollouts)
+            self._add_weights(after, weights, successor_of=before.key)
 
     def _make_room(self, policy: Policy) -> None:
         """Training needs the memory that idle conversations hold, if little else is free."""
@@ -238,7 +255,7 @@ class Engine:
         if shared and (self._bases is None or self._bases.has(target.base_directory, target.tuning)):
             return
         try:
-            needed = (2 if shared else parameter_bytes) * parameter_count(target.base_directory)
+            needed = (self._base_bytes if shared else parameter_bytes) * parameter_count(target.base_directory)
             devices = self._bases.devices(target.base_directory) if self._bases and shared else (self._device,)
         except (UnknownModel, BadModelDirectory):
             return  # the files are lost: loading them says so

@@ -278,8 +278,10 @@ class SharedBases:
     A model that one GPU does not hold lies on as many as it needs, layers in equal parts.
     """
 
-    def __init__(self, devices: Sequence[torch.device]) -> None:
+    def __init__(self, devices: Sequence[torch.device], parameter_bytes: int = 2) -> None:
+        """`parameter_bytes`: what a parameter takes, with the copies that are made of it to be sampled."""
         self._devices = tuple(devices)
+        self._parameter_bytes = parameter_bytes
         self._loaded: WeakValueDictionary[tuple[Path, int], JoinedModel] = WeakValueDictionary()
 
     def has(self, directory: Path, tuning: Tuning) -> bool:
@@ -288,7 +290,7 @@ class SharedBases:
 
     def devices(self, directory: Path) -> tuple[torch.device, ...]:
         """Those that a base takes. Raises UnknownModel."""
-        needed = devices_needed(2 * parameter_count(directory), self._devices)
+        needed = devices_needed(self._parameter_bytes * parameter_count(directory), self._devices)
         return needed if len(needed) == 1 or _has_stages(directory) else needed[:1]
 
     def model(self, directory: Path, tuning: Tuning) -> PreTrainedModel:

@@ -8,7 +8,7 @@ place.
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -16,7 +16,9 @@ import torch.nn.functional as F
 from peft.tuners.lora import LoraLayer
 from torch import Tensor
 
+from training.engine.weights import fp8
 from training.engine.weights.attention import round_up
+from training.engine.weights.fp8 import Fp8Matrix
 from training.engine.weights.stages import stages_of
 
 COLUMN_MULTIPLE = 64
@@ -47,6 +49,18 @@ class Joint:
     low: Tensor
     bias: Tensor | None
     slots: tuple[Slot, ...]
+    in_fp8: Fp8Matrix | None = None
+    """The layers' own weights once more, where they are sampled from in 8 bits."""
+
+    @property
+    def weight(self) -> Tensor:
+        """[out, in]: the layers' own weights."""
+        return self.inputs(self.matrix)
+
+    @property
+    def high(self) -> Tensor:
+        """[out, columns]: s B."""
+        return self.narrow(self.matrix)
 
     @classmethod
     def of(cls, linears: list[Any], device: torch.device, dtype: torch.dtype, ranks: int, *, share: bool) -> "Joint":
@@ -83,12 +97,20 @@ class Joint:
 
     def product(self, room: Tensor, onto: Tensor | None = None) -> Tensor:
         """[count, out]: the layers' outputs side by side for the inputs in a room, added `onto` [count, out]."""
-        if len(self.low):
-            torch.mm(self.inputs(room), self.low.t(), out=self.narrow(room))
+        self.fill_narrow(room)
         if onto is None:
             return F.linear(room, self.matrix, self.bias)
         out = torch.addmm(onto, room, self.matrix.t())
         return out if self.bias is None else out.add_(self.bias)
+
+    def fill_narrow(self, room: Tensor) -> None:
+        """Compute A x."""
+        if len(self.low):
+            torch.mm(self.inputs(room), self.low.t(), out=self.narrow(room))
+
+    def with_fp8(self) -> "Joint":
+        """The same weights, and a copy of them in 8 bits; without one where their sizes are odd."""
+        return replace(self, in_fp8=Fp8Matrix.of(self.weight)) if fp8.fits(self.weight) else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +129,10 @@ class JoinedLayer:
     @property
     def joints(self) -> tuple[Joint, Joint, Joint, Joint]:
         return self.qkv, self.out, self.gate_up, self.down
+
+    def with_fp8(self) -> "JoinedLayer":
+        qkv, out, gate_up, down = (joint.with_fp8() for joint in self.joints)
+        return replace(self, qkv=qkv, out=out, gate_up=gate_up, down=down)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,6 +177,7 @@ class JoinedModel:
         ]
         self.slots = tuple(slot for layer in self.layers for joint in layer.joints for slot in joint.slots)
         self._adapter: Adapter | None = None
+        self._layers_in_fp8: list[JoinedLayer] = []
         self._inverse_frequencies = body.rotary_emb.inv_freq.detach().to(devices[0], torch.float32, copy=True)
         self._rope_scale = float(body.rotary_emb.attention_scaling)
         empty = torch.empty((0, self.head_dim // 2, 2), device=devices[0])
@@ -175,6 +202,15 @@ class JoinedModel:
         query, key = attention.q_norm.weight.detach(), attention.k_norm.weight.detach()
         return torch.cat([query.expand(self.heads, -1), key.expand(self.kv_heads, -1)])
 
+    def layers_in_fp8(self) -> list[JoinedLayer]:
+        """The layers with a copy of their matrices in 8 bits, which is made once. Raises Fp8Unsupported."""
+        if not self._layers_in_fp8:
+            for stage in self.stages:
+                fp8.check_device(stage.device)
+            with torch.no_grad():
+                self._layers_in_fp8 = [layer.with_fp8() for layer in self.layers]
+        return self._layers_in_fp8
+
     def update(self, model: Any) -> None:
         """Take over the weights of a model of the same shape, in place."""
         with torch.no_grad():
@@ -191,6 +227,10 @@ class JoinedModel:
                 mine.second_gain.copy_(layer.post_attention_layernorm.weight)
                 if mine.head_gains is not None:
                     mine.head_gains.copy_(self._head_gains(layer.self_attn))
+            for mine in self._layers_in_fp8:
+                for joint in mine.joints:
+                    if joint.in_fp8 is not None:
+                        joint.in_fp8.fill(joint.weight)
 
     def adapter(self, model: Any) -> Adapter:
         """A copy of the factors that are active on a model of this shape."""

@@ -11,7 +11,9 @@ import torch.nn.functional as F
 from peft import PeftModel
 from transformers import PreTrainedModel
 
-from training.engine.weights.joined import JoinedLayer, JoinedModel, has_kernels
+from training.engine.weights.fp8 import Fp8Matrix
+from training.engine.weights.fp8_kernels import product, quantise, silu_mul_quantised
+from training.engine.weights.joined import JoinedLayer, JoinedModel, Joint, has_kernels
 from training.engine.weights.kv_cache import KVShape, Piece
 from training.engine.weights.llama_cpu import FusedWeights
 from training.engine.weights.paged_cache import PAGE, PagedCache
@@ -40,6 +42,9 @@ class CudaWeights:
 
     A model that shares its base has its adapter beside it, and takes no memory for more; one that is trained whole is
     copied. Unlike on a CPU, a sample's last bits depend on what shares its batch.
+
+    With `in_fp8` the layers' matrices have a copy in 8 bits, and tokens are quantised before they meet it; an adapter's
+    products, attention, the cache and the head stay in bfloat16.
     """
 
     supports_packing = True
@@ -52,8 +57,8 @@ class CudaWeights:
         """Whether the forward pass knows the model's shape, and the kernels its heads."""
         return FusedWeights.supports(model) and has_kernels(model)
 
-    def __init__(self, model: Any, device: torch.device, dtype: torch.dtype) -> None:
-        """Of a model, or of a peft model with its adapter."""
+    def __init__(self, model: Any, device: torch.device, dtype: torch.dtype, *, in_fp8: bool = False) -> None:
+        """Of a model, or of a peft model with its adapter. Raises Fp8Unsupported."""
         base = model.get_base_model() if isinstance(model, PeftModel) else model
         adapted = isinstance(model, PeftModel)
         shared: JoinedModel | None = getattr(base, "joined", None) if adapted else None
@@ -61,6 +66,7 @@ class CudaWeights:
             ranks = max(config.r for config in model.peft_config.values()) if adapted else 0
             shared = JoinedModel(base, [device], dtype, ranks=ranks, share=False)
         self._base = shared
+        self._layers = shared.layers_in_fp8() if in_fp8 else shared.layers
         self._adapter = shared.adapter(base) if adapted else None
         self.kv = KVShape(len(shared.layers), shared.kv_heads, shared.head_dim, dtype, shared.device, shared.stages)
         self.context = shared.context
@@ -97,7 +103,7 @@ class CudaWeights:
             hidden, change = hidden.to(device), None if change is None else change.to(device)
             with on(device):
                 for number in stage.layers:
-                    layer, (keys, values) = base.layers[number], cache.layers[number]
+                    layer, (keys, values) = self._layers[number], cache.layers[number]
                     joint, store = self._joint(layer, hidden, change), (places, keys, values)
                     rotate(joint, layer.head_gains, turns, positions, base.kv_heads, base.eps, store=store)
                     if number + 1 == len(base.layers):
@@ -184,7 +190,7 @@ class CudaWeights:
         else:
             hidden = F.embedding(inputs[0], base.embedding).float()
         for each in stage.layers:
-            layer, (keys, values) = base.layers[each], cache.layers[each]
+            layer, (keys, values) = self._layers[each], cache.layers[each]
             joint = self._joint(layer, hidden, change)
             rotate(joint, layer.head_gains, turns, stand, base.kv_heads, base.eps, store=(places, keys, values))
             mixed = layer.out.room(len(positions))
@@ -201,18 +207,46 @@ class CudaWeights:
 
     def _joint(self, layer: JoinedLayer, hidden: torch.Tensor, change: torch.Tensor | None) -> torch.Tensor:
         """Queries, keys and values [n, heads + 2 * kv_heads, D] before rotation, once `change` is added to `hidden`."""
-        room = layer.qkv.room(len(hidden))
-        add_norm(hidden, change, layer.first_gain, self._base.eps, layer.qkv.inputs(room))
-        return layer.qkv.product(room).view(len(hidden), -1, self.kv.head_dim)
+        joint = self._normed_product(layer.qkv, hidden, change, layer.first_gain)
+        return joint.view(len(hidden), -1, self.kv.head_dim)
 
     def _rest(self, layer: JoinedLayer, hidden: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:
-        """Add the attention's output to `hidden` and return what the MLP adds to it; `mixed` is a room of `out`'s."""
-        room = layer.gate_up.room(len(hidden))
-        add_norm(hidden, layer.out.product(mixed), layer.second_gain, self._base.eps, layer.gate_up.inputs(room))
-        gate, up = layer.gate_up.product(room).chunk(2, dim=-1)
-        room = layer.down.room(len(hidden))
-        silu_mul(gate, up, layer.down.inputs(room))
-        return layer.down.product(room)
+        """Add the attention's output to `hidden` and return what the MLP adds to it, maybe in parts; `mixed` is a room
+        of `out`'s."""
+        tokens = _tokens_in_fp8(layer.out, len(hidden))
+        if tokens:
+            quantise(layer.out.inputs(mixed), tokens)
+        change = _product(layer.out, mixed, tokens, parts=True)
+        gate, up = self._normed_product(layer.gate_up, hidden, change, layer.second_gain).chunk(2, dim=-1)
+        room, tokens = layer.down.room(len(hidden)), _tokens_in_fp8(layer.down, len(hidden))
+        if tokens:
+            silu_mul_quantised(gate, up, layer.down.inputs(room), tokens)
+        else:
+            silu_mul(gate, up, layer.down.inputs(room))
+        return _product(layer.down, room, tokens, parts=True)
+
+    def _normed_product(
+        self, joint: Joint, hidden: torch.Tensor, change: torch.Tensor | None, gain: torch.Tensor
+    ) -> torch.Tensor:
+        """The joint's outputs for the norm of `hidden`, once `change` is added to it."""
+        room, tokens = joint.room(len(hidden)), _tokens_in_fp8(joint, len(hidden))
+        add_norm(hidden, change, gain, self._base.eps, joint.inputs(room), tokens)
+        return _product(joint, room, tokens)
+
+
+def _tokens_in_fp8(joint: Joint, count: int) -> Fp8Matrix | None:
+    """Where a joint's inputs are put in 8 bits, if its matrix is."""
+    matrix = joint.in_fp8
+    return None if matrix is None else Fp8Matrix.empty(count, matrix.values.shape[1], matrix.values.device)
+
+
+def _product(joint: Joint, room: torch.Tensor, tokens: Fp8Matrix | None, *, parts: bool = False) -> torch.Tensor:
+    """A joint's outputs [n, out] for the inputs in a room, which are `tokens` in 8 bits; with `parts` they may come as
+    [parts, n, out], to be summed."""
+    if tokens is None or joint.in_fp8 is None:
+        return joint.product(room)
+    joint.fill_narrow(room)
+    return product(tokens, joint.in_fp8, joint.narrow(room), joint.high, joint.bias, parts=parts)
 
 
 def _layout(cache: PagedCache, pieces: Sequence[Piece]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -8,6 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
+from training.engine.weights.fp8 import LARGEST, SMALLEST_ROW, Fp8Matrix
 from training.engine.weights.paged_cache import PAGE
 
 HEADS_A_PROGRAM = 8
@@ -303,33 +304,66 @@ def decode_attention(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _add_norm(hidden, change, gain, out, out_stride, width, eps, ADD: tl.constexpr, BLOCK: tl.constexpr) -> None:
+def _add_norm(
+    hidden,
+    change,
+    gain,
+    out,
+    values,
+    scales,
+    part_stride,
+    out_stride,
+    width,
+    eps,
+    LARGEST: tl.constexpr,
+    SMALLEST_ROW: tl.constexpr,
+    PARTS: tl.constexpr,
+    QUANTISED: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
     token, column = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     row, inside = token * width + column, column < width
     x = tl.load(hidden + row, mask=inside, other=0.0).to(tl.float32)
-    if ADD:
-        x += tl.load(change + row, mask=inside, other=0.0).to(tl.float32)
+    if PARTS:
+        for part in tl.static_range(PARTS):
+            x += tl.load(change + part * part_stride + row, mask=inside, other=0.0).to(tl.float32)
         tl.store(hidden + row, x, mask=inside)
     x = x * (1.0 / tl.sqrt(tl.sum(x * x, axis=0) / width + eps))
     x = x * tl.load(gain + column, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + token * out_stride + column, x.to(out.dtype.element_ty), mask=inside)
+    if QUANTISED:
+        scale = tl.maximum(tl.max(tl.abs(x), axis=0), SMALLEST_ROW) / LARGEST
+        tl.store(scales + token, scale)
+        tl.store(values + row, (x / scale).to(values.dtype.element_ty), mask=inside)
 
 
 def add_norm(
-    hidden: torch.Tensor, change: torch.Tensor | None, gain: torch.Tensor, eps: float, out: torch.Tensor
+    hidden: torch.Tensor,
+    change: torch.Tensor | None,
+    gain: torch.Tensor,
+    eps: float,
+    out: torch.Tensor,
+    quantised: Fp8Matrix | None = None,
 ) -> None:
-    """Add `change` [n, H] to `hidden` [n, H] in place, and put its RMSNorm with `gain` [H] into `out` [n, H], whose
-    rows may lie apart."""
+    """Add `change`, [n, H] or in parts [parts, n, H], to `hidden` [n, H] in place, and put its RMSNorm with `gain` [H]
+    into `out` [n, H], whose rows may lie apart, and into `quantised`."""
     count, width = hidden.shape
+    parts = 0 if change is None else change.numel() // hidden.numel()
     _add_norm[(count,)](
         hidden,
         hidden if change is None else change,
         gain,
         out,
+        quantised.values if quantised else out,
+        quantised.scales if quantised else out,
+        hidden.numel(),
         out.stride(0),
         width,
         eps,
-        ADD=change is not None,
+        LARGEST=LARGEST,
+        SMALLEST_ROW=SMALLEST_ROW,
+        PARTS=parts,
+        QUANTISED=quantised is not None,
         BLOCK=triton.next_power_of_2(width),
         num_warps=8 if width > 2048 else 4,
     )

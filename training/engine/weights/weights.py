@@ -49,12 +49,19 @@ class Updatable(Protocol):
         """Take over the weights of a model, or of a peft model's adapter."""
 
 
-def snapshot(model: Any, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Weights:
+def snapshot(
+    model: Any,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    in_fp8: bool = False,
+) -> Weights:
     """Copy the weights of a causal language model, or of a peft model with its adapters merged in. On a GPU the copy of
     a peft model whose base is joined shares it, and keeps the adapter beside it.
 
-    `device` and `dtype` are by default the model's own, on a GPU bfloat16. Raises UnsupportedModel for a model whose
-    state is not keys and values of one shape (Mamba, MLA).
+    `device` and `dtype` are by default the model's own, on a GPU bfloat16. `in_fp8` has the layers of Llama-shaped ones
+    sampled in 8 bits on a GPU. Raises UnsupportedModel for a model whose state is not keys and values of one shape
+    (Mamba, MLA), and Fp8Unsupported.
     """
     base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     where = torch.device(device) if device is not None else base.device
@@ -64,7 +71,7 @@ def snapshot(model: Any, *, device: torch.device | str | None = None, dtype: tor
             from training.engine.weights.llama_cuda import CudaWeights  # Triton comes with torch for CUDA only
 
             if CudaWeights.supports(base):
-                return CudaWeights(model, where, kind)
+                return CudaWeights(model, where, kind, in_fp8=in_fp8)
         elif FusedWeights.supports(base):
             return FusedWeights(base, where, kind)
         plain = copy.deepcopy(model).merge_and_unload() if isinstance(model, PeftModel) else model

@@ -1,0 +1,53 @@
+"""Matrices in 8 bits: what rounding costs, and what is too odd for them."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from training.engine.weights.fp8 import Fp8Matrix, Fp8Unsupported, check_device, fits
+
+
+def _back(matrix: Fp8Matrix) -> Tensor:
+    return matrix.values.float() * matrix.scales
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_numbers_are_off_by_a_sixteenth_at_most(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    exact = (torch.randn(64, 96) * torch.logspace(-6, 6, 64)[:, None]).to(dtype)
+    before = exact.clone()
+    found = Fp8Matrix.of(exact)
+    assert (found.values.shape, found.scales.shape) == ((64, 96), (64, 1))
+    assert torch.equal(exact, before)
+    # Half of the last of three bits, or of the smallest number's, which is a row's scale / 512.
+    bound = torch.maximum(exact.float().abs() / 16, found.scales / 1024)
+    assert bool(((_back(found) - exact.float()).abs() <= bound * 1.001).all())
+
+
+def test_each_row_reaches_its_largest_number() -> None:
+    exact = torch.tensor([[1.0, -3.0, 0.5], [1e-3, 2e-3, 0.0]])
+    torch.testing.assert_close(_back(Fp8Matrix.of(exact)).abs().amax(dim=1), exact.abs().amax(dim=1))
+
+
+def test_a_row_of_zeros_stays_one() -> None:
+    found = Fp8Matrix.of(torch.zeros(2, 16))
+    assert torch.equal(_back(found), torch.zeros(2, 16))
+
+
+def test_a_matrix_is_filled_in_place() -> None:
+    first, second = torch.randn(2, 4, 8)
+    found = Fp8Matrix.of(first)
+    values = found.values
+    found.fill(second)
+    assert found.values is values
+    assert torch.equal(_back(found), _back(Fp8Matrix.of(second)))
+
+
+def test_odd_sizes_do_not_fit() -> None:
+    assert fits(torch.empty(32, 48))
+    assert not fits(torch.empty(32, 40))
+
+
+def test_a_cpu_is_refused() -> None:
+    with pytest.raises(Fp8Unsupported, match="need a GPU"):
+        check_device(torch.device("cpu"))
