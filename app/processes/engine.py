@@ -218,6 +218,7 @@ class EngineProcess:
             "--slots": settings.engine_slots,
             "--device": settings.engine_device,
             "--sampler": settings.engine_sampler,
+            "--rollout-weights": settings.engine_rollout_weights,
             "--ready-file": self._ready_file,
             "--api-key-env": KEY_VARIABLE,
         }

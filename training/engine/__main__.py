@@ -61,6 +61,12 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
             "--sampler vllm has vLLM's processes sample: leave out --workers, --samplers, --trainers, --ray\n"
         )
         return 2
+    if options.rollout_weights == "fp8" and (options.device == "cpu" or options.sampler == "vllm"):
+        sys.stderr.write(
+            "--rollout-weights fp8 needs --device cuda and the engine's own sampler; for vLLM: "
+            "--vllm-args '--quantization fp8'\n"
+        )
+        return 2
     if options.sampler == "vllm" and not options.vllm_url and shutil.which(options.vllm_command) is None:
         sys.stderr.write(
             f"--sampler vllm: there is no command {options.vllm_command!r}. Install vLLM in an environment of its own "
@@ -88,6 +94,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
         from training.engine.http.server import create_app
         from training.engine.registry.object_store import BadStore, StoreUnavailable
         from training.engine.registry.shared_registry import open_registry
+        from training.engine.weights.fp8 import Fp8Unsupported
         from training.engine.workers.ray_workers import ClusterUnavailable
 
     bases = {TINY_NAME: TINY_BASE} if (TINY_BASE / "config.json").is_file() else {}
@@ -102,7 +109,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
             computing, tokenizer = _in_workers(registry, specs, options.ray)
         else:
             computing, tokenizer = _in_this_process(registry, specs[0], options, environment)
-    except (BadStore, StoreUnavailable, ClusterUnavailable) as error:
+    except (BadStore, StoreUnavailable, ClusterUnavailable, Fp8Unsupported) as error:
         log.error("engine not started", error=str(error))
         return 1
     app = create_app(
@@ -156,6 +163,7 @@ def _workers(options: argparse.Namespace, base_models: Mapping[str, Path]) -> "l
             micro_batch_tokens=options.micro_batch_tokens,
             threads=options.threads,
             train_threads=options.train_threads,
+            fp8_rollouts=options.rollout_weights == "fp8",
         )
         for number in range(count)
     ]
@@ -175,6 +183,7 @@ def _in_this_process(
         micro_batch_tokens=spec.micro_batch_tokens,
         threads=spec.threads,
         samples=options.sampler == "torch",
+        fp8_rollouts=spec.fp8_rollouts,
     )
     if options.sampler == "torch":
         return Compute(engine, threads=spec.threads, train_threads=spec.train_threads), engine.tokenizer

@@ -60,8 +60,8 @@ class Compute:
 
     @property
     def details(self) -> Mapping[str, Any]:
-        """None: the engine is this process."""
-        return {}
+        """What it samples with."""
+        return {"rollout_weights": self._engine.rollout_weights}
 
     def start(self) -> None:
         """Start the thread."""

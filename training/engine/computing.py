@@ -150,4 +150,4 @@ class Computing(Protocol):
 
     @property
     def details(self) -> Mapping[str, Any]:
-        """What `/health` tells further of what computes; empty where the engine is this process."""
+        """What `/health` tells further of what computes."""

@@ -42,6 +42,7 @@ class WorkerSpec:
     micro_batch_tokens: int | None
     threads: int
     train_threads: int | None
+    fp8_rollouts: bool = False
 
 
 # From the front to a worker.

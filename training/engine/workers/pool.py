@@ -280,7 +280,8 @@ class WorkerPool:
 
     @property
     def details(self) -> Mapping[str, Any]:
-        return {"workers": [_told(handle) for handle in self._handles]}
+        weights = "fp8" if any(handle.spec.fp8_rollouts for handle in self._handles) else "trained"
+        return {"rollout_weights": weights, "workers": [_told(handle) for handle in self._handles]}
 
     @property
     def _figures(self) -> list[WorkerFigures]:

@@ -67,6 +67,7 @@ class _Worker:
             micro_batch_tokens=spec.micro_batch_tokens,
             threads=spec.threads,
             samples=spec.samples,
+            fp8_rollouts=spec.fp8_rollouts,
         )
         self._compute = Compute(self._engine, threads=spec.threads, train_threads=spec.train_threads)
         self._together = _Together(torch.device(spec.device))
