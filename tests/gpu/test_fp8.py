@@ -103,7 +103,8 @@ def divergences(base: Path) -> tuple[float, float]:
     would give four times as much.
     """
     model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16)
-    policy = Policy(fresh_adapter(model.cuda(), Tuning("lora")).eval(), Tuning("lora"), Path)
+    adapted: Any = fresh_adapter(model.cuda(), Tuning("lora")).eval()
+    policy = Policy(adapted, Tuning("lora"), Path)
     torch.manual_seed(1)
     with torch.no_grad():
         for name, parameter in policy.model.named_parameters():
@@ -121,7 +122,8 @@ def test_adapters_share_one_copy_in_8_bits(tmp_path: Path) -> None:
     wide = {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 8, "num_hidden_layers": 8}
     make_tiny_model(tmp_path, "qwen2", overrides=wide)
     model: Any = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
-    policy = Policy(fresh_adapter(model.cuda(), Tuning("lora")).eval(), Tuning("lora"), Path)
+    adapted: Any = fresh_adapter(model.cuda(), Tuning("lora")).eval()
+    policy = Policy(adapted, Tuning("lora"), Path)
     kept = [snapshot(policy.model, in_fp8=True)]
     taken = torch.cuda.memory_allocated()
     kept += [snapshot(policy.model, in_fp8=True) for _ in range(3)]

@@ -107,7 +107,7 @@ def silu_mul_quantised(gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor, 
 
 def _warps(width: int) -> int:
     """So many that a thread has up to 32 numbers of a row."""
-    return min(max(triton.next_power_of_2(width) // 1024, 4), 32)
+    return min(max(int(triton.next_power_of_2(width)) // 1024, 4), 32)
 
 
 @triton.jit(do_not_specialize=["count"])  # type: ignore[untyped-decorator]
