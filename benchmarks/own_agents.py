@@ -164,7 +164,7 @@ def main() -> None:
     """Run each agent with each seed, one after the other."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--agents", nargs="+", choices=AGENTS, default=AGENTS)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--iterations", type=int, default=14)
     parser.add_argument("--concurrency", type=int, default=8, help="agents at the same time")
     parser.add_argument("--small", action="store_true", help="few rollouts: whether each agent works at all")
@@ -176,7 +176,7 @@ def main() -> None:
         config = RunConfig(arguments.iterations, groups_per_iteration=2, rollouts_per_group=4, evaluation=small)
     runs: dict[str, list[dict[str, Json]]] = {agent: [] for agent in arguments.agents}
     console = Console(highlight=False, stderr=arguments.json)
-    for seed, agent in product(range(arguments.seeds), arguments.agents):
+    for seed, agent in product(arguments.seeds, arguments.agents):
         found = run(agent, seed, config, arguments.concurrency)
         runs[agent].append(found)
         before, after = found["reward"][0], found["reward"][-1]
