@@ -1,12 +1,12 @@
-"""`python -m benchmarks.gpu`: seconds of an ART-E iteration on one GPU, beside the physical limit and TRL; of a model
-that one GPU does not hold (72B), on as many as it needs. `--gpus 2`: each GPU has a process and the whole model, makes
-its share of the rollouts, and all take the step together.
+"""`python -m benchmarks.gpu`: seconds of an ART-E iteration on one GPU, beside the physical limit, TRL and vLLM; of a
+model that one GPU does not hold (72B), on as many as it needs. `--gpus 2`: each GPU has a process and the whole model,
+makes its share of the rollouts, and all take the step together.
 
 The work is agent_008's shape (openpipe-art, examples/art-e): 12 groups of 4 rollouts, 4 turns, a first prompt of 1,000
 tokens (900 of them the same for all), replies of 60 and tool results of 500 tokens, then one GRPO step on a LoRA
 adapter of rank 8 on all linear layers. Weights and tokens are random and lengths are forced: honest for speed and
 memory, not for anything that is learnt. The engine's sampler, policy and training step are driven directly: no HTTP, no
-tokenizer, no environment. Needs one GPU, and for `--peer` the packages of the extra `bench`.
+tokenizer, no environment. Needs one GPU, and for `--peer` vLLM and the packages of the extra `bench`.
 """
 
 import argparse
@@ -36,6 +36,11 @@ PEAK_FLOPS, BANDWIDTH = 790e12, 4.3e12
 """Measured on one H200: bfloat16 products of 8192 x 8192 x 8192, and bytes read and written by a copy."""
 DATASHEET_FLOPS = 989e12
 LONG_PROMPTS, LONG_PROMPT = 4, 30_000
+PEERS = (
+    ("TRL with vLLM", "benchmarks.gpu_trl"),
+    ("vLLM", "benchmarks.gpu_vllm"),
+    ("vLLM in fp8", "benchmarks.gpu_vllm", "--quantization", "fp8"),
+)
 
 
 def _qwen(kind: Any, **shape: Any) -> PreTrainedConfig:
@@ -432,7 +437,7 @@ def main() -> int:
     parser.add_argument("--models", default="0.6B,1.7B,8B,14B", help="some of them, with commas")
     parser.add_argument("--iterations", type=int, default=3)
     parser.add_argument("--long", default="", help="models that do two turns of 4 conversations of 30,000 tokens too")
-    parser.add_argument("--peer", default="", help="models for which TRL does the same, with commas")
+    parser.add_argument("--peer", default="", help="models for which TRL does the same, and vLLM the rollouts")
     parser.add_argument(
         "--gpus", type=int, default=1, help="processes with a GPU each, which share out rollouts and the training step"
     )
@@ -458,10 +463,9 @@ def main() -> int:
             long = _together(name, 0, 1, options.rollout_weights)
             print(f"{name:5} long {json.dumps({key: round(value, 4) for key, value in long.items()})}", flush=True)
         if name in options.peer.split(","):
-            peer = _alone("benchmarks.gpu_trl", name)
-            print(f"{name:5} TRL  {json.dumps({key: round(value, 4) for key, value in peer.items()})}", flush=True)
-            if "iteration_s" in peer:
-                print(f"{name:5} TRL / ours: {peer['iteration_s'] / ours['iteration_s']:.1f}", flush=True)
+            for label, *arguments in PEERS:
+                peer = {key: round(value, 4) for key, value in _alone(*arguments, name).items()}
+                print(f"{name:5} {label} {json.dumps(peer)}", flush=True)
     return 0
 
 
@@ -495,7 +499,8 @@ def _alone(*arguments: str, **environment: str) -> dict[str, float]:
         if done.returncode:
             raise SystemExit(f"{' '.join(arguments)}:\n{errors.read()[-4000:]}")
         sys.stderr.write("".join(line for line in errors if "out of memory" in line))
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    # The last line, but for what vLLM may log while it ends.
+    found: dict[str, float] = json.loads(next(line for line in reversed(done.stdout.splitlines()) if line[:1] == "{"))
     return found
 
 

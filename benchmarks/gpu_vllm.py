@@ -1,0 +1,75 @@
+"""vLLM's side of `benchmarks.gpu`: the same rollouts by vLLM alone, which trains nothing
+(`python -m benchmarks.gpu_vllm 14B --quantization fp8`).
+
+Each turn is one `generate` over all 48 conversations, with token ids in and out, the log-probabilities of the sampled
+tokens, and vLLM's cache of prefixes. Made for vLLM 0.24.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from benchmarks.gpu import GROUPS, MODELS, REPLY, ROLLOUTS, TURNS, prompts, timed, tool_result
+from training.engine.__main__ import TINY_BASE
+
+CONTEXT = 4096
+FORCED = {"max_tokens": REPLY, "ignore_eos": True, "detokenize": False}
+"""Sampling parameters of a reply."""
+
+
+def describe(name: str, directory: Path) -> None:
+    """Write what vLLM reads of a model beside its weights, which it makes up itself (`load_format="dummy"`)."""
+    config = MODELS[name]()
+    config.architectures = [{"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}[config.model_type]]
+    config.dtype = "bfloat16"
+    config.save_pretrained(directory)
+    AutoTokenizer.from_pretrained(TINY_BASE).save_pretrained(directory)
+
+
+def rollouts(llm: Any, sampling: Any, seed: int) -> None:
+    """All conversations of an iteration, turn by turn."""
+    conversations = [list(prompt) for prompt in prompts(seed) for _ in range(ROLLOUTS)]
+    for turn in range(TURNS):
+        inputs = [{"prompt_token_ids": ids} for ids in conversations]
+        for number, found in enumerate(llm.generate(inputs, sampling, use_tqdm=False)):
+            conversations[number] += [*found.outputs[0].token_ids, *tool_result(seed, number, turn)]
+
+
+def main() -> int:
+    from vllm import LLM, SamplingParams
+
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_vllm", description=__doc__)
+    parser.add_argument("model", choices=MODELS)
+    parser.add_argument("--iterations", type=int, default=3, help="those that count, after one that does not")
+    parser.add_argument("--quantization", help="for instance fp8, of weights and activations; without it bfloat16")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        describe(options.model, Path(directory))
+        llm = LLM(
+            directory,
+            load_format="dummy",
+            quantization=options.quantization,
+            max_model_len=CONTEXT,
+            max_num_seqs=GROUPS * ROLLOUTS,
+            gpu_memory_utilization=0.85,
+        )
+        sampling = SamplingParams(logprobs=0, **FORCED)
+        seconds = []
+        for seed in range(options.iterations + 1):
+            with timed() as rollout:
+                rollouts(llm, sampling, seed)
+            seconds += rollout
+        median = statistics.median(seconds[1:])
+        sampled = GROUPS * ROLLOUTS * TURNS * REPLY
+        print(json.dumps({"rollout_s": median, "sampled_tokens_per_s": sampled / median}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

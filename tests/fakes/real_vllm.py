@@ -1,0 +1,76 @@
+"""The real vLLM as the sampler of a tiny engine, on a CPU or on a GPU. `LEARNLOOP_VLLM` names its command."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+
+from tests.fakes.engine import odd_share, trajectory
+from training.engine.engine import Engine
+from training.engine.registry.model_record import Target
+from training.engine.registry.registry import Registry
+from training.engine.sampling.constraint import Grammar, Vocabulary
+from training.engine.sampling.requests import Sample, SampleRequest
+from training.engine.sampling.sampler import Sampler
+from training.engine.trainer.trajectories import Group
+from training.engine.vllm.compute import VllmCompute
+from training.engine.vllm.server import StartedVllm
+
+COMMAND = os.environ.get("LEARNLOOP_VLLM")
+TINY = Path(__file__).parents[2] / "training" / "engine" / "tiny_base" / "model"
+QUESTION = ({"role": "user", "content": "When is the kickoff?"},)
+
+
+@asynccontextmanager
+async def vllm_compute(
+    directory: Path, flags: Sequence[str], environment: Mapping[str, str], device: str = "cpu"
+) -> AsyncIterator[VllmCompute]:
+    """An engine with the base model `tiny` and its data in `directory`, and vLLM started with these flags."""
+    engine = Engine(Registry(directory, {"tiny": TINY}), Sampler(), device=device, samples=False)
+    compute = VllmCompute(engine, StartedVllm([COMMAND or ""], flags, {**environment, **os.environ}))
+    compute.start()
+    yield compute
+    await compute.close()
+
+
+def prompt(engine: Engine, target: Target) -> tuple[int, ...]:
+    return tuple(engine.tokenizer(target).prompt(QUESTION, None))
+
+
+async def sample(compute: VllmCompute, name: str, seed: int, **options: object) -> Sample:
+    engine = compute._engine
+    target = engine.registry.resolve(name)
+    tokenizer = engine.tokenizer(target)
+    wanted = {"max_tokens": 24, "stop_ids": tokenizer.stop_ids} | options
+    return await compute.sample(target, SampleRequest(prompt(engine, target), target.key, seed=seed, **wanted))  # type: ignore[arg-type]
+
+
+async def group(compute: VllmCompute, name: str) -> Group:
+    """Sampled together, at a temperature that the log-probabilities must not show."""
+    samples = await asyncio.gather(*(sample(compute, name, seed, temperature=1.3) for seed in range(8)))
+    decode = compute._engine.tokenizer(compute._engine.registry.resolve(name)).decode
+    return tuple(trajectory(QUESTION, decode(each.ids), each, odd_share(each.ids)) for each in samples)
+
+
+async def sample_by_grammar(compute: VllmCompute) -> tuple[str, Sample]:
+    """A reply of the base model that can only be one text, and the text that it is."""
+    tokenizer = compute._engine.tokenizer(compute._engine.registry.resolve("tiny"))
+    rules = r'start: "<tool_call>" WS "{\"name\": \"find\"}" WS "</tool_call>"' + "\nWS: /\\x0A/"
+    grammar = Grammar(Vocabulary(tokenizer.fast, sorted(tokenizer.stop_ids)), rules)
+    found = await sample(compute, "tiny", 3, grammar=grammar, max_tokens=60)
+    return tokenizer.decode(found.ids), found
+
+
+def processes() -> tuple[psutil.Process, list[psutil.Process]]:
+    """That of vLLM which holds the weights, and all of vLLM's."""
+    [vllm] = [each for each in psutil.Process().children() if "serve" in each.cmdline()]
+    below = vllm.children(recursive=True)
+    [core] = [each for each in below if "VLLM::EngineCore" in " ".join(each.cmdline())]
+    return core, [vllm, *below]
+
+
+def alive(found: Sequence[psutil.Process]) -> list[int]:
+    return [each.pid for each in found if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
