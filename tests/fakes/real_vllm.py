@@ -21,6 +21,8 @@ from training.engine.vllm.server import StartedVllm
 
 COMMAND = os.environ.get("LEARNLOOP_VLLM")
 TINY = Path(__file__).parents[2] / "training" / "engine" / "tiny_base" / "model"
+LEARNING_RATES = {"full": 2e-4, "lora": 2e-3}
+"""Weights three steps older differ by half a nat a token or more, and replies still differ from each other."""
 QUESTION = ({"role": "user", "content": "When is the kickoff?"},)
 
 

@@ -7,16 +7,24 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+import pytest_asyncio
 import torch
 
-pytest_asyncio = pytest.importorskip("pytest_asyncio")
-
-from tests.fakes.real_vllm import COMMAND, alive, group, processes, sample, sample_by_grammar, vllm_compute  # noqa: E402
-from training.engine.engine import TrainResult, finish  # noqa: E402
-from training.engine.registry.tuning import Tuning  # noqa: E402
-from training.engine.trainer.grpo_loss import TrainOptions  # noqa: E402
-from training.engine.trainer.trajectories import Group  # noqa: E402
-from training.engine.vllm.compute import VllmCompute  # noqa: E402
+from tests.fakes.real_vllm import (
+    COMMAND,
+    LEARNING_RATES,
+    alive,
+    group,
+    processes,
+    sample,
+    sample_by_grammar,
+    vllm_compute,
+)
+from training.engine.engine import TrainResult, finish
+from training.engine.registry.tuning import Tuning
+from training.engine.trainer.grpo_loss import TrainOptions
+from training.engine.trainer.trajectories import Group
+from training.engine.vllm.compute import VllmCompute
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available() or COMMAND is None, reason="needs a GPU and LEARNLOOP_VLLM"),
@@ -50,7 +58,7 @@ async def test_its_log_probabilities_are_the_trainers(
     record = vllm._engine.registry.create(project="test", name=mode, base_model="tiny", tuning=tuning)
 
     async def trained(groups: list[Group]) -> TrainResult:
-        options = TrainOptions(learning_rate=2e-3 if mode == "full" else 1e-2)
+        options = TrainOptions(learning_rate=LEARNING_RATES[mode])
         result: TrainResult = await vllm.call(lambda engine: finish(engine.train(record.id, groups, options)))
         assert result.trained
         return result

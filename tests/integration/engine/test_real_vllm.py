@@ -9,7 +9,17 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.fakes.real_vllm import COMMAND, alive, group, processes, prompt, sample, sample_by_grammar, vllm_compute
+from tests.fakes.real_vllm import (
+    COMMAND,
+    LEARNING_RATES,
+    alive,
+    group,
+    processes,
+    prompt,
+    sample,
+    sample_by_grammar,
+    vllm_compute,
+)
 from training.engine.engine import Engine, finish
 from training.engine.registry.tuning import Tuning
 from training.engine.sampling.requests import SampleRequest
@@ -49,7 +59,7 @@ async def test_its_log_probabilities_are_the_trainers(compute: VllmCompute, engi
     greedy = await sample(compute, f"test/{mode}", 0, temperature=0.0)
     for _ in range(3):
         groups = [await group(compute, f"test/{mode}")]
-        options = TrainOptions(learning_rate=2e-3)
+        options = TrainOptions(learning_rate=LEARNING_RATES[mode])
         done = await compute.call(lambda engine: finish(engine.train(record.id, groups, options)))  # noqa: B023
         assert done.trained
         assert done.metrics["kl_div"] < MOST_K3
