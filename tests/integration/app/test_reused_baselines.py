@@ -254,8 +254,8 @@ def _weights(engine: EngineProcess, name: str) -> tuple[int, str]:
 
 
 async def test_on_the_engine_nothing_comes_out_otherwise(data_dir: Path, tmp_path: Path, database_url: str) -> None:
-    size = {"iterations": 1, "groups_per_iteration": 4, "rollouts_per_group": 4}
-    evaluation = {"scenarios": 2, "samples": 1, "test_scenarios": 2}
+    size = {"iterations": 1, "groups_per_iteration": 2, "rollouts_per_group": 4, "max_turns": 3}
+    evaluation = {"scenarios": 1, "samples": 1, "test_scenarios": 1}
     with EngineProcess(tmp_path / "engine") as engine:
         backend = RealBackend(engine.base_url)
         async with served(settings_for(data_dir, database_url), cast(Any, learn_loop), backend) as client:
