@@ -32,6 +32,9 @@ class Heartbeat:
             pool_size=1,
             max_overflow=0,
             pool_pre_ping=True,
+            # The server ends the transaction with the statement. If that were left to us, a process that was frozen in
+            # between would keep the runs' rows locked, and nobody could take the runs over.
+            isolation_level="AUTOCOMMIT",
             connect_args={
                 "connect_timeout": 5,
                 "tcp_user_timeout": int(ttl_s * 1000 / 3),
@@ -91,5 +94,5 @@ class Heartbeat:
             .values(lease_until=until(self._ttl_s))
             .returning(Run.id, Run.epoch)
         )
-        with self._engine.begin() as connection:
+        with self._engine.connect() as connection:
             return {(run_id, epoch) for run_id, epoch in connection.execute(renew)}

@@ -284,6 +284,30 @@ async def test_the_heartbeat_renews_and_tells_what_is_lost(sessions: Sessions, d
         assert (await session.execute(live)).scalar_one() == taken
 
 
+async def test_a_worker_that_freezes_while_it_renews_leaves_the_run_to_others(
+    sessions: Sessions, database_url: str
+) -> None:
+    await queued(sessions)
+    lease = await claimed(worker(sessions, "w"))
+    heartbeat = Heartbeat(parse_url(database_url), 0.6, lambda: [lease], lambda _: None)
+    frozen, thawed = threading.Event(), threading.Event()
+
+    @event.listens_for(heartbeat._engine, "after_cursor_execute")
+    def freeze(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("UPDATE"):
+            frozen.set()
+            thawed.wait(60)
+
+    heartbeat.start()
+    try:
+        assert await asyncio.to_thread(frozen.wait, 60)
+        async with sessions.begin() as session:
+            await session.execute(select(Run.id).with_for_update(nowait=True))
+    finally:
+        thawed.set()
+        heartbeat.close()
+
+
 async def test_without_the_database_the_work_stops_before_another_may_begin() -> None:
     lost: list[Lease] = []
     told = threading.Event()
