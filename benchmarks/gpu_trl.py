@@ -70,11 +70,11 @@ def rollouts(clock: Clock, _: list[Any], trainer: Any) -> dict[str, Any]:
     with timed() as seconds:
         for turn in range(TURNS):
             ids = [prompt + said for prompt, said in zip(own, completions, strict=True)]
-            _, replies, told, _ = trainer.vllm_generation.generate(ids, None, ROLLOUTS)
+            _, replies, sampled, _ = trainer.vllm_generation.generate(ids, None, ROLLOUTS)
             for number, reply in enumerate(replies):
                 result = tool_result(seed, number, turn) if turn + 1 < TURNS else []
                 completions[number] += [*reply, *result]
-                logprobs[number] += [*(each[0] for each in told[number]), *([0.0] * len(result))]
+                logprobs[number] += [*(each[0] for each in sampled[number]), *([0.0] * len(result))]
                 masks[number] += [1] * len(reply) + [0] * len(result)
     clock.rollouts += seconds
     return {"prompt_ids": own, "completion_ids": completions, "logprobs": logprobs, "env_mask": masks}

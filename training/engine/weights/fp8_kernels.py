@@ -66,48 +66,33 @@ def _quantise(
 
 def quantise(source: torch.Tensor, tokens: Fp8Matrix) -> None:
     """Put `source` [n, width], whose rows may lie apart, into `tokens`."""
-    count, width = source.shape
-    _quantise[(count,)](
-        source,
-        source,
-        source,
-        tokens.values,
-        tokens.scales,
-        source.stride(0),
-        source.stride(0),
-        width,
-        LARGEST=LARGEST,
-        SMALLEST_ROW=SMALLEST_ROW,
-        SILU=False,
-        BLOCK=triton.next_power_of_2(width),
-        num_warps=_warps(width),
-    )
+    _fill(tokens, source, source, source, silu=False)
 
 
 def silu_mul_quantised(gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor, tokens: Fp8Matrix) -> None:
     """Put silu(gate) * up, [n, width] each, alike whole matrices or column ranges of one, into `out`, whose rows may
     lie apart, and into `tokens`."""
-    count, width = gate.shape
+    _fill(tokens, gate, up, out, silu=True)
+
+
+def _fill(tokens: Fp8Matrix, source: torch.Tensor, other: torch.Tensor, out: torch.Tensor, *, silu: bool) -> None:
+    count, width = source.shape
+    block = int(triton.next_power_of_2(width))
     _quantise[(count,)](
-        gate,
-        up,
+        source,
+        other,
         out,
         tokens.values,
         tokens.scales,
-        gate.stride(0),
+        source.stride(0),
         out.stride(0),
         width,
         LARGEST=LARGEST,
         SMALLEST_ROW=SMALLEST_ROW,
-        SILU=True,
-        BLOCK=triton.next_power_of_2(width),
-        num_warps=_warps(width),
+        SILU=silu,
+        BLOCK=block,
+        num_warps=min(max(block // 1024, 4), 32),  # a thread has up to 32 numbers of a row
     )
-
-
-def _warps(width: int) -> int:
-    """So many that a thread has up to 32 numbers of a row."""
-    return min(max(int(triton.next_power_of_2(width)) // 1024, 4), 32)
 
 
 @triton.jit(do_not_specialize=["count"])  # type: ignore[untyped-decorator]
