@@ -1,14 +1,15 @@
 """What a session costs: calls of conversations through a session beside the same calls directly at the model's server.
 
-    python -m benchmarks.session_gateway [--conversations 1 64] [--turns 4] [--rounds 3] [--reply-s 1.0]
+    python -m benchmarks.session_gateway [--conversations 1 64] [--turns 4] [--rounds 3] [--reply-s 1.0 [--spread 0.5]]
 
 A service with a Postgres of its own, and a real engine with the base model `learnloop/tiny`, in processes of their own.
 The two ways take turns. Prints, for each, seconds of a call (p50, p99) and calls per second, the time from a stream's
-request to its first text, and the processor time that a call takes in each process. The load of the machine is printed,
-too: on a busy one the figures say little.
+request to its first text, and the processor time that a call takes in each process; and by how much the same call takes
+longer through a session, at the median. The load of the machine is printed, too: on a busy one the figures say little.
 
 The engine's model is so small that on two cores each millisecond of the service is one less for the engine. With
-`--reply-s` a stand-in that computes nothing takes so long for each reply: a model on a machine of its own.
+`--reply-s` a stand-in that computes nothing takes so long for each reply: a model on a machine of its own. Without a
+`--spread` all conversations then ask at the same moment, again and again, and wait for one another.
 """
 
 import argparse
@@ -44,7 +45,8 @@ class Way:
     """One way to the model, and what was measured on it."""
 
     http: httpx.AsyncClient
-    call_s: list[float] = field(default_factory=list)
+    call_s: dict[tuple[int, int], list[float]] = field(default_factory=dict)
+    """Of each call, by conversation and turn: one a round."""
     first_text_s: list[float] = field(default_factory=list)
     calls_per_s: list[float] = field(default_factory=list)
     cpu_s: dict[str, float] = field(default_factory=dict)
@@ -61,7 +63,7 @@ class Way:
             body = {"model": _MODEL, "messages": messages, "max_tokens": _REPLY_TOKENS, "seed": turn, "logprobs": True}
             clock = time.perf_counter()
             reply = await self.http.post(path, json=body | {"return_token_ids": True}, headers=headers)
-            self.call_s.append(time.perf_counter() - clock)
+            self.call_s.setdefault((number, turn), []).append(time.perf_counter() - clock)
             messages += [
                 reply.raise_for_status().json()["choices"][0]["message"],
                 {"role": "user", "content": "And then?"},
@@ -87,10 +89,10 @@ class Way:
 
     def figures(self) -> dict[str, Json]:
         """Seconds, and calls a second (the median of the rounds)."""
-        cuts = statistics.quantiles(self.call_s, n=100)
+        all_s = [each for calls in self.call_s.values() for each in calls]
         return {
-            "call_p50_s": round(statistics.median(self.call_s), 4),
-            "call_p99_s": round(cuts[98], 4),
+            "call_p50_s": round(statistics.median(all_s), 4),
+            "call_p99_s": round(statistics.quantiles(all_s, n=100)[98], 4),
             "first_text_p50_s": round(statistics.median(self.first_text_s), 4),
             "calls_per_s": round(statistics.median(self.calls_per_s), 1),
             "cpu_ms_per_call": {name: round(1000 * each / self.calls, 2) for name, each in self.cpu_s.items()},
@@ -117,12 +119,17 @@ async def _texts(stream: httpx.Response) -> AsyncIterator[str]:
 
 
 @contextmanager
-def _servers(directory: Path, slots: int, reply_s: float | None) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+def _servers(
+    directory: Path, slots: int, reply_s: float | None, spread: float
+) -> Iterator[tuple[str, str, Callable[[], Any]]]:
     """URLs of the model's server and of the service, and the processor seconds that each has used."""
     for name in ("engine", "service"):
         (directory / name).mkdir()
     port = free_port()
-    engine = processes.engine(directory / "engine", "--slots", str(slots)) if reply_s is None else slow_model(reply_s)
+    if reply_s is None:
+        engine = processes.engine(directory / "engine", "--slots", str(slots))
+    else:
+        engine = slow_model(reply_s, spread)
     with engine as base_url:
         url = base_url.removesuffix("/v1")
         shared = {"LEARNLOOP_ENGINE_URL": url, "LEARNLOOP_RATE_PER_S": "0", "DATABASE_URL": ""}
@@ -166,13 +173,15 @@ async def measured(
         for number in range(rounds):
             for way in ways if number % 2 else reversed(ways):
                 await way.measure(conversations, turns, cpu_s)
+    direct_s, session_s = (way.call_s for way in ways)
+    more_s = [statistics.median(calls) - statistics.median(direct_s[same]) for same, calls in session_s.items()]
     engine, session = (way.figures() for way in ways)
     return {
         "conversations": conversations,
         "load": os.getloadavg()[0],
         "direct": engine,
         "session": session,
-        "more_ms_p50": round(1000 * (session["call_p50_s"] - engine["call_p50_s"]), 1),
+        "more_ms_p50": round(1000 * statistics.median(more_s), 1),
         "first_text_more_ms_p50": round(1000 * (session["first_text_p50_s"] - engine["first_text_p50_s"]), 1),
         "less_throughput": round(1 - session["calls_per_s"] / engine["calls_per_s"], 3),
     }
@@ -185,10 +194,11 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--reply-s", type=float, help="a stand-in for the model's server takes so long for a reply")
+    parser.add_argument("--spread", type=float, default=0.0, help="share of it that a reply may take more or less")
     given = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="session-gateway-") as name,
-        _servers(Path(name), max(given.conversations), given.reply_s) as (engine_url, url, cpu_s),
+        _servers(Path(name), max(given.conversations), given.reply_s, given.spread) as (engine_url, url, cpu_s),
     ):
         for conversations in given.conversations:
             figures = measured(engine_url, url, conversations, given.turns, given.rounds, cpu_s)

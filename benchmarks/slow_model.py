@@ -6,6 +6,7 @@ It runs as a process of its own, and speaks as much of the engine's API as a ses
 import argparse
 import asyncio
 import json
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -54,10 +55,15 @@ _OTHERS = json.dumps({"object": "list", "data": [{"id": "learnloop/tiny", "objec
 
 
 class _Model:
-    """ASGI application: each reply takes `reply_s` seconds, a stream's pieces at even intervals."""
+    """ASGI application: a reply takes `reply_s` seconds, a stream's pieces at even intervals.
 
-    def __init__(self, reply_s: float) -> None:
+    As replies of a model differ in length, each takes up to `spread` (a share of `reply_s`) more or less: always the
+    same for the same messages, so that two ways to ask are compared over equal replies.
+    """
+
+    def __init__(self, reply_s: float, spread: float) -> None:
         self._reply_s = reply_s
+        self._spread = spread
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = b""
@@ -68,16 +74,24 @@ class _Model:
                 break
         if not scope["path"].endswith("/chat/completions"):
             await _send(send, "application/json", _OTHERS)
-        elif b'"stream":true' in body.replace(b" ", b""):
-            await self._stream(send)
+            return
+        asked = json.loads(body)
+        takes_s = self._seconds(asked["messages"])
+        if asked.get("stream"):
+            await self._stream(send, takes_s)
         else:
-            await asyncio.sleep(self._reply_s)
+            await asyncio.sleep(takes_s)
             await _send(send, "application/json", _REPLY)
 
-    async def _stream(self, send: Send) -> None:
+    def _seconds(self, messages: list[Json]) -> float:
+        texts = "\n".join(str(each["content"]) for each in messages)
+        share = zlib.crc32(texts.encode()) / 2**32
+        return self._reply_s * (1 + self._spread * (2 * share - 1))
+
+    async def _stream(self, send: Send, takes_s: float) -> None:
         await _begin(send, "text/event-stream")
         for chunk in _CHUNKS:
-            await asyncio.sleep(self._reply_s / len(_CHUNKS))
+            await asyncio.sleep(takes_s / len(_CHUNKS))
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
 
@@ -92,11 +106,12 @@ async def _send(send: Send, kind: str, body: bytes) -> None:
 
 
 @contextmanager
-def slow_model(reply_s: float) -> Iterator[str]:
+def slow_model(reply_s: float, spread: float = 0.0) -> Iterator[str]:
     """Gives its OpenAI base URL."""
     port = free_port()
     url = f"http://127.0.0.1:{port}/v1"
-    with processes.module("benchmarks.slow_model", "--port", str(port), "--reply-s", str(reply_s)) as child:
+    flags = ("--port", str(port), "--reply-s", str(reply_s), "--spread", str(spread))
+    with processes.module("benchmarks.slow_model", *flags) as child:
         processes.wait_for(child, lambda: _answers(url))
         yield url
 
@@ -113,8 +128,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--reply-s", type=float, required=True)
+    parser.add_argument("--spread", type=float, required=True)
     given = parser.parse_args()
-    uvicorn.run(_Model(given.reply_s), port=given.port, lifespan="off", log_level="warning", access_log=False)
+    uvicorn.run(
+        _Model(given.reply_s, given.spread), port=given.port, lifespan="off", log_level="warning", access_log=False
+    )
 
 
 if __name__ == "__main__":
