@@ -40,6 +40,18 @@ class AnsweredCall:
     used: Usage
 
 
+def seed_of_call(seed: int, number: int) -> int:
+    """The seed of call `number`, from 1, of a rollout with that seed: what ModelCalls draws for it."""
+    seeds = Random(seed)
+    for _ in range(number - 1):
+        _drawn(seeds)
+    return _drawn(seeds)
+
+
+def _drawn(seeds: Random) -> int:
+    return seeds.getrandbits(53)
+
+
 class ModelCalls:
     """What a rollout asks of its model.
 
@@ -87,7 +99,7 @@ class ModelCalls:
         Raises BudgetReached, and what the client raises.
         """
         number, self.begun = self.begun, self.begun + 1
-        seed = self._seeds.getrandbits(53)
+        seed = _drawn(self._seeds)
         asked, limit = tuple(messages), min(self._sampling.max_tokens, max_tokens or self._sampling.max_tokens)
         parameters = {"temperature": self._sampling.temperature, "max_tokens": limit, "seed": seed}
         body = self._body(asked, tools, {**(options or {}), **parameters})

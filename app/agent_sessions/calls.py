@@ -19,7 +19,7 @@ import structlog
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.agent_sessions.canonical import CanonicalRequest, seed_of_call
+from app.agent_sessions.canonical import CanonicalRequest, seeds_of_call
 from app.agent_sessions.records import (
     KeptCall,
     KeptRequest,
@@ -64,7 +64,7 @@ _LATER = (
     "AND later.number > use.number AND later.begun_at > call.answered_at"
 )
 _SAME = text(
-    "SELECT call.number, call.occurrence, call.answered_at IS NOT NULL AS answered, call.holder, "
+    "SELECT call.number, call.occurrence, call.seed, call.answered_at IS NOT NULL AS answered, call.holder, "
     "coalesce(call.held_until > clock_timestamp(), false) AS held, use.number AS use, use.idempotency_key, "
     f"use.delivered_at IS NOT NULL OR EXISTS ({_LATER}) AS delivered "
     "FROM session_call call LEFT JOIN session_use use ON use.session_id = call.session_id AND use.attempt = :attempt "
@@ -191,8 +191,9 @@ class SessionCalls:
         """
         packed = pack_request(request)
         if self._usual is not None and session_seed is not None:
-            seed, key = _seed(session_seed, request, 0), asked.idempotency_key
-            new = NewCall(asker.session_id, asker.key_sha256, request.digest, protocol, key, packed, seed, self._holder)
+            seeds, key = seeds_of_call(session_seed, request, 0), asked.idempotency_key
+            who = asker.session_id, asker.key_sha256
+            new = NewCall(*who, request.digest, protocol, key, packed, self._holder, *seeds)
             if (call := await self._take(self._usual, new)) is not None:
                 return call
         while (found := await self._try(asker, request, packed, protocol, asked)) is None:
@@ -211,8 +212,8 @@ class SessionCalls:
         async def take() -> None:
             self._taking[key] += 1
             try:
-                if (attempt := await usual.take(new)) is not None:
-                    begun.append(BegunCall(new.session_id, attempt, new.digest, 0, new.seed, taken=new))
+                if (taken := await usual.take(new)) is not None:
+                    begun.append(BegunCall(new.session_id, taken.attempt, new.digest, 0, taken.seed, taken=new))
                     self._replying[key] += 1
                     self._sampling.add(key)
             finally:
@@ -245,8 +246,11 @@ class SessionCalls:
                 if use is None:
                     _check_limit("calls", uses, row.max_calls)
                     uses += 1
-                number = row.calls + 1 if decision.number is None else decision.number
-                seed = _seed(row.seed, request, decision.occurrence)
+                if decision.number is None:
+                    number = row.calls + 1
+                    seed = seeds_of_call(row.seed, request, decision.occurrence).of(number)
+                else:
+                    number, seed = decision.number, calls[decision.occurrence].seed
                 call = BegunCall(asker.session_id, attempt, request.digest, decision.occurrence, seed)
                 values: dict[str, Json] = {
                     "id": call.session_id,
@@ -278,6 +282,7 @@ class SessionCalls:
             RecordedCall(
                 row.number,
                 row.occurrence,
+                row.seed,
                 row.answered,
                 self._holder_of((id, digest, row.occurrence), row),
                 row.use,
@@ -503,11 +508,6 @@ def _new_answer(call: BegunCall, completion: Mapping[str, Json]) -> NewAnswer:
     used, model = usage_of(completion), completion.get("model")
     said = storable_text(model) if isinstance(model, str) else None
     return NewAnswer(*call.key, pack_answer(completion), said, used.prompt_tokens, used.completion_tokens)
-
-
-def _seed(session_seed: int, request: CanonicalRequest, occurrence: int) -> int:
-    given = request.parameters.get("seed")
-    return given if isinstance(given, int) else seed_of_call(session_seed, request.digest, occurrence)
 
 
 def _check_limit(of: str, count: int, most: int | None) -> None:

@@ -9,11 +9,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.db.json_text import flaw
 from app.errors import InvalidRequest
-from training.model_calls import Message, Sampling
+from training.model_calls import Message, Sampling, seed_of_call
 from training.responses.parameters import NO_EFFECT
 
 Json = Any
@@ -59,9 +59,32 @@ def canonical(body: Mapping[str, Json], sampling: Sampling | None) -> CanonicalR
     return CanonicalRequest(plain, tuple(tools), parameters, hashlib.sha256(text.encode()).hexdigest())
 
 
-def seed_of_call(session_seed: int, digest: str, occurrence: int) -> int:
-    """The seed of a call. Parallel calls need no order for it, and one that is sampled again gets the same tokens."""
-    return Random(f"{session_seed}:{digest}:{occurrence}").getrandbits(53)
+class CallSeeds(NamedTuple):
+    """The seed of a call, which depends on its number in the session.
+
+    An agent that holds one conversation makes call n with n - 1 replies in it. Such calls have the seeds of the
+    built-in loop, so that the model answers the same to an agent that asks the same. The seed of any other call comes
+    from what is asked: parallel calls need no order for it.
+    """
+
+    turn: int
+    """The number that it has in a conversation which is all that the session asks, from 1."""
+    in_turn: int
+    otherwise: int
+
+    def of(self, number: int) -> int:
+        """Of the session's call of that number, from 1."""
+        return self.in_turn if number == self.turn else self.otherwise
+
+
+def seeds_of_call(session_seed: int, request: CanonicalRequest, occurrence: int) -> CallSeeds:
+    """For the given occurrence of the request's digest. A seed that the client gives counts."""
+    turn = 1 + sum(message["role"] == "assistant" for message in request.messages)
+    given = request.parameters.get("seed")
+    if isinstance(given, int):
+        return CallSeeds(turn, given, given)
+    by_content = Random(f"{session_seed}:{request.digest}:{occurrence}").getrandbits(53)
+    return CallSeeds(turn, seed_of_call(session_seed, turn), by_content)
 
 
 def _parameters(body: Mapping[str, Json], sampling: Sampling | None) -> dict[str, Json]:

@@ -27,6 +27,7 @@ class RecordedCall:
 
     number: int
     occurrence: int
+    seed: int
     answered: bool
     holder: Holder
     use: int | None

@@ -24,8 +24,9 @@ HELD = timedelta(seconds=6)
 _TAKE = f"""
 WITH asked AS (
     SELECT * FROM unnest(%(ids)s::text[], %(keys)s::text[], %(digests)s::text[], %(protocols)s::text[],
-        %(idempotency_keys)s::text[], %(requests)b::bytea[], %(seeds)s::bigint[], %(holders)s::text[])
-    AS asked (id, key, digest, protocol, idempotency_key, request, seed, holder)
+        %(idempotency_keys)s::text[], %(requests)b::bytea[], %(holders)s::text[], %(turns)s::integer[],
+        %(seeds_in_turn)s::bigint[], %(seeds_otherwise)s::bigint[])
+    AS asked (id, key, digest, protocol, idempotency_key, request, holder, turn, seed_in_turn, seed_otherwise)
 ), free AS (
     SELECT id FROM agent_session WHERE id = ANY (%(ids)s::text[]) FOR NO KEY UPDATE SKIP LOCKED
 ), taken AS (
@@ -42,7 +43,8 @@ WITH asked AS (
         AND NOT EXISTS (SELECT FROM session_call AS call
             WHERE call.session_id = asked.id AND call.digest = asked.digest)
     RETURNING session.id, session.attempt, session.uses, session.calls, asked.digest, asked.protocol,
-        asked.idempotency_key, asked.request, asked.seed, asked.holder
+        asked.idempotency_key, asked.request, asked.holder,
+        CASE session.calls WHEN asked.turn THEN asked.seed_in_turn ELSE asked.seed_otherwise END AS seed
 ), used AS (
     INSERT INTO session_use (session_id, attempt, number, digest, occurrence, idempotency_key)
     SELECT id, attempt, uses, digest, 0, idempotency_key FROM taken
@@ -52,7 +54,7 @@ WITH asked AS (
     SELECT id, calls, digest, 0, protocol, request, seed, holder,
         clock_timestamp() + interval '{HELD.total_seconds()} s', 0, 0 FROM taken
 )
-SELECT id, attempt FROM taken
+SELECT id, attempt, seed FROM taken
 """
 _ANSWER = """
 WITH made AS (
@@ -94,8 +96,18 @@ class NewCall(NamedTuple):
     protocol: str
     idempotency_key: str | None
     request: bytes
-    seed: int
     holder: str
+    turn: int
+    """As in CallSeeds."""
+    seed_in_turn: int
+    seed_otherwise: int
+
+
+class TakenCall(NamedTuple):
+    """By which attempt, and with which seed."""
+
+    attempt: int
+    seed: int
 
 
 class NewAnswer(NamedTuple):
@@ -110,7 +122,18 @@ class NewAnswer(NamedTuple):
     completion_tokens: int
 
 
-_OF_CALLS = ("ids", "keys", "digests", "protocols", "idempotency_keys", "requests", "seeds", "holders")
+_OF_CALLS = (
+    "ids",
+    "keys",
+    "digests",
+    "protocols",
+    "idempotency_keys",
+    "requests",
+    "holders",
+    "turns",
+    "seeds_in_turn",
+    "seeds_otherwise",
+)
 _OF_ANSWERS = ("ids", "digests", "occurrences", "answers", "models", "prompt_tokens", "completion_tokens")
 _OF_USES = ("ids", "attempts", "digests", "occurrences")
 
@@ -124,10 +147,10 @@ class UsualCalls:
         self._taking = GroupedStatement(self._unhurried, _TAKE, _OF_CALLS)
         self._answering = GroupedStatement(self._durable, _ANSWER, _OF_ANSWERS)
 
-    async def take(self, call: NewCall) -> int | None:
-        """Take the call; returns the attempt that makes it. None: it was not taken, as far as one knows."""
+    async def take(self, call: NewCall) -> TakenCall | None:
+        """Take the call. None: it was not taken, as far as one knows."""
         row = await self._taking.row(*call)
-        return None if row is None else int(row[1])
+        return None if row is None else TakenCall(*row[1:])
 
     async def answer(self, answer: NewAnswer) -> bool:
         """Whether the answer was recorded, and is durable. If not, it may be there all the same."""

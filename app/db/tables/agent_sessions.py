@@ -53,7 +53,7 @@ class AgentSession(Base):
     model_run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="SET NULL"), index=True)
     """A run that trains the model; None: only the engine knows it."""
     seed: Mapped[int] = mapped_column(BigInteger)
-    """From it, a request's digest and its occurrence comes the seed of each call."""
+    """From it comes the seed of each call, as `CallSeeds` says."""
     sampling: Mapped[dict[str, Json] | None]
     """temperature and max_tokens of every call; None: the client's own parameters count."""
     max_calls: Mapped[int | None]

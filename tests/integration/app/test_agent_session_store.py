@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from datetime import timedelta
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from app.agent_sessions.calls import (
     SessionOver,
     SessionRestarted,
 )
-from app.agent_sessions.canonical import canonical
+from app.agent_sessions.canonical import CanonicalRequest, canonical
 from app.agent_sessions.replay import Repetition
 from app.agent_sessions.store import AgentSessions, OutcomeKnown, PinnedModel, SessionIsOver, SessionSpec
 from app.auth.caller import LOCAL, Caller
@@ -261,3 +263,49 @@ async def test_a_worker_that_lost_the_run_opens_nothing(sessions: Sessions) -> N
     old = Lease(lease.run_id, lease.epoch - 1, lease.worker)
     with pytest.raises(LeaseLost):
         await opened_rollout(of_run(sessions, old))
+
+
+def conversation(replies: int) -> CanonicalRequest:
+    """The request of an agent that was answered so often."""
+    said: list[Any] = [{"role": "user", "content": "hello"}]
+    for number in range(replies):
+        said += [{"role": "assistant", "content": f"reply {number}"}, {"role": "user", "content": "and?"}]
+    return canonical({"messages": said}, None)
+
+
+@pytest.mark.parametrize("quick", [True, False], ids=["one statement", "step by step"])
+async def test_one_conversation_has_the_seeds_of_the_built_in_loop(sessions: Sessions, quick: bool) -> None:
+    calls, seeds = SessionCalls(sessions), list[int]()
+    asker = Asker((await AgentSessions(sessions).open(spec(seed=7))).row.id)
+    async with calls.working() if quick else nullcontext():
+        for replies in range(3):
+            call = await calls.begin(asker, conversation(replies), "chat", Repetition(), 7 if quick else None)
+            await calls.answer(call, completion("hm", 5))
+            await calls.finish(call, delivered=True)
+            seeds.append(call.seed)
+        aside = await calls.begin(asker, QUESTION, "chat", Repetition(), 7 if quick else None)
+    drawn = Random(7)
+    assert seeds == [drawn.getrandbits(53) for _ in range(3)]
+    assert [call.seed for call in await calls.kept(asker.session_id)] == [*seeds, aside.seed]
+    assert aside.seed not in (*seeds, drawn.getrandbits(53))
+
+
+async def test_seeds_of_calls_beside_the_conversation_depend_on_no_order(sessions: Sessions) -> None:
+    found = list[dict[str, int]]()
+    other = canonical({"messages": [{"role": "user", "content": "how?"}]}, None)
+    for asked in ((QUESTION, other), (other, QUESTION)):
+        calls = SessionCalls(sessions)
+        asker = Asker((await AgentSessions(sessions).open(spec(seed=7))).row.id)
+        await begun(calls, asker)
+        found.append({request.digest: (await begun(calls, asker, request)).seed for request in asked})
+    assert found[0] == found[1]
+
+
+async def test_a_call_that_is_sampled_again_keeps_the_seed_that_is_recorded(sessions: Sessions) -> None:
+    """Whatever seeds another version of the service would give it."""
+    calls = SessionCalls(sessions)
+    asker = Asker((await AgentSessions(sessions).open(spec())).row.id)
+    await calls.finish(await begun(calls, asker), delivered=False)
+    async with sessions.begin() as session:
+        await session.execute(update(SessionCall).values(seed=11))
+    assert (await begun(calls, asker)).seed == 11

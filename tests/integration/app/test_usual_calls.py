@@ -20,7 +20,7 @@ from app.agent_sessions.calls import (
 from app.agent_sessions.canonical import CanonicalRequest, canonical
 from app.agent_sessions.replay import Repetition
 from app.agent_sessions.store import AgentSessions
-from app.agent_sessions.usual_calls import UsualCalls
+from app.agent_sessions.usual_calls import TakenCall, UsualCalls
 from app.auth.caller import LOCAL
 from app.auth.keys import hash_of
 from app.db.session import Sessions, make_engine, make_sessions, parse_url
@@ -51,10 +51,10 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Sessions of calls that were taken the quick way."""
     found, take = list[str](), UsualCalls.take
 
-    async def noted(self: UsualCalls, call: Any) -> int | None:
-        if (attempt := await take(self, call)) is not None:
+    async def noted(self: UsualCalls, call: Any) -> TakenCall | None:
+        if (made := await take(self, call)) is not None:
             found.append(call.session_id)
-        return attempt
+        return made
 
     monkeypatch.setattr(UsualCalls, "take", noted)
     return found

@@ -18,7 +18,7 @@ from app.agent_sessions.replay import (
     restarts,
 )
 
-CALL = RecordedCall(1, 0, answered=True, holder=Holder.NOBODY, use=1, delivered=True, idempotency_key=None)
+CALL = RecordedCall(1, 0, 7, answered=True, holder=Holder.NOBODY, use=1, delivered=True, idempotency_key=None)
 
 
 @dataclass
