@@ -2,7 +2,7 @@
 
 import asyncio
 import operator
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -190,6 +190,44 @@ async def _waits_for_a_lock(sessions: Sessions) -> bool:
     )
     async with sessions() as session:
         return bool((await session.execute(query)).scalar_one())
+
+
+async def restarted(sessions: Sessions, id: str) -> None:
+    await AgentSessions(sessions).restart(LOCAL, id)
+
+
+async def ended(sessions: Sessions, id: str) -> None:
+    await AgentSessions(sessions).end(LOCAL, id, Outcome(reward=1.0))
+
+
+HELD_UP = (
+    "CREATE FUNCTION hold_up() RETURNS trigger AS "
+    "$$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NULL; END $$ LANGUAGE plpgsql",
+    "CREATE TRIGGER held_up BEFORE UPDATE ON agent_session FOR EACH STATEMENT "
+    "WHEN (current_query() LIKE '%WITH asked AS%') EXECUTE FUNCTION hold_up()",
+)
+"""The statement that takes calls waits for a lock where it has seen the sessions and not locked one."""
+
+
+@pytest.mark.parametrize(("change", "refusal"), [(restarted, SessionRestarted), (ended, SessionOver)])
+async def test_a_session_that_changes_while_a_call_is_taken_is_looked_at_again(
+    calls: SessionCalls,
+    sessions: Sessions,
+    change: Callable[[Sessions, str], Awaitable[None]],
+    refusal: type[Exception],
+) -> None:
+    asker = await opened(sessions)
+    async with sessions.begin() as database:
+        for statement in HELD_UP:
+            await database.execute(text(statement))
+    async with sessions.begin() as holding:
+        await holding.execute(text("SELECT pg_advisory_xact_lock(1)"))
+        beginning = asyncio.create_task(begun(calls, asker))
+        await conditions.answered(partial(_waits_for_a_lock, sessions), bool)
+        await change(sessions, asker.session_id)
+    with pytest.raises(refusal):
+        await beginning
+    assert await calls.kept(asker.session_id) == []
 
 
 async def test_a_call_that_a_crashed_database_forgot_comes_back_with_its_answer(
