@@ -36,7 +36,7 @@ from app.cli.client import Service, ServiceRefused, ServiceUnreachable
 from app.cli.service_process import free_port
 from benchmarks import processes
 from benchmarks.agents.mail_desk import MailDesk
-from benchmarks.own_agents import COMMANDS, desk, request
+from benchmarks.own_agents import COMMANDS, desk, request, weights
 from environment.base import Split
 from training.types import EvaluationConfig, RunConfig
 
@@ -190,13 +190,6 @@ def ended(stage: Stage, most_s: float) -> Json:
             return run
         time.sleep(0.5)
     raise SystemExit(f"the run did not end: {stage.run()}")
-
-
-def weights(data_dir: Path) -> str:
-    """SHA-256 of the newest checkpoint's weights, as its manifest has it."""
-    newest = max((data_dir / "models").glob("*/*/checkpoints/[0-9]*"), key=lambda path: path.name)
-    manifest = json.loads((newest / "manifest.json").read_text())
-    return f"step {manifest['step']}: {manifest['files']['model.safetensors']['sha256']}"
 
 
 def faults(stage: Stage, called: set[tuple[str, str, str]]) -> dict[str, Json]:

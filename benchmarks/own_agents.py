@@ -4,8 +4,9 @@
 
 Each agent (`benchmarks/agents/`: a LangGraph graph, the OpenAI Agents SDK, the `anthropic` SDK, a shell script, a Node
 program) does the mail job with tools behind HTTP, started by `learnloop agent run` for each rollout. The built-in agent
-does the same scenarios. The figures are held-out mean rewards, sampled, before and after, by `POST /learn-loop` on the
-shipped base.
+does the same scenarios in the same order. The figures are held-out mean rewards, sampled, before and after, by
+`POST /learn-loop` on the shipped base. An agent that says the same to its model is answered the same: it ends with the
+weights of the built-in one, bit for bit.
 """
 
 import argparse
@@ -29,6 +30,7 @@ from rich.console import Console
 from app.cli.service_process import free_port, own_service
 from benchmarks.agents.mail_desk import ENVIRONMENT, MailDesk, tasks
 from environment.base import Scenario, Split
+from environment.scenario_order import draw
 from tests.fakes.forked_module import ForkedModule
 from training.types import EvaluationConfig, RunConfig
 
@@ -117,9 +119,24 @@ def request(agent: str, counts: Mapping[Split, int], seed: int, config: RunConfi
     }
     if agent == BUILT_IN:
         return same
-    scenarios = [each for split in get_args(Split) for each in tasks(split, counts[split], seed)]
+    scenarios = [each for split in get_args(Split) for each in _arranged(split, counts[split], seed)]
     own = {"name": "agent", "config": {"scenarios": scenarios, "runner": {"pull": {}}}}
     return same | {"environment": own, "judge": {"name": "reported"}, "rollout_timeout_s": 600}
+
+
+def _arranged(split: Split, count: int, seed: int) -> list[dict[str, Json]]:
+    """Tasks that are attempted in the order of the built-in environment: passes over given ones are shuffled."""
+    wanted = ENVIRONMENT.scenarios(split, count, seed)
+    place = {each.id: number for number, each in enumerate(draw(wanted, count, seed, 0))}
+    ordered = tasks(split, count, seed)
+    return [ordered[place[each.id]] for each in wanted]
+
+
+def weights(data_dir: Path) -> str:
+    """SHA-256 of the newest checkpoint's weights, as its manifest has it."""
+    newest = max((data_dir / "models").glob("*/*/checkpoints/[0-9]*"), key=lambda path: path.name)
+    manifest = json.loads((newest / "manifest.json").read_text())
+    return f"step {manifest['step']}: {manifest['files']['model.safetensors']['sha256']}"
 
 
 def run(agent: str, seed: int, config: RunConfig, concurrency: int) -> dict[str, Json]:
@@ -144,11 +161,15 @@ def run(agent: str, seed: int, config: RunConfig, concurrency: int) -> dict[str,
             raise RuntimeError(f"the run of {agent} is {found['status']}: {found['error']}")
         rows = service.run(run_id)["evaluations"]
         rollouts = list(service.trajectories(run_id))
+        iterations = list(service.iterations(run_id))
+        trained = weights(Path(data_dir))
     test = sorted(
         (each for each in rows if (each["split"], each["mode"]) == ("test", "sampled")), key=lambda e: e["iteration"]
     )
     return {
         "reward": [each["mean_reward"] for each in test],
+        "training": [each["rewards"]["mean"] for each in iterations if each["iteration"]],
+        "weights": trained,
         "failed": sum(each["error"] is not None for each in rollouts),
         "rollouts": len(rollouts),
         "seconds": round(time.monotonic() - clock),
@@ -158,6 +179,12 @@ def run(agent: str, seed: int, config: RunConfig, concurrency: int) -> dict[str,
 def gains(runs: Mapping[str, Sequence[Mapping[str, Json]]]) -> dict[str, float]:
     """Mean gain in held-out reward by agent."""
     return {agent: mean(each["reward"][-1] - each["reward"][0] for each in found) for agent, found in runs.items()}
+
+
+def equal_weights(runs: Mapping[str, Sequence[Mapping[str, Json]]]) -> dict[str, bool]:
+    """Whether all runs of an agent ended with the weights of the built-in one's; without that one, nothing."""
+    ended = {agent: [each["weights"] for each in found] for agent, found in runs.items()}
+    return {agent: found == ended[BUILT_IN] for agent, found in ended.items() if BUILT_IN in ended}
 
 
 def main() -> None:
@@ -182,14 +209,16 @@ def main() -> None:
         before, after = found["reward"][0], found["reward"][-1]
         console.print(
             f"seed {seed} {agent:14} held-out reward {before:.2f} -> {after:.2f}; {found['rollouts']} rollouts, "
-            f"{found['failed']} failed; {found['seconds']} s"
+            f"{found['failed']} failed; weights at {found['weights'][:16]}; {found['seconds']} s"
         )
     gained = gains(runs)
+    equal = equal_weights(runs)
     within = {agent: gain >= gained[BUILT_IN] - MARGIN for agent, gain in gained.items() if BUILT_IN in gained}
     if arguments.json:
-        print(json.dumps({"gains": gained, "within": within, "runs": runs}, indent=2))
+        print(json.dumps({"gains": gained, "within": within, "equal_weights": equal, "runs": runs}, indent=2))
     else:
         console.print({agent: round(gain, 3) for agent, gain in gained.items()})
+        console.print(f"the weights of the built-in agent, bit for bit: {[agent for agent in equal if equal[agent]]}")
     if not all(within.values()):
         sys.exit(f"not within {MARGIN} of the built-in agent: {[agent for agent, good in within.items() if not good]}")
 

@@ -5,7 +5,16 @@ import json
 import os
 from typing import Any
 
-from agents import Agent, FunctionTool, MaxTurnsExceeded, ModelBehaviorError, OpenAIProvider, RunConfig, Runner
+from agents import (
+    Agent,
+    FunctionTool,
+    MaxTurnsExceeded,
+    ModelBehaviorError,
+    OpenAIProvider,
+    RunConfig,
+    Runner,
+    ToolsToFinalOutputResult,
+)
 
 from benchmarks.agents.desk_client import Desk, Done
 
@@ -39,7 +48,7 @@ async def _work() -> None:
         instructions=system["content"],
         model=os.environ["OPENAI_MODEL"],
         tools=[tool(each) for each in desk.tools],
-        tool_use_behavior={"stop_at_tool_names": ["return_final_answer"]},
+        tool_use_behavior=lambda _context, _results: ToolsToFinalOutputResult(bool(ended), "done"),
     )
     config = RunConfig(model_provider=OpenAIProvider(use_responses=False), tracing_disabled=True)
     reason = "malformed"

@@ -62,7 +62,7 @@ class ScriptedChat:
         try:
             await asyncio.wait((replying, gone), return_when=asyncio.FIRST_COMPLETED)
             if replying.done():
-                writer.write(_response(replying.result(), request.get("model", "")))
+                writer.write(_response(replying.result(), request))
                 await writer.drain()
         finally:
             self.answering -= 1
@@ -71,19 +71,20 @@ class ScriptedChat:
             writer.close()
 
 
-def _response(reply: Reply, model: str) -> bytes:
-    body = json.dumps(reply.body if reply.body is not None else _completion(reply, model))
+def _response(reply: Reply, request: Mapping[str, Json]) -> bytes:
+    body = json.dumps(reply.body if reply.body is not None else _completion(reply, request))
     return (
         f"HTTP/1.1 {reply.status} x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         f"Retry-After-Ms: 1\r\nConnection: close\r\n\r\n{body}"
     ).encode()
 
 
-def _completion(reply: Reply, model: str) -> Json:
+def _completion(reply: Reply, request: Mapping[str, Json]) -> Json:
     if reply.status != 200:
         return {"error": {"message": "as scripted", "type": "server_error", "code": None}}
+    place = len(request.get("messages", ()))  # calls of two turns have two ids
     calls = [
-        {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        {"id": f"call_{place}_{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
         for number, (name, arguments) in enumerate(reply.calls)
     ]
     message = {"role": "assistant", "content": reply.content} | ({"tool_calls": calls} if calls else {})
@@ -97,7 +98,7 @@ def _completion(reply: Reply, model: str) -> Json:
         "id": "chatcmpl-1",
         "object": "chat.completion",
         "created": 0,
-        "model": model,
+        "model": request.get("model", ""),
         "choices": [choice],
         "usage": {"prompt_tokens": 50, "completion_tokens": 10, "total_tokens": 60},
     }

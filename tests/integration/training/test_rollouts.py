@@ -171,7 +171,7 @@ async def test_several_calls_of_one_turn_are_executed_in_order() -> None:
         done = await roll(model)
     assert done.trajectory.metrics["turns"] == 2
     tools = [message for message in messages_of(done.trajectory) if message["role"] == "tool"]
-    assert [message["tool_call_id"] for message in tools] == ["call_0", "call_1", "call_0"]
+    assert [message["tool_call_id"] for message in tools] == ["call_2_0", "call_2_1", "call_5_0"]
     assert tools[1]["content"] == "There is no mail nowhere."
     assert done.outcome["finish"] == "answered"
     assert done.outcome["turns"] == 4

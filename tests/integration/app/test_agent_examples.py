@@ -1,0 +1,83 @@
+"""The example agents (`benchmarks/agents`) ask a model what the built-in loop asks it, and are rewarded the same."""
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.own_agents import BUILT_IN, COMMANDS, PYTHON_AGENTS, claiming, desk
+from benchmarks.own_agents import request as learn_loop_of
+from environment.base import Split
+from tests.fakes.scripted_chat import Reply, call, scripted_chat
+from tests.fakes.scripted_learning import ScriptedBackend
+from tests.integration.app.served import run_with, served
+from tests.integration.app.test_agents_elsewhere import reachable
+from tests.integration.app.test_own_agents import get
+from training.chat import identity
+from training.learn_loop import learn_loop
+from training.types import EvaluationConfig, RunConfig
+
+Json = Any
+SEED = 0
+COUNTS: Mapping[Split, int] = {"train": 2, "validation": 1, "test": 1}
+CONFIG = RunConfig(1, 2, 4, evaluation=EvaluationConfig(scenarios=0, test_scenarios=0))
+PROGRAMS: Mapping[str, Sequence[str]] = {**dict.fromkeys(PYTHON_AGENTS, ()), "shell": ("curl", "jq"), "node": ("node",)}
+SEARCH = call("search_inbox", keywords=["launch"])
+SAID = (
+    SEARCH,
+    Reply((*SEARCH.calls, *call("read_email", email_id="m1").calls)),
+    call("return_final_answer", answer="12 February", sources=["m1"]),
+    call("return_final_answer", answer="I don't know", sources=[]),
+    call("search_inbox"),
+    call("send_email", to="everybody"),
+    Reply((("read_email", '{"email_id"'),)),
+    Reply(content="On 12 February."),
+)
+"""What the model says in each of the rollouts, after a first search and until it is out of turns: one call, two at a
+time, answers, arguments that are missing, a tool that does not exist, what is no JSON, and no call."""
+
+
+def shown(asked: Mapping[str, Json]) -> str:
+    """What of a request decides the reply."""
+    functions = [tool["function"] for tool in asked["tools"]]
+    tools = [[each["name"], each["description"], each["parameters"]] for each in functions]
+    sampling = [asked["seed"], asked["temperature"], asked["max_tokens"]]
+    return json.dumps([list(map(identity, asked["messages"])), tools, sampling])
+
+
+@pytest.mark.parametrize("agent", [*PYTHON_AGENTS, *COMMANDS])
+async def test_an_agent_asks_what_the_built_in_one_asks(data_dir: Path, database_url: str, agent: str) -> None:
+    if missing := [program for program in PROGRAMS[agent] if shutil.which(program) is None]:
+        pytest.skip(f"{', '.join(missing)} is not installed")
+    asked, rewarded, begun = dict[str, Counter[str]](), dict[str, Counter[Json]](), dict[int, int]()
+
+    async def script(request: Mapping[str, Json]) -> Reply:
+        asked[player][shown(request)] += 1
+        said = [message for message in request["messages"] if message["role"] == "assistant"]
+        if not said:
+            number = begun.setdefault(request["seed"], len(begun))
+            return call("search_inbox", keywords=[str(number)])
+        [number] = json.loads(said[0]["tool_calls"][0]["function"]["arguments"])["keywords"]
+        return SAID[int(number) % len(SAID)]
+
+    async with (
+        scripted_chat(script) as chat,
+        served(reachable(data_dir, database_url), learn_loop, ScriptedBackend(chat.url)) as client,  # type: ignore[arg-type]
+    ):
+        with desk(COUNTS, SEED) as (desk_url, _), claiming(agent, str(client.base_url).rstrip("/"), desk_url, 4):
+            for player in (BUILT_IN, agent):
+                asked[player] = Counter()
+                posted = await client.post("/learn-loop", json=learn_loop_of(player, COUNTS, SEED, CONFIG))
+                run_id = posted.raise_for_status().json()["run_id"]
+                run = await run_with(client, run_id, "completed", "failed")
+                assert run["status"] == "completed", run["error"]
+                rows = (await get(client, f"/runs/{run_id}/trajectories?limit=200"))["items"]
+                assert not [each["error"] for each in rows if each["error"]]
+                rewarded[player] = Counter((each["scenario_id"], each["turns"], each["reward"]) for each in rows)
+    assert sorted(turns for _, turns, _ in rewarded[BUILT_IN].elements()) == [2, 2, 2, 2, 2, 2, 8, 8]
+    assert asked[agent] == asked[BUILT_IN]
+    assert rewarded[agent] == rewarded[BUILT_IN]
