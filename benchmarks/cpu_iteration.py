@@ -24,6 +24,7 @@ from training.engine.registry.tuning import Tuning
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.grpo_step import grpo_step
 from training.engine.trainer.policy import Policy, load_policy
+from training.engine.trainer.pretrained import load_model
 from training.engine.trainer.trajectories import TrainSequence, sequences
 
 
@@ -58,10 +59,11 @@ def step(policy: Policy, items: Sequence[TrainSequence]) -> float:
 
 def policies() -> tuple[Policy, Policy]:
     """One that trains through the model's modules on padded batches, and one as the engine has it."""
-    modules, engine = (load_policy(TINY_BASE, lambda: TINY_BASE, Tuning("full"), torch.device("cpu")) for _ in "12")
+    tuning, device = Tuning("full"), torch.device("cpu")
+    modules = Policy(load_model(TINY_BASE, device, torch.float32), tuning, lambda: TINY_BASE)
     modules._packed, modules._whole = False, None
     del modules.base.whole_layers
-    return modules, engine
+    return modules, load_policy(TINY_BASE, lambda: TINY_BASE, tuning, device)
 
 
 def operations(work: Callable[[], Any]) -> float:

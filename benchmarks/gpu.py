@@ -217,7 +217,8 @@ class Ours:
         """One of `gpus` processes, which have a GPU each and meet in the directory; with `fp8` it samples in 8 bits."""
         from training.engine.registry.tuning import Tuning
         from training.engine.sampling.sampler import Sampler
-        from training.engine.trainer.policy import Policy, fresh_adapter
+        from training.engine.trainer.policy import Policy
+        from training.engine.trainer.pretrained import fresh_adapter
         from training.engine.weights.weights import snapshot
 
         torch.manual_seed(0)

@@ -27,7 +27,8 @@ from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.grpo_step import grpo_step
 from training.engine.trainer.packed_batches import packed_batches
 from training.engine.trainer.padded_batches import padded_batches
-from training.engine.trainer.policy import Policy, fresh_adapter, load_in_stages
+from training.engine.trainer.policy import Policy
+from training.engine.trainer.pretrained import fresh_adapter, load_in_stages
 from training.engine.trainer.trajectories import TrainSequence
 from training.engine.weights.joined import JoinedModel
 from training.engine.weights.weights import Weights, snapshot

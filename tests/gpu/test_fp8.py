@@ -13,7 +13,8 @@ from tests.fakes.tiny_model import make_tiny_model
 from tests.gpu.test_cuda import assert_learns, divergence, sample, tokens
 from training.engine.__main__ import TINY_BASE
 from training.engine.registry.tuning import Tuning
-from training.engine.trainer.policy import Policy, fresh_adapter
+from training.engine.trainer.policy import Policy
+from training.engine.trainer.pretrained import fresh_adapter
 from training.engine.weights.fp8 import CAPABILITIES, Fp8Matrix
 from training.engine.weights.weights import snapshot
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from training.base_model_files import added_base_models
 from training.engine.cpu_mode import set_cpu_mode
 from training.engine.flags import parser
 from training.engine.logs import configure_logs
@@ -87,18 +88,20 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
         import torch
         import uvicorn
 
-        from training.engine.model_classes import import_model_classes
-
-        import_model_classes()
-
         from training.engine.http.server import create_app
+        from training.engine.model_classes import import_model_classes
         from training.engine.registry.object_store import BadStore, StoreUnavailable
         from training.engine.registry.shared_registry import open_registry
+        from training.engine.weights import llama_modules
         from training.engine.weights.fp8 import Fp8Unsupported
         from training.engine.workers.ray_workers import ClusterUnavailable
 
-    bases = {TINY_NAME: TINY_BASE} if (TINY_BASE / "config.json").is_file() else {}
-    bases |= dict(options.base_model)
+        bases = {TINY_NAME: TINY_BASE} if (TINY_BASE / "config.json").is_file() else {}
+        bases |= dict(options.base_model)
+        known = [*bases.values(), *added_base_models(options.data_dir).values()]
+        if options.device == "cuda" or not all(map(llama_modules.is_readable, known)):
+            # Its first use would import transformers, which takes seconds that the service now needs as well.
+            import_model_classes()
     specs = _workers(options, bases)
     if options.device == "cuda" and not options.ray and len(specs) > (gpus := torch.cuda.device_count()) > 0:
         sys.stderr.write(f"{len(specs)} workers need as many GPUs; here are {gpus}\n")

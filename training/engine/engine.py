@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import structlog
 import torch
@@ -25,7 +25,7 @@ from training.engine.fingerprint import fingerprint
 from training.engine.memory import free_bytes, is_out_of_memory, total_bytes
 from training.engine.registry.base_models import parameter_count
 from training.engine.registry.checkpoints import Checkpoint
-from training.engine.registry.model_record import ModelRecord, StepTaken, Target, UnknownModel
+from training.engine.registry.model_record import BadModelDirectory, ModelRecord, StepTaken, Target, UnknownModel
 from training.engine.registry.registry import Registry
 from training.engine.reproducibility import Reproducibility, check
 from training.engine.sampling.requests import Done, OnToken, Sample, SampleRequest
@@ -35,7 +35,7 @@ from training.engine.tokens import ChatTokenizer
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.grpo_step import Progress, grpo_step
 from training.engine.trainer.peers import Alone, Peers, digest
-from training.engine.trainer.policy import BadModelDirectory, Policy, SharedBases, load_checkpoint, load_policy
+from training.engine.trainer.policy import Policy, load_checkpoint, load_policy
 from training.engine.trainer.sft import Example, SftOptions, sft_step, supervised_sequences
 from training.engine.trainer.trajectories import (
     BadTrajectory,
@@ -48,6 +48,9 @@ from training.engine.trainer.trajectories import (
 )
 from training.engine.weights.fp8 import check_device
 from training.engine.weights.weights import Updatable, Weights, snapshot
+
+if TYPE_CHECKING:  # it imports transformers
+    from training.engine.trainer.pretrained import SharedBases
 
 log = structlog.get_logger(__name__)
 
@@ -120,7 +123,11 @@ class Engine:
         self._fp8_rollouts = fp8_rollouts and samples
         if self._fp8_rollouts:
             check_device(self._device)
-        self._bases = SharedBases(_devices(self._device), self._base_bytes) if self._device.type == "cuda" else None
+        self._bases: SharedBases | None = None
+        if self._device.type == "cuda":
+            from training.engine.trainer import pretrained
+
+            self._bases = pretrained.SharedBases(_devices(self._device), self._base_bytes)
         self._checked: dict[tuple[bool, frozenset[torch.Size]], Reproducibility] = {}
         self._in_flight: dict[str, int] = {}  # requests by weights key; the least recently used key first
         self._loaded_of: dict[str, str] = {}  # model ids by weights key

@@ -37,18 +37,19 @@ _MARKERS = ("allow_in_graph", "assume_constant_result", "disable")
 _CLASSES = "transformers.models.auto.modeling_auto", "transformers.modeling_layers", "peft"
 
 T = TypeVar("T")
+_importing = Lock()
 
 
 def import_model_classes() -> None:
-    """Once, before anything else imports them. Not thread-safe."""
-    if "transformers.modeling_utils" in sys.modules:
-        return
+    """Before anything else imports them."""
 
     def import_alone() -> None:
         with _alone():
             _import()
 
-    without_compiler(import_alone, otherwise=_import)
+    with _importing:
+        if "transformers.modeling_utils" not in sys.modules:
+            without_compiler(import_alone, otherwise=_import)
 
 
 def without_compiler(work: Callable[[], T], otherwise: Callable[[], T] | None = None) -> T:

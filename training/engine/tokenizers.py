@@ -3,9 +3,8 @@
 import threading
 from pathlib import Path
 
-from training.engine.registry.model_record import ModelRecord, Target
+from training.engine.registry.model_record import BadModelDirectory, ModelRecord, Target
 from training.engine.tokens import ChatTokenizer
-from training.engine.trainer.policy import BadModelDirectory
 
 _MOST = 32
 

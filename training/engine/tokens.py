@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError
-from transformers import AutoTokenizer, GenerationConfig
 
+from training.engine.model_classes import import_model_classes
+from training.engine.plain_tokenizer import CHAT_TEMPLATE, PlainTokenizer
 from training.engine.tool_text import with_tools_as_text
 
-CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja")
-"""For models that come without one."""
 CACHED_TEXTS = 4096
 _PROBE = "probe_of_the_template"
 _NO_PARAMETERS = {"type": "object", "properties": {}}
@@ -55,7 +54,7 @@ class ChatTokenizer:
 
     def __init__(self, directory: Path) -> None:
         """Load from a local Hugging Face directory. Raises OSError or ValueError when there is no tokenizer in it."""
-        self._tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
+        self._tokenizer: Any = PlainTokenizer.read(directory) or _of_transformers(directory)
         if not self._tokenizer.chat_template:
             if self._tokenizer.eos_token is None:
                 raise ValueError(f"the tokenizer in {directory} has neither a chat template nor an end token")
@@ -78,13 +77,13 @@ class ChatTokenizer:
 
     @property
     def fast(self) -> Any:
-        """The tokenizer itself, as transformers loaded it."""
+        """The tokenizer itself: a `TokenizersBackend` of transformers, or what does the same."""
         return self._tokenizer
 
     def _find_stop_ids(self, directory: Path) -> set[int]:
         found = {self._tokenizer.eos_token_id, self._tokenizer.get_vocab().get("<|im_end|>")}
-        if (directory / "generation_config.json").exists():
-            named = GenerationConfig.from_pretrained(str(directory), local_files_only=True).eos_token_id
+        if (generation := directory / "generation_config.json").exists():
+            named = json.loads(generation.read_text()).get("eos_token_id")
             found.update(named if isinstance(named, list) else [named])
         return {stop for stop in found if stop is not None}
 
@@ -259,6 +258,14 @@ class ChatTokenizer:
         if "</tool_call>" in content:
             return Reply(text, ())
         return Reply(content.strip() or None, tuple(calls)) if calls else Reply(text, ())
+
+
+def _of_transformers(directory: Path) -> Any:
+    """Raises OSError or ValueError."""
+    import_model_classes()
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
 
 
 @dataclass(frozen=True, slots=True)

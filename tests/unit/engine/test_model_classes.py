@@ -30,10 +30,12 @@ def imported() -> str:
 
     from training.engine.__main__ import TINY_BASE
     from training.engine.registry.tuning import Tuning
-    from training.engine.trainer.policy import load_policy
+    from training.engine.trainer.policy import Policy
+    from training.engine.trainer.pretrained import load_model
 
     at_first = [name for name in (*_COMPILER, *_SYMBOLIC) if name in sys.modules]
-    policy = load_policy(TINY_BASE, lambda: TINY_BASE, Tuning("full"), torch.device("cpu"))
+    read = load_model(TINY_BASE, torch.device("cpu"), torch.float32)
+    policy = Policy(read, Tuning("full"), lambda: TINY_BASE)
     at_first += [name for name in (*_COMPILER, *_SYMBOLIC) if name in sys.modules]
     model: Any = policy.model
     model.get_output_embeddings().weight.sum().backward()
@@ -105,7 +107,7 @@ def tensors() -> dict[str, list[float]]:
     import torch
 
     from training.engine.__main__ import TINY_BASE
-    from training.engine.trainer.policy import load_model
+    from training.engine.trainer.pretrained import load_model
 
     model = load_model(TINY_BASE, torch.device("cpu"), torch.float32)
     return {name: tensor.flatten().tolist() for name, tensor in (*model.named_parameters(), *model.named_buffers())}

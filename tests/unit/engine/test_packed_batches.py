@@ -20,9 +20,11 @@ from training.engine.trainer.chunked_logprobs import PIECE_BYTES, head_logprobs
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.grpo_step import grpo_step
 from training.engine.trainer.joined_layers import JoinedLayers
-from training.engine.trainer.packed_batches import ATTENTION, packed_batches
+from training.engine.trainer.packed_attention import ATTENTION
+from training.engine.trainer.packed_batches import packed_batches
 from training.engine.trainer.padded_batches import padded_batches
-from training.engine.trainer.policy import Policy, SharedBases, fresh_adapter
+from training.engine.trainer.policy import Policy
+from training.engine.trainer.pretrained import SharedBases, fresh_adapter
 from training.engine.trainer.trajectories import TrainSequence
 from training.engine.weights.joined import JoinedModel, join
 

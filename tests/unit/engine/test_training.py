@@ -21,6 +21,7 @@ from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.optimizer import NonFiniteGradient
 from training.engine.trainer.padded_batches import padded_batches
 from training.engine.trainer.policy import Policy, load_checkpoint
+from training.engine.trainer.pretrained import load_model
 from training.engine.trainer.sft import Example, SftOptions
 from training.engine.trainer.trajectories import BadTrajectory, Conversation, Trajectory
 
@@ -119,7 +120,7 @@ def test_log_probabilities_of_training_are_those_of_sampling(tmp_path: Path, fam
     group = sampled_group(engine, "test/agent", odd_share, count=3)
     target = engine.registry.resolve("test/agent")
     tokenizer = engine.tokenizer(target)
-    model = load_checkpoint(target.directory, target.base_directory, target.tuning, torch.device("cpu"))
+    model = load_model(target.directory, torch.device("cpu"), torch.float32)
     conversations = [trajectory.conversations[0] for trajectory in group]
     ids, owners = zip(*(tokenizer.training_sequence(c.messages, None, c.exact) for c in conversations), strict=True)
     chosen = [[position for position, owner in enumerate(each) if owner is not None] for each in owners]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from llguidance import LLMatcher
 from llguidance.hf import from_tokenizer
+from transformers import PreTrainedTokenizerFast
 
 import training.engine
 from training.engine.http.chat_request import ChatRequest
@@ -34,7 +35,8 @@ def _grammar(**fields: Any) -> str:
 
 def _accepts(tokenizer: ChatTokenizer, text: str, reply: str) -> bool:
     """Whether each token of the reply, and then its end, is allowed and taken."""
-    matcher = LLMatcher(from_tokenizer(tokenizer.fast), LLMatcher.grammar_from_lark(text))
+    vocabulary = from_tokenizer(PreTrainedTokenizerFast.from_pretrained(TINY))
+    matcher = LLMatcher(vocabulary, LLMatcher.grammar_from_lark(text))
     assert not matcher.get_error()
     for id in [*tokenizer.fast.encode(reply), tokenizer.fast.eos_token_id]:
         allowed = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8), bitorder="little")

@@ -15,7 +15,8 @@ from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.grpo_step import grpo_step
 from training.engine.trainer.packed_batches import packed_batches
 from training.engine.trainer.padded_batches import Batch, padded_batches
-from training.engine.trainer.policy import Policy, load_model
+from training.engine.trainer.policy import Policy
+from training.engine.trainer.pretrained import load_model
 from training.engine.trainer.trajectories import TrainSequence
 
 CPU = torch.device("cpu")

@@ -16,6 +16,7 @@ from training.engine.http.jobs import UnknownEvent, UnknownJob
 from training.engine.registry.checkpoints import CheckpointNotWritten, CorruptCheckpoint
 from training.engine.registry.model_record import (
     BadBaseModel,
+    BadModelDirectory,
     BadModelName,
     CheckpointInUse,
     DamagedModel,
@@ -35,7 +36,6 @@ from training.engine.sampling.requests import (
 )
 from training.engine.tokens import BadConversation
 from training.engine.trainer.grpo_loss import BadOptions
-from training.engine.trainer.policy import BadModelDirectory
 from training.engine.trainer.trajectories import BadTrajectory
 from training.validation_message import message_of
 

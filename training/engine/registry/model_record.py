@@ -26,6 +26,10 @@ class BadBaseModel(Exception):
     """A base model's files cannot be loaded; the message names the one at fault."""
 
 
+class BadModelDirectory(Exception):
+    """The directory does not hold a causal language model that can be loaded."""
+
+
 class ModelExists(Exception):
     """The name is taken by a model that was not asked for."""
 

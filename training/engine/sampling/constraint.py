@@ -3,13 +3,12 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
-from llguidance.hf import from_tokenizer
 from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerFast
 
 LIMITS = LLParserLimits(step_lexer_fuel=50_000, step_max_items=20_000, max_lexer_states=20_000, verbose_errors=False)
 """For one token a few milliseconds, because the whole batch waits, and for one grammar some tens of megabytes."""
@@ -25,16 +24,19 @@ class BadGrammar(ValueError):
 class Vocabulary:
     """The tokens of a tokenizer as bytes, in the form in which grammars are compiled for it. Takes a while to make."""
 
-    def __init__(self, tokenizer: object, stop_ids: Sequence[int]) -> None:
-        """Raises BadGrammar for a tokenizer that does not say which bytes its tokens are."""
-        if not isinstance(tokenizer, PreTrainedTokenizerFast) or not stop_ids:
+    def __init__(self, tokenizer: Any, stop_ids: Sequence[int]) -> None:
+        """`tokenizer` is a ChatTokenizer's. Raises BadGrammar for one that does not say which bytes its tokens are."""
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if not isinstance(backend, Tokenizer) or not stop_ids:
             raise BadGrammar("the model's tokenizer does not say which bytes its tokens are")
+        cutter = Tokenizer.from_str(backend.to_str())
+        cutter.no_padding()
+        cutter.no_truncation()
         try:
-            known = from_tokenizer(tokenizer)
+            known = LLTokenizer(cutter.to_str(), eos_token=list(stop_ids))
         except ValueError as error:
             raise BadGrammar(f"the model's tokenizer does not say which bytes its tokens are: {error}") from error
         added = tokenizer.added_tokens_decoder
-        cutter = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         cutter.encode_special_tokens = True
         tokens = _Tokens(
             cutter,

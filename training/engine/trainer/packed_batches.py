@@ -9,19 +9,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from peft import PeftModel
 from torch import Tensor
-from transformers import AttentionInterface
 
 from training.engine.sampling.cache_slots import common_prefix
 from training.engine.trainer.chunked_logprobs import head_logprobs
 from training.engine.trainer.joined_layers import JoinedLayers
 from training.engine.trainer.packing import Packing, Stem
 from training.engine.trainer.whole_layers import WholeLayers
+from training.engine.weights.adapters import base_of
 from training.engine.weights.stages import on
-from training.engine.weights.varlen_attention import Segments, varlen_attention
+from training.engine.weights.varlen_attention import Segments
 
-ATTENTION = "learnloop_packed"
 MIN_STEM = 64
 """Tokens that all sequences must begin with, for these to be computed apart."""
 STEM_SHARE = 4
@@ -49,7 +47,7 @@ class PackedBatch:
 
     def begin(self, model: Any) -> Callable[[], tuple[Tensor, Tensor]]:
         """Go through the first stage of a model in stages; what is returned gives what `logprobs` does."""
-        base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+        base = base_of(model)
         layers: JoinedLayers | None = getattr(base, "joined_layers", None)
         if layers is None:
             return partial(self._logprobs, base)
@@ -66,7 +64,7 @@ class PackedBatch:
         return finish
 
     def logprobs(self, model: Any) -> tuple[Tensor, Tensor]:
-        """As PaddedBatch.logprobs. The model's attention must be `ATTENTION`, its shape Llama's."""
+        """As PaddedBatch.logprobs. The model's shape must be Llama's, and its attention packed_attention.py's."""
         return self.begin(model)()
 
     def _logprobs(self, base: Any) -> tuple[Tensor, Tensor]:
@@ -170,25 +168,3 @@ def _packed(
     packing = Packing(Segments.of(queries, lengths, device), None if sum(lengths) == size else joined(keys), stem)
     chosen_ones = joined(before, last), joined(targets, last), joined(sequence, last)
     return PackedBatch(tuple(members), joined(tokens), joined(positions), packing, *chosen_ones)
-
-
-def _attention(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: None,
-    scaling: float | None = None,
-    *,
-    packing: Packing,
-    **_: Any,
-) -> tuple[Tensor, None]:
-    """In transformers' interface: [1, heads, n, D] and [1, kv_heads, n, D] give [1, n, heads, D]."""
-    kind = torch.bfloat16 if query.device.type == "cuda" else query.dtype
-    query, key, value = (part[0].transpose(0, 1).to(kind) for part in (query, key, value))
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    mixed = varlen_attention(query, packing.gathered(key), packing.gathered(value), packing.segments, scale=scale)
-    return mixed[None], None
-
-
-AttentionInterface.register(ATTENTION, _attention)

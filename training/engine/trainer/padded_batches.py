@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+
+if TYPE_CHECKING:  # importing it takes long, and not all models need it
+    from transformers import PreTrainedModel
 
 
 class Batch(Protocol):
@@ -38,7 +40,7 @@ class PaddedBatch:
     sequence: Tensor
     position: Tensor
 
-    def logprobs(self, model: PreTrainedModel) -> tuple[Tensor, Tensor]:
+    def logprobs(self, model: "PreTrainedModel") -> tuple[Tensor, Tensor]:
         """Padding is on the right of causal attention, so no mask is needed. Only hidden states that predict chosen
         tokens reach the output head, which for large vocabularies is most of the memory."""
         head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
@@ -62,7 +64,7 @@ class PaddedBatch:
             entropy = normaliser - (probabilities * logits).sum(-1)
         return logprobs, entropy
 
-    def begin(self, model: PreTrainedModel) -> Callable[[], tuple[Tensor, Tensor]]:
+    def begin(self, model: "PreTrainedModel") -> Callable[[], tuple[Tensor, Tensor]]:
         """Nothing is done ahead."""
         return partial(self.logprobs, model)
 

@@ -1,60 +1,50 @@
-"""The weights that training changes: a Hugging Face causal LM, whole or through a LoRA adapter, and its optimizer."""
+"""The weights that training changes: a causal LM, whole or through a LoRA adapter, and its optimizer."""
 
-import copy
 import gc
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import structlog
 import torch
-from accelerate.hooks import remove_hook_from_module
-from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
-from transformers.models.auto.modeling_auto import AutoModelForCausalLM
-from transformers.utils import logging as transformers_logging
 
 from training.engine.memory import free_bytes, is_out_of_memory
 from training.engine.model_classes import without_compiler
-from training.engine.registry.base_models import parameter_count
-from training.engine.registry.checkpoints import ADAPTER_FILE, OPTIMIZER_FILE
+from training.engine.registry.checkpoints import OPTIMIZER_FILE
 from training.engine.registry.tuning import Tuning
 from training.engine.trainer.joined_layers import JoinedLayers
-from training.engine.trainer.lean_modules import make_lean
 from training.engine.trainer.optimizer import Optimizer
-from training.engine.trainer.packed_batches import ATTENTION, packed_batches
+from training.engine.trainer.packed_batches import packed_batches
 from training.engine.trainer.padded_batches import Batch, padded_batches
 from training.engine.trainer.peers import Alone, Peers
 from training.engine.trainer.whole_layers import WholeLayers
-from training.engine.weights.joined import JoinedModel, has_kernels, join
+from training.engine.weights import llama_modules
+from training.engine.weights.adapters import base_of
+from training.engine.weights.joined import has_kernels, join
 from training.engine.weights.llama_cpu import FusedWeights
-from training.engine.weights.stages import devices_needed, stages_of
+from training.engine.weights.llama_modules import LlamaModel
+
+if TYPE_CHECKING:  # importing them takes long, and the models of LlamaModel do without
+    from transformers import PreTrainedModel
+
+    from training.engine.trainer.pretrained import SharedBases
 
 log = structlog.get_logger(__name__)
 
-USUAL_RANKS = 21
-"""Adapters of up to so many ranks share one copy of their base: it has the same columns for all of them."""
-
 T = TypeVar("T")
 R = TypeVar("R")
-
-transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-
-
-class BadModelDirectory(Exception):
-    """The directory does not hold a causal language model that can be loaded."""
+Model: TypeAlias = "PreTrainedModel | LlamaModel"
 
 
 class Policy:
     """A model with gradients. Use from one thread."""
 
-    def __init__(self, model: PreTrainedModel, tuning: Tuning, base_directory: Callable[[], Path]) -> None:
+    def __init__(self, model: Model, tuning: Tuning, base_directory: Callable[[], Path]) -> None:
         """`base_directory` finds the base model, if ever it is needed."""
         self.model = model
         self.tuning = tuning
@@ -62,7 +52,7 @@ class Policy:
         self.peers: Peers = Alone()
         """Who takes its steps together."""
         self._base_directory = base_directory
-        self._reference: PreTrainedModel | None = None
+        self._reference: Model | None = None
         self.recomputing = False
         """Whether the backward pass computes activations again, because memory does not hold them."""
         self._most_tokens: int | None = None
@@ -89,10 +79,9 @@ class Policy:
         return int(self.model.config.max_position_embeddings)
 
     @property
-    def base(self) -> PreTrainedModel:
+    def base(self) -> Any:
         """The model whose layers are trained, with the adapter's in place."""
-        model = self.model
-        return cast(PreTrainedModel, model.get_base_model()) if isinstance(model, PeftModel) else model
+        return base_of(self.model)
 
     def _trains_packed(self, tuning: Tuning) -> bool:
         """Whether a model of Llama's shape is. An adapter on a CPU is not: there it is merged to be sampled."""
@@ -112,8 +101,9 @@ class Policy:
         elif self.device.type != "cuda":
             self._whole = _whole(self.base)
         else:
-            self.base.set_attn_implementation(ATTENTION)
-            make_lean(self.base)
+            from training.engine.trainer.pretrained import pack_modules
+
+            pack_modules(self.base)
 
     def in_batches(
         self,
@@ -182,7 +172,7 @@ class Policy:
         if written_out := self._layers or self._whole:
             written_out.recompute = True
             return
-        self.base.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[no-untyped-call]
+        self.base.gradient_checkpointing_enable({"use_reentrant": False})
         for module in self.base.modules():
             if hasattr(module, "gradient_checkpointing"):
                 module.training = True  # transformers recomputes only then; there is no dropout that it would turn on
@@ -200,28 +190,38 @@ class Policy:
         return int(min(max(0.8 * free_bytes(self.device) / each, 1024), 32_768))
 
     @contextmanager
-    def reference(self) -> Iterator[PreTrainedModel]:
+    def reference(self) -> Iterator[Model]:
         """The base model, for the KL penalty."""
         if self.tuning.mode == "lora":
             with cast(Any, self.model).disable_adapter():
                 yield self.model
             return
         if self._reference is None:
-            self._reference = load_model(self._base_directory(), self.device, torch.float32)
-            if self._whole:
-                _whole(self._reference)
-            elif self._packed:
-                self._reference.set_attn_implementation(ATTENTION)
-                make_lean(self._reference)
+            self._reference = self._load_reference(self._base_directory())
         yield self._reference
+
+    def _load_reference(self, directory: Path) -> Model:
+        if isinstance(self.model, LlamaModel):
+            found = load_checkpoint(directory, directory, self.tuning, self.device)
+            _whole(found)
+            return found
+        from training.engine.trainer import pretrained
+
+        model = pretrained.load_model(directory, self.device, torch.float32)
+        if self._whole:
+            _whole(model)
+        elif self._packed:
+            pretrained.pack_modules(model)
+        return model
 
     def save(self, directory: Path) -> None:
         """Write weights and config (of an adapter: in peft's layout) and the optimizer's state."""
-        save = partial(self.model.save_pretrained, directory)
-        if self.device.type == "cpu":
-            without_compiler(save)
+        if isinstance(self.model, LlamaModel):
+            self.model.save(directory)
+        elif self.device.type == "cpu":
+            without_compiler(partial(self.model.save_pretrained, directory))
         else:
-            save()  # a large model takes long, and what samples beside it may need the compiler
+            self.model.save_pretrained(directory)  # it takes long, and what samples beside it may need the compiler
         if self.tuning.mode == "lora":
             # peft writes a model card with the base's path on this machine in it.
             (directory / "README.md").unlink(missing_ok=True)
@@ -259,132 +259,10 @@ def load_checkpoint(
     bases: "SharedBases | None" = None,
     *,
     trainable: bool = False,
-) -> PreTrainedModel:
+) -> Model:
     """The model of a checkpoint directory, an adapter's over its base in `bases`. Raises BadModelDirectory."""
-    # On a GPU only weights that are trained need float32: products are made in bfloat16, sums in float32.
-    exact = device.type == "cpu" or (trainable and tuning.mode == "full")
-    dtype = torch.float32 if exact else torch.bfloat16
-    if tuning.mode == "full":
-        return load_model(directory, device, dtype)
-    base = load_model(base_directory, device, dtype) if bases is None else bases.model(base_directory, tuning)
-    if (directory / ADAPTER_FILE).is_file():
-        return cast(PreTrainedModel, PeftModel.from_pretrained(base, str(directory), is_trainable=trainable).eval())
-    return cast(PreTrainedModel, fresh_adapter(base, tuning).eval())
+    if tuning.mode == "full" and device.type == "cpu" and (model := llama_modules.read(directory)) is not None:
+        return model
+    from training.engine.trainer.pretrained import load_pretrained  # it imports transformers and peft
 
-
-class SharedBases:
-    """Base models on GPUs: one copy of each, under all adapters that are loaded at the moment.
-
-    A model that one GPU does not hold lies on as many as it needs, layers in equal parts.
-    """
-
-    def __init__(self, devices: Sequence[torch.device], parameter_bytes: int = 2) -> None:
-        """`parameter_bytes`: what a parameter takes, with the copies that are made of it to be sampled."""
-        self._devices = tuple(devices)
-        self._parameter_bytes = parameter_bytes
-        self._loaded: WeakValueDictionary[tuple[Path, int], JoinedModel] = WeakValueDictionary()
-
-    def has(self, directory: Path, tuning: Tuning) -> bool:
-        """Whether an adapter of that tuning finds its base loaded."""
-        return self._key(directory, tuning) in self._loaded
-
-    def devices(self, directory: Path) -> tuple[torch.device, ...]:
-        """Those that a base takes. Raises UnknownModel."""
-        needed = devices_needed(self._parameter_bytes * parameter_count(directory), self._devices)
-        return needed if len(needed) == 1 or _has_stages(directory) else needed[:1]
-
-    def model(self, directory: Path, tuning: Tuning) -> PreTrainedModel:
-        """The base for an adapter of that tuning. Its weights are those of all others: none must be changed.
-
-        Raises BadModelDirectory.
-        """
-        joined = self._loaded.get(self._key(directory, tuning))
-        if joined is None:
-            devices = self.devices(directory)
-            several = len(devices) > 1
-            model = load_in_stages(directory, devices) if several else load_model(directory, devices[0], torch.bfloat16)
-            if not (FusedWeights.supports(model) and has_kernels(model)):
-                return model
-            joined = JoinedModel(model, devices, torch.bfloat16, ranks=max(tuning.rank, USUAL_RANKS), share=True)
-            joined.model = model
-            self._loaded[self._key(directory, tuning)] = joined
-        weights = (*joined.model.parameters(), *joined.model.buffers())
-        mine: Any = copy.deepcopy(joined.model, {id(tensor): tensor for tensor in weights})
-        mine.joined = joined
-        return cast(PreTrainedModel, mine)
-
-    @staticmethod
-    def _key(directory: Path, tuning: Tuning) -> tuple[Path, int]:
-        return directory, max(tuning.rank, USUAL_RANKS)
-
-
-def load_model(directory: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """A causal LM from a local directory in Hugging Face layout with safetensors weights, without dropout.
-
-    Raises BadModelDirectory.
-    """
-    # Its `to` is wrapped in a way that hides its arguments from the type checker.
-    return cast(PreTrainedModel, cast(Any, _read(directory, dtype)).to(device).eval())
-
-
-def load_in_stages(directory: Path, devices: Sequence[torch.device]) -> PreTrainedModel:
-    """A Llama-shaped model in bfloat16, its layers in equal parts on the devices. Raises BadModelDirectory."""
-    first, last = devices[0], devices[-1]
-    places = {"model.embed_tokens": first, "model.rotary_emb": first, "model.norm": last, "lm_head": last}
-    for stage in stages_of(_config(directory).num_hidden_layers, devices):
-        places |= {f"model.layers.{number}": stage.device for number in stage.layers}
-    model = _read(directory, torch.bfloat16, device_map=places)
-    # What would move tensors between the modules: they are never called whole.
-    remove_hook_from_module(model, recurse=True)
-    return cast(PreTrainedModel, model.eval())
-
-
-def _has_stages(directory: Path) -> bool:
-    """Whether a model's layers can lie on several devices: those of Llama's shape can."""
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(_config(directory))  # type: ignore[no-untyped-call]
-    return FusedWeights.supports(model) and has_kernels(model)
-
-
-def _config(directory: Path) -> PreTrainedConfig:
-    try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise _unloadable(directory, error) from error
-    return config
-
-
-def _read(directory: Path, dtype: torch.dtype, **options: Any) -> Any:
-    read = partial(
-        AutoModelForCausalLM.from_pretrained,
-        directory,
-        dtype=dtype,
-        local_files_only=True,
-        use_safetensors=True,
-        trust_remote_code=False,
-        **options,
-    )
-    try:
-        return without_compiler(read)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        raise _unloadable(directory, error) from error
-
-
-def _unloadable(directory: Path, error: Exception) -> BadModelDirectory:
-    return BadModelDirectory(f"{directory.name} holds no loadable causal language model: {error}")
-
-
-def fresh_adapter(base: PreTrainedModel, tuning: Tuning) -> PeftModel:
-    """A new adapter, the same one each time: its B matrices are zero, its A matrices random."""
-    config = LoraConfig(
-        task_type="CAUSAL_LM",
-        r=tuning.rank,
-        lora_alpha=tuning.alpha,
-        target_modules=list(tuning.target_modules) or "all-linear",
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        try:
-            return cast(PeftModel, get_peft_model(base, config))
-        except ValueError as error:
-            raise BadModelDirectory(f"no adapter fits this model: {error}") from error
+    return load_pretrained(directory, base_directory, tuning, device, bases, trainable=trainable)

@@ -13,10 +13,10 @@ from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from peft.tuners.lora import LoraLayer
 from torch import Tensor
 
 from training.engine.weights import fp8
+from training.engine.weights.adapters import is_adapted
 from training.engine.weights.attention import round_up
 from training.engine.weights.fp8 import Fp8Matrix
 from training.engine.weights.stages import stages_of
@@ -295,7 +295,7 @@ def linear_layers(model: Any) -> Iterator[Any]:
 
 def low_rank_factors(linear: Any) -> tuple[Tensor, Tensor, float] | None:
     """A, B and s of the adapter that is active on a linear layer; None where there is none."""
-    if not isinstance(linear, LoraLayer) or linear.disable_adapters:
+    if not is_adapted(linear) or linear.disable_adapters:
         return None
     [name] = linear.active_adapters
     if name not in linear.lora_A:

@@ -6,23 +6,18 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from peft.tuners.lora import Linear as LoraLinear
-from peft.tuners.lora import LoraLayer
-from transformers import PreTrainedModel
 
+from training.engine.weights.adapters import is_adapted
 from training.engine.weights.attention import KEY_MULTIPLE, MIN_ROWS, attend, causal_mask, round_up
 from training.engine.weights.kv_cache import KVCache, KVShape, Piece
+from training.engine.weights.llama_modules import LlamaModel, supports_config
 from training.engine.weights.rotary import RotaryTable
-
-FAMILIES = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
-ROPE_TYPES = frozenset({"default", "linear", "llama3", "yarn"})
-"""Rotary embeddings whose frequencies do not change with the length of the sequence."""
 
 
 def effective_weight(linear: Any) -> torch.Tensor:
     """[out, in]: a linear layer's weight, with peft's LoRA adapters on it added as peft merges them."""
     weight: torch.Tensor = linear.weight
-    if isinstance(linear, LoraLinear):
+    if is_adapted(linear):
         for name in linear.active_adapters:
             weight = weight + linear.get_delta_weight(name)
     return weight
@@ -64,21 +59,15 @@ class FusedWeights:
     exact_attention = True
 
     @staticmethod
-    def supports(model: PreTrainedModel) -> bool:
+    def supports(model: Any) -> bool:
         """Whether the model is of a family and a configuration that this forward pass knows."""
-        config = model.config
-        if type(model).__name__ not in FAMILIES or config.hidden_act != "silu":
+        if isinstance(model, LlamaModel):
+            return True
+        if not supports_config(type(model).__name__, model.config):
             return False
-        if isinstance(model.model.embed_tokens, LoraLayer) or isinstance(model.lm_head, LoraLayer):
-            return False
-        layer_types = getattr(config, "layer_types", None)
-        windowed = (
-            set(layer_types) != {"full_attention"} if layer_types else bool(getattr(config, "sliding_window", None))
-        )
-        rope = config.rope_parameters
-        return not windowed and rope.get("rope_type", "default") in ROPE_TYPES and not rope.get("partial_rotary_factor")
+        return not (is_adapted(model.model.embed_tokens) or is_adapted(model.lm_head))
 
-    def __init__(self, model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, model: Any, device: torch.device, dtype: torch.dtype) -> None:
         config, body = model.config, model.model
         first = body.layers[0].self_attn
         self._heads: int = config.num_attention_heads

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from peft import PeftModel
-from transformers import PreTrainedModel
 
+from training.engine.weights.adapters import base_of, has_adapter
 from training.engine.weights.fp8 import Fp8Matrix
 from training.engine.weights.fp8_kernels import product, quantise, silu_mul_quantised
 from training.engine.weights.joined import JoinedLayer, JoinedModel, Joint, has_kernels
@@ -53,14 +52,13 @@ class CudaWeights:
     """One graph for each multiple of it."""
 
     @staticmethod
-    def supports(model: PreTrainedModel) -> bool:
+    def supports(model: Any) -> bool:
         """Whether the forward pass knows the model's shape, and the kernels its heads."""
         return FusedWeights.supports(model) and has_kernels(model)
 
     def __init__(self, model: Any, device: torch.device, dtype: torch.dtype, *, in_fp8: bool = False) -> None:
         """Of a model, or of a peft model with its adapter. Raises Fp8Unsupported."""
-        base = model.get_base_model() if isinstance(model, PeftModel) else model
-        adapted = isinstance(model, PeftModel)
+        base, adapted = base_of(model), has_adapter(model)
         shared: JoinedModel | None = getattr(base, "joined", None) if adapted else None
         if shared is None or (shared.embedding.device.type, shared.dtype) != (device.type, dtype):
             ranks = max(config.r for config in model.peft_config.values()) if adapted else 0

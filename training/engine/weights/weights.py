@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from peft import PeftModel
 
-from training.engine.weights.any_model import ModuleWeights
+from training.engine.weights.adapters import base_of, has_adapter
 from training.engine.weights.kv_cache import KVShape, Piece
 from training.engine.weights.llama_cpu import FusedWeights
 
@@ -63,7 +62,7 @@ def snapshot(
     sampled in 8 bits on a GPU. Raises UnsupportedModel for a model whose state is not keys and values of one shape
     (Mamba, MLA), and Fp8Unsupported.
     """
-    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    base = base_of(model)
     where = torch.device(device) if device is not None else base.device
     kind = dtype or (torch.bfloat16 if where.type == "cuda" else base.dtype)
     with torch.no_grad():
@@ -74,5 +73,7 @@ def snapshot(
                 return CudaWeights(model, where, kind, in_fp8=in_fp8)
         elif FusedWeights.supports(base):
             return FusedWeights(base, where, kind)
-        plain = copy.deepcopy(model).merge_and_unload() if isinstance(model, PeftModel) else model
+        from training.engine.weights.any_model import ModuleWeights  # it imports transformers, which made the model
+
+        plain = copy.deepcopy(model).merge_and_unload() if has_adapter(model) else model
         return ModuleWeights(plain, where, kind)

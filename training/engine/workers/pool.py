@@ -13,14 +13,13 @@ import structlog
 from training.engine.computing import BusySeconds, EngineStopped, ModelDeleted, NewModel, TrainingTask, WorkerLost
 from training.engine.engine import StepConflict, TrainResult
 from training.engine.registry.checkpoints import Checkpoint
-from training.engine.registry.model_record import ModelRecord, StepTaken, Target
+from training.engine.registry.model_record import BadModelDirectory, ModelRecord, StepTaken, Target
 from training.engine.registry.registry import Registry
 from training.engine.reproducibility import Reproducibility
 from training.engine.sampling.figures import SamplingFigures
 from training.engine.sampling.requests import OnToken, Sample, SampleRequest
 from training.engine.tokenizers import Tokenizers
 from training.engine.trainer.peers import TrainerLost
-from training.engine.trainer.policy import BadModelDirectory
 from training.engine.workers.conversations import Conversations
 from training.engine.workers.handle import Handle, Question
 from training.engine.workers.link import (

@@ -1,0 +1,180 @@
+"""Models that transformers reads, with peft's adapters: of other shapes than Llama's, on GPUs, or adapted."""
+
+import copy
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+from weakref import WeakValueDictionary
+
+import torch
+
+from training.engine.model_classes import import_model_classes, without_compiler
+
+import_model_classes()  # first, because it leaves out what the others would import
+
+from accelerate.hooks import remove_hook_from_module  # noqa: E402
+from peft import LoraConfig, PeftModel, get_peft_model  # noqa: E402
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel  # noqa: E402
+from transformers.models.auto.modeling_auto import AutoModelForCausalLM  # noqa: E402
+from transformers.utils import logging as transformers_logging  # noqa: E402
+
+from training.engine.registry.base_models import parameter_count  # noqa: E402
+from training.engine.registry.checkpoints import ADAPTER_FILE  # noqa: E402
+from training.engine.registry.model_record import BadModelDirectory  # noqa: E402
+from training.engine.registry.tuning import Tuning  # noqa: E402
+from training.engine.trainer.lean_modules import make_lean  # noqa: E402
+from training.engine.trainer.packed_attention import ATTENTION  # noqa: E402
+from training.engine.weights.joined import JoinedModel, has_kernels  # noqa: E402
+from training.engine.weights.llama_cpu import FusedWeights  # noqa: E402
+from training.engine.weights.stages import devices_needed, stages_of  # noqa: E402
+
+USUAL_RANKS = 21
+"""Adapters of up to so many ranks share one copy of their base: it has the same columns for all of them."""
+
+transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def load_pretrained(
+    directory: Path,
+    base_directory: Path,
+    tuning: Tuning,
+    device: torch.device,
+    bases: "SharedBases | None",
+    *,
+    trainable: bool,
+) -> PreTrainedModel:
+    """The model of a checkpoint directory, an adapter's over its base in `bases`. Raises BadModelDirectory."""
+    # On a GPU only weights that are trained need float32: products are made in bfloat16, sums in float32.
+    exact = device.type == "cpu" or (trainable and tuning.mode == "full")
+    dtype = torch.float32 if exact else torch.bfloat16
+    if tuning.mode == "full":
+        return load_model(directory, device, dtype)
+    base = load_model(base_directory, device, dtype) if bases is None else bases.model(base_directory, tuning)
+    if (directory / ADAPTER_FILE).is_file():
+        return cast(PreTrainedModel, PeftModel.from_pretrained(base, str(directory), is_trainable=trainable).eval())
+    return cast(PreTrainedModel, fresh_adapter(base, tuning).eval())
+
+
+def pack_modules(model: PreTrainedModel) -> None:
+    """Have the modules of a Llama-shaped model compute packed sequences, and with less memory."""
+    model.set_attn_implementation(ATTENTION)
+    make_lean(model)
+
+
+class SharedBases:
+    """Base models on GPUs: one copy of each, under all adapters that are loaded at the moment.
+
+    A model that one GPU does not hold lies on as many as it needs, layers in equal parts.
+    """
+
+    def __init__(self, devices: Sequence[torch.device], parameter_bytes: int = 2) -> None:
+        """`parameter_bytes`: what a parameter takes, with the copies that are made of it to be sampled."""
+        self._devices = tuple(devices)
+        self._parameter_bytes = parameter_bytes
+        self._loaded: WeakValueDictionary[tuple[Path, int], JoinedModel] = WeakValueDictionary()
+
+    def has(self, directory: Path, tuning: Tuning) -> bool:
+        """Whether an adapter of that tuning finds its base loaded."""
+        return self._key(directory, tuning) in self._loaded
+
+    def devices(self, directory: Path) -> tuple[torch.device, ...]:
+        """Those that a base takes. Raises UnknownModel."""
+        needed = devices_needed(self._parameter_bytes * parameter_count(directory), self._devices)
+        return needed if len(needed) == 1 or _has_stages(directory) else needed[:1]
+
+    def model(self, directory: Path, tuning: Tuning) -> PreTrainedModel:
+        """The base for an adapter of that tuning. Its weights are those of all others: none must be changed.
+
+        Raises BadModelDirectory.
+        """
+        joined = self._loaded.get(self._key(directory, tuning))
+        if joined is None:
+            devices = self.devices(directory)
+            several = len(devices) > 1
+            model = load_in_stages(directory, devices) if several else load_model(directory, devices[0], torch.bfloat16)
+            if not (FusedWeights.supports(model) and has_kernels(model)):
+                return model
+            joined = JoinedModel(model, devices, torch.bfloat16, ranks=max(tuning.rank, USUAL_RANKS), share=True)
+            joined.model = model
+            self._loaded[self._key(directory, tuning)] = joined
+        weights = (*joined.model.parameters(), *joined.model.buffers())
+        mine: Any = copy.deepcopy(joined.model, {id(tensor): tensor for tensor in weights})
+        mine.joined = joined
+        return cast(PreTrainedModel, mine)
+
+    @staticmethod
+    def _key(directory: Path, tuning: Tuning) -> tuple[Path, int]:
+        return directory, max(tuning.rank, USUAL_RANKS)
+
+
+def load_model(directory: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    """A causal LM from a local directory in Hugging Face layout with safetensors weights, without dropout.
+
+    Raises BadModelDirectory.
+    """
+    # Its `to` is wrapped in a way that hides its arguments from the type checker.
+    return cast(PreTrainedModel, cast(Any, _read(directory, dtype)).to(device).eval())
+
+
+def load_in_stages(directory: Path, devices: Sequence[torch.device]) -> PreTrainedModel:
+    """A Llama-shaped model in bfloat16, its layers in equal parts on the devices. Raises BadModelDirectory."""
+    first, last = devices[0], devices[-1]
+    places = {"model.embed_tokens": first, "model.rotary_emb": first, "model.norm": last, "lm_head": last}
+    for stage in stages_of(_config(directory).num_hidden_layers, devices):
+        places |= {f"model.layers.{number}": stage.device for number in stage.layers}
+    model = _read(directory, torch.bfloat16, device_map=places)
+    # What would move tensors between the modules: they are never called whole.
+    remove_hook_from_module(model, recurse=True)
+    return cast(PreTrainedModel, model.eval())
+
+
+def _has_stages(directory: Path) -> bool:
+    """Whether a model's layers can lie on several devices: those of Llama's shape can."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(_config(directory))  # type: ignore[no-untyped-call]
+    return FusedWeights.supports(model) and has_kernels(model)
+
+
+def _config(directory: Path) -> PreTrainedConfig:
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise _unloadable(directory, error) from error
+    return config
+
+
+def _read(directory: Path, dtype: torch.dtype, **options: Any) -> Any:
+    read = partial(
+        AutoModelForCausalLM.from_pretrained,
+        directory,
+        dtype=dtype,
+        local_files_only=True,
+        use_safetensors=True,
+        trust_remote_code=False,
+        **options,
+    )
+    try:
+        return without_compiler(read)
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise _unloadable(directory, error) from error
+
+
+def _unloadable(directory: Path, error: Exception) -> BadModelDirectory:
+    return BadModelDirectory(f"{directory.name} holds no loadable causal language model: {error}")
+
+
+def fresh_adapter(base: PreTrainedModel, tuning: Tuning) -> PeftModel:
+    """A new adapter, the same one each time: its B matrices are zero, its A matrices random."""
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=tuning.rank,
+        lora_alpha=tuning.alpha,
+        target_modules=list(tuning.target_modules) or "all-linear",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        try:
+            return cast(PeftModel, get_peft_model(base, config))
+        except ValueError as error:
+            raise BadModelDirectory(f"no adapter fits this model: {error}") from error
