@@ -9,10 +9,10 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ MANIFEST_FILE = "manifest.json"
 OPTIMIZER_FILE = "optimizer.safetensors"
 ADAPTER_FILE = "adapter_model.safetensors"
 _UNFINISHED = ".unfinished-"
+_THREADS = 8
 
 
 class CorruptCheckpoint(Exception):
@@ -94,20 +95,7 @@ def write(
     try:
         unfinished.mkdir()
         fill(unfinished)
-        digests = _sealed(sorted(unfinished.iterdir()))
-        complete = Manifest(
-            manifest.step,
-            manifest.model,
-            manifest.base_model,
-            manifest.parent,
-            manifest.metrics,
-            datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            {name: digest for name, digest in digests.items() if name != OPTIMIZER_FILE},
-            {name: digest for name, digest in digests.items() if name == OPTIMIZER_FILE},
-        )
-        (unfinished / MANIFEST_FILE).write_text(to_json(complete))
-        _sync(unfinished / MANIFEST_FILE)
-        _sync(unfinished)
+        complete = _seal(unfinished, manifest)
         keep(Checkpoint(unfinished, complete))
         unfinished.rename(place)
         _sync(parent)
@@ -202,11 +190,26 @@ def _compare(path: Path, expected: FileDigest) -> None:
         raise CorruptCheckpoint(f"{path.name} of checkpoint {path.parent.name} differs from its manifest")
 
 
-def _sealed(paths: Sequence[Path]) -> dict[str, FileDigest]:
-    """The hashes of files by name, once the disk holds them. Both are waited for together."""
-    with ThreadPoolExecutor(4, "checkpoint") as pool:
-        synced, digests = pool.map(_sync, paths), pool.map(_digest, paths)
-        return {path.name: digest for path, digest, _ in zip(paths, digests, synced, strict=True)}
+def _seal(directory: Path, manifest: Manifest) -> Manifest:
+    """Write the manifest with the hashes of the files that are there; returned once the disk holds them and it."""
+    with ThreadPoolExecutor(_THREADS, "checkpoint") as pool:
+        synced, hashed = [], {}
+        # The disk takes files while others are hashed, and the largest take longest.
+        for path in sorted(directory.iterdir(), key=lambda path: path.stat().st_size, reverse=True):
+            synced.append(pool.submit(_sync, path))
+            hashed[path.name] = pool.submit(_digest, path)
+        digests = {name: hashed[name].result() for name in sorted(hashed)}
+        complete = replace(
+            manifest,
+            created=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            files={name: digest for name, digest in digests.items() if name != OPTIMIZER_FILE},
+            optimizer_files={name: digest for name, digest in digests.items() if name == OPTIMIZER_FILE},
+        )
+        (directory / MANIFEST_FILE).write_text(to_json(complete))
+        synced += [pool.submit(_sync, path) for path in (directory / MANIFEST_FILE, directory)]
+        for each in synced:
+            each.result()
+    return complete
 
 
 def _digest(path: Path) -> FileDigest:
