@@ -315,7 +315,7 @@ class EngineProcess:
             quick_deaths = 0 if lived_s > _STABLE_S else quick_deaths + 1
             log.error("engine died", exit_status=status, lived_s=round(lived_s, 1), said=self._said())
             await self._enter(EngineState.STARTING)
-            if quick_deaths < _QUICK_DEATHS:
+            if 0 < quick_deaths < _QUICK_DEATHS:
                 await asyncio.sleep(min(_FIRST_PAUSE_S * 2 ** (quick_deaths - 1), _LONGEST_PAUSE_S))
         log.error("engine given up", deaths=quick_deaths)
         self._note_down("it fails to start; its log says why")

@@ -113,6 +113,22 @@ async def test_a_frozen_engine_stops_with_us(data_dir: Path, quick_pulse: None) 
     assert not psutil.pid_exists(frozen)
 
 
+async def test_an_engine_that_had_worked_is_started_again_without_a_pause(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.processes.engine._STABLE_S", -1.0)
+    for pause in ("_FIRST_PAUSE_S", "_LONGEST_PAUSE_S"):
+        monkeypatch.setattr(f"app.processes.engine.{pause}", 3600.0)
+    async with _engine(data_dir) as engine:
+        address = await engine.address()
+        killed = _pid(data_dir)
+        os.kill(killed, signal.SIGKILL)
+        await until(lambda: engine.trouble is not None)
+        await until(lambda: engine.trouble is None)
+        assert await engine.address() == address
+        assert _pid(data_dir) != killed
+
+
 async def test_an_engine_that_cannot_start_is_given_up_with_its_last_words(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
