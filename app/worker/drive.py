@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, closing, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -103,6 +103,33 @@ class _Work:
     def now(self) -> float:
         """In seconds since the epoch, by the database's clock."""
         return self.clock.now().timestamp()
+
+
+class _FilesBeside:
+    """Writes a run's results files beside its next iteration, which needs nothing of them; one write at a time."""
+
+    def __init__(self, write: Callable[[], Coroutine[None, None, None]]) -> None:
+        self._write = write
+        self._task: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        """Begin to write what there is now, once the write before has ended. Raises what that one raised."""
+        await self._end()
+        self._task = asyncio.create_task(self._write())
+
+    async def _end(self) -> None:
+        if (task := self._task) is not None:
+            await asyncio.wait((task,))
+            self._task = None
+            task.result()
+
+    async def __aenter__(self) -> "_FilesBeside":
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Wait for the write. What ended the run before counts more than that the database is away."""
+        with suppress(*(DATABASE_DOWN if kind else ())):
+            await self._end()
 
 
 @dataclass(frozen=True)
@@ -235,10 +262,12 @@ class Driver:
                 demonstrations=await run_on_loop(main_loop, self._demonstrations(work, resume)),
                 another_environment=another,
             )
+            files = await stack.enter_async_context(_FilesBeside(partial(self._write_files, work)))
             await stack.enter_async_context(aclosing(results))
             async for result in results:
                 # A commit that is half done is neither saved nor not saved: it goes to its end.
                 await shielded(self._save(work, result))
+                await files.begin()
                 await run_on_loop(main_loop, self._check_signal(work))
                 await prune(self.sessions, main_loop, run, request.checkpoints, backend, policy)
 
@@ -304,6 +333,8 @@ class Driver:
             journal_s=round(cost.waited_s, 3),
             journal_beside_s=round(cost.beside_s, 3),
         )
+
+    async def _write_files(self, work: _Work) -> None:
         write = retry_while_database_is_down(lambda: self.results.write(work.run.id))
         await run_on_loop(work.main_loop, write)
 

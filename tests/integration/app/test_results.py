@@ -1,17 +1,22 @@
 """What a run leaves: the folder, the downloads, node scores, emails and costs."""
 
+import asyncio
 import dataclasses
 import io
 import json
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pytest
+from sqlalchemy.exc import InterfaceError
 
+from app.results.files import ResultsFiles
+from app.worker import drive
 from judges.base import JudgeCall
 from tests.conditions import answered, until
 from tests.fakes.sales_agent import GRAPH, SUBJECT, WAY, sales_agent, silent_agent
@@ -250,18 +255,107 @@ async def test_a_disk_that_was_full_gets_what_it_missed(data_dir: Path, database
     async with served(settings_for(data_dir, database_url), loop) as client:
         run = (await client.post("/learn-loop", json={"iterations": 2})).json()
         folder = _folder(data_dir, run)
-        await until(loop.has_entered(1).is_set)
+        await until(lambda: (folder / "iter0_trajectories.parquet").exists())
         before = {path.name for path in folder.iterdir()}
         (folder / ".iter1_rewards.json.unfinished").symlink_to("/dev/full")
         loop.gates[1].set()
-        await until(loop.has_entered(2).is_set)
-        stored = (await client.get(f"/runs/{run['run_id']}")).json()
+
+        async def ask() -> Any:
+            return (await client.get(f"/runs/{run['run_id']}")).json()
+
+        stored = await answered(ask, lambda run: run["results_error"] is not None)
         assert "No space left on device" in stored["results_error"]
         assert {path.name for path in folder.iterdir()} == before  # nothing by halves
         loop.gates[2].set()
         run = await run_with(client, run["run_id"], "completed")
         assert run["results_error"] is None
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == await _downloads(client, run)
+
+
+async def test_files_are_written_beside_the_next_iteration_one_write_at_a_time(
+    data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_write, writes = asyncio.Event(), Writes()
+    write = ResultsFiles.write
+
+    async def held(files: ResultsFiles, run_id: str, *, completed: bool = False) -> None:
+        with writes.under_way(completed):
+            await may_write.wait()
+            await write(files, run_id, completed=completed)
+
+    monkeypatch.setattr(ResultsFiles, "write", held)
+    loop = ScriptedLoop()
+    async with served(settings_for(data_dir, database_url), loop) as client:
+        run = (await client.post("/learn-loop", json={"iterations": 2})).json()
+        await until(loop.has_entered(1).is_set)
+        run_id = run["run_id"]
+
+        async def ask() -> Any:
+            return (await client.get(f"/runs/{run_id}/iterations")).json()["items"]
+
+        await answered(ask, lambda saved: len(saved) == 2)
+        assert not loop.has_entered(2).is_set()  # it waits for the files of the baseline
+        may_write.set()
+        run = await run_with(client, run_id, "completed")
+        assert writes == Writes(begun=[False, False, False, True], most=1)
+        folder = _folder(data_dir, run)
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == await _downloads(client, run)
+
+
+@pytest.mark.parametrize("ending", ["failed", "cancelled"])
+async def test_a_run_ends_as_it_does_though_its_files_cannot_be_told_of(
+    data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    """The database goes away in a write that goes on when the run ends."""
+    ends = asyncio.Event()
+    write = ResultsFiles.write
+
+    async def fails(files: ResultsFiles, run_id: str, *, completed: bool = False) -> None:
+        if loop.closed.is_set():
+            return await write(files, run_id, completed=completed)
+        await until(loop.closed.is_set)
+        ends.set()
+        raise NotNow("away")
+
+    class NotNow(InterfaceError):
+        def __init__(self, said: str) -> None:
+            super().__init__(said, None, Exception(said))
+
+    monkeypatch.setattr(ResultsFiles, "write", fails)
+    monkeypatch.setattr(drive, "retry_while_database_is_down", lambda work, *_: work())
+    loop, driven = ScriptedLoop(gates={1: threading.Event()}, fail_at=1), []
+
+    def learn(*given: Any, **more: Any) -> AsyncGenerator[IterationResult, None]:
+        driven.append(more["resume"])
+        return loop(*given, **more)
+
+    async with served(settings_for(data_dir, database_url), learn) as client:  # type: ignore[arg-type]
+        run_id = (await client.post("/learn-loop", json={"iterations": 2})).json()["run_id"]
+        await until(loop.has_entered(1).is_set)
+        if ending == "failed":
+            loop.gates[1].set()
+        else:
+            await client.post(f"/runs/{run_id}/cancel")
+        run = await run_with(client, run_id, ending)
+        assert (ends.is_set(), driven) == (True, [None])  # it was not taken for one that the database left
+        assert (run["error"] or "").endswith("scripted failure" if ending == "failed" else "")
+
+
+@dataclasses.dataclass
+class Writes:
+    """Whether each write was of a completed run, and the most that were under way together."""
+
+    begun: list[bool] = dataclasses.field(default_factory=list)
+    most: int = 0
+    _now: int = dataclasses.field(default=0, compare=False)
+
+    @contextmanager
+    def under_way(self, completed: bool) -> Iterator[None]:
+        self.begun.append(completed)
+        self._now += 1
+        self.most = max(self.most, self._now)
+        yield
+        self._now -= 1
 
 
 async def test_what_judges_cost_is_told(data_dir: Path, database_url: str) -> None:
