@@ -155,7 +155,8 @@ def main() -> int:
     options = parser.parse_args()
     micro_batch = options.micro_batch or MICRO_BATCH.get(options.model, 1)
     # The weights that vLLM makes up are replaced by the trainer's before the first rollout.
-    vllm_generation.LLM = partial(vllm_generation.LLM, load_format="dummy")
+    generation: Any = vllm_generation  # it does not export what it imports
+    generation.LLM = partial(generation.LLM, load_format="dummy")
     torch.manual_seed(0)
     described = MODELS[options.model]()
     clock = Clock(Shape.of(described), options.iterations)
