@@ -150,7 +150,7 @@ def test_a_model_in_stages_is_sampled_and_trained_as_a_whole_one(tmp_path: Path,
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_a_model_in_stages_learns(tmp_path: Path, gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
     devices = devices_for_stages(gpus)
-    monkeypatch.setattr("training.engine.trainer.policy.devices_needed", lambda *_: tuple(devices))
+    monkeypatch.setattr("training.engine.trainer.pretrained.devices_needed", lambda *_: tuple(devices))
     assert_learns(tmp_path, Tuning("lora", rank=4, alpha=8))
 
 
