@@ -81,6 +81,7 @@ async def test_a_reply_keeps_to_its_grammar(compute: tuple[VllmCompute, str]) ->
 
 async def test_a_killed_vllm_is_started_again(compute: tuple[VllmCompute, str]) -> None:
     """Also when only the process under it dies that holds the weights; it leaves the GPU's memory to the next."""
+    await sample(compute[0], "tiny", 5, max_tokens=1)
     core, all_of_them = processes()
     long = asyncio.create_task(sample(compute[0], "tiny", 5, max_tokens=400, stop_ids=frozenset()))
     core.kill()

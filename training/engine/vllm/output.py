@@ -40,7 +40,8 @@ class Output:
         if not line:
             return
         self._last.append(line)
-        if found := _ERROR.search(line):
+        # Warnings name errors, too, that may come some day: too many open files, where a limit is low.
+        if " WARNING " not in line and (found := _ERROR.search(line)):
             self._errors.setdefault(found[0])
         if (" WARNING " in line or " ERROR " in line) and not _STACK.search(line):
             self._logged += 1
