@@ -32,7 +32,7 @@ from app.cli.client import Service
 from app.cli.service_process import free_port
 from benchmarks import processes
 from benchmarks.slow_model import slow_model
-from training.http_pools import SinglePools
+from training.plain_http import PlainHttp
 
 Json = Any
 _MODEL = "learnloop/tiny"
@@ -156,16 +156,15 @@ def _cpu_s(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-def _client(url: str, conversations: int) -> httpx.AsyncClient:
-    pools = {"http://": SinglePools(conversations)}
-    return httpx.AsyncClient(base_url=url, timeout=600, mounts=pools, trust_env=False)
+def _client(url: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=url, timeout=600, transport=PlainHttp())
 
 
 async def measured(
     engine_url: str, url: str, conversations: int, turns: int, rounds: int, cpu_s: Callable[[], Mapping[str, float]]
 ) -> dict[str, Json]:
     """The figures of both ways, and what the session's is worse by."""
-    async with _client(engine_url, conversations) as direct, _client(url, conversations) as http:
+    async with _client(engine_url) as direct, _client(url) as http:
         for way in (Way(direct), ThroughSessions(http)):
             for _ in range(_WARM_UP_ROUNDS):  # a service that has just started imports much beside its work
                 await way.measure(conversations, turns, cpu_s)

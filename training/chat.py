@@ -61,12 +61,12 @@ async def open_chat(endpoint: Endpoint, concurrency: int = 1) -> AsyncIterator[E
     import httpx
     from openai import AsyncOpenAI
 
-    from training.http_pools import SinglePools
+    from training.plain_http import PlainHttp
 
     http = httpx.AsyncClient(
         limits=httpx.Limits(max_connections=concurrency),
         timeout=None,
-        mounts={"http://": SinglePools(concurrency)},
+        mounts={"http://": PlainHttp()},
         verify=endpoint.base_url.startswith("https"),  # reading the certificates takes 20 ms
     )
     async with AsyncOpenAI(

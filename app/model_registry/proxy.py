@@ -19,15 +19,13 @@ from starlette.types import Receive, Scope, Send
 from app.errors import BadGateway, Unavailable
 from app.http.openai_errors import openai_error
 from training.backends.base import Endpoint
-from training.http_pools import SinglePools
+from training.plain_http import PlainHttp
 
 Json = Any
 Result = TypeVar("Result")
 DEADLINE_S = 600.0
 """For a whole reply."""
 _LIMITS = httpx.Limits(max_connections=1_000, max_keepalive_connections=50)
-_POOLS = 64
-"""Of connections to servers without TLS, such as our engine."""
 _CONNECT_S = 10.0
 _FORWARDED_HEADERS = ("content-type", "retry-after")
 _KEY_REFUSED = (401, 403)
@@ -103,8 +101,8 @@ class ChatProxy:
 async def open_proxy() -> AsyncIterator[ChatProxy]:
     """The proxy of a running service."""
     timeout = httpx.Timeout(None, connect=_CONNECT_S)
-    pools = {"http://": SinglePools(_POOLS)}
-    async with httpx.AsyncClient(timeout=timeout, limits=_LIMITS, mounts=pools, trust_env=False) as http:
+    plain = {"http://": PlainHttp()}
+    async with httpx.AsyncClient(timeout=timeout, limits=_LIMITS, mounts=plain, trust_env=False) as http:
         yield ChatProxy(http, DEADLINE_S)
 
 

@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request, Response
 
 from app import errors
 from app.http.openai_errors import ModelErrors
-from app.model_registry.proxy import ChatProxy
+from app.model_registry.proxy import ChatProxy, open_proxy
 from tests.conditions import until
 from training.backends.base import Endpoint
 
@@ -69,8 +69,8 @@ async def _proxied(script: Script, deadline_s: float = 20.0) -> AsyncIterator[tu
     serving = asyncio.create_task(server.serve())
     await until(lambda: server.started or serving.done())
     try:
-        async with listening, httpx.AsyncClient(trust_env=False, timeout=None) as http:
-            app.state.proxy = ChatProxy(http, deadline_s)
+        async with listening, open_proxy() as proxy:
+            app.state.proxy = ChatProxy(proxy.http, deadline_s)
             yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1/chat/completions", model
             model.go_on.set()
     finally:
