@@ -165,6 +165,7 @@ class _Loop:
         with _timed(seconds, "reflect_s"):
             reflection = await self._reflect(collector, ())
         self._remember(0, reflection)
+        self._begin_next(0, ())
         return self._result(0, (), {}, [each for one in both for each in one], reflection, seconds, clock)
 
     async def iterate(self, iteration: int) -> IterationResult:
@@ -195,6 +196,7 @@ class _Loop:
             if last:
                 evaluations += await self._evaluate(collector, "test", self._best_step)
         self._remember(iteration, reflection)
+        self._begin_next(iteration, groups)
         result = self._result(iteration, groups, metrics, evaluations, reflection, seconds, clock)
         if made is None:
             return result
@@ -226,12 +228,15 @@ class _Loop:
             return await self._roll_out(iteration, run, snapshot.step)
 
     def _begin_next(self, iteration: int, groups: Sequence[Group]) -> None:
-        """Let the rollouts of the next iteration begin beside the showcase: alone it would leave the engine to one
-        conversation, and policy and environment stay as they are until the next training.
+        """Let the rollouts of the next iteration begin beside the showcase, which alone would leave the engine to one
+        conversation, or else beside the saving of this one, which would leave it to none: policy and environment stay
+        as they are until the next training.
 
         Not where the run may end between the two: by its budget, or because too many iterations taught nothing.
         """
         following = iteration + 1
+        if following in self._ahead:
+            return
         if self._config.pipeline.max_staleness > 0 or not sampled_during(self._config, following):
             return
         if not self._run.budget.limited and no_signal_of(groups) is None:

@@ -7,8 +7,8 @@ The lag is fixed. Sampling each rollout from whatever policy is newest when it b
 what a run learns would depend on timing: a killed run would end with other weights, and no result could be repeated.
 For the same reason a conversation stays with its policy to its end.
 
-Without staleness rollouts begin early in one case only: beside the showcase of the iteration before, from the same
-policy in the same environment.
+Without staleness rollouts begin early only where nothing is left that could change what they come to: beside the
+showcase of the iteration before, or beside its saving, from the same policy in the same environment.
 """
 
 import asyncio

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -114,7 +115,28 @@ async def test_without_staleness_nothing_is_asked_while_a_step_trains() -> None:
         (None, None),
         *((n, 0) for n in range(4)),
     ]
-    assert {result.timing.ahead_s for result in results} == {0.0}
+
+
+async def test_the_next_rollouts_are_made_beside_the_saving_and_judged_in_their_turn() -> None:
+    results: list[IterationResult] = []
+    judge, progress = InTurn(results), list[Progress]()
+    async with left_as_it_was(), scripted_chat(answer := skilled(lucky)) as model:
+        policy = Observed(model.url)
+        model.script = policy.noted(answer)
+        loop = learn_loop(CONFIG, SyntheticEmailSearch(), judge, policy, progress=progress.append)
+        async with aclosing(loop):
+            async for result in loop:
+                # Where rollouts waited for the saving of the iteration before, this never came.
+                await until(partial(next_are_asked, policy, result.step))
+                results.append(result)
+        model.script = answer
+        one_after_the_other = await run(model, budget=Limited())
+    assert list(map(figures, results)) == list(map(figures, one_after_the_other))
+    assert [result.timing.ahead_s > 0 for result in results] == [False, True, True, True, True]
+    assert [(result.sampled_step, result.staleness) for result in results[1:]] == [(n, 0) for n in range(4)]
+    assert judge.saved == {n: {n} for n in (1, 2, 3, 4)}
+    order = [each.iteration for each in progress]
+    assert order == sorted(order)
 
 
 async def test_what_a_run_learns_does_not_depend_on_timing() -> None:
