@@ -1,8 +1,9 @@
-"""Imports ART without torch and without litellm: the service does no tensor work, and a run begins seconds sooner.
+"""Imports ART without torch, litellm and polars: the service does no tensor work, and a run begins seconds sooner.
 
 `import art` imports transformers, and so torch, to patch a function that only local training uses. Where they count as
 missing it goes without: a None in `sys.modules` makes an import raise ImportError. Of litellm it takes one class, to
 ask whether something is one of its choices: a class of ours stands in, which asks that without importing litellm.
+polars it needs to read back what it logged, which we do not: a module of ours stands in, which imports it when used.
 """
 
 import os
@@ -11,11 +12,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 from judges.litellm_loop import IMPORTING
 
 _UNWANTED = ("torch", "transformers")
 _CHOICES = "litellm.types.utils"
+_TABLES = "polars"
 
 
 def import_art(module: str = "art") -> ModuleType:
@@ -25,16 +28,25 @@ def import_art(module: str = "art") -> ModuleType:
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         with _in_place(dict.fromkeys(_UNWANTED)):
             if "art" not in sys.modules:
-                _import_without_litellm()
+                _import_lightly()
             return import_module(module)
 
 
-def _import_without_litellm() -> None:
+def _import_lightly() -> None:
     try:
-        with _in_place(_choices_only()):
+        with _in_place({**_choices_only(), _TABLES: _WhenUsed(_TABLES)}):
             import_module("art")
-    except (ImportError, AttributeError):  # an ART that needs more of it
+    except (ImportError, AttributeError):  # an ART that needs more of them
         import_module("art")
+
+
+class _WhenUsed(ModuleType):
+    """Stands for a module, which is imported when something of it is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is self:
+            raise AttributeError(name)
+        return getattr(import_module(self.__name__), name)
 
 
 class _Choices(type):
