@@ -24,7 +24,7 @@ from app.logs import configure_logs
 from app.processes.engine import Engine, held_engine
 from app.processes.listening import taken_port
 from app.settings import Settings
-from training.garbage import kept_for_good
+from training.garbage import kept_for_good, look_seldom_at_everything
 
 if TYPE_CHECKING:
     import uvicorn
@@ -69,6 +69,7 @@ def _run(settings: Settings, body: Callable[[Settings, Engine, "_StopLimit"], Co
     configure_logs(settings.log_level, settings.log_format)
     raise_file_limit()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    look_seldom_at_everything()
     # Stopped while it was starting, it is cancelled.
     with limit, suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(opened())

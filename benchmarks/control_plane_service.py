@@ -21,6 +21,7 @@ from judges.base import Judge
 from tests.fakes.scripted_learning import ScriptedBackend, scripted_result
 from training.backends.base import Policy
 from training.budget import RunBudget
+from training.garbage import look_seldom_at_everything
 from training.journal import Journal
 from training.phases import Phase
 from training.rollouts import Player
@@ -78,7 +79,8 @@ def main() -> None:
     parser.add_argument("--pause", type=float, required=True, help="seconds before each rollout")
     options = parser.parse_args()
     configure_logs("warning", "json")
-    sys.setswitchinterval(0.001)  # as app.server does
+    sys.setswitchinterval(0.001)  # this and the next, as app.server does
+    look_seldom_at_everything()
     settings = load_settings(
         _env_file=None,
         data_dir=options.data_dir,
