@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import structlog
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from training.engine.memory import free_bytes, is_out_of_memory
@@ -28,6 +28,7 @@ from training.engine.weights.adapters import base_of
 from training.engine.weights.joined import has_kernels, join
 from training.engine.weights.llama_cpu import FusedWeights
 from training.engine.weights.llama_modules import LlamaModel
+from training.engine.weights.tensor_file import write_tensors
 
 if TYPE_CHECKING:  # importing them takes long, and the models of LlamaModel do without
     from transformers import PreTrainedModel
@@ -226,7 +227,7 @@ class Policy:
             # peft writes a model card with the base's path on this machine in it.
             (directory / "README.md").unlink(missing_ok=True)
         if tensors := self.optimizer.tensors():
-            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, directory / OPTIMIZER_FILE)
+            write_tensors(tensors, directory / OPTIMIZER_FILE)
 
 
 def _whole(model: Any) -> WholeLayers:
