@@ -174,7 +174,8 @@ def peak_gb() -> float:
 
 
 def random_model(config: PreTrainedConfig) -> Any:
-    """In bfloat16, on as many GPUs as it needs, with its matrices joined for an adapter of rank 8."""
+    """In bfloat16, on as many GPUs as it needs, with its matrices joined as the engine does."""
+    from training.engine.trainer.pretrained import USUAL_RANKS
     from training.engine.weights.joined import JoinedModel
     from training.engine.weights.stages import devices_needed, stages_of
 
@@ -199,7 +200,7 @@ def random_model(config: PreTrainedConfig) -> Any:
                 parameter.zero_()
             else:
                 parameter.normal_(0.0, config.initializer_range)
-    model.joined = JoinedModel(model, devices, torch.bfloat16, ranks=8, share=True)
+    model.joined = JoinedModel(model, devices, torch.bfloat16, ranks=USUAL_RANKS, share=True)
     return model
 
 

@@ -6,6 +6,9 @@ processes; without HTTP, tokenizing and an environment. Weights and tokens are r
 
 `--workers 2,1+1 --staleness 0,1 --judge 5` measures the asynchronous pipeline (docs/staleness.md) beside the exact
 loop: with two workers that do everything and with one that samples beside one that trains, each group judged for 5 s.
+
+`--adapters 4` measures instead what sampling several adapters of a base at the same time brings: tokens/s of 12
+conversations of each, all together and one adapter after the other. (On a CPU they take turns, token by token.)
 """
 
 import argparse
@@ -21,7 +24,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, harmonic_mean, median
 from typing import Any
 
 import numpy as np
@@ -49,6 +52,7 @@ class Work:
 
 ART_E = Work(12, 4, 4, 900, 100, 60, 500)
 SMALL = Work(6, 4, 3, 200, 50, 40, 80)
+ADAPTER_CONVERSATIONS = 12
 TOKEN_IDS = 300
 """Prompts are drawn from so many."""
 
@@ -104,6 +108,29 @@ class Iterations:
         ]
         self.pool = WorkerPool(self._registry, Tokenizers(), specs, LocalWorkers())
         self._model = self._registry.create(project="benchmark", name="policy", base_model="base").id
+
+    def add_adapters(self, count: int) -> list[Any]:
+        """New adapters of the base, to be sampled."""
+        from training.engine.registry.tuning import Tuning
+
+        names = [f"adapter{number}" for number in range(count)]
+        for name in names:
+            self._registry.create(project="benchmark", name=name, base_model="base", tuning=Tuning("lora"))
+        return [self._registry.resolve(f"benchmark/{name}") for name in names]
+
+    async def sampled(self, targets: Sequence[Any], seed: int) -> float:
+        """Tokens a second of an iteration's conversations of one group for each adapter, all at the same time."""
+        work, draw = self._work, np.random.default_rng(seed)
+        prompts = draw.integers(2, TOKEN_IDS, (len(targets), work.shared + work.own)).tolist()
+        started = time.perf_counter()
+        await asyncio.gather(
+            *(
+                self._rollout(target, prompt, seed, ADAPTER_CONVERSATIONS * place + each)
+                for place, (target, prompt) in enumerate(zip(targets, prompts, strict=True))
+                for each in range(ADAPTER_CONVERSATIONS)
+            )
+        )
+        return len(targets) * ADAPTER_CONVERSATIONS * work.turns * work.reply / (time.perf_counter() - started)
 
     async def ready(self) -> None:
         """All workers are up."""
@@ -225,6 +252,24 @@ async def measure(
     return found
 
 
+async def measure_adapters(base: Path, work: Work, device: str, iterations: int, count: int) -> dict[str, float]:
+    """Sampled tokens a second with one worker, prefill included; the median of so many iterations."""
+    with tempfile.TemporaryDirectory(dir=base.parent) as directory:
+        running = Iterations(Path(directory), base, work, roles("1"), device, 0.0)
+        targets = running.add_adapters(count)
+        running.pool.start()
+        try:
+            await running.ready()
+            together, turns = [], []
+            for seed in range(iterations + 1):
+                together.append(await running.sampled(targets, 2 * seed))
+                turns.append(harmonic_mean([await running.sampled([each], 2 * seed + 1) for each in targets]))
+        finally:
+            await running.pool.close()
+    found = {"together_tokens_per_s": median(together[1:]), "one_after_the_other_tokens_per_s": median(turns[1:])}
+    return {**found, "speed_up": found["together_tokens_per_s"] / found["one_after_the_other_tokens_per_s"]}
+
+
 def roles(workers: str) -> list[tuple[bool, bool]]:
     """Whether each samples, and whether it trains: `2` do everything, of `1+1` one samples and one trains."""
     samplers, apart, trainers = workers.partition("+")
@@ -243,6 +288,7 @@ def main() -> int:
     parser.add_argument("--iterations", type=int, default=3)
     parser.add_argument("--staleness", default="0", help="steps that rollouts may be old, with commas")
     parser.add_argument("--judge", type=float, default=0.0, metavar="SECONDS", help="what judging a group takes")
+    parser.add_argument("--adapters", type=int, default=0, help="sample so many adapters of the base, and nothing else")
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="where models are written")
     parser.add_argument("--make", nargs=2, metavar=("MODEL", "DIRECTORY"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -266,6 +312,11 @@ def main() -> int:
                 subprocess.run([sys.executable, "-m", "benchmarks.workers", "--make", name, str(base)], check=True)
             alone: dict[int, float] = {}
             work = SMALL if options.device == "cpu" else ART_E
+            if options.adapters:
+                adapters = measure_adapters(base, work, options.device, options.iterations, options.adapters)
+                figures = {key: round(value, 2) for key, value in asyncio.run(adapters).items()}
+                print(f"{name:5} {options.adapters} adapters {json.dumps(figures)}", flush=True)
+                continue
             stalenesses = [int(each) for each in options.staleness.split(",")]
             for workers in options.workers.split(","):
                 measuring = measure(base, work, workers, options.device, options.iterations, stalenesses, options.judge)

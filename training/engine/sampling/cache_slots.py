@@ -15,7 +15,8 @@ class Match:
 
 
 class CacheSlots:
-    """Bookkeeping of a cache: per row the tokens whose keys and values it holds, and whether it is in use.
+    """Bookkeeping of a cache: per row the tokens whose keys and values it holds, the owner whose weights computed them,
+    and whether it is in use.
 
     The first `decoding` rows are decoded together; the others only keep conversations that wait for their next turn.
     """
@@ -23,6 +24,7 @@ class CacheSlots:
     def __init__(self, rows: int, decoding: int, length: int) -> None:
         self.decoding = decoding
         self.tokens: npt.NDArray[np.int64] = np.full((rows, length), -1, dtype=np.int64)
+        self.owners: npt.NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
         self.lengths: npt.NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
         self.busy: npt.NDArray[np.bool_] = np.zeros(rows, dtype=np.bool_)
         self._used: npt.NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
@@ -33,12 +35,12 @@ class CacheSlots:
         self._clock += 1
         self._used[row] = self._clock
 
-    def match(self, prompt: npt.NDArray[np.int64]) -> Match:
-        """The longest common prefix of the prompt and any row, the row least in others' way first."""
+    def match(self, prompt: npt.NDArray[np.int64], owner: int) -> Match:
+        """The longest common prefix of the prompt and any row of that owner, the row least in others' way first."""
         width = min(len(prompt), self.tokens.shape[1])
         other = np.ones((len(self.tokens), width + 1), dtype=np.bool_)  # a last column that always differs
         np.not_equal(self.tokens[:, :width], prompt[:width], out=other[:, :width])
-        shared = np.minimum(other.argmax(axis=1), self.lengths)
+        shared = np.where(self.owners == owner, np.minimum(other.argmax(axis=1), self.lengths), 0)
         # Among equals prefer a row that the prompt merely continues: it can be used where it lies.
         row = int(np.lexsort((self.busy, self.lengths, -shared))[0])
         return Match(row, int(shared[row]))
@@ -63,12 +65,13 @@ class CacheSlots:
     def move(self, source: int, target: int, length: int) -> None:
         """Record that `target` now holds the first `length` tokens of `source`."""
         self.tokens[target, :length] = self.tokens[source, :length]
+        self.owners[target] = self.owners[source]
         self.lengths[target] = length
         self._used[target] = self._used[source]
 
     def swap(self, one: int, other: int) -> None:
         """Record that two rows changed places."""
-        for column in (self.tokens, self.lengths, self.busy, self._used):
+        for column in (self.tokens, self.owners, self.lengths, self.busy, self._used):
             column[[one, other]] = column[[other, one]]
 
     def order(self) -> npt.NDArray[np.int64]:
@@ -78,7 +81,7 @@ class CacheSlots:
     def take(self, old: "CacheSlots", keep: npt.NDArray[np.int64]) -> None:
         """Become the kept rows of a smaller or shorter cache, in that order."""
         self.tokens[: len(keep), : old.tokens.shape[1]] = old.tokens[keep]
-        for name in ("lengths", "busy", "_used"):
+        for name in ("owners", "lengths", "busy", "_used"):
             getattr(self, name)[: len(keep)] = getattr(old, name)[keep]
         self._clock = old._clock
 

@@ -23,7 +23,7 @@ from training.engine.sampling.requests import (
     UnknownWeights,
 )
 from training.engine.sampling.scheduler import CACHE_BYTES, Scheduler
-from training.engine.weights.weights import Weights
+from training.engine.weights.weights import Batchable, Weights
 
 __all__ = [
     "ContextTooLong",
@@ -39,32 +39,35 @@ __all__ = [
 
 
 class Sampler:
-    """A queue of requests over a batch of conversations for each set of weights.
+    """A queue of requests over a batch of conversations for each set of weights; those that can share one (Batchable)
+    do.
 
     A request that names a seed gives the same tokens and bit-equal log-probabilities whatever else is sampled, in
     whatever order, and whatever the cache holds (with one thread on a CPU; see attention.py).
     """
 
     def __init__(self, slots: int = 64, cache_bytes: int | None = None) -> None:
-        """`slots` conversations are decoded at once for each set of weights; each in use may fill `cache_bytes` (None:
-        what suits the device; see Scheduler)."""
+        """`slots` conversations are decoded at once for each set of weights, or all that share a batch; each in use may
+        fill `cache_bytes` (None: what suits the device; see Scheduler)."""
         if slots < 1:
             raise ValueError(f"slots must be at least 1, not {slots}")
         self._slots = slots
         self._cache_bytes = cache_bytes
         self._counts = Counts()
-        self._schedulers: dict[str, Scheduler] = {}
+        self._schedulers: list[Scheduler] = []
+        """The most recently used is last."""
+        self._scheduler_of: dict[str, Scheduler] = {}
         self._numbers = itertools.count(1)
 
     @property
     def busy(self) -> bool:
         """Whether `step` has anything to do."""
-        return any(scheduler.busy for scheduler in self._schedulers.values())
+        return any(scheduler.busy for scheduler in self._schedulers)
 
     @property
     def figures(self) -> SamplingFigures:
         """Of all weights together; may be read from any thread."""
-        schedulers = list(self._schedulers.values())
+        schedulers = list(self._schedulers)
         return SamplingFigures(
             batch_size=sum(each.batch_size for each in schedulers),
             requests_waiting=sum(each.requests_waiting for each in schedulers),
@@ -83,35 +86,56 @@ class Sampler:
     ) -> None:
         """Sample requests for `key` from `weights`, which replace what the key stood for.
 
-        `decode` turns token ids into text; requests with stop strings need it. If nobody samples from the weights of
-        the key `successor_of` now, these take over their cache's memory.
+        `decode` turns token ids into text; requests with stop strings need it. Weights that cannot share a batch with
+        those of the key `successor_of` take over the memory of their cache, if nobody samples from them now.
         """
         self.drop_weights(key)
-        self._schedulers[key] = scheduler = Scheduler(weights, self._slots, self._cache_bytes, decode, self._counts)
-        before = self._schedulers.get(successor_of) if successor_of else None
+        shared = self._shared(weights)
+        if shared is not None:
+            shared.add(key, weights, decode)
+            self._scheduler_of[key] = shared
+            return
+        scheduler = Scheduler(key, weights, self._slots, self._cache_bytes, decode, self._counts)
+        self._schedulers.append(scheduler)
+        self._scheduler_of[key] = scheduler
+        before = self._scheduler_of.get(successor_of) if successor_of else None
         if before is not None and not before.busy and before.weights.kv == weights.kv:
             scheduler.take_cache(before)
 
+    def _shared(self, weights: Weights) -> Scheduler | None:
+        """The scheduler of weights with which these can share a batch."""
+        if not isinstance(weights, Batchable):
+            return None
+        for scheduler in self._schedulers:
+            there = scheduler.weights
+            if isinstance(there, Batchable) and there.batched_with == weights.batched_with:
+                return scheduler
+        return None
+
     def drop_weights(self, key: str) -> None:
         """Forget the key; its unfinished requests end with UnknownWeights."""
-        scheduler = self._schedulers.pop(key, None)
-        if scheduler is not None:
-            scheduler.close(UnknownWeights(key))
+        scheduler = self._scheduler_of.pop(key, None)
+        if scheduler is None:
+            return
+        scheduler.remove(key, UnknownWeights(key))
+        if scheduler not in self._scheduler_of.values():
+            self._schedulers.remove(scheduler)
+            scheduler.release()
 
     def weights(self, key: str) -> Weights | None:
         """What the key stands for."""
-        scheduler = self._schedulers.get(key)
-        return scheduler.weights if scheduler else None
+        scheduler = self._scheduler_of.get(key)
+        return scheduler.weights_of(key) if scheduler else None
 
     def rename(self, key: str, new: str) -> None:
-        """Let an idle key's weights, which were changed in place, stand for another key, with an empty cache."""
-        scheduler = self._schedulers.pop(key)
-        scheduler.forget()
-        self._schedulers[new] = scheduler
+        """Let an idle key's weights, which were changed in place, stand for another key, of which nothing is in the
+        cache."""
+        self._scheduler_of[new] = scheduler = self._scheduler_of.pop(key)
+        scheduler.rename(key, new)
 
     def release_idle(self) -> None:
         """Give back the caches that nobody uses now."""
-        for scheduler in self._schedulers.values():
+        for scheduler in self._schedulers:
             if not scheduler.busy:
                 scheduler.release()
 
@@ -123,7 +147,7 @@ class Sampler:
         ValueError for a request that makes no sense.
         """
         number = next(self._numbers)
-        scheduler = self._schedulers.get(request.weights_key)
+        scheduler = self._scheduler_of.get(request.weights_key)
         if scheduler is None:
             done(UnknownWeights(request.weights_key))
             return number
@@ -139,15 +163,16 @@ class Sampler:
 
     def cancel(self, number: int) -> None:
         """End a request with SampleCancelled; nothing if it is done."""
-        for scheduler in self._schedulers.values():
+        for scheduler in self._schedulers:
             if scheduler.cancel(number, SampleCancelled("the request was cancelled")):
                 return
 
     def step(self) -> None:
         """Admit and prefill what waits, decode one token for all, and refill what finished at the next step."""
-        for key, scheduler in list(self._schedulers.items()):
-            if scheduler.busy and self._schedulers.get(key) is scheduler:
-                self._schedulers[key] = self._schedulers.pop(key)  # the most recently used is last
+        for scheduler in list(self._schedulers):
+            if scheduler.busy and scheduler in self._schedulers:
+                self._schedulers.remove(scheduler)
+                self._schedulers.append(scheduler)
                 self._make_room(scheduler)
                 scheduler.step()
 
@@ -156,8 +181,8 @@ class Sampler:
 
         Without one a scheduler takes what is free: then no other keeps more than it needs.
         """
-        for other in list(self._schedulers.values()):
-            if sum(each.cache_bytes for each in self._schedulers.values()) <= self._budget(scheduler):
+        for other in list(self._schedulers):
+            if sum(each.cache_bytes for each in self._schedulers) <= self._budget(scheduler):
                 return
             if other is not scheduler and not other.busy:
                 other.release()
@@ -185,5 +210,5 @@ def _check(request: SampleRequest, scheduler: Scheduler) -> None:
         raise ValueError(f"min_p must lie in [0, 1], not {request.min_p}")
     if request.top_logprobs < 0:
         raise ValueError(f"top_logprobs must not be negative, not {request.top_logprobs}")
-    if request.stop and (not scheduler.can_decode or not all(request.stop)):
+    if request.stop and (not scheduler.can_decode(request.weights_key) or not all(request.stop)):
         raise ValueError("stop strings must not be empty, and need a decoder for these weights")

@@ -1,7 +1,11 @@
-"""All sampling from one set of weights: its cache, its queue, and the batch that is decoded together."""
+"""All sampling from one set of weights, or from several that can share a batch: cache, queue, and the batch that is
+decoded together."""
 
-from collections import deque
+import itertools
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +16,12 @@ from training.engine.memory import is_out_of_memory
 from training.engine.sampling.batch import BatchState, Request
 from training.engine.sampling.cache_slots import CacheSlots, Match, common_prefix
 from training.engine.sampling.figures import Counts
-from training.engine.sampling.requests import GrammarFailed, NonFiniteLogits, OutOfMemory, Sample, SampleRequest
+from training.engine.sampling.requests import GrammarFailed, NonFiniteLogits, OutOfMemory, Sample
 from training.engine.sampling.sample_tokens import Allowed, sample_tokens, uniforms
 from training.engine.weights.attention import KEY_MULTIPLE, MIN_ROWS, round_up
 from training.engine.weights.kv_cache import KVCache, Piece
 from training.engine.weights.paged_cache import PAGE, OutOfPages, PagedCache, pages_of
-from training.engine.weights.weights import Weights
+from training.engine.weights.weights import Batchable, Weights
 
 log = structlog.get_logger(__name__)
 
@@ -37,11 +41,22 @@ SHARED = 32
 """Tokens that a prompt must have in common with another, to wait for them instead of computing them too."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """Weights that requests name by a key."""
+
+    weights: Weights
+    decode: Callable[[Sequence[int]], str] | None
+    number: int
+    """Of the owner of cache rows: what other weights have computed is of no use to these."""
+
+
 class Scheduler:
     """Driven by `step`. A conversation keeps its row when its reply is done, until the row is needed."""
 
     def __init__(
         self,
+        key: str,
         weights: Weights,
         slots: int,
         cache_bytes: int | None,
@@ -49,11 +64,12 @@ class Scheduler:
         counts: Counts,
     ) -> None:
         """`cache_bytes` bounds the cache (None: CACHE_BYTES, or on a GPU half of the memory that is free when it is
-        made); `counts` is counted on."""
-        self.weights = weights
+        made); `counts` is counted on; the others as in `add`."""
+        self._members: dict[str, _Member] = {}
+        self._numbers = itertools.count()
+        self.add(key, weights, decode)
         self._slots = slots
         self._cache_bytes = cache_bytes
-        self._decode_text = decode
         self._counts = counts
         self._waiting: deque[Request] = deque()
         self._filling: list[Request] = []
@@ -67,6 +83,32 @@ class Scheduler:
             self._chunk, self._together = PACKED_PREFILL, slots
             # Of a model in stages each GPU then has a pass to work on.
             self._prefill_tokens = PACKED_PREFILL * max(len(weights.kv.stages), 1)
+
+    @property
+    def weights(self) -> Weights:
+        """Any of them: they differ in their adapters only."""
+        return next(iter(self._members.values())).weights
+
+    def weights_of(self, key: str) -> Weights:
+        """What the key stands for."""
+        return self._members[key].weights
+
+    def add(self, key: str, weights: Weights, decode: Callable[[Sequence[int]], str] | None) -> None:
+        """Sample requests for `key` from these weights too, which can share a batch with those that are here. `decode`
+        turns token ids into text."""
+        self._members[key] = _Member(weights, decode, next(self._numbers))
+
+    def rename(self, key: str, new: str) -> None:
+        """Let weights that nobody samples from, and that were changed in place, stand for another key."""
+        self._members[new] = member = self._members.pop(key)
+        self._forget_rows_of(member)
+
+    def remove(self, key: str, reason: Exception) -> None:
+        """End all requests for a key, and forget its conversations."""
+        for request in self._requests():
+            if request.params.weights_key == key:
+                self._fail(request, reason)
+        self._forget_rows_of(self._members.pop(key))
 
     @property
     def busy(self) -> bool:
@@ -97,10 +139,9 @@ class Scheduler:
         """Tokens that the cache has room for."""
         return self._cache.bytes // self._cache.shape.bytes_per_token if self._cache else 0
 
-    @property
-    def can_decode(self) -> bool:
+    def can_decode(self, key: str) -> bool:
         """Whether stop strings can be looked for."""
-        return self._decode_text is not None
+        return self._members[key].decode is not None
 
     def submit(self, request: Request) -> None:
         self._waiting.append(request)
@@ -113,23 +154,13 @@ class Scheduler:
                 return True
         return False
 
-    def close(self, reason: Exception) -> None:
-        """End all requests and give back the cache."""
-        for request in self._requests():
-            self._fail(request, reason)
-        self.release()
-
-    def forget(self) -> None:
-        """Forget all conversations, and keep the cache's memory. The scheduler must be idle."""
-        for row in range(len(self._rows.lengths)):
-            self._forget(row)
-        self._rows = CacheSlots(len(self._rows.lengths), self._rows.decoding, self._rows.tokens.shape[1])
-
     def take_cache(self, other: "Scheduler") -> None:
         """Have the memory of another scheduler's cache, whose conversations are forgotten. Both must be idle."""
         self._cache, self._rows, self._state = other._cache, other._rows, other._state
         other.release()
-        self.forget()
+        for row in range(len(self._rows.lengths)):
+            self._forget(row)
+        self._rows = CacheSlots(len(self._rows.lengths), self._rows.decoding, self._rows.tokens.shape[1])
 
     def release(self) -> None:
         """Forget all conversations and give back the cache's memory. The scheduler must be idle."""
@@ -163,7 +194,7 @@ class Scheduler:
 
     def _admit(self) -> bool:
         """Give rows to waiting requests, as many as are prefilled together; whether there is anything to prefill."""
-        for request in list(self._waiting):
+        for request in self._in_turn():
             if len(self._filling) >= self._together or len(self._filling) + len(self._active) >= self._slots:
                 break
             if self._is_being_filled(request):
@@ -178,13 +209,29 @@ class Scheduler:
             self._filling.append(request)
         return bool(self._filling)
 
+    def _in_turn(self) -> list[Request]:
+        """The requests that wait. Those for the weights with the fewest conversations under way come first, so that
+        nobody waits for all of another's."""
+        if len(self._members) == 1:
+            return list(self._waiting)
+        ahead = Counter(each.params.weights_key for each in (*self._active.values(), *self._filling))
+        places: list[tuple[int, Request]] = []
+        for request in self._waiting:
+            places.append((ahead[request.params.weights_key], request))
+            ahead[request.params.weights_key] += 1
+        return [request for _, request in sorted(places, key=lambda each: each[0])]
+
     def _is_being_filled(self, request: Request) -> bool:
         """Whether more of its prompt is about to be computed for another request than there is already."""
         if not self._filling:
             return False
         known = request.known()[:-1]
-        there = self._rows.match(known).tokens
-        return any(common_prefix(known, other.known()[:-1]) > there + SHARED for other in self._filling)
+        there = self._rows.match(known, self._member(request).number).tokens
+        return any(
+            common_prefix(known, other.known()[:-1]) > there + SHARED
+            for other in self._filling
+            if other.params.weights_key == request.params.weights_key
+        )
 
     def _give_up(self, batch: Sequence[Request], error: Exception) -> None:
         """Fail what could not be prefilled, or queue it again where preempting others frees memory."""
@@ -205,7 +252,8 @@ class Scheduler:
         self._reserve(len(known))
         assert self._cache is not None
         rows, cache = self._rows, self._cache
-        match = rows.match(known[:-1])
+        owner = self._member(request).number
+        match = rows.match(known[:-1], owner)
         if isinstance(cache, PagedCache) and not self._has_pages(cache, request, match):
             return False
         continued = not rows.busy[match.row] and match.tokens == rows.lengths[match.row]
@@ -225,6 +273,7 @@ class Scheduler:
                 if continued:
                     self._forget(match.row)  # it lies in a row that is not decoded, and its next turn is this one
             rows.lengths[target] = match.tokens
+        rows.owners[target] = owner
         rows.busy[target] = True
         rows.touch(target)
         request.row = target
@@ -246,6 +295,7 @@ class Scheduler:
         """Prefill one piece of each placed request; the number of tokens that it took, at least 1."""
         assert self._cache is not None
         pieces: list[Piece] = []
+        whose: list[Weights] = []
         left = min(self._chunk, budget) if self.weights.supports_packing else self._chunk
         for request in self._filling:
             start = int(self._rows.lengths[request.row])
@@ -253,9 +303,12 @@ class Scheduler:
             if len(ids):
                 self._hold(request.row, start, start + len(ids))
                 pieces.append(Piece(request.row, start, ids))
+                whose.append(self._member(request).weights)
                 left -= len(ids)
-        if pieces:
+        if pieces and len(self._members) == 1:
             self.weights.prefill(self._cache, pieces)
+        elif pieces:
+            cast(Batchable, self.weights).prefill_each(self._cache, pieces, whose)
         for piece in pieces:
             stop = piece.start + len(piece.ids)
             self._rows.tokens[piece.row, piece.start : stop] = piece.ids
@@ -291,8 +344,12 @@ class Scheduler:
         if isinstance(self._cache, PagedCache):  # what another row may share is not written beside
             places = np.full(count, -1, dtype=np.int64)
             places[active] = rows.lengths[active]
-        feed, positions = torch.from_numpy(state.feed[:count]), torch.from_numpy(places)
-        logits = self.weights.decode(self._cache, feed.to(device), positions.to(device), span)
+        feed, positions = torch.from_numpy(state.feed[:count]).to(device), torch.from_numpy(places).to(device)
+        if len(self._members) == 1:
+            logits = self.weights.decode(self._cache, feed, positions, span)
+        else:
+            whose = [self._member(self._active[row]).weights if row in self._active else None for row in range(count)]
+            logits = cast(Batchable, self.weights).decode_each(self._cache, feed, positions, whose)
         if len(active) < count:
             logits = logits[torch.from_numpy(active).to(device)]
         uniform = uniforms(state.seeds[active], state.produced[active].astype(np.uint64))
@@ -343,7 +400,7 @@ class Scheduler:
             request.on_token(token, value)
         if self._active.get(row) is not request:
             return None  # on_token cancelled it
-        stop_text = self._stop_text(params, state.ids[row, :produced])
+        stop_text = self._stop_text(request, state.ids[row, :produced])
         if not stopped and stop_text is None and produced < request.max_tokens:
             return None
         ids, values = state.ids[row, :produced].tolist(), state.logprobs[row, :produced].tolist()
@@ -362,13 +419,14 @@ class Scheduler:
         )
         return None
 
-    def _stop_text(self, params: SampleRequest, ids: npt.NDArray[np.int64]) -> str | None:
+    def _stop_text(self, request: Request, ids: npt.NDArray[np.int64]) -> str | None:
         """The stop string that the last token completed. Each token is at least one byte, so few need decoding."""
-        if not params.stop or self._decode_text is None:
+        stops, decode = request.params.stop, self._member(request).decode
+        if not stops or decode is None:
             return None
-        longest = max(len(stop.encode()) for stop in params.stop)
-        text = self._decode_text(ids[-(longest + 4) :].tolist())
-        return next((stop for stop in params.stop if stop in text), None)
+        longest = max(len(stop.encode()) for stop in stops)
+        text = decode(ids[-(longest + 4) :].tolist())
+        return next((stop for stop in stops if stop in text), None)
 
     # Rows and memory
 
@@ -459,6 +517,10 @@ class Scheduler:
             self._cache.forget(row)
         self._rows.lengths[row] = 0
 
+    def _forget_rows_of(self, member: _Member) -> None:
+        for row in np.flatnonzero(self._rows.owners == member.number).tolist():
+            self._forget(row)
+
     def _remake(self, count: int, length: int) -> None:
         assert not isinstance(self._cache, PagedCache)
         old = self._rows
@@ -517,6 +579,9 @@ class Scheduler:
                 request = next(request for request in self._filling if request.row == last)
             request.row = hole
             busy = np.flatnonzero(self._rows.busy)
+
+    def _member(self, request: Request) -> _Member:
+        return self._members[request.params.weights_key]
 
     def _requests(self) -> list[Request]:
         return [*self._active.values(), *self._filling, *self._waiting]

@@ -29,8 +29,9 @@ from training.engine.weights.joined import JoinedModel, has_kernels  # noqa: E40
 from training.engine.weights.llama_cpu import FusedWeights  # noqa: E402
 from training.engine.weights.stages import devices_needed, stages_of  # noqa: E402
 
-USUAL_RANKS = 21
-"""Adapters of up to so many ranks share one copy of their base: it has the same columns for all of them."""
+USUAL_RANKS = 32
+"""Adapters of up to so many ranks share one copy of their base: it has the same columns for all of them. And so many
+are computed with at once: four of the usual rank."""
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 

@@ -1,15 +1,18 @@
-"""The matrices of a Llama-shaped model, joined to few large ones, with columns for whichever adapter is in use.
+"""The matrices of a Llama-shaped model, joined to few large ones, with columns for the adapters that are in use.
 
 A LoRA layer computes W x + s B (A x). Here the matrix is [W | s B] and its input [x | A x]: one product gives both,
 and its transpose gives both gradients. So an adapter costs about a hundredth of a product instead of a pass over its
-output, and one copy of the base serves training and sampling, under as many adapters as there are: `use` puts one in
-place.
+output, and one copy of the base serves training and sampling, under as many adapters as there are. `use` puts one in
+place, for all tokens; `place` puts several side by side, as far as the columns go. Then of each token's A x only what
+its own adapter made is kept: the others' columns are multiplied by nothing.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -64,7 +67,7 @@ class Joint:
 
     @classmethod
     def of(cls, linears: list[Any], device: torch.device, dtype: torch.dtype, ranks: int, *, share: bool) -> "Joint":
-        """Of linear layers, whose adapters have up to `ranks` ranks. `share` makes their weights views of it."""
+        """Of linear layers, for adapters of up to `ranks` ranks in all. `share` makes their weights views of it."""
         plain = [getattr(linear, "base_layer", linear) for linear in linears]
         rows, width = [len(linear.weight) for linear in plain], plain[0].weight.shape[1]
         columns = round_up(ranks * len(plain), COLUMN_MULTIPLE) if ranks else 0
@@ -95,18 +98,23 @@ class Joint:
         """A x [count, columns]: the last columns of such a room, after a product."""
         return room[:, self.low.shape[1] :]
 
-    def product(self, room: Tensor, onto: Tensor | None = None) -> Tensor:
-        """[count, out]: the layers' outputs side by side for the inputs in a room, added `onto` [count, out]."""
-        self.fill_narrow(room)
+    def product(self, room: Tensor, onto: Tensor | None = None, others: Tensor | None = None) -> Tensor:
+        """[count, out]: the layers' outputs side by side for the inputs in a room, added `onto` [count, out]. `others`
+        as in `fill_narrow`."""
+        self.fill_narrow(room, others)
         if onto is None:
             return F.linear(room, self.matrix, self.bias)
         out = torch.addmm(onto, room, self.matrix.t())
         return out if self.bias is None else out.add_(self.bias)
 
-    def fill_narrow(self, room: Tensor) -> None:
-        """Compute A x."""
+    def fill_narrow(self, room: Tensor, others: Tensor | None = None) -> None:
+        """Compute A x; but where `others` (JoinedModel.others) says that a column is not of the input's own adapter,
+        it is 0."""
         if len(self.low):
-            torch.mm(self.inputs(room), self.low.t(), out=self.narrow(room))
+            narrow = self.narrow(room)
+            torch.mm(self.inputs(room), self.low.t(), out=narrow)
+            if others is not None:
+                narrow.masked_fill_(others[:, : len(self.low)], 0.0)
 
     def with_fp8(self) -> "Joint":
         """The same weights, and a copy of them in 8 bits; without one where their sizes are odd."""
@@ -135,12 +143,24 @@ class JoinedLayer:
         return replace(self, qkv=qkv, out=out, gate_up=gate_up, down=down)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Adapter:
     """Low-rank factors in a base's precision, the scale in B: (A, s B) of each of a model's linear layers, in the order
     of `JoinedModel.slots`; None where a layer has none."""
 
     factors: tuple[tuple[Tensor, Tensor] | None, ...]
+
+    @cached_property
+    def ranks(self) -> int:
+        """Of the layer with the most."""
+        return max((len(each[0]) for each in self.factors if each), default=0)
+
+    @cached_property
+    def finite(self) -> bool:
+        """Whether all of its numbers are. Nothing times one that is not is no longer nothing."""
+        parts = [part for each in self.factors if each for part in each]
+        norms = [norm.to(parts[0].device) for norm in torch._foreach_norm(parts)] if parts else []
+        return not norms or bool(torch.stack(norms).isfinite().all())
 
 
 class JoinedModel:
@@ -150,7 +170,7 @@ class JoinedModel:
         self, model: Any, devices: Sequence[torch.device], dtype: torch.dtype, *, ranks: int, share: bool
     ) -> None:
         """On `devices` the layers lie in equal parts, what precedes them on the first and what follows on the last.
-        `ranks`: of the largest adapter that it can have; 0 for none."""
+        `ranks`: of the adapters that it can have at once, and so of the largest; 0 for none."""
         self.model: Any = None
         """The modules that are views of it, where others are made of them."""
         body, config = model.model, model.config
@@ -176,7 +196,10 @@ class JoinedModel:
             self._layer(body.layers[number], stage.device, share) for stage in self.stages for number in stage.layers
         ]
         self.slots = tuple(slot for layer in self.layers for joint in layer.joints for slot in joint.slots)
-        self._adapter: Adapter | None = None
+        self._placed: dict[Adapter, int] = {}
+        """At which rank of each layer's columns an adapter begins; the one that was not used for longest is first."""
+        self.captured: WeakKeyDictionary[Any, dict[Any, list[Any]]] = WeakKeyDictionary()
+        """Of each cache the decode steps that were captured (CudaWeights); they serve all adapters."""
         self._layers_in_fp8: list[JoinedLayer] = []
         self._inverse_frequencies = body.rotary_emb.inv_freq.detach().to(devices[0], torch.float32, copy=True)
         self._rope_scale = float(body.rotary_emb.attention_scaling)
@@ -246,22 +269,79 @@ class JoinedModel:
         return Adapter(tuple(found))
 
     def use(self, adapter: Adapter | None) -> None:
-        """Have the products be those with this adapter, or with none, until another is put in its place."""
-        if adapter is self._adapter:
+        """Have the products be those with this adapter, or with none, whatever the token, until others are put in its
+        place."""
+        wanted = [] if adapter is None else [adapter]
+        if list(self._placed) != wanted:
+            self._fill(wanted)
+
+    def rounds(self, adapters: Iterable[Adapter | None]) -> list[set[Adapter | None]]:
+        """The adapters in as many parts as it takes for each to fit side by side, those that are in place first."""
+        found: list[set[Adapter | None]] = []
+        left = 0
+        for adapter in sorted(dict.fromkeys(adapters), key=lambda each: each not in self._placed):
+            if not found or self._room(adapter) > left:
+                found.append(set())
+                left = self.ranks
+            found[-1].add(adapter)
+            left -= self._room(adapter)
+        return found
+
+    def place(self, adapters: Iterable[Adapter | None]) -> None:
+        """Have these adapters, one of the `rounds`, side by side. For one that is not there yet those give way that
+        were not used for longest."""
+        wanted = {adapter for adapter in adapters if adapter is not None}
+        older = [adapter for adapter in self._placed if adapter not in wanted]
+        if wanted <= self._placed.keys():
+            self._placed = {adapter: self._placed[adapter] for adapter in (*older, *wanted)}
             return
+        left = self.ranks - sum(map(self._room, wanted))
+        kept: list[Adapter] = []
+        for adapter in reversed(older):
+            if self._room(adapter) <= left:
+                kept.insert(0, adapter)
+                left -= self._room(adapter)
+        self._fill([*kept, *wanted])
+
+    def ranges(self, adapters: Sequence[Adapter | None]) -> Tensor | None:
+        """[n, 2]: the ranks, from and to, at which each token's adapter lies; None where one is there alone, for all
+        of them. Those of a token without an adapter are none."""
+        if len(self._placed) < 2:
+            return None
+        starts = {adapter: (start, start + adapter.ranks) for adapter, start in self._placed.items()}
+        return torch.tensor([(0, 0) if each is None else starts[each] for each in adapters])
+
+    def others(self, ranges: Tensor) -> Tensor:
+        """[n, columns]: whether a column of a joint belongs to another adapter than the token's, for `ranges` [n, 2].
+        A joint with fewer columns has the first of them."""
+        columns = max(len(joint.low) for joint in self.layers[0].joints)
+        rank = torch.arange(columns, device=ranges.device) % self.ranks  # each of its layers has as many
+        return (rank < ranges[:, :1]) | (rank >= ranges[:, 1:])
+
+    def _room(self, adapter: Adapter | None) -> int:
+        """Ranks that an adapter takes. One that is not finite has no other beside it, because it would spoil that."""
+        if adapter is None:
+            return 0
+        return adapter.ranks if adapter.finite else self.ranks
+
+    def _fill(self, adapters: Sequence[Adapter]) -> None:
+        """Have exactly these adapters in the columns, one after the other."""
+        self._placed = {}
         with torch.no_grad():
-            for slot in self.slots:
-                slot.low.zero_()
-                slot.high.zero_()
-            targets, sources = [], []
-            for slot, factors in zip(self.slots, adapter.factors if adapter else (), strict=adapter is not None):
-                if factors is not None:
-                    low, high = factors
-                    targets += [slot.low[: len(low)], slot.high[:, : len(low)]]
-                    sources += [low, high]
+            for joint in itertools.chain.from_iterable(layer.joints for layer in self.layers):
+                joint.low.zero_()
+                joint.high.zero_()
+            starts, targets, sources = {}, [], []
+            for adapter, stop in zip(adapters, itertools.accumulate(each.ranks for each in adapters), strict=True):
+                starts[adapter] = start = stop - adapter.ranks
+                for slot, factors in zip(self.slots, adapter.factors, strict=True):
+                    if factors is not None:
+                        low, high = factors
+                        targets += [slot.low[start : start + len(low)], slot.high[:, start : start + len(low)]]
+                        sources += [low, high]
             if targets:
                 torch._foreach_copy_(targets, sources)
-        self._adapter = adapter
+        self._placed = starts
 
     def turns(self, positions: int, device: torch.device) -> Tensor:
         """Cosine and sine [at least `positions`, D/2, 2] of the rotary embedding, on one of the model's devices."""
@@ -276,8 +356,8 @@ class JoinedModel:
 
 
 def join(model: Any, ranks: int) -> None:
-    """Join a Llama-shaped model's matrices, as `joined`, with room for an adapter of so many ranks; its modules keep
-    views of them."""
+    """Join a Llama-shaped model's matrices, as `joined`, with room for adapters of so many ranks in all; its modules
+    keep views of them."""
     model.joined = JoinedModel(model, [model.device], model.dtype, ranks=ranks, share=True)
 
 

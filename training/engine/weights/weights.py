@@ -41,6 +41,23 @@ class Weights(Protocol):
 
 
 @runtime_checkable
+class Batchable(Weights, Protocol):
+    """Weights that can share a cache and a batch with others, from which they differ by an adapter only."""
+
+    @property
+    def batched_with(self) -> object:
+        """Equal for all of them."""
+
+    def prefill_each(self, cache: Any, pieces: Sequence[Piece], weights: Sequence[Any]) -> None:
+        """`prefill` with the weights of each piece."""
+
+    def decode_each(
+        self, cache: Any, ids: torch.Tensor, positions: torch.Tensor, weights: Sequence[Any]
+    ) -> torch.Tensor:
+        """`decode` with the weights of each row; None for one whose position is -1."""
+
+
+@runtime_checkable
 class Updatable(Protocol):
     """Weights that become those of their model after further training, in place."""
 

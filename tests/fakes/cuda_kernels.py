@@ -1,0 +1,100 @@
+"""The engine's forward pass for GPUs on a CPU: plain torch in place of its kernels, and nothing is captured."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from training.engine.trainer import layer_kernels
+from training.engine.weights.paged_cache import PAGE
+
+WEIGHTS = "training.engine.weights"
+
+
+def cuda_weights(monkeypatch: pytest.MonkeyPatch) -> type[Any]:
+    """CudaWeights, for models on a CPU."""
+    kernels, kernels_of_fp8 = ModuleType("triton_kernels"), ModuleType("fp8_kernels")
+    vars(kernels).update(add_norm=_add_norm, decode_attention=_decode_attention, rotate=_rotate, silu_mul=_silu_mul)
+    vars(kernels_of_fp8).update(dict.fromkeys(("product", "quantise", "silu_mul_quantised")))
+    monkeypatch.setitem(sys.modules, f"{WEIGHTS}.triton_kernels", kernels)
+    monkeypatch.setitem(sys.modules, f"{WEIGHTS}.fp8_kernels", kernels_of_fp8)
+    monkeypatch.setitem(sys.modules, f"{WEIGHTS}.llama_cuda", kernels)  # until the test ends it is another one
+    del sys.modules[f"{WEIGHTS}.llama_cuda"]
+    llama_cuda = import_module(f"{WEIGHTS}.llama_cuda")
+
+    def capture(self: Any, cache: Any, number: int, rows: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> Any:
+        def step() -> tuple[Tensor, ...]:
+            outputs: tuple[Tensor, ...] = self._decode(cache, number, turns, inputs, *rows)
+            return outputs
+
+        turns = self._base.turns(cache.length, rows[0].device)
+        outputs = step()
+        return llama_cuda._Part(_Graph(step, outputs), rows, inputs, turns, outputs)
+
+    monkeypatch.setattr(llama_cuda.CudaWeights, "_capture_part", capture)
+    product = torch.mm
+
+    def mm(*operands: Tensor, out_dtype: torch.dtype | None = None, **options: Any) -> Tensor:
+        found = product(*operands, **options)
+        return found if out_dtype is None else found.to(out_dtype)
+
+    monkeypatch.setattr(torch, "mm", mm)
+    found: type[Any] = llama_cuda.CudaWeights
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """Computes what a graph would, where that one would leave it."""
+
+    step: Callable[[], tuple[Tensor, ...]]
+    outputs: tuple[Tensor, ...]
+
+    def replay(self) -> None:
+        for mine, found in zip(self.outputs, self.step(), strict=True):
+            mine.copy_(found)
+
+
+def _add_norm(hidden: Tensor, change: Tensor | None, gain: Tensor, eps: float, out: Tensor, *_: None) -> None:
+    if change is not None:
+        hidden += change
+    out.copy_(F.rms_norm(hidden, gain.shape, gain.to(hidden.dtype), eps))
+
+
+def _rotate(
+    joint: Tensor,
+    gains: Tensor | None,
+    turns: Tensor,
+    positions: Tensor,
+    kv_heads: int,
+    eps: float,
+    *,
+    store: tuple[Tensor, Tensor, Tensor],
+) -> None:
+    joint.copy_(layer_kernels.rotate(joint, gains, turns, positions, kv_heads, eps, keep=True))
+    places, keys, values = store
+    keys[places], values[places] = joint[:, -2 * kv_heads :].chunk(2, dim=1)
+
+
+def _silu_mul(gate: Tensor, up: Tensor, out: Tensor) -> None:
+    out.copy_(F.silu(gate) * up)
+
+
+def _decode_attention(
+    query: Tensor, keys: Tensor, values: Tensor, positions: Tensor, tables: Tensor, scale: float, joined: Tensor
+) -> None:
+    joined.zero_()
+    for row, position in enumerate(positions.tolist()):
+        if position >= 0:
+            tokens = torch.arange(position + 1)
+            places = tables[row].long()[tokens // PAGE] * PAGE + tokens % PAGE
+            key, value = (part[places].transpose(0, 1) for part in (keys, values))
+            out = F.scaled_dot_product_attention(query[row][:, None], key, value, scale=scale, enable_gqa=True)
+            joined[row] = out.flatten()
