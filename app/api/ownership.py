@@ -2,20 +2,25 @@
 
 from fastapi import Request
 
-from app.api.dependencies import CurrentCaller, CurrentSessions
 from app.auth.caller import Caller
 from app.auth.scopes import route_path
 from app.auth.tenancy import OWNED, RUN, KnownRuns, require
+from app.db.session import Sessions
 from app.errors import Forbidden
 from app.schemas.run_request import LearnLoopRequest
 
 
-async def own_only(request: Request, sessions: CurrentSessions, caller: CurrentCaller) -> None:
+async def own_only(request: Request) -> None:
     """Dependency of every route. Raises NotFound if the object in the path belongs to another project."""
+    # Not parameters: of each one FastAPI makes more than is done here.
+    caller: Caller = request.state.caller
+    if caller.project is None or caller.agent is not None or not request.path_params:
+        return  # an agent reaches its own session only, whose id its path was compared with
     path = route_path(request.scope)
     owned = next((owned for begin, owned in OWNED.items() if path.startswith(begin)), None)
-    if owned is None or caller.project is None or not request.path_params or caller.agent is not None:
-        return  # an agent reaches its own session only, whose id its path was compared with
+    if owned is None:
+        return
+    sessions: Sessions = request.app.state.service.sessions
     id = next(iter(request.path_params.values()))
     known: KnownRuns = request.app.state.known_runs
     if owned is not RUN:
