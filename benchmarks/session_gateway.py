@@ -32,7 +32,7 @@ from app.cli.client import Service
 from app.cli.service_process import free_port
 from benchmarks import processes
 from benchmarks.slow_model import slow_model
-from training.plain_http import PlainHttp
+from training.http_transport import AiohttpTransport
 
 Json = Any
 _MODEL = "learnloop/tiny"
@@ -157,7 +157,7 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def _client(url: str) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=url, timeout=600, transport=PlainHttp())
+    return httpx.AsyncClient(base_url=url, timeout=600, transport=AiohttpTransport())
 
 
 async def measured(

@@ -61,12 +61,12 @@ async def open_chat(endpoint: Endpoint, concurrency: int = 1) -> AsyncIterator[E
     import httpx
     from openai import AsyncOpenAI
 
-    from training.plain_http import PlainHttp
+    from training.http_transport import AiohttpTransport
 
     http = httpx.AsyncClient(
         limits=httpx.Limits(max_connections=concurrency),
         timeout=None,
-        mounts={"http://": PlainHttp()},
+        mounts={"http://": AiohttpTransport()},
         verify=endpoint.base_url.startswith("https"),  # reading the certificates takes 20 ms
     )
     async with AsyncOpenAI(

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from app.errors import BadGateway, Unavailable
 from app.http.openai_errors import openai_error
 from training.backends.base import Endpoint
-from training.plain_http import PlainHttp
+from training.http_transport import AiohttpTransport
 
 Json = Any
 Result = TypeVar("Result")
@@ -101,7 +101,7 @@ class ChatProxy:
 async def open_proxy() -> AsyncIterator[ChatProxy]:
     """The proxy of a running service."""
     timeout = httpx.Timeout(None, connect=_CONNECT_S)
-    plain = {"http://": PlainHttp()}
+    plain = {"http://": AiohttpTransport()}
     async with httpx.AsyncClient(timeout=timeout, limits=_LIMITS, mounts=plain, trust_env=False) as http:
         yield ChatProxy(http, DEADLINE_S)
 
