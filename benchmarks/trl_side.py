@@ -230,9 +230,9 @@ def _tokenizer() -> Any:
     return tokenizer
 
 
-def run(turn: "Connection[Iteration, None]", config: RunConfig, micro_batch: int) -> None:
+def run(turn: "Connection[Iteration, None]", config: RunConfig, micro_batch: int, threads: int) -> None:
     """The process: train, an iteration for each message."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     with (
         tempfile.TemporaryDirectory(prefix="learnloop-") as directory,
         turn,
