@@ -150,12 +150,16 @@ async def _all_of(http: httpx.AsyncClient, url: str) -> str:
 async def test_a_server_that_dies_in_the_middle(http: httpx.AsyncClient) -> None:
     async def say(server: ModelServer, writer: asyncio.StreamWriter) -> None:
         await server.send(writer, _STREAM.replace(b"Connection: close", b"Content-Length: 999") + b"data: one\n\n")
+        await server.go_on.wait()
         writer.transport.abort()
 
-    async with _proxied(say) as (url, _):
-        text = await _all_of(http, url)
-    assert text.startswith("data: one\n\ndata: {")
-    assert "reply_broken_off" in text
+    async with _proxied(say) as (url, server), http.stream("POST", url, json={}) as reply:
+        pieces = reply.aiter_text()
+        assert await anext(pieces) == "data: one\n\n"
+        server.go_on.set()
+        rest = "".join([each async for each in pieces])
+    assert rest.startswith("data: {")
+    assert "reply_broken_off" in rest
 
 
 @pytest.mark.parametrize("status", [401, 403])
