@@ -5,7 +5,8 @@
 Runs a learn-loop in a real service, after a short one that warms up, and compares its wall time, from start to end in
 the database, with the seconds that the engine's compute thread was at work (its counters in `GET /health`). The rest
 is ours to answer for: HTTP, JSON, judging, database, webhooks. Tools run while other conversations are sampled; what
-of them does not is not deducted, so the share is an upper bound.
+of them does not is not deducted, so the share is an upper bound. Rollouts of the next iteration that begin while one is
+saved are sampled between iterations, so these two are one figure.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from app.cli.client import Service
 from app.cli.service_process import free_port
 from benchmarks import processes
 
-GOAL = 0.03
+GOAL = 0.02
 _WARM_UP = {"iterations": 1, "groups_per_iteration": 2, "evaluation": {"scenarios": 2, "test_scenarios": 2}}
 _PAUSE_S = 0.25
 
@@ -50,7 +51,6 @@ def measure(data_dir: Path, iterations: int, seed: int) -> dict[str, Any]:
         ).json()
     sampling, training = (after[name] - before[name] for name in ("sampling", "training"))
     wall_s = (datetime.fromisoformat(run["finished_at"]) - datetime.fromisoformat(run["started_at"])).total_seconds()
-    in_iterations = sum(each["timing"]["total_s"] for each in page["items"])
     train_s = sum(each["timing"]["train_s"] for each in page["items"])
     judge_s = sum(each["timing"]["judge_s"] for each in page["items"])
     return {
@@ -61,10 +61,9 @@ def measure(data_dir: Path, iterations: int, seed: int) -> dict[str, Any]:
         "outside_s": round(wall_s - sampling - training, 2),
         "outside_share": round((wall_s - sampling - training) / wall_s, 4),
         "outside_parts_s": {
-            "rollouts": round(in_iterations - train_s - judge_s - sampling, 2),
+            "rollouts_and_between_iterations": round(wall_s - train_s - judge_s - sampling, 2),
             "judging": round(judge_s, 2),
             "train_requests": round(train_s - training, 2),
-            "between_iterations": round(wall_s - in_iterations, 2),
         },
         "goal": GOAL,
     }
