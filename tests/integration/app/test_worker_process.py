@@ -97,14 +97,19 @@ def _check_traces(spans: Mapping[str, SentSpan], run_id: str) -> None:
     assert {span.trace_id for span in spans.values()} == {ULID.from_str(run_id).hex}
     paths = Counter(path(span, spans) for span in spans.values() if _is_whole(span, spans))
     iteration, baseline = ("learn_loop", "iteration"), ("learn_loop", "baseline")
+
+    def below_an_iteration(*names: str) -> int:
+        """Rollouts and verdicts begin in their iteration, or ahead of it, beside the saving of the one before."""
+        return paths[(*iteration, *names)] + paths[("learn_loop", "rollouts ahead", *names)]
+
     assert paths[("learn_loop",)] == paths[baseline] == 1
     assert paths[("learn_loop", "drive")] == 2
     assert paths[iteration] >= 4
-    rollouts = (*iteration, "rollouts", "invoke_agent email_search")
-    assert paths[rollouts[:-1]] >= 4
-    assert paths[rollouts] >= 4 * 4
-    assert paths[(*rollouts, "chat")] >= paths[rollouts]
-    assert paths[(*iteration, "verdicts", "judge")] >= 4
+    rollouts = ("rollouts", "invoke_agent email_search")
+    assert below_an_iteration("rollouts") >= 4
+    assert below_an_iteration(*rollouts) >= 4 * 4
+    assert below_an_iteration(*rollouts, "chat") >= below_an_iteration(*rollouts)
+    assert below_an_iteration("verdicts", "judge") >= 4
     assert paths[(*baseline, "evaluate", "judge")] >= 1
     phases = {span.attributes.get("learnloop.phase") for span in spans.values()}
     assert phases >= {"rollout", "judge", "evaluate"}
