@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import URL
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.own_connection import GroupedStatement, OwnConnection
+from app.db.own_connection import GroupedStatement, OwnConnection, numbered
 
 Use = tuple[str, int, str, int]
 """A request of an attempt: session, attempt, digest and occurrence."""
@@ -158,7 +158,8 @@ class UsualCalls:
 
     async def delivered(self, uses: Collection[Use]) -> bool:
         """Note whose replies arrived. Returns whether that worked."""
-        return await self._unhurried.execute(_DELIVERED, _arrays(_OF_USES, sorted(uses))) is not None
+        columns = zip(*sorted(uses), strict=True)
+        return await self._unhurried.execute(numbered(_DELIVERED, _OF_USES), *columns) is not None
 
     async def close(self) -> None:
         """When what runs has ended."""

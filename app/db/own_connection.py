@@ -6,19 +6,22 @@ waits for company.
 """
 
 import asyncio
+import math
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import psycopg
 import structlog
 from sqlalchemy import URL
 
-from app.db.session import connect_options
+from app.db.session import SERVER_SETTINGS
 
-Values = Mapping[str, Any]
-Row = tuple[Any, ...]
+if TYPE_CHECKING:
+    import asyncpg
+
+Row = Sequence[Any]
 _REST_S = 1.0
 """After an error: until then the pool is used."""
 _TIMEOUT_S = 20.0
@@ -26,48 +29,70 @@ _TIMEOUT_S = 20.0
 _MOST_IN_GROUP = 64
 _MOST_GROUP_BYTES = 4_000_000
 
+_CLOSE_S = 2.0
+_PLANNED_ONCE = {"plan_cache_mode": "force_generic_plan"}
+"""Not again for each number of rows: these statements find all they need by primary keys."""
+_KNOWN = {"host", "port", "passfile", "target_session_attrs", "application_name"} | {
+    f"ssl{name}" for name in ("mode", "cert", "key", "password", "rootcert", "crl")
+}
+"""Parameters of a URL that are the same to asyncpg as to psycopg."""
+_NOT_NEEDED = ("connect_timeout", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count")
+"""Those that only say how long one waits: `_TIMEOUT_S` does."""
+
 log = structlog.get_logger(__name__)
 
 
+def numbered(statement: str, names: Sequence[str]) -> str:
+    """A statement with psycopg's named parameters as asyncpg has it: $1 is the first name's."""
+    return re.sub(r"%\((\w+)\)[sb]", lambda found: f"${names.index(found[1]) + 1}", statement).replace("%%", "%")
+
+
 class OwnConnection:
-    """Opened when it is first used, and again after it broke."""
+    """Opened when it is first used, and again after it broke.
+
+    The driver is asyncpg, which takes a quarter of psycopg's time for a statement. If it does not know all of the URL's
+    parameters, the connection is never opened.
+    """
 
     def __init__(self, url: URL, **parameters: str) -> None:
         """`parameters` are the server's, for this connection."""
-        self._options = connect_options(url, **parameters)
+        self._url = url.set(drivername="postgresql").difference_update_query(_NOT_NEEDED)
+        self._parameters = SERVER_SETTINGS | _PLANNED_ONCE | parameters
         self._lock = asyncio.Lock()
-        self._connection: psycopg.AsyncConnection[Row] | None = None
-        self._resting_until = 0.0
+        self._connection: asyncpg.Connection | None = None
+        self._resting_until = 0.0 if self._url.query.keys() <= _KNOWN else math.inf
 
-    async def execute(self, statement: str, values: Values) -> list[Row] | None:
-        """The rows; None: there is no connection now, or the statement failed, and it may have been done all the same.
-        The same is to be tried by the pool, which says what is wrong."""
+    async def execute(self, statement: str, *values: Any) -> Sequence[Row] | None:
+        """The rows of a statement with parameters $1, $2 ...; None: there is no connection, or the statement failed,
+        and it may have been done all the same. The same is to be tried by the pool, which says what is wrong."""
+        import asyncpg  # only now: it takes 0.1 s, and a service may never need it
+
         async with self._lock:
             if time.monotonic() < self._resting_until:
                 return None
             try:
                 async with asyncio.timeout(_TIMEOUT_S):
-                    if self._connection is None:
-                        self._connection = await psycopg.AsyncConnection.connect(**self._options, autocommit=True)
-                    cursor = await self._connection.execute(statement, values)
-                    return await cursor.fetchall() if cursor.description else []
-            except (psycopg.Error, OSError, TimeoutError) as error:
+                    if self._connection is None or self._connection.is_closed():
+                        dsn = self._url.render_as_string(hide_password=False)
+                        self._connection = await asyncpg.connect(dsn, server_settings=self._parameters)
+                    rows: Sequence[Row] = await self._connection.fetch(statement, *values)
+                    return rows
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
                 log.info("a statement failed", error=str(error).splitlines()[0] if str(error) else "no answer")
-                if not isinstance(error, psycopg.DataError | psycopg.IntegrityError):
+                if not isinstance(error, asyncpg.DataError | asyncpg.IntegrityConstraintViolationError):
                     self._resting_until = time.monotonic() + _REST_S
-                    await self._drop()
+                    if self._connection is not None:
+                        self._connection.terminate()
                 return None
 
     async def close(self) -> None:
         """Close it; another statement opens it again."""
         async with self._lock:
-            await self._drop()
+            if self._connection is not None:
+                import asyncpg
 
-    async def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(psycopg.Error, OSError):
-                await connection.close()
+                with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+                    await self._connection.close(timeout=_CLOSE_S)
 
 
 class GroupedStatement:
@@ -76,8 +101,7 @@ class GroupedStatement:
 
     def __init__(self, connection: OwnConnection, statement: str, columns: Sequence[str]) -> None:
         self._connection = connection
-        self._statement = statement
-        self._columns = columns
+        self._statement = numbered(statement, columns)
         self._waiting: list[tuple[Row, asyncio.Future[Row | None]]] = []
         self._running: asyncio.Task[None] | None = None
 
@@ -99,10 +123,9 @@ class GroupedStatement:
             while self._waiting:
                 group = self._next_group()
                 columns = zip(*(values for values, _ in group), strict=True)
-                arrays = {name: list(column) for name, column in zip(self._columns, columns, strict=True)}
                 found: dict[Any, Row] = {}
                 try:
-                    found = {row[0]: row for row in await self._connection.execute(self._statement, arrays) or ()}
+                    found = {row[0]: row for row in await self._connection.execute(self._statement, *columns) or ()}
                 finally:  # whatever went wrong: the pool is tried next, and says it
                     for values, made in group:
                         if not made.done():  # else its caller has left

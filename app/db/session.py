@@ -1,8 +1,6 @@
 """The database: engine and sessions. Postgres only, driver psycopg 3."""
 
-from collections.abc import Mapping
 from select import POLLIN, poll
-from typing import Any
 
 from sqlalchemy import URL, make_url
 from sqlalchemy.engine.interfaces import AdaptedConnection
@@ -14,8 +12,14 @@ from app.db import json_text
 
 Sessions = async_sessionmaker[AsyncSession]
 
-_STATEMENT_TIMEOUT_MS = 15_000
-_IDLE_IN_TRANSACTION_TIMEOUT_MS = 30_000
+SERVER_SETTINGS = {
+    "application_name": "learnloop",
+    "timezone": "UTC",
+    "statement_timeout": "15000",
+    "idle_in_transaction_session_timeout": "30000",
+}
+"""Of each connection; times are milliseconds."""
+_OPTIONS = " ".join(f"-c {name}={value}" for name, value in SERVER_SETTINGS.items())
 _KEEPALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 """Seconds, seconds and probes after which the operating system ends a connection to a machine that is gone."""
 
@@ -50,7 +54,7 @@ def make_engine(url: URL) -> AsyncEngine:
         pool_timeout=10,
         pool_recycle=600,
         json_serializer=json_text.dumps,
-        connect_args=_connect_arguments({}),
+        connect_args={"connect_timeout": 10, "options": _OPTIONS, **_KEEPALIVE},
     )
     listen(engine.sync_engine, "checkout", _replace_if_closed)
     return engine
@@ -66,22 +70,6 @@ def _replace_if_closed(connection: AdaptedConnection, *_: object) -> None:
     socket.register(resting.fileno(), POLLIN)
     if socket.poll(0):
         raise InvalidatePoolError("the server has closed the connection")
-
-
-def connect_options(url: URL, **parameters: str) -> dict[str, Any]:
-    """psycopg's arguments for a connection like those of the pool; `parameters` are the server's."""
-    where = url.translate_connect_args(username="user", database="dbname") | dict(url.query)
-    return where | _connect_arguments(parameters)
-
-
-def _connect_arguments(parameters: Mapping[str, str]) -> dict[str, Any]:
-    own = {
-        "timezone": "UTC",
-        "statement_timeout": str(_STATEMENT_TIMEOUT_MS),
-        "idle_in_transaction_session_timeout": str(_IDLE_IN_TRANSACTION_TIMEOUT_MS),
-    }
-    options = " ".join(f"-c {name}={value}" for name, value in (own | dict(parameters)).items())
-    return {"application_name": "learnloop", "connect_timeout": 10, "options": options, **_KEEPALIVE}
 
 
 def make_sessions(engine: AsyncEngine) -> Sessions:
