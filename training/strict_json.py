@@ -4,9 +4,19 @@ import json
 import math
 from typing import Any
 
+import orjson
+
 
 def loads(raw: bytes) -> Any:
-    """The value of a JSON text. Raises ValueError, also for what cannot be written as JSON in UTF-8 again."""
+    """The value of a JSON text; a whole number of more than 64 bits is a float. Raises ValueError, also for what cannot
+    be written as JSON in UTF-8 again."""
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError:  # it reads UTF-8 only, and says less of what is wrong
+        return _read(raw)
+
+
+def _read(raw: bytes) -> Any:
     text = raw.decode(json.detect_encoding(raw))
     try:
         value = json.loads(text, parse_float=_finite, parse_constant=_refuse_constant)

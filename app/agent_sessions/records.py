@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import orjson
+
 from app.agent_sessions.canonical import CanonicalRequest
 from training.budget import Usage
 from training.model_calls import AnsweredCall, Message
@@ -15,6 +17,8 @@ Json = Any
 _MOST_TOKENS = 2**31 - 1
 _LEVEL = 1
 """zlib's fastest: log-probabilities shrink to a fifth all the same."""
+_MEMORY = 4
+"""Of 9. Making zlib's usual tables takes longer than compressing an ordinary call, which is no smaller with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,8 @@ def _count(said: Json) -> int:
 
 
 def _pack(value: Json) -> bytes:
-    return zlib.compress(json.dumps(value, separators=(",", ":")).encode(), _LEVEL)
+    packer = zlib.compressobj(_LEVEL, memLevel=_MEMORY)
+    return packer.compress(orjson.dumps(value)) + packer.flush()
 
 
 def _unpack(value: bytes) -> Json:

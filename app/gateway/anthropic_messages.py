@@ -6,6 +6,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 from app.agent_sessions.canonical import BadRequestBody
 from app.gateway.chunks import Chunk
 from app.gateway.stream_errors import STREAM_ERRORS, status_of
@@ -285,4 +287,4 @@ class _Events:
 
 
 def _sent(event: Mapping[str, Json]) -> str:
-    return f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False, separators=(',', ':'))}\n\n"
+    return f"event: {event['type']}\ndata: {orjson.dumps(event).decode()}\n\n"

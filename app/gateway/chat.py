@@ -1,10 +1,11 @@
 """OpenAI's chat completions in a session."""
 
-import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
+
+import orjson
 
 from app.gateway.chunks import Chunk
 from app.gateway.stream_errors import STREAM_ERRORS, status_of
@@ -44,7 +45,7 @@ class ChatAsked:
                     if not with_usage:
                         shown.pop("usage", None)
                     if shown["choices"] or shown.get("usage"):
-                        yield f"data: {json.dumps(shown, ensure_ascii=False, separators=(',', ':'))}\n\n"
+                        yield f"data: {orjson.dumps(shown).decode()}\n\n"
         except STREAM_ERRORS as error:
             yield f"data: {bytes(openai_error(status_of(error), str(error)).body).decode()}\n\n"
         else:

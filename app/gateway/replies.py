@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Protocol
 
+import orjson
 from fastapi import Response
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from app.aio.event_loops import shielded
@@ -48,11 +49,12 @@ class _Finishing(Response):
             await shielded(self.exchange.finish(delivered=arrived))
 
 
-class WholeReply(_Finishing, JSONResponse):
+class WholeReply(_Finishing):
     """A document."""
 
     def __init__(self, exchange: Exchange, document: Mapping[str, Json]) -> None:
-        super().__init__(document, headers=_REPLAYED if exchange.is_replay else None)
+        headers = _REPLAYED if exchange.is_replay else None
+        super().__init__(orjson.dumps(document), headers=headers, media_type="application/json")
         self.exchange = exchange
 
 

@@ -1,11 +1,11 @@
 """OpenAI's Responses API in a session, over chat completions."""
 
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 from pydantic import ValidationError
 
 from app.agent_sessions.canonical import BadRequestBody
@@ -92,4 +92,4 @@ def asked(body: Mapping[str, Json]) -> ResponsesAsked:
 
 
 def _sent(event: Event) -> str:
-    return f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False, separators=(',', ':'))}\n\n"
+    return f"event: {event['type']}\ndata: {orjson.dumps(event).decode()}\n\n"
