@@ -130,7 +130,7 @@ def create_app(
             idempotency.purging(app.state.service.sessions),
             every(_PRUNE_EVERY_S, partial(prune, app.state.service.sessions, settings), "prune"),
             open_proxy() as app.state.proxy,
-            open_session_gateway(app.state.service, app.state.proxy.http) as app.state.session_gateway,
+            open_session_gateway(app.state.service) as app.state.session_gateway,
         ):
             app.state.heavy_reads = HeavyReads(app.state.service.database.url)
             app.state.judging = HeavyReads(app.state.service.database.url)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import httpx
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from aiohttp import ClientResponse, ClientSession
 
 _KEPT_S = 4.0
@@ -21,22 +23,29 @@ _OF_HTTPX = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 """Headers that aiohttp would add where a request has none."""
 
 
+def client_session(ssl: "SSLContext | bool" = True) -> "ClientSession":
+    """With as many connections as there are requests at a time; those that rest are used again."""
+    import aiohttp  # only now: it takes 0.1 s and 11 MB, and a service may never need it
+
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_S, ssl=ssl),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+    )
+
+
 class AiohttpTransport(httpx.AsyncBaseTransport):
-    """As many connections as there are requests at a time; those that rest are used again."""
+    """Over a `client_session` of its own."""
 
     def __init__(self) -> None:
         self._session: ClientSession | None = None
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        import aiohttp  # only now: it takes 0.1 s and 11 MB, and a service may never need it
+        import aiohttp
         from yarl import URL
 
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_S),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-            )
+            self._session = client_session()
         limits = request.extensions.get("timeout", {})
         body = await request.aread()
         with _as_httpx_has_it():

@@ -1,6 +1,7 @@
 """The protocols in which an agent can ask its model: each one translates from and to chat completions."""
 
-from collections.abc import AsyncGenerator, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -54,35 +55,40 @@ class AgentRequest:
 
 async def reply(gateway: SessionGateway, request: AgentRequest, asked: Asked) -> Response:
     """The reply to an agent. A client that disconnects ends the sampling. Raises as Exchange."""
-    beginning = gateway.begin(request.asker, asked.chat_body, request.protocol, request.repetition)
-    exchange = await unless_disconnected(request.http, beginning)
-    if exchange is None:
-        return Response(status_code=_CLIENT_DISCONNECTED)
-    return await begun(exchange, request.http, asked)
+
+    async def answered() -> WholeReply | StreamedReply:
+        exchange = await gateway.begin(request.asker, asked.chat_body, request.protocol, request.repetition)
+        return await _answered(exchange, asked)
+
+    return await _unless_left(request.http, answered())
 
 
 async def begun(exchange: Exchange, http: Request, asked: Asked) -> Response:
     """The reply of an exchange, which finishes it. Raises as Exchange."""
+    return await _unless_left(http, _answered(exchange, asked))
+
+
+async def _unless_left(http: Request, answered: Coroutine[Any, Any, WholeReply | StreamedReply]) -> Response:
+    answering = asyncio.create_task(answered)
     try:
-        made = await _begun(exchange, http, asked)
+        made = await unless_disconnected(http, answering)
+    except asyncio.CancelledError:
+        if answering.done() and not answering.cancelled() and answering.exception() is None:
+            await shielded(answering.result().exchange.finish(delivered=False))
+        raise
+    return Response(status_code=_CLIENT_DISCONNECTED) if made is None else made
+
+
+async def _answered(exchange: Exchange, asked: Asked) -> WholeReply | StreamedReply:
+    try:
+        if not asked.is_streamed:
+            return WholeReply(exchange, asked.document(await exchange.completion()))
+        chunks = exchange.chunks()
+        # What goes wrong before anything was sampled is an error like any other.
+        return StreamedReply(exchange, asked.events(_with_first(await anext(chunks), chunks)))
     except BaseException:
         await shielded(exchange.finish(delivered=False))
         raise
-    if made is None:
-        await exchange.finish(delivered=False)
-        return Response(status_code=_CLIENT_DISCONNECTED)
-    return made
-
-
-async def _begun(exchange: Exchange, http: Request, asked: Asked) -> Response | None:
-    """None: the client has left."""
-    if not asked.is_streamed:
-        completion = await unless_disconnected(http, exchange.completion())
-        return None if completion is None else WholeReply(exchange, asked.document(completion))
-    chunks = exchange.chunks()
-    # What goes wrong before anything was sampled is an error like any other.
-    first = await unless_disconnected(http, anext(chunks))
-    return None if first is None else StreamedReply(exchange, asked.events(_with_first(first, chunks)))
 
 
 async def _with_first(first: Chunk, chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:

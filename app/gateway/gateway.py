@@ -13,7 +13,6 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import httpx
 import structlog
 
 from app.agent_sessions.calls import Asker, BegunCall, SessionCalls
@@ -177,12 +176,16 @@ class SessionGateway:
 
 
 @asynccontextmanager
-async def open_session_gateway(service: Resources, http: httpx.AsyncClient) -> AsyncIterator[SessionGateway]:
-    """The gateway of a running service; `http` reaches the models' servers."""
+async def open_session_gateway(service: Resources) -> AsyncIterator[SessionGateway]:
+    """The gateway of a running service."""
     calls, store = SessionCalls(service.sessions), AgentSessions(service.sessions)
     models = ModelResolver(service.sessions, service.engine, service.connect, base_models(service.settings))
-    async with calls.working(), every(_EXPIRE_EVERY_S, store.expire, "expire agent sessions"):
-        yield SessionGateway(service.sessions, calls, models, Upstream(http))
+    async with (
+        aclosing(Upstream()) as upstream,
+        calls.working(),
+        every(_EXPIRE_EVERY_S, store.expire, "expire agent sessions"),
+    ):
+        yield SessionGateway(service.sessions, calls, models, upstream)
 
 
 @dataclass(slots=True)

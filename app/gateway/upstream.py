@@ -1,22 +1,27 @@
 """Asks the server of a model for completions, whole or in chunks."""
 
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
+import orjson
 import structlog
 
 from app.errors import BadGateway, InvalidRequest, ServiceError, Unavailable
 from training import strict_json
 from training.backends.base import Endpoint
+from training.http_transport import client_session
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse, ClientSession
 
 Json = Any
 _KEY_REFUSED = (401, 403)
 _AWAY = (502, 503, 504)
 _NO_ROUTE = (404, 405)
+_CONNECT_S = 10.0
 _DATA = b"data:"
 _LAST = b"[DONE]"
 
@@ -47,17 +52,18 @@ class NoTokenCount(InvalidRequest):
     status = 400
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Upstream:
-    """All methods raise ServerAway, ModelRefused or BadGateway."""
+    """All requests raise ServerAway, ModelRefused or BadGateway. They go through aiohttp without httpx on top, which
+    takes as long again."""
 
-    http: httpx.AsyncClient
+    _session: "ClientSession | None" = None
 
     async def count_tokens(self, endpoint: Endpoint, body: Mapping[str, Json]) -> int:
         """Tokens of the prompt of a completion, which vLLM and our engine tell at `/tokenize`. Raises NoTokenCount."""
         try:
             async with self._answered(endpoint, body, f"{endpoint.base_url.removesuffix('/v1')}/tokenize") as reply:
-                return int(json.loads(await reply.aread())["count"])
+                return int(orjson.loads(await reply.read())["count"])
         except ModelRefused as error:
             if error.status in _NO_ROUTE and not error.members():
                 raise NoTokenCount(("body",), "The server of this model does not count tokens.") from error
@@ -68,7 +74,7 @@ class Upstream:
     async def complete(self, endpoint: Endpoint, body: Mapping[str, Json]) -> dict[str, Json]:
         """A completion."""
         async with self._answered(endpoint, body, _completions(endpoint)) as reply:
-            return _completion(await reply.aread())
+            return _completion(await reply.read())
 
     async def chunks(self, endpoint: Endpoint, body: Mapping[str, Json]) -> AsyncGenerator[dict[str, Json]]:
         """The chunks of a streamed completion. One that breaks off raises ServerAway."""
@@ -83,16 +89,33 @@ class Upstream:
         raise ServerAway("The server of the model broke off.")
 
     @asynccontextmanager
-    async def _answered(self, endpoint: Endpoint, body: Mapping[str, Json], url: str) -> AsyncIterator[httpx.Response]:
-        headers = {"authorization": f"Bearer {endpoint.api_key}", "accept-encoding": "identity"}
+    async def _answered(
+        self, endpoint: Endpoint, body: Mapping[str, Json], url: str
+    ) -> AsyncIterator["ClientResponse"]:
+        import aiohttp
+
+        if self._session is None:
+            self._session = client_session(httpx.create_ssl_context(trust_env=False))
+        headers = {
+            "authorization": f"Bearer {endpoint.api_key}",
+            "content-type": "application/json",
+            "accept-encoding": "identity",
+        }
+        limits = aiohttp.ClientTimeout(sock_connect=_CONNECT_S)
         try:
-            async with self.http.stream("POST", url, headers=headers, json=body) as reply:
-                if not reply.is_success:
-                    await reply.aread()
-                    raise _refusal(reply, endpoint)
+            async with self._session.post(
+                url, data=orjson.dumps(body), headers=headers, allow_redirects=False, timeout=limits
+            ) as reply:
+                if not 200 <= reply.status < 300:
+                    raise _refusal(reply.status, await reply.read(), endpoint)
                 yield reply
-        except httpx.TransportError as error:
+        except (aiohttp.ClientError, OSError) as error:
             raise ServerAway(f"The server of the model is unreachable: {type(error).__name__}") from error
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
 
 
 def _completions(endpoint: Endpoint) -> str:
@@ -138,25 +161,24 @@ def _is_object(value: Json) -> bool:
     return value is None or isinstance(value, dict)
 
 
-async def _lines(reply: httpx.Response) -> AsyncIterator[bytes]:
-    """The lines of a stream. They end with a line feed only: httpx ends them at other characters, too, which a message
-    may have."""
+async def _lines(reply: "ClientResponse") -> AsyncIterator[bytes]:
+    """The lines of a stream. They end with a line feed only: a message may have other characters that end one."""
     rest = b""
-    async for piece in reply.aiter_bytes():
+    async for piece in reply.content.iter_any():
         *whole, rest = (rest + piece).split(b"\n")
         for line in whole:
             yield line
 
 
-def _refusal(reply: httpx.Response, endpoint: Endpoint) -> ServiceError:
-    if reply.status_code in _KEY_REFUSED:
-        log.error("a model's server refuses our key", server=endpoint.base_url, status=reply.status_code)
+def _refusal(status: int, body: bytes, endpoint: Endpoint) -> ServiceError:
+    if status in _KEY_REFUSED:
+        log.error("a model's server refuses our key", server=endpoint.base_url, status=status)
         return BadGateway("The server of the model rejects the credentials of this service.")
     try:
-        error = reply.json()["error"]
+        error = orjson.loads(body)["error"]
     except (ValueError, KeyError, TypeError):
         error = {}
     error = error if isinstance(error, dict) else {"message": str(error)}
-    if reply.status_code in _AWAY:
-        return ServerAway(str(error.get("message") or f"The server of the model answered with {reply.status_code}."))
-    return ModelRefused(reply.status_code, error)
+    if status in _AWAY:
+        return ServerAway(str(error.get("message") or f"The server of the model answered with {status}."))
+    return ModelRefused(status, error)

@@ -1,10 +1,10 @@
 """Headers that every reply has: which request it answers, and what a browser must not do with it."""
 
 import re
+from secrets import token_hex
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from ulid import ULID
 
 from app.auth.scopes import DOCUMENTATION_FILES, route_path
 
@@ -44,4 +44,4 @@ class ResponseHeaders:
 
 def _request_id(scope: Scope) -> str:
     given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-    return given.decode() if _SANE_ID.fullmatch(given) else str(ULID())
+    return given.decode() if _SANE_ID.fullmatch(given) else token_hex(16)

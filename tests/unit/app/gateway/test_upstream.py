@@ -1,53 +1,66 @@
 """What a model's server streams, and how it counts tokens."""
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 
-import httpx
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from app.errors import BadGateway
-from app.gateway.upstream import ModelRefused, NoTokenCount, Upstream
+from app.gateway.upstream import ModelRefused, NoTokenCount, ServerAway, Upstream
 from training.backends.base import Endpoint
+
+
+@asynccontextmanager
+async def answering(path: str, status: int, body: str) -> AsyncIterator[tuple[Upstream, Endpoint]]:
+    """A server that answers so at that path, and who asks it."""
+
+    async def answer(request: web.Request) -> web.Response:
+        assert request.headers["authorization"] == "Bearer key"
+        return web.Response(status=status, body=body.encode())
+
+    model = web.Application()
+    model.router.add_post(path, answer)
+    async with TestServer(model) as server, aclosing(Upstream()) as upstream:
+        yield upstream, Endpoint(str(server.make_url("/v1")), "key", "m")
 
 
 async def test_a_text_may_hold_what_other_readers_take_for_the_end_of_a_line() -> None:
     """Servers may write them as they are: JSON allows it."""
     told = [{"choices": [{"delta": {"content": text}}]} for text in ("one\u2028two", "three\u0085four")]
     lines = [f"data: {json.dumps(each, ensure_ascii=False)}\r\n\r\n" for each in told] + ["data: [DONE]\n\n"]
-
-    def reply(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, content="".join(lines).encode())
-
-    async with httpx.AsyncClient(transport=httpx.MockTransport(reply)) as http:
-        chunks = [chunk async for chunk in Upstream(http).chunks(Endpoint("http://model/v1", "key", "m"), {})]
-    assert chunks == told
+    async with answering("/v1/chat/completions", 200, "".join(lines)) as (upstream, endpoint):
+        assert [chunk async for chunk in upstream.chunks(endpoint, {})] == told
 
 
 @pytest.mark.parametrize(
-    ("reply", "error"),
+    ("status", "body", "error"),
     [
-        (httpx.Response(404, json={"detail": "Not Found"}), NoTokenCount),
-        (httpx.Response(405), NoTokenCount),
-        (httpx.Response(404, json={"error": {"message": "no such model", "code": 404}}), ModelRefused),
-        (httpx.Response(200, json={"tokens": []}), BadGateway),
-        (httpx.Response(200, text="7"), BadGateway),
+        (404, '{"detail": "Not Found"}', NoTokenCount),
+        (405, "", NoTokenCount),
+        (404, '{"error": {"message": "no such model", "code": 404}}', ModelRefused),
+        (200, '{"tokens": []}', BadGateway),
+        (200, "7", BadGateway),
     ],
 )
-async def test_a_server_that_counts_no_tokens(reply: httpx.Response, error: type[Exception]) -> None:
-    def answer(request: httpx.Request) -> httpx.Response:
-        assert str(request.url) == "http://model/tokenize"
-        return reply
-
-    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
+async def test_a_server_that_counts_no_tokens(status: int, body: str, error: type[Exception]) -> None:
+    async with answering("/tokenize", status, body) as (upstream, endpoint):
         with pytest.raises(error):
-            await Upstream(http).count_tokens(Endpoint("http://model/v1", "key", "m"), {})
+            await upstream.count_tokens(endpoint, {})
 
 
 @pytest.mark.parametrize("chunk", ["[]", "{", '{"choices": [1]}', '{"choices": [{"delta": "a"}]}', '{"usage": 3}'])
 async def test_a_stream_of_something_else_is_a_bad_gateway(chunk: str) -> None:
-    def reply(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, content=f"data: {chunk}\n\n".encode())
-
-    async with httpx.AsyncClient(transport=httpx.MockTransport(reply)) as http:
+    async with answering("/v1/chat/completions", 200, f"data: {chunk}\n\n") as (upstream, endpoint):
         with pytest.raises(BadGateway):
-            [_ async for _ in Upstream(http).chunks(Endpoint("http://model/v1", "key", "m"), {})]
+            [_ async for _ in upstream.chunks(endpoint, {})]
+
+
+async def test_a_server_that_is_gone_is_away() -> None:
+    async with answering("/v1/chat/completions", 200, "{}") as (_, endpoint):
+        pass
+    async with aclosing(Upstream()) as upstream:
+        with pytest.raises(ServerAway, match="unreachable"):
+            await upstream.complete(endpoint, {})
