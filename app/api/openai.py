@@ -13,6 +13,7 @@ from app.api.session_models import (
     MESSAGE,
     RESPONSE,
     CurrentGateway,
+    asked_by_agents,
     chat_in_session,
     count_in_session,
     message_in_session,
@@ -38,31 +39,31 @@ Json = Any
 ModelPath = Annotated[str, Path(description="Name of the model; append `@STEP` for a checkpoint")]
 
 
-@router.post("/chat/completions", responses=COMPLETION, openapi_extra=described_body(ChatRequest))
+@asked_by_agents(
+    router, "/chat/completions", chat_in_session, responses=COMPLETION, openapi_extra=described_body(ChatRequest)
+)
 async def chat_completions(
-    models: CurrentModels, caller: CurrentCaller, proxy: CurrentProxy, gateway: CurrentGateway, request: Request
+    models: CurrentModels, caller: CurrentCaller, proxy: CurrentProxy, request: Request
 ) -> Response:
     """Create a chat completion, streamed or not. The response is one turn of the model: it calls no tools by itself.
 
     Parameters that are not supported and would change the response are refused by name.
     """
-    if caller.agent is not None:
-        return await chat_in_session(request, gateway, caller, caller.agent.session_id)
     body = json_object(await request.body())
     endpoint = await models.endpoint(await models.resolve(caller, _model_of(body)))
     return await proxy.chat(request, endpoint, body)
 
 
-@router.post("/responses", responses=RESPONSE, openapi_extra=described_body(ResponseRequest))
+@asked_by_agents(
+    router, "/responses", response_in_session, responses=RESPONSE, openapi_extra=described_body(ResponseRequest)
+)
 async def create_response(
-    models: CurrentModels, caller: CurrentCaller, proxy: CurrentProxy, gateway: CurrentGateway, request: Request
+    models: CurrentModels, caller: CurrentCaller, proxy: CurrentProxy, request: Request
 ) -> Response:
     """Create a response with a model of the engine, streamed or not. It is one turn of the model.
 
     Parameters that are not supported and would change the response are refused by name.
     """
-    if caller.agent is not None:
-        return await response_in_session(request, gateway, caller, caller.agent.session_id)
     body = json_object(await request.body())
     model = await models.resolve(caller, _model_of(body))
     if model.backend != embedded.NAME:
@@ -75,7 +76,9 @@ async def create_response(
     return await proxy.forward(request, endpoint, "/responses", headers=whose, json={**body, "model": endpoint.model})
 
 
-@router.post("/messages", responses=MESSAGE, openapi_extra=described_body(MessagesRequest))
+@asked_by_agents(
+    router, "/messages", message_in_session, responses=MESSAGE, openapi_extra=described_body(MessagesRequest)
+)
 async def create_message(
     models: CurrentModels, caller: CurrentCaller, gateway: CurrentGateway, request: Request
 ) -> Response:
@@ -83,8 +86,6 @@ async def create_message(
 
     Parameters that are not supported and would change the response are refused by name.
     """
-    if caller.agent is not None:
-        return await message_in_session(request, gateway, caller, caller.agent.session_id)
     body = json_object(await request.body())
     asked = anthropic_messages.asked(body)
     endpoint = await models.endpoint(await models.resolve(caller, _model_of(body)))

@@ -30,7 +30,8 @@ class _Choice:
         for call in delta.get("tool_calls") or ():
             self._add_call(call)
         if made.get("logprobs"):
-            self.logprobs = [*(self.logprobs or ()), *(made["logprobs"].get("content") or ())]
+            self.logprobs = self.logprobs if self.logprobs is not None else []
+            self.logprobs += made["logprobs"].get("content") or ()
         self.finish_reason = made.get("finish_reason") or self.finish_reason
 
     def _add_call(self, call: Mapping[str, Json]) -> None:
