@@ -5,6 +5,7 @@ without a deadline, and after a lost reply it is unknown whether anything was tr
 """
 
 import asyncio
+import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -150,15 +151,14 @@ class HostedPolicy(ABC):
     async def _post(self, request: TrainRequest, defaults: Mapping[str, Json], **more: Json) -> str:
         """Create the job; `defaults` are options that the request may override."""
         options = as_sent(request.options, self._losses)
-        body = {
-            "model_id": self._model.id,
-            # Without warnings: ART types the tool calls of plain messages as iterators, which lists are not.
-            "trajectory_groups": [group.model_dump(mode="json", warnings=False) for group in request.groups],
-            "experimental_config": {"learning_rate": request.learning_rate, **defaults, **options},
-            **more,
-        }
+        config = {"learning_rate": request.learning_rate, **defaults, **options}
+        rest = json.dumps({"model_id": self._model.id, "experimental_config": config, **more})
+        # As text: making values of them, for the client to write, takes four times as long. Without warnings: ART types
+        # the tool calls of plain messages as iterators, which lists are not.
+        groups = ",".join(group.model_dump_json(warnings=False) for group in request.groups)
+        body = f'{{"trajectory_groups":[{groups}],{rest[1:]}'
         with self._server.translated():
-            job = await self._client.post("/preview/training-jobs", cast_to=dict[str, Any], body=body)
+            job = await self._client.post("/preview/training-jobs", cast_to=dict[str, Any], content=body.encode())
         return str(job["id"])
 
     async def follow(
