@@ -262,7 +262,7 @@ class RolloutCollector:
                 for number, (scenario, group) in enumerate(zip(scenarios, groups, strict=True))
             )
         )
-        await self.journal.keep(entry, dump_judgements(judgements))
+        self.journal.keep_soon(entry, dump_judgements(judgements))  # written with the intent to train
         return judgements
 
     async def _judgement(self, entry: EntryName, scenario: Scenario, group: Sequence[Rollout]) -> Judgement:

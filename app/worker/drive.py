@@ -317,6 +317,7 @@ class Driver:
 
     async def _save(self, work: _Work, result: IterationResult) -> None:
         """On the run's own thread, where rollouts that run ahead are charged to the meter meanwhile."""
+        await work.journal.flush()  # an entry that came after the iteration would stay
         meter, seconds = work.meter, work.meter.unsettled_s()
         used = ledger.entries_of(result, meter, seconds)
         await run_on_loop(work.main_loop, self._save_rows(work, result, used))

@@ -16,6 +16,7 @@ from app.worker.journal_store import StoredJournal
 from tests.conditions import until
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
+from training.journal import ALL_JUDGED
 from training.phases import Phase
 from training.types import IterationResult, Progress
 
@@ -121,6 +122,28 @@ async def test_a_planned_end_loses_no_finished_rollout(
     async with served(settings, cast(Any, learn), backend):
         await until(lambda: len(found) == 3)
     assert found[1:] == [{"rollout/train/0"}, {"rollout/train/0", "rollout/train/1"}]
+
+
+async def test_what_waits_to_be_written_is_written_before_its_iteration(
+    data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.worker.journal_store._GROUP_S", 3600)
+    scripted = ScriptedLoop()
+
+    async def learn(*given: Any, journal: StoredJournal, **named: Any) -> AsyncGenerator[IterationResult, None]:
+        async for result in scripted(*given, journal=journal, **named):
+            journal.keep_soon(result.iteration, ALL_JUDGED, "[]")
+            yield result
+
+    async with served(settings_for(data_dir, database_url), cast(Any, learn)) as client:
+        run_id = (await client.post("/learn-loop", json={"iterations": 1})).json()["run_id"]
+        await run_with(client, run_id, "completed")
+        types = [event["type"] for event in (await client.get(f"/runs/{run_id}/events")).json()["items"]]
+    assert [type for type in types if type in ("phase.completed", "iteration.completed")] == [
+        "phase.completed",
+        "phase.completed",
+        "iteration.completed",
+    ] * 2
 
 
 async def test_a_queued_run_is_paused_and_cancelled_at_once(data_dir: Path, database_url: str) -> None:

@@ -385,15 +385,28 @@ class Kept:
 
     def __init__(self) -> None:
         self.saved: dict[int, dict[str, str]] = defaultdict(dict)
+        self.waited: list[str] = []
+        """The entries of iteration 1 that the loop waited for."""
 
     async def kept(self, iteration: int) -> Mapping[str, str]:
         return dict(self.saved[iteration])
 
     async def keep(self, iteration: int, name: str, value: str) -> None:
+        if iteration == 1:
+            self.waited.append(name)
         self.keep_soon(iteration, name, value)
 
     def keep_soon(self, iteration: int, name: str, value: str) -> None:
         self.saved[iteration][name] = value
+
+
+async def test_verdicts_are_written_with_the_intent_to_train() -> None:
+    journal = Kept()
+    async with scripted_chat(skilled(lucky)) as model:
+        await run(model, environment=Shown(defaultdict(set)), journal=journal)
+    assert journal.waited == ["train.intent", "train.job", "train"]
+    entries = list(journal.saved[1])
+    assert entries.index("judge/train") < entries.index("train.intent")
 
 
 async def test_rollouts_that_began_beside_a_showcase_survive_the_loop() -> None:
