@@ -9,8 +9,10 @@ completed `final_email.json`, the last iteration's email.
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import select
 
@@ -45,6 +47,20 @@ class _Extent(NamedTuple):
     parts: Sequence[str]
     has_final: bool
 
+    @property
+    def names(self) -> list[str]:
+        """In the order in which the documents were produced."""
+        names = [f"iter{number}_{part}" for number in range(self.iterations) for part in self.parts]
+        return [*names, FINAL_EMAIL] if self.has_final else names
+
+
+class _Form(Protocol):
+    """A document of trajectories in progress: the concatenated results of `write` and `close`."""
+
+    def write(self, rows: Sequence[Trajectory]) -> bytes: ...
+
+    def close(self) -> bytes: ...
+
 
 def content_type(name: str) -> str:
     """Of the document of that name."""
@@ -52,35 +68,46 @@ def content_type(name: str) -> str:
 
 
 class Results:
-    """Reads the results of runs. `completed` means that the run is about to be completed."""
+    """Reads the results of runs."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
-    async def names(self, run_id: str, *, completed: bool = False) -> list[str]:
+    async def names(self, run_id: str) -> list[str]:
         """All names, in the order in which the documents were produced. Raises NotFound."""
-        extent = await self._extent(run_id, completed)
-        names = [f"iter{number}_{part}" for number in range(extent.iterations) for part in extent.parts]
-        return [*names, FINAL_EMAIL] if extent.has_final else names
+        return (await self._extent(run_id)).names
 
-    async def open(self, run_id: str, name: str, *, completed: bool = False) -> AsyncIterator[bytes]:
+    async def open(self, run_id: str, name: str) -> AsyncIterator[bytes]:
         """The document's bytes, piece by piece. Raises NotFound, before the first piece."""
-        extent = await self._extent(run_id, completed)
-        match = _NAME.fullmatch(name)
-        if name == FINAL_EMAIL and extent.has_final:
-            return self._email(run_id, extent.iterations - 1)
-        if match is None or match[2] not in extent.parts or int(match[1]) >= extent.iterations:
+        extent = await self._extent(run_id)
+        if name not in extent.names:
             raise NotFound(f"Run {run_id!r} has no result {name!r}.")
-        make = {
-            _EMAIL: self._email,
-            _NODE_SCORES: self._node_scores,
-            _REWARDS: self._rewards,
-            _LINES: self._lines,
-            _TABLE: self._table,
-        }[match[2]]
-        return make(run_id, int(match[1]))
+        return (piece async for [piece] in self._pieces(run_id, [name], extent))
 
-    async def _extent(self, run_id: str, completed: bool) -> _Extent:
+    async def open_all(
+        self, run_id: str, but: Container[str], *, completed: bool = False
+    ) -> list[tuple[Sequence[str], AsyncIterator[Sequence[bytes]]]]:
+        """All documents but these, of a run that may be about to be `completed`: their names, and pieces of each.
+
+        An iteration's trajectories come in both forms together: reading them takes longest. Raises NotFound.
+        """
+        extent = await self._extent(run_id, completed=completed)
+        missing = (name for name in extent.names if name not in but)
+        together = [list(names) for _, names in groupby(missing, lambda name: name.partition(".")[0])]
+        return [(names, self._pieces(run_id, names, extent)) for names in together]
+
+    def _pieces(self, run_id: str, names: Sequence[str], extent: _Extent) -> AsyncIterator[Sequence[bytes]]:
+        """Pieces of a document, or of an iteration's trajectories in several forms."""
+        match = _NAME.fullmatch(names[0])
+        if match is None:
+            return _alone(partial(self._email, run_id, extent.iterations - 1))
+        iteration = int(match[1])
+        if match[2] in _FORMS:
+            return self._forms(run_id, iteration, [_FORMS[name.partition("_")[2]] for name in names])
+        make = {_EMAIL: self._email, _NODE_SCORES: self._node_scores, _REWARDS: self._rewards}[match[2]]
+        return _alone(partial(make, run_id, iteration))
+
+    async def _extent(self, run_id: str, *, completed: bool = False) -> _Extent:
         """What the baseline shows, every iteration does."""
         about_run = select(Run.next_iteration, Run.status).where(Run.id == run_id)
         about_baseline = (
@@ -98,7 +125,7 @@ class Results:
         ended = iterations > 0 and (completed or status == RunStatus.COMPLETED)
         return _Extent(iterations, (*shown, _REWARDS, _LINES, _TABLE), emails and ended)
 
-    async def _email(self, run_id: str, iteration: int) -> AsyncIterator[bytes]:
+    async def _email(self, run_id: str, iteration: int) -> bytes:
         query = (
             select(Trajectory)
             .join(Reflection, Reflection.trajectory_id == Trajectory.id)
@@ -106,14 +133,14 @@ class Results:
         )
         async with self._sessions() as session:
             row = (await session.execute(query)).scalar_one()
-        yield _document(showcase_email(row).model_dump())
+        return _document(showcase_email(row).model_dump())
 
-    async def _node_scores(self, run_id: str, iteration: int) -> AsyncIterator[bytes]:
+    async def _node_scores(self, run_id: str, iteration: int) -> bytes:
         async with self._sessions() as session:
             reflection = await session.get_one(Reflection, (run_id, iteration))
-        yield _document(reflection.state["node_scores"])
+        return _document(reflection.state["node_scores"])
 
-    async def _rewards(self, run_id: str, iteration: int) -> AsyncIterator[bytes]:
+    async def _rewards(self, run_id: str, iteration: int) -> bytes:
         held_out = (
             select(Evaluation)
             .where(Evaluation.run_id == run_id, Evaluation.iteration == iteration)
@@ -123,20 +150,22 @@ class Results:
             row = await session.get_one(Iteration, (run_id, iteration))
             evaluations = (await session.execute(held_out)).scalars().all()
         rewards = {name: getattr(row, f"reward_{name}") for name in ("mean", "median", "min", "max", "count")}
-        yield _document(
+        return _document(
             {"iteration": iteration, "step": row.step, **rewards, "success": row.success, "malformed": row.malformed}
             | {"evaluations": [{name: getattr(each, name) for name in _FIGURES} for each in evaluations]}
         )
 
-    async def _lines(self, run_id: str, iteration: int) -> AsyncIterator[bytes]:
-        async for rows in self._trajectories(run_id, iteration):
-            yield await asyncio.to_thread(_as_lines, rows)
+    async def _forms(
+        self, run_id: str, iteration: int, makes: Sequence[Callable[[], _Form]]
+    ) -> AsyncIterator[Sequence[bytes]]:
+        forms = await asyncio.to_thread(lambda: [make() for make in makes])
 
-    async def _table(self, run_id: str, iteration: int) -> AsyncIterator[bytes]:
-        table = await asyncio.to_thread(TrajectoryTable)
+        def write(rows: Sequence[Trajectory]) -> list[bytes]:
+            return [form.write(rows) for form in forms]
+
         async for rows in self._trajectories(run_id, iteration):
-            yield await asyncio.to_thread(table.write, rows)
-        yield await asyncio.to_thread(table.close)
+            yield await asyncio.to_thread(write, rows)
+        yield await asyncio.to_thread(lambda: [form.close() for form in forms])
 
     async def _trajectories(self, run_id: str, iteration: int) -> AsyncIterator[Sequence[Trajectory]]:
         """In the order of saving. No connection is held while the rows are used: a reader may be slow."""
@@ -156,6 +185,19 @@ def _document(value: Any) -> bytes:
     return (json.dumps(value, ensure_ascii=False, allow_nan=False, indent=2) + "\n").encode()
 
 
-def _as_lines(rows: Sequence[Trajectory]) -> bytes:
-    shown = (TrajectoryOut.model_validate(row, from_attributes=True) for row in rows)
-    return "".join(f"{each.model_dump_json()}\n" for each in shown).encode()
+async def _alone(document: Callable[[], Awaitable[bytes]]) -> AsyncIterator[Sequence[bytes]]:
+    yield [await document()]
+
+
+class _JsonLines:
+    """A line for each trajectory."""
+
+    def write(self, rows: Sequence[Trajectory]) -> bytes:
+        shown = (TrajectoryOut.model_validate(row, from_attributes=True) for row in rows)
+        return "".join(f"{each.model_dump_json()}\n" for each in shown).encode()
+
+    def close(self) -> bytes:
+        return b""
+
+
+_FORMS: Mapping[str, Callable[[], _Form]] = {_LINES: _JsonLines, _TABLE: TrajectoryTable}

@@ -6,8 +6,8 @@ the next write that succeeds also writes what is missing.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -61,24 +61,35 @@ class ResultsFiles:
     async def _write_missing(self, run_id: str, completed: bool) -> None:
         folder = results_folder(self._data_dir, run_id)
         there = await asyncio.to_thread(sizes, folder)
-        for name in await self._results.names(run_id, completed=completed):
-            if name not in there:
-                await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-                await _write(folder / name, await self._results.open(run_id, name, completed=completed))
+        for names, pieces in await self._results.open_all(run_id, there, completed=completed):
+            await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+            await _write([folder / name for name in names], pieces)
 
 
-async def _write(path: Path, pieces: AsyncIterator[bytes]) -> None:
-    """The whole file or nothing."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    file = await asyncio.to_thread(unfinished.open, "wb")
-    try:
-        async for piece in pieces:
-            await asyncio.to_thread(file.write, piece)
-        await asyncio.to_thread(_publish, file, path)
-    finally:
-        with suppress(OSError):  # the full disk was reported above
-            file.close()
-        unfinished.unlink(missing_ok=True)
+async def _write(paths: Sequence[Path], pieces: AsyncIterator[Sequence[bytes]]) -> None:
+    """Whole files or nothing; each piece has a part of each."""
+    unfinished = [path.with_name(f".{path.name}.unfinished") for path in paths]
+    with ExitStack() as stack:
+        files = []
+        for path in unfinished:
+            files.append(await asyncio.to_thread(path.open, "wb"))
+            stack.callback(_discard, files[-1])
+        async for parts in pieces:
+            await asyncio.to_thread(_append, files, parts)
+        for file, path in zip(files, paths, strict=True):
+            await asyncio.to_thread(_publish, file, path)
+
+
+def _append(files: Sequence[BinaryIO], parts: Sequence[bytes]) -> None:
+    for file, part in zip(files, parts, strict=True):
+        file.write(part)
+
+
+def _discard(file: BinaryIO) -> None:
+    """What was not published."""
+    with suppress(OSError):  # the full disk was reported above
+        file.close()
+    Path(file.name).unlink(missing_ok=True)
 
 
 def _publish(file: BinaryIO, path: Path) -> None:

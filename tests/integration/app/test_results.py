@@ -5,7 +5,7 @@ import dataclasses
 import io
 import json
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,8 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from sqlalchemy.exc import InterfaceError
 
+from app.db.tables import Trajectory
+from app.results.documents import Results
 from app.results.files import ResultsFiles
 from app.worker import drive
 from judges.base import JudgeCall
@@ -270,6 +272,24 @@ async def test_a_disk_that_was_full_gets_what_it_missed(data_dir: Path, database
         run = await run_with(client, run["run_id"], "completed")
         assert run["results_error"] is None
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == await _downloads(client, run)
+
+
+async def test_trajectories_are_read_once_for_both_of_their_files(
+    data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, trajectories = [], Results._trajectories
+
+    def noted(results: Results, run_id: str, iteration: int) -> AsyncIterator[Sequence[Trajectory]]:
+        read.append(iteration)
+        return trajectories(results, run_id, iteration)
+
+    monkeypatch.setattr(Results, "_trajectories", noted)
+    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
+        run = await completed(client, iterations=1)
+        assert read == [0, 1]
+        assert {path.name: path.read_bytes() for path in _folder(data_dir, run).iterdir()} == await _downloads(
+            client, run
+        )
 
 
 async def test_files_are_written_beside_the_next_iteration_one_write_at_a_time(
