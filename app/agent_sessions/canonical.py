@@ -4,15 +4,17 @@ What only concerns the form of the answer (streaming, log-probabilities) and nam
 are not part of it; so a client may ask for the same answer in another form.
 """
 
-import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b, sha256
 from random import Random
 from typing import Any, NamedTuple
 
 from app.db.json_text import flaw
 from app.errors import InvalidRequest
+from training.chat import identity
 from training.model_calls import Message, Sampling, seed_of_call
 from training.responses.parameters import NO_EFFECT
 
@@ -31,7 +33,7 @@ class BadRequestBody(InvalidRequest):
     status = 400
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CanonicalRequest:
     """What is asked of the model. `parameters` have neither messages nor tools."""
 
@@ -39,6 +41,25 @@ class CanonicalRequest:
     tools: tuple[Json, ...]
     parameters: Mapping[str, Json]
     digest: str
+
+    @cached_property
+    def conversations(self) -> Sequence[bytes]:
+        """As the function has it."""
+        return conversations(self.messages, self.tools)
+
+
+def conversations(messages: Sequence[Message], tools: Sequence[Json]) -> Sequence[bytes]:
+    """Digests of the conversation up to and with each message, as the model sees it."""
+    digest, found = blake2b(json.dumps(tools, sort_keys=True).encode(), digest_size=16).digest(), []
+    for message in messages:
+        digest = conversation_with(digest, message)
+        found.append(digest)
+    return found
+
+
+def conversation_with(before: bytes, message: Message) -> bytes:
+    """The digest of the conversation that goes on with the message."""
+    return blake2b(before + identity(message).encode(), digest_size=16).digest()
 
 
 def canonical(body: Mapping[str, Json], sampling: Sampling | None) -> CanonicalRequest:
@@ -56,7 +77,7 @@ def canonical(body: Mapping[str, Json], sampling: Sampling | None) -> CanonicalR
     plain, parameters = tuple(map(_message, messages)), _parameters(body, sampling)
     asked = [[_compared(each) for each in plain], tools, parameters]
     text = json.dumps(asked, sort_keys=True, separators=(",", ":"))
-    return CanonicalRequest(plain, tuple(tools), parameters, hashlib.sha256(text.encode()).hexdigest())
+    return CanonicalRequest(plain, tuple(tools), parameters, sha256(text.encode()).hexdigest())
 
 
 class CallSeeds(NamedTuple):

@@ -165,9 +165,8 @@ class SessionGateway:
         """Make the answer durable; returns the one that counts. Raises SessionOver."""
         recorded = await self.calls.answer(exchange.call, completion)
         asked = exchange.request
-        self._replies.add(
-            exchange.session.id, (asked.digest, exchange.call.occurrence), asked.messages, asked.tools, recorded
-        )
+        which = asked.digest, exchange.call.occurrence
+        self._replies.add(exchange.session.id, which, asked.conversations[-1], recorded)
         return recorded
 
     async def finish(self, exchange: "SessionExchange", *, delivered: bool) -> None:

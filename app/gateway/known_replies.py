@@ -4,21 +4,18 @@ The engine remembers them itself, until it is restarted. A prompt must be built 
 tokenised from its text; so assistant's messages that are recorded replies go to the engine with their token ids.
 """
 
-import json
 from array import array
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Any
 
 from sqlalchemy import select, tuple_
 
-from app.agent_sessions.canonical import CanonicalRequest
+from app.agent_sessions.canonical import CanonicalRequest, conversation_with, conversations
 from app.agent_sessions.records import unpack_answer, unpack_request
 from app.db.session import Sessions
 from app.db.tables import SessionCall
-from training.chat import identity
 
 Json = Any
 _MOST_SESSIONS = 2_000
@@ -48,7 +45,7 @@ class KnownReplies:
         replies = [index for index, message in enumerate(request.messages) if message["role"] == "assistant"]
         if not replies:
             return list(request.messages)
-        digests = _digests(request.messages, request.tools)
+        digests = request.conversations
         known = self._of(session_id)
         if any(digests[index] not in known.ids for index in replies):
             await self._load(session_id, known)
@@ -63,17 +60,16 @@ class KnownReplies:
         self,
         session_id: str,
         call: tuple[str, int],
-        messages: Sequence[Mapping[str, Json]],
-        tools: Sequence[Json],
+        conversation: bytes,
         completion: Mapping[str, Json],
     ) -> None:
-        """Remember how a call, of that digest and occurrence, was answered."""
+        """Remember how a call, of that digest and occurrence, which asked for the next message of the conversation with
+        that digest, was answered."""
         known = self._of(session_id)
         known.calls.add(call)
-        *_, before = _digests(messages, tools)
         for choice in completion["choices"]:
             if (ids := _ids(choice)) is not None:
-                reply = _next(before, choice["message"])
+                reply = conversation_with(conversation, choice["message"])
                 self._ids += len(ids) - len(known.ids.get(reply, ()))
                 known.ids[reply] = ids
         self._forget_oldest()
@@ -103,7 +99,8 @@ class KnownReplies:
         for digest, occurrence, request, answer in rows:
             asked = unpack_request(request)
             assert answer is not None
-            self.add(session_id, (digest, occurrence), asked.messages, asked.tools, unpack_answer(answer))
+            conversation = conversations(asked.messages, asked.tools)[-1]
+            self.add(session_id, (digest, occurrence), conversation, unpack_answer(answer))
 
 
 def _ids(choice: Mapping[str, Json]) -> "array[int] | None":
@@ -112,16 +109,3 @@ def _ids(choice: Mapping[str, Json]) -> "array[int] | None":
     if not tokens or not all(token["token"].startswith("token_id:") for token in tokens):
         return None
     return array("i", [int(token["token"].partition(":")[2]) for token in tokens])
-
-
-def _digests(messages: Sequence[Mapping[str, Json]], tools: Sequence[Json]) -> list[bytes]:
-    """Of the conversation up to and with each message."""
-    digest, found = blake2b(json.dumps(tools, sort_keys=True).encode(), digest_size=16).digest(), []
-    for message in messages:
-        digest = _next(digest, message)
-        found.append(digest)
-    return found
-
-
-def _next(digest: bytes, message: Mapping[str, Json]) -> bytes:
-    return blake2b(digest + identity(message).encode(), digest_size=16).digest()

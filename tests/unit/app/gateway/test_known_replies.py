@@ -4,10 +4,11 @@ from typing import Any, cast
 
 import pytest
 
-from app.agent_sessions.canonical import canonical
+from app.agent_sessions.canonical import canonical, conversations
 from app.gateway.known_replies import KnownReplies
 
 ASKED = {"role": "user", "content": "hello"}
+ONE = conversations([ASKED], ())[-1]
 
 
 def completion(*ids: int) -> dict[str, Any]:
@@ -27,13 +28,13 @@ async def test_sessions_with_many_tokens_are_forgotten_oldest_first(monkeypatch:
     replies = KnownReplies(cast(Any, None))
     request = canonical({"messages": [ASKED, completion()["choices"][0]["message"], ASKED]}, None)
     for number, id in enumerate("abc"):
-        replies.add(id, (id, 0), [ASKED], (), completion(number, 8, 9))
+        replies.add(id, (id, 0), ONE, completion(number, 8, 9))
     for id, ids in (("c", [2, 8, 9]), ("a", None), ("b", None)):
         messages = await replies.messages(id, request)
         assert messages[1].get("token_ids") == ids
     assert looked_up == ["a", "b"]
-    replies.add("d", ("d", 0), [ASKED], (), completion(*range(9)))  # more than the limit: it stays all the same
+    replies.add("d", ("d", 0), ONE, completion(*range(9)))  # more than the limit: it stays all the same
     assert (await replies.messages("d", request))[1]["token_ids"] == [*range(9)]
-    replies.add("d", ("d", 0), [ASKED], (), completion(*range(9)))  # the same one again counts once
-    replies.add("d", ("e", 0), [ASKED, ASKED], (), completion(1))
+    replies.add("d", ("d", 0), ONE, completion(*range(9)))  # the same one again counts once
+    replies.add("d", ("e", 0), conversations([ASKED, ASKED], ())[-1], completion(1))
     assert (await replies.messages("d", request))[1]["token_ids"] == [*range(9)]
