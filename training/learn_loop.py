@@ -161,7 +161,7 @@ class _Loop:
         collector = await self._run.collector(0)
         self._step = self._best_step = await self._policy.step()
         with _timed(seconds, "evaluate_s"):
-            both = await all_of(self._validate(collector), self._evaluate(collector, "test", self._step))
+            both = await all_of(self._validate(collector), self._test_beside_validation(collector))
         with _timed(seconds, "reflect_s"):
             reflection = await self._reflect(collector, ())
         self._remember(0, reflection)
@@ -335,6 +335,13 @@ class _Loop:
             if evaluation.mode == "sampled" and figures > self._best:
                 self._best, self._best_step = figures, self._step
         return evaluations
+
+    async def _test_beside_validation(self, collector: RolloutCollector) -> list[Evaluation]:
+        """Evaluate on the test split, once the rollouts of the validation split have begun, one in each round of the
+        event loop: the engine has their requests while further scenarios and their episodes are made."""
+        for _ in range(self._config.evaluation.scenarios * self._config.evaluation.samples):
+            await asyncio.sleep(0)
+        return await self._evaluate(collector, "test", self._step)
 
     async def _evaluate(
         self, collector: RolloutCollector, split: Literal["validation", "test"], step: int

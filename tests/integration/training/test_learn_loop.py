@@ -218,6 +218,18 @@ async def test_scenarios_are_drawn_for_one_iteration_and_never_again() -> None:
     assert len({tuple(each.rollout.scenario.id for each in e.rollouts) for e in sampled}) == 1
 
 
+async def test_rollouts_begin_before_the_test_split_is_drawn() -> None:
+    class Begun(Noted):
+        def episode(self, scenario: Scenario, max_turns: int | None = None) -> EmailEpisode:
+            begun.append((scenario.split, len(self.drawn)))
+            return super().episode(scenario, max_turns)
+
+    begun: list[tuple[Split, int]] = []
+    async with scripted_chat(skilled(lucky)) as model:
+        await run(model, environment=Begun())
+    assert begun[0] == ("validation", 1)
+
+
 async def test_a_scenario_that_is_drawn_twice_is_tried_anew(tmp_path: Path) -> None:
     """An inbox may have fewer questions than an iteration takes."""
     world = make_world("train", 0, 0)
