@@ -1,11 +1,12 @@
 """Seconds of a GRPO iteration and of a rollout: our loop against TRL's GRPOTrainer. Needs the extra `bench`.
 
-    python -m benchmarks.trl_rollouts [--rounds 3] [--threads 1] [--json]
+    python -m benchmarks.trl_rollouts [--rounds 3] [--threads 1 [--workers 1]] [--json]
 
 Both train the shipped base model on the same questions about the same invented inboxes, with the same prompts, tools,
 reward, numbers of rollouts and turns, and learning rate; torch has the same number of threads on each side. They take
 turns, an iteration each, after one that is not counted; figures are medians. Ours is the whole loop, as a run has it:
-it asks the engine, a process of its own, over HTTP. How TRL is used is told in `trl_side.py`.
+it asks the engine, a process of its own, over HTTP, whose threads `--workers` spreads over so many processes. How TRL
+is used is told in `trl_side.py`.
 """
 
 import argparse
@@ -68,7 +69,9 @@ def _ours(result: IterationResult) -> Iteration:
     )
 
 
-async def compare(rounds: int, micro_batch: int, seed: int, threads: int) -> tuple[list[Iteration], list[Iteration]]:
+async def compare(
+    rounds: int, micro_batch: int, seed: int, threads: int, workers: int
+) -> tuple[list[Iteration], list[Iteration]]:
     """The iterations of both sides, one each in turns; the first, which warms up, is left out."""
     config = run_config(rounds + 1, seed)
     spawn = multiprocessing.get_context("spawn")
@@ -78,9 +81,10 @@ async def compare(rounds: int, micro_batch: int, seed: int, threads: int) -> tup
     theirs_turn.close()
     ours: list[Iteration] = []
     theirs: list[Iteration] = []
+    flags = ("--threads", str(threads // workers), *(("--workers", str(workers)) if workers > 1 else ()))
     with (
         tempfile.TemporaryDirectory(prefix="learnloop-") as directory,
-        processes.engine(Path(directory), "--threads", str(threads)) as base_url,
+        processes.engine(Path(directory), *flags) as base_url,
     ):
         async with contextlib.aclosing(our_iterations(base_url, config)) as iterations:
             async for iteration in iterations:
@@ -114,12 +118,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="iterations that count, of each side")
     parser.add_argument("--trl-micro-batch", type=int, default=16, help="trajectories of one pass of TRL's training")
     parser.add_argument("--threads", type=int, default=1, help="torch threads, of each side")
+    parser.add_argument("--workers", type=int, default=1, help="processes of our engine that share its threads")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
 
     machine = processes.machine()
-    ours, theirs = asyncio.run(compare(options.rounds, options.trl_micro_batch, options.seed, options.threads))
+    ours, theirs = asyncio.run(
+        compare(options.rounds, options.trl_micro_batch, options.seed, options.threads, options.workers)
+    )
     config = run_config(1, 0)
     rollouts = config.groups_per_iteration * config.rollouts_per_group
     sides = {"learnloop": figures(ours, rollouts), "trl": figures(theirs, rollouts)}
@@ -130,6 +137,7 @@ def main() -> None:
         "rounds": options.rounds,
         "trl_micro_batch": options.trl_micro_batch,
         "threads": options.threads,
+        "workers": options.workers,
         **sides,
         "times_faster": round(statistics.median(ratios), 2),
         "times_faster_by_round": [round(ratio, 2) for ratio in ratios],

@@ -103,37 +103,42 @@ class GroupedStatement:
         self._connection = connection
         self._statement = numbered(statement, columns)
         self._waiting: list[tuple[Row, asyncio.Future[Row | None]]] = []
-        self._running: asyncio.Task[None] | None = None
+        self._is_running = False
+        self._ended = asyncio.Event()
+        self._later: asyncio.Task[None] | None = None
 
     async def row(self, *values: Any) -> Row | None:
         """The statement's row for these values; None: it returned none, or it failed."""
         made: asyncio.Future[Row | None] = asyncio.get_running_loop().create_future()
         self._waiting.append((values, made))
-        if self._running is None:
-            self._running = asyncio.create_task(self._run(), name="grouped statement")
+        if not self._is_running:
+            self._is_running = True
+            await self._run_group()  # at once: a task would wait for its turn, twice
         return await made
 
     async def end(self) -> None:
         """Wait until nothing runs."""
-        if self._running is not None:
-            await asyncio.wait({self._running})
+        while self._is_running:
+            self._ended.clear()
+            await self._ended.wait()
 
-    async def _run(self) -> None:
+    async def _run_group(self) -> None:
+        group = self._next_group()
+        columns = zip(*(values for values, _ in group), strict=True)
+        found: dict[Any, Row] = {}
         try:
-            while self._waiting:
-                group = self._next_group()
-                columns = zip(*(values for values, _ in group), strict=True)
-                found: dict[Any, Row] = {}
-                try:
-                    found = {row[0]: row for row in await self._connection.execute(self._statement, *columns) or ()}
-                finally:  # whatever went wrong: the pool is tried next, and says it
-                    for values, made in group:
-                        if not made.done():  # else its caller has left
-                            made.set_result(found.get(values[0]))
-        finally:
-            self._running = None
-            for _, made in self._waiting:
-                made.cancel()
+            found = {row[0]: row for row in await self._connection.execute(self._statement, *columns) or ()}
+        except Exception:
+            log.exception("a statement failed")
+        finally:  # whatever went wrong: the pool is tried next, and says it
+            for values, made in group:
+                if not made.done():  # else its caller has left
+                    made.set_result(found.get(values[0]))
+            if self._waiting:
+                self._later = asyncio.create_task(self._run_group(), name="grouped statement")
+            else:
+                self._is_running = False
+                self._ended.set()
 
     def _next_group(self) -> list[tuple[Row, "asyncio.Future[Row | None]"]]:
         """The oldest ones, of each first column one."""

@@ -1,6 +1,5 @@
 """The protocols in which an agent can ask its model: each one translates from and to chat completions."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -56,7 +55,7 @@ class AgentRequest:
 async def reply(gateway: SessionGateway, request: AgentRequest, asked: Asked) -> Response:
     """The reply to an agent. A client that disconnects ends the sampling. Raises as Exchange."""
 
-    async def answered() -> WholeReply | StreamedReply:
+    async def answered() -> Response:
         exchange = await gateway.begin(request.asker, asked.chat_body, request.protocol, request.repetition)
         return await _answered(exchange, asked)
 
@@ -68,18 +67,12 @@ async def begun(exchange: Exchange, http: Request, asked: Asked) -> Response:
     return await _unless_left(http, _answered(exchange, asked))
 
 
-async def _unless_left(http: Request, answered: Coroutine[Any, Any, WholeReply | StreamedReply]) -> Response:
-    answering = asyncio.create_task(answered)
-    try:
-        made = await unless_disconnected(http, answering)
-    except asyncio.CancelledError:
-        if answering.done() and not answering.cancelled() and answering.exception() is None:
-            await shielded(answering.result().exchange.finish(delivered=False))
-        raise
+async def _unless_left(http: Request, answered: Coroutine[Any, Any, Response]) -> Response:
+    made = await unless_disconnected(http, answered)
     return Response(status_code=_CLIENT_DISCONNECTED) if made is None else made
 
 
-async def _answered(exchange: Exchange, asked: Asked) -> WholeReply | StreamedReply:
+async def _answered(exchange: Exchange, asked: Asked) -> Response:
     try:
         if not asked.is_streamed:
             return WholeReply(exchange, asked.document(await exchange.completion()))

@@ -145,19 +145,28 @@ def _last_event(why: str) -> bytes:
 
 
 async def unless_disconnected(request: Request, work: Awaitable[Result]) -> Result | None:
-    """The result of the work; None if the client disconnects first: then the work is cancelled."""
-    working = asyncio.ensure_future(work)
-    disconnected = asyncio.create_task(_disconnect(request))
+    """The result of the work; None if the client disconnects first: then the work is cancelled.
+
+    It is done by the task that asks, as asyncio.timeout has it: one of its own would wait for its turn, twice.
+    """
+    task, has_left = asyncio.current_task(), False
+    assert task is not None
+
+    async def watch() -> None:
+        nonlocal has_left
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        has_left = True
+        task.cancel()
+
+    watching = asyncio.create_task(watch())
     try:
-        await asyncio.wait((working, disconnected), return_when=asyncio.FIRST_COMPLETED)
-        return await working if working.done() else None
+        return await work
+    except asyncio.CancelledError:
+        if has_left and task.cancelling() == 1:
+            return None
+        raise
     finally:
-        disconnected.cancel()
-        if not working.done():
-            working.cancel()
-            await asyncio.wait((working,))
-
-
-async def _disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+        watching.cancel()
+        if has_left:
+            task.uncancel()
