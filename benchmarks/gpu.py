@@ -349,7 +349,7 @@ class Ours:
             manifest = checkpoints.Manifest(1, "benchmark/policy", "random")
             with timed() as seconds:
                 if self.policy.peers.writes:
-                    checkpoints.write(Path(directory), manifest, *self.policy.saves)
+                    checkpoints.write(Path(directory), manifest, self.policy.save)
                 finish(self.policy.peers.compare(manifest.step, None))  # the others wait for it
             return seconds
 

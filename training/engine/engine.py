@@ -407,7 +407,7 @@ class Engine:
         """Write the next checkpoint beside the sampling of other conversations. Raises StepConflict, and what
         Registry.commit does."""
         with ThreadPoolExecutor(1, "checkpoint") as writer:
-            written = writer.submit(self.registry.commit, model_id, parent, metrics, *policy.saves)
+            written = writer.submit(self.registry.commit, model_id, parent, metrics, policy.save)
             while not wait([written], WRITING_S).done:
                 yield WAITING
             try:

@@ -1,10 +1,7 @@
 """Checkpoints are whole or absent, and torn ones are found."""
 
-import hashlib
 import json
 from pathlib import Path
-from threading import Event
-from typing import Any
 
 import pytest
 
@@ -32,30 +29,13 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     written.verify()
 
 
-def test_files_are_hashed_beside_the_writing_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hashed, file_digest = Event(), hashlib.file_digest
-
-    def digest(*arguments: Any) -> Any:
-        hashed.set()
-        return file_digest(*arguments)
-
-    monkeypatch.setattr(hashlib, "file_digest", digest)
-
-    def fill_last(directory: Path) -> None:
-        assert hashed.wait(30)
-        (directory / "tokenizer.json").write_text("{}")
-
-    written = checkpoints.write(tmp_path, MANIFEST, _fill, fill_last)
-    assert set(written.manifest.files) == {"model.safetensors", "config.json", "tokenizer.json"}
-    written.verify()
-
-
 def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
     def fail(directory: Path) -> None:
+        _fill(directory)
         raise OSError(28, "No space left on device")
 
     with pytest.raises(CheckpointNotWritten, match="checkpoint 3 could not be written: No space left"):
-        checkpoints.write(tmp_path, MANIFEST, _fill, fail)
+        checkpoints.write(tmp_path, MANIFEST, fail)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -73,8 +73,7 @@ def test_a_trained_model_is_saved_in_the_files_of_transformers(
             batch.logprobs(policy.model)[0].sum().backward()  # type: ignore[no-untyped-call]
         policy.optimizer.step(learning_rate=1e-2, max_grad_norm=1.0)
         (tmp_path / name).mkdir()
-        for save in policy.saves:
-            save(tmp_path / name)
+        policy.save(tmp_path / name)
     assert contents(tmp_path / "mine") == contents(tmp_path / "theirs")
     again = llama_modules.read(tmp_path / "mine")
     assert again is not None

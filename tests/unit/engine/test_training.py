@@ -231,7 +231,7 @@ def test_a_failed_write_leaves_the_model_as_it_was(tmp_path: Path, monkeypatch: 
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("training.engine.trainer.policy.Policy.save_weights", full_disk)
+        patched.setattr("training.engine.trainer.policy.Policy.save", full_disk)
         with pytest.raises(CheckpointNotWritten, match="No space left"):
             finish(engine.train(model, [group], FAST))
     checkpoints = engine.registry.newest(model).directory.parent
@@ -375,14 +375,14 @@ def test_others_are_sampled_while_a_checkpoint_is_written(tmp_path: Path, monkey
     model = _create(engine)
     group = sampled_group(engine, "test/agent", odd_share, count=8)
     writing, sampled = threading.Event(), threading.Event()
-    save = Policy.save_weights
+    save = Policy.save
 
     def slow_save(policy: Policy, directory: Path) -> None:
         writing.set()
         assert sampled.wait(60)
         save(policy, directory)
 
-    monkeypatch.setattr(Policy, "save_weights", slow_save)
+    monkeypatch.setattr(Policy, "save", slow_save)
     training = engine.train(model, [group], FAST)
     while not writing.is_set():
         next(training)

@@ -9,8 +9,8 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -81,20 +81,21 @@ class Checkpoint:
 def write(
     parent: Path,
     manifest: Manifest,
-    *fills: Callable[[Path], None],
+    fill: Callable[[Path], None],
     keep: Callable[[Checkpoint], None] = lambda checkpoint: None,
 ) -> Checkpoint:
-    """Make the checkpoint `parent/<step>` of what each `fill(directory)` writes. Raises CheckpointNotWritten.
+    """Make the checkpoint `parent/<step>` of what `fill(directory)` writes. Raises CheckpointNotWritten.
 
-    The files of one are hashed and synced beside the next, so the largest should come first. When it returns, the
-    checkpoint survives a power cut. `keep` gets it whole, before it is in its place: if that raises, there is none.
+    When it returns, the checkpoint survives a power cut. `keep` gets it whole, before it is in its place: if that
+    raises, there is none.
     """
     parent.mkdir(parents=True, exist_ok=True)
     unfinished = parent / f"{_UNFINISHED}{manifest.step:06d}-{secrets.token_hex(4)}"
     place = parent / f"{manifest.step:06d}"
     try:
         unfinished.mkdir()
-        complete = _fill(unfinished, manifest, fills)
+        fill(unfinished)
+        complete = _seal(unfinished, manifest)
         keep(Checkpoint(unfinished, complete))
         unfinished.rename(place)
         _sync(parent)
@@ -189,18 +190,14 @@ def _compare(path: Path, expected: FileDigest) -> None:
         raise CorruptCheckpoint(f"{path.name} of checkpoint {path.parent.name} differs from its manifest")
 
 
-def _fill(directory: Path, manifest: Manifest, fills: Iterable[Callable[[Path], None]]) -> Manifest:
-    """Write the files, and the manifest with their hashes; returned once the disk holds them and it."""
+def _seal(directory: Path, manifest: Manifest) -> Manifest:
+    """Write the manifest with the hashes of the files that are there; returned once the disk holds them and it."""
     with ThreadPoolExecutor(_THREADS, "checkpoint") as pool:
-        synced: list[Future[None]] = []
-        hashed: dict[str, Future[FileDigest]] = {}
-        for fill in fills:
-            fill(directory)
-            new = [path for path in directory.iterdir() if path.name not in hashed]
-            # The disk takes files while others are hashed, and the largest take longest.
-            for path in sorted(new, key=lambda path: path.stat().st_size, reverse=True):
-                synced.append(pool.submit(_sync, path))
-                hashed[path.name] = pool.submit(_digest, path)
+        synced, hashed = [], {}
+        # The disk takes files while others are hashed, and the largest take longest.
+        for path in sorted(directory.iterdir(), key=lambda path: path.stat().st_size, reverse=True):
+            synced.append(pool.submit(_sync, path))
+            hashed[path.name] = pool.submit(_digest, path)
         digests = {name: hashed[name].result() for name in sorted(hashed)}
         complete = replace(
             manifest,

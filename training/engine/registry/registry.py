@@ -192,24 +192,24 @@ class Registry:
         self.checkpoint(model_id, step)
 
     def commit(
-        self, model_id: str, parent: Checkpoint, metrics: Mapping[str, float], *saves: Callable[[Path], None]
+        self, model_id: str, parent: Checkpoint, metrics: Mapping[str, float], save: Callable[[Path], None]
     ) -> Checkpoint:
-        """Write the checkpoint after `parent`, whose files but for the tokenizer's each `save(directory)` writes, the
-        largest first.
+        """Write the checkpoint after `parent`, whose weights `save(directory)` writes.
 
         Raises UnknownModel if the model was deleted meanwhile, CheckpointNotWritten if the disk refuses.
         """
         entry = self._entry(model_id)
         record = entry.record
+
+        def fill(directory: Path) -> None:
+            model_files.copy_tokenizer(parent.directory, directory)
+            save(directory)
+
         manifest = Manifest(
             parent.step + 1, record.full_name, record.base_model, f"{record.full_name}@{parent.step}", dict(metrics)
         )
         written = checkpoints.write(
-            record.directory / model_files.CHECKPOINTS,
-            manifest,
-            *saves,
-            partial(model_files.copy_tokenizer, parent.directory),
-            keep=partial(self._keep, record),
+            record.directory / model_files.CHECKPOINTS, manifest, fill, partial(self._keep, record)
         )
         self._add(model_id, written)
         return written

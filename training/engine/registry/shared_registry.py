@@ -222,12 +222,12 @@ class SharedRegistry(Registry):
         return super().delete(model_id)
 
     def commit(
-        self, model_id: str, parent: Checkpoint, metrics: Mapping[str, float], *saves: Callable[[Path], None]
+        self, model_id: str, parent: Checkpoint, metrics: Mapping[str, float], save: Callable[[Path], None]
     ) -> Checkpoint:
         """As Registry.commit; when it returns the store has the checkpoint. Raises StepTaken if it has one of that step
         from another engine."""
         with self._committed(model_id, parent.step + 1):
-            return super().commit(model_id, parent, metrics, *saves)
+            return super().commit(model_id, parent, metrics, save)
 
     def add(self, model_id: str, written: Checkpoint) -> None:
         """As Registry.add; when it returns the store has the checkpoint. Raises StepTaken as `commit` does."""

@@ -215,19 +215,8 @@ class Policy:
             pretrained.pack_modules(model)
         return model
 
-    @property
-    def saves(self) -> tuple[Callable[[Path], None], ...]:
-        """What write a checkpoint's files into a directory: the optimizer's state, which is the largest, and the
-        weights."""
-        return self.save_optimizer, self.save_weights
-
-    def save_optimizer(self, directory: Path) -> None:
-        """The optimizer's state, if it has one."""
-        if tensors := self.optimizer.tensors():
-            write_tensors(tensors, directory / OPTIMIZER_FILE)
-
-    def save_weights(self, directory: Path) -> None:
-        """Weights and config (of an adapter: in peft's layout)."""
+    def save(self, directory: Path) -> None:
+        """Write weights and config (of an adapter: in peft's layout) and the optimizer's state."""
         if isinstance(self.model, LlamaModel):
             self.model.save(directory)
         elif self.device.type == "cpu":
@@ -237,6 +226,8 @@ class Policy:
         if self.tuning.mode == "lora":
             # peft writes a model card with the base's path on this machine in it.
             (directory / "README.md").unlink(missing_ok=True)
+        if tensors := self.optimizer.tensors():
+            write_tensors(tensors, directory / OPTIMIZER_FILE)
 
 
 def _whole(model: Any) -> WholeLayers:
