@@ -59,6 +59,10 @@ CREATE OR REPLACE TRIGGER watched BEFORE UPDATE OR DELETE ON session_call FOR EA
   WHEN (OLD.answered_at IS NOT NULL) EXECUTE FUNCTION note_violation();
 """
 
+_SPARED = """
+SELECT count(*) FROM agent_task JOIN agent_session ON id = session_id WHERE state = 'open' AND losses > 1
+"""
+
 
 class RecordingDesk(MailDesk):
     """Notes what agents call: they can only call what an answer told them."""
@@ -127,10 +131,18 @@ class Stage:
                 )
 
     def kill(self, target: str) -> bool:
-        """SIGKILL to it; False if it is not there at this moment."""
+        """SIGKILL to it; False if it is not there now, or if a rollout could lose its agent once too often."""
+        if target in ("claimer", "agent") and not self._may_lose_agents():
+            return False
         with suppress(psutil.Error, StopIteration):
             next(iter(self._found(target))).kill()
             return True
+        return False
+
+    def _may_lose_agents(self) -> bool:
+        """A rollout whose agent was lost three times fails, as it is meant to."""
+        with suppress(psycopg.Error, OSError), self.database() as connection:
+            return connection.execute(_SPARED).fetchone() == (0,)
         return False
 
     def _found(self, target: str) -> list[psutil.Process]:
