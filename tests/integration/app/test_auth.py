@@ -278,7 +278,7 @@ async def test_every_reply_says_what_it_answers_and_is_not_kept(service: Keyed) 
     for path in ("/runs", "/runs/01K", "/nothing", "/health/live", "/docs"):
         for sent in (headers, None):
             response = await service.client.get(path, headers=sent)
-            assert re.fullmatch(r"[0-9A-Z]{26}", response.headers["x-request-id"])
+            assert re.fullmatch(r"[0-9a-f]{32}", response.headers["x-request-id"])
             assert response.headers["x-content-type-options"] == "nosniff"
             assert response.headers["content-security-policy"] == "frame-ancestors 'none'"
             assert response.headers["referrer-policy"] == "no-referrer"
