@@ -68,17 +68,17 @@ class Book:
         self._happens(f"before {name}")
         await asyncio.sleep(0)  # where a cancelled loop ends
         self._waiting.append((iteration, name, value))
-        self._write()
+        self.flush()
         self._happens(f"after {name}")
         await asyncio.sleep(0)
 
     def keep_soon(self, iteration: int, name: str, value: str) -> None:
         self._waiting.append((iteration, name, value))
         if len(self._waiting) >= GROUPED:
-            self._write()
+            self.flush()
         self._happens(f"made {name}")
 
-    def _write(self) -> None:
+    def flush(self) -> None:
         for iteration, name, value in self._waiting:
             assert name == "train.intent" or name not in self.saved[iteration], f"{name} was made twice"
             self.saved[iteration][name] = value
@@ -149,6 +149,7 @@ class Stage:
                 async for result in loop:
                     self.happens(f"yielded {result.iteration}")
                     await asyncio.sleep(0)
+                    self.book.flush()  # before an iteration is saved, as whoever drives a run does
                     self.results.append(result)
         finally:
             environment.close()
