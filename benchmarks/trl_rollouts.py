@@ -122,6 +122,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.threads % options.workers:
+        parser.error("--threads must be a multiple of --workers")
 
     machine = processes.machine()
     ours, theirs = asyncio.run(

@@ -27,6 +27,10 @@ _OF_THE_REPLY = ("n", "parallel_tool_calls", "response_format", "stop", "tool_ch
 """What an agent may say of a reply where the run decides how it is sampled."""
 
 
+_LEAST_SEED = -(2**63)
+"""As the engine takes it, and the database holds it."""
+
+
 class BadRequestBody(InvalidRequest):
     """OpenAI answers with 400 here, not 422."""
 
@@ -110,6 +114,9 @@ def seeds_of_call(session_seed: int, request: CanonicalRequest, occurrence: int)
 
 def _parameters(body: Mapping[str, Json], sampling: Sampling | None) -> dict[str, Json]:
     given = {name: value for name, value in body.items() if value is not None and name not in _NOT_ASKED}
+    seed = given.get("seed", 0)
+    if not isinstance(seed, int) or isinstance(seed, bool) or not _LEAST_SEED <= seed < -_LEAST_SEED:
+        raise BadRequestBody(("body", "seed"), "seed must be a whole number from -2**63 to 2**63 - 1.")
     if sampling is None:
         return given
     limit = given.get("max_completion_tokens") or given.get("max_tokens") or sampling.max_tokens

@@ -238,6 +238,10 @@ async def test_bad_requests_and_limits(stage: ModelStage) -> None:
         for stream in (False, True):
             with pytest.raises(openai.BadRequestError, match="best_of"):
                 await ask(client, stream=stream, extra_body={"best_of": 3})
+        for seed in (2**63, -(2**63) - 1, 2**70, 1.5, "one", True):
+            with pytest.raises(openai.BadRequestError, match="seed must be a whole number"):
+                await ask(client, extra_body={"seed": seed})
+        await ask(client, seed=-(2**63))
 
 
 async def test_retries_get_the_answer(stage: ModelStage) -> None:
