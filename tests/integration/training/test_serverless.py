@@ -189,7 +189,7 @@ async def test_a_job_without_signal_leaves_the_step(server: HostedServer, policy
 
 @pytest.mark.parametrize("request_line", [MODELS, JOBS, EVENTS, MODEL])
 async def test_a_server_that_hangs_is_unavailable(server: HostedServer, request_line: str) -> None:
-    async with backend_on(server, request_timeout_s=0.1) as backend:
+    async with backend_on(server, request_timeout_s=1.0) as backend:
         policy = await backend.register(spec())
         server.hangs.add(request_line)
         with pytest.raises(BackendUnavailable, match="timed out"):
