@@ -19,7 +19,7 @@ import structlog
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.agent_sessions.canonical import CanonicalRequest, seeds_of_call
+from app.agent_sessions.canonical import CallSeeds, CanonicalRequest, seeds_of_call
 from app.agent_sessions.records import (
     KeptCall,
     KeptRequest,
@@ -182,17 +182,16 @@ class SessionCalls:
         request: CanonicalRequest,
         protocol: str,
         asked: Repetition,
-        session_seed: int | None = None,
+        seeds: CallSeeds | None = None,
     ) -> BegunCall:
         """Take the call that the request is, or find its answer; waits while somebody else works on it. Who begins one
-        must `finish` it. It is quicker where the session's seed is known.
+        must `finish` it. It is quicker with the seeds that the request has if it was not asked before.
 
         Raises SessionOver, SessionRestarted, SessionLimitReached.
         """
         packed = pack_request(request)
-        if self._usual is not None and session_seed is not None:
-            seeds, key = seeds_of_call(session_seed, request, 0), asked.idempotency_key
-            who = asker.session_id, asker.key_sha256
+        if self._usual is not None and seeds is not None:
+            who, key = (asker.session_id, asker.key_sha256), asked.idempotency_key
             new = NewCall(*who, request.digest, protocol, key, packed, self._holder, *seeds)
             if (call := await self._take(self._usual, new)) is not None:
                 return call

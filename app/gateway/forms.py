@@ -56,7 +56,8 @@ async def reply(gateway: SessionGateway, request: AgentRequest, asked: Asked) ->
     """The reply to an agent. A client that disconnects ends the sampling. Raises as Exchange."""
 
     async def answered() -> Response:
-        exchange = await gateway.begin(request.asker, asked.chat_body, request.protocol, request.repetition)
+        who, body, streamed = request.asker, asked.chat_body, asked.is_streamed
+        exchange = await gateway.begin(who, body, request.protocol, request.repetition, is_streamed=streamed)
         return await _answered(exchange, asked)
 
     return await _unless_left(request.http, answered())

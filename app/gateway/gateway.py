@@ -3,22 +3,27 @@
 An answer is durable before its last part leaves. Pieces of a stream pass through as they come; what ends the reply is
 held back until the answer is recorded. A server that is away for a moment is asked again: the call has its seed and the
 token ids of earlier replies, so the same reply is sampled.
+
+The model is asked while the database takes the call, if the request is the next turn of a conversation whose last turn
+this process took: then the call is almost surely a new one, with a seed that is known. If it is another, what was asked
+is given up.
 """
 
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import structlog
 
 from app.agent_sessions.calls import Asker, BegunCall, SessionCalls
-from app.agent_sessions.canonical import CanonicalRequest, canonical
+from app.agent_sessions.canonical import CanonicalRequest, canonical, seeds_of_call
 from app.agent_sessions.replay import Repetition
 from app.agent_sessions.store import AgentSessions
+from app.aio.event_loops import shielded
 from app.aio.periodic import every
 from app.db.session import Sessions
 from app.db.tables import AgentSession, Run
@@ -26,7 +31,6 @@ from app.errors import NotFound
 from app.gateway.chunks import AnotherReply, Assembly, Chunk, chunks_of
 from app.gateway.known_replies import KnownReplies
 from app.gateway.upstream import ServerAway, Upstream
-from app.model_registry.proxy import DEADLINE_S, NoAnswerInTime
 from app.model_registry.resolver import ModelResolver, ResolvedModel, base_models
 from app.resources import Resources
 from training.backends import embedded
@@ -39,7 +43,7 @@ _AWAY_S = 60.0
 """For so long a server that cannot be reached is asked again."""
 _PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 4.0
-_MOST_PINNED = 10_000
+_MOST_KNOWN = 10_000
 _ENDPOINT_KEPT_S = 10.0
 """A server that is asked again after it was away may have moved by then."""
 _EXPIRE_EVERY_S = 30.0
@@ -47,14 +51,33 @@ _EXPIRE_EVERY_S = 30.0
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class PinnedSession:
-    """What never changes of a session."""
+@dataclass(slots=True)
+class KnownSession:
+    """What never changes of a session, and how far its conversation has come."""
 
     id: str
     model: ResolvedModel
     sampling: Sampling | None
     seed: int
+    turn: int | None = None
+    """The last one that this process took; None: it took none."""
+
+
+@dataclass(frozen=True, slots=True)
+class BegunStream:
+    """A stream whose first chunk has come."""
+
+    first: Chunk | None
+    """None: it ended without one."""
+    rest: AsyncGenerator[Chunk]
+
+    async def chunks(self) -> AsyncGenerator[Chunk]:
+        """All of them."""
+        async with aclosing(self.rest):
+            if self.first is not None:
+                yield self.first
+                async for chunk in self.rest:
+                    yield chunk
 
 
 class SessionGateway:
@@ -66,19 +89,35 @@ class SessionGateway:
         self._models = models
         self.upstream = upstream
         self._replies = KnownReplies(sessions)
-        self._pinned: OrderedDict[str, PinnedSession] = OrderedDict()
+        self._known: OrderedDict[str, KnownSession] = OrderedDict()
         self._endpoints: dict[tuple[str, str, int | None], tuple[Endpoint, float]] = {}
         """Of checkpoints on other backends, and until when that is taken for right."""
 
-    async def begin(self, asker: Asker, body: dict[str, Json], protocol: str, asked: Repetition) -> "SessionExchange":
+    async def begin(
+        self, asker: Asker, body: dict[str, Json], protocol: str, asked: Repetition, *, is_streamed: bool
+    ) -> "SessionExchange":
         """Begin an exchange, which must be finished. Raises BadRequestBody, and as SessionCalls.begin."""
         session = await self._session(asker.session_id)
         request = canonical(body, session.sampling)
-        call = await self.calls.begin(asker, request, protocol, asked, session.seed)
-        return SessionExchange(self, session, request, call)
+        seeds, early = seeds_of_call(session.seed, request, 0), None
+        if session.turn is not None and seeds.turn == session.turn + 1:
+            session.turn = seeds.turn  # the same once more is not the next turn
+            ask = self.begun_stream if is_streamed else self.sampled
+            early = asyncio.create_task(ask(session, request, seeds.in_turn), name="ask early")
+        try:
+            call = await self.calls.begin(asker, request, protocol, asked, seeds)
+            exchange = SessionExchange(self, session, request, call, early)
+            if call.recorded is None and call.seed == seeds.in_turn:
+                session.turn = seeds.turn
+            else:
+                await exchange.give_up_early()
+        except BaseException:
+            await shielded(_give_up(early))
+            raise
+        return exchange
 
-    async def _session(self, id: str) -> PinnedSession:
-        if (kept := self._pinned.get(id)) is not None:
+    async def _session(self, id: str) -> KnownSession:
+        if (kept := self._known.get(id)) is not None:
             return kept
         async with self._sessions() as session:
             row = await session.get(AgentSession, id)
@@ -87,16 +126,16 @@ class SessionGateway:
             raise NotFound(f"There is no session {id!r}.")
         if run is None and row.backend != embedded.NAME:
             raise NotFound(f"The run that trained {row.model} was deleted; only with it the model can be found.")
-        pinned = PinnedSession(
+        known = KnownSession(
             id,
             ResolvedModel(row.model, row.step, run),
             None if row.sampling is None else Sampling(**row.sampling),
             row.seed,
         )
-        self._pinned[id] = pinned
-        if len(self._pinned) > _MOST_PINNED:
-            self._pinned.popitem(last=False)
-        return pinned
+        self._known[id] = known
+        if len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)
+        return known
 
     async def count_tokens(self, asker: Asker, body: dict[str, Json]) -> int:
         """Tokens of the prompt of that request. Nothing is recorded. Raises BadRequestBody, SessionOver,
@@ -110,7 +149,7 @@ class SessionGateway:
 
         return await _while_away(ask)
 
-    async def endpoint(self, session: PinnedSession) -> Endpoint:
+    async def endpoint(self, session: KnownSession) -> Endpoint:
         """Where the session's checkpoint is sampled now; another backend than the engine is asked for it once in a
         while. Raises Unavailable."""
         model, now = session.model, time.monotonic()
@@ -124,36 +163,32 @@ class SessionGateway:
             self._endpoints = {each: kept for each, kept in self._endpoints.items() if kept[1] >= now}
         return known
 
-    async def sampled(self, exchange: "SessionExchange") -> dict[str, Json]:
+    async def sampled(self, session: KnownSession, request: CanonicalRequest, seed: int) -> dict[str, Json]:
         """A completion of the model. Raises as Upstream."""
 
         async def ask() -> dict[str, Json]:
-            endpoint, body = await self._request(exchange)
-            return await self.upstream.complete(endpoint, body)
+            return await self.upstream.complete(*await self._request(session, request, seed))
 
         return await _while_away(ask)
 
-    async def chunks(self, exchange: "SessionExchange") -> AsyncGenerator[Chunk]:
+    async def begun_stream(self, session: KnownSession, request: CanonicalRequest, seed: int) -> BegunStream:
         """The same as a stream, which is begun again as long as nothing of it has come. Raises as Upstream."""
-        deadline = asyncio.get_running_loop().time() + DEADLINE_S
 
-        async def begin() -> tuple[AsyncGenerator[Chunk], Chunk | None]:
-            endpoint, body = await self._request(exchange)
+        async def ask() -> BegunStream:
+            endpoint, body = await self._request(session, request, seed)
             stream = self.upstream.chunks(endpoint, {**body, "stream_options": {"include_usage": True}})
-            return stream, await _next(stream, deadline)
+            return BegunStream(await anext(stream, None), stream)
 
-        stream, chunk = await _while_away(begin)
-        async with aclosing(stream):
-            while chunk is not None:
-                yield chunk
-                chunk = await _next(stream, deadline)
+        return await _while_away(ask)
 
-    async def _request(self, exchange: "SessionExchange") -> tuple[Endpoint, dict[str, Json]]:
-        endpoint, body = await self._asked(exchange.session, exchange.request)
+    async def _request(
+        self, session: KnownSession, request: CanonicalRequest, seed: int
+    ) -> tuple[Endpoint, dict[str, Json]]:
+        endpoint, body = await self._asked(session, request)
         more: dict[str, Json] = {"return_token_ids": True} if endpoint.tells_token_ids else {}
-        return endpoint, {**body, "seed": exchange.call.seed, "logprobs": True, **more}
+        return endpoint, {**body, "seed": seed, "logprobs": True, **more}
 
-    async def _asked(self, session: PinnedSession, asked: CanonicalRequest) -> tuple[Endpoint, dict[str, Json]]:
+    async def _asked(self, session: KnownSession, asked: CanonicalRequest) -> tuple[Endpoint, dict[str, Json]]:
         """What the model is asked, and where; replies of the engine with their token ids."""
         endpoint = await self.endpoint(session)
         is_engine = session.model.backend == embedded.NAME
@@ -192,9 +227,11 @@ class SessionExchange:
     """One request of an agent, until its reply has been sent."""
 
     gateway: SessionGateway
-    session: PinnedSession
+    session: KnownSession
     request: CanonicalRequest
     call: BegunCall
+    early: asyncio.Task[Any] | None
+    """The model's reply, if it was asked for before the call was taken: a completion, or a BegunStream."""
 
     @property
     def is_replay(self) -> bool:
@@ -205,12 +242,15 @@ class SessionExchange:
         """The durable answer."""
         if self.call.recorded is not None:
             return self.call.recorded
-        return await self.gateway.record(self, await self._sampled())
+        return await self.gateway.record(self, await self._asked(self.gateway.sampled))
 
-    async def _sampled(self) -> dict[str, Json]:
-        with _in_time():
-            async with asyncio.timeout(DEADLINE_S):
-                return await self.gateway.sampled(self)
+    async def _asked(self, ask: Callable[[KnownSession, CanonicalRequest, int], Awaitable[Result]]) -> Result:
+        """What the model was asked for early, or is asked for now."""
+        if self.early is None:
+            return await ask(self.session, self.request, self.call.seed)
+        reply: Result = await self.early
+        self.early = None
+        return reply
 
     async def chunks(self) -> AsyncGenerator[Chunk]:
         """The same as a stream; chunks that end a choice come when the answer is durable.
@@ -223,7 +263,7 @@ class SessionExchange:
             return
         assembly, held = Assembly(), list[Chunk]()
         try:
-            stream = self.gateway.chunks(self)
+            stream = (await self._asked(self.gateway.begun_stream)).chunks()
             async with aclosing(stream):
                 async for chunk in stream:
                     assembly.add(chunk)
@@ -236,7 +276,7 @@ class SessionExchange:
             sampled = assembly.completion()
         except ServerAway as error:
             log.info("a stream broke off and is sampled again", session_id=self.session.id, error=str(error))
-            sampled = await self._sampled()
+            sampled = await self.gateway.sampled(self.session, self.request, self.call.seed)
             held = list(assembly.rest_of(sampled))
         if await self.gateway.record(self, sampled) is not sampled:
             raise AnotherReply("Another process has answered this request meanwhile; repeat it.")
@@ -245,21 +285,22 @@ class SessionExchange:
 
     async def finish(self, *, delivered: bool) -> None:
         """The reply has been sent, or will not be."""
+        await self.give_up_early()
         await self.gateway.finish(self, delivered=delivered)
 
-
-@contextmanager
-def _in_time() -> Iterator[None]:
-    try:
-        yield
-    except TimeoutError:
-        raise NoAnswerInTime(f"The model gave no answer within {DEADLINE_S:.0f} s.") from None
+    async def give_up_early(self) -> None:
+        """What was asked for early is not wanted."""
+        early, self.early = self.early, None
+        await _give_up(early)
 
 
-async def _next(stream: AsyncGenerator[Chunk], deadline: float) -> Chunk | None:
-    with _in_time():
-        async with asyncio.timeout_at(deadline):
-            return await anext(stream, None)
+async def _give_up(early: "asyncio.Task[Any] | None") -> None:
+    if early is None:
+        return
+    early.cancel()
+    await asyncio.wait({early})
+    if not early.cancelled() and early.exception() is None and isinstance(begun := early.result(), BegunStream):
+        await begun.rest.aclose()
 
 
 def _ends(chunk: Chunk) -> bool:

@@ -10,6 +10,7 @@ import orjson
 import structlog
 
 from app.errors import BadGateway, InvalidRequest, ServiceError, Unavailable
+from app.model_registry.proxy import DEADLINE_S, NoAnswerInTime
 from training import strict_json
 from training.backends.base import Endpoint
 from training.http_transport import client_session
@@ -54,9 +55,11 @@ class NoTokenCount(InvalidRequest):
 
 @dataclass(slots=True)
 class Upstream:
-    """All requests raise ServerAway, ModelRefused or BadGateway. They go through aiohttp without httpx on top, which
-    takes as long again."""
+    """All requests raise ServerAway, ModelRefused, NoAnswerInTime or BadGateway. They go through aiohttp without httpx
+    on top, which takes as long again."""
 
+    deadline_s: float = DEADLINE_S
+    """For a whole reply."""
     _session: "ClientSession | None" = None
 
     async def count_tokens(self, endpoint: Endpoint, body: Mapping[str, Json]) -> int:
@@ -101,7 +104,7 @@ class Upstream:
             "content-type": "application/json",
             "accept-encoding": "identity",
         }
-        limits = aiohttp.ClientTimeout(sock_connect=_CONNECT_S)
+        limits = aiohttp.ClientTimeout(total=self.deadline_s, sock_connect=_CONNECT_S)
         try:
             async with self._session.post(
                 url, data=orjson.dumps(body), headers=headers, allow_redirects=False, timeout=limits
@@ -110,6 +113,8 @@ class Upstream:
                     raise _refusal(reply.status, await reply.read(), endpoint)
                 yield reply
         except (aiohttp.ClientError, OSError) as error:
+            if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
+                raise NoAnswerInTime(f"The model gave no answer within {self.deadline_s:.0f} s.") from error
             raise ServerAway(f"The server of the model is unreachable: {type(error).__name__}") from error
 
     async def aclose(self) -> None:

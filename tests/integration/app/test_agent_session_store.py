@@ -17,7 +17,7 @@ from app.agent_sessions.calls import (
     SessionOver,
     SessionRestarted,
 )
-from app.agent_sessions.canonical import CanonicalRequest, canonical
+from app.agent_sessions.canonical import CallSeeds, CanonicalRequest, canonical, seeds_of_call
 from app.agent_sessions.replay import Repetition
 from app.agent_sessions.store import AgentSessions, OutcomeKnown, PinnedModel, SessionIsOver, SessionSpec
 from app.auth.caller import LOCAL, Caller
@@ -277,13 +277,17 @@ def conversation(replies: int) -> CanonicalRequest:
 async def test_one_conversation_has_the_seeds_of_the_built_in_loop(sessions: Sessions, quick: bool) -> None:
     calls, seeds = SessionCalls(sessions), list[int]()
     asker = Asker((await AgentSessions(sessions).open(spec(seed=7))).row.id)
+
+    def seeds_of(request: CanonicalRequest) -> CallSeeds | None:
+        return seeds_of_call(7, request, 0) if quick else None
+
     async with calls.working() if quick else nullcontext():
-        for replies in range(3):
-            call = await calls.begin(asker, conversation(replies), "chat", Repetition(), 7 if quick else None)
+        for request in map(conversation, range(3)):
+            call = await calls.begin(asker, request, "chat", Repetition(), seeds_of(request))
             await calls.answer(call, completion("hm", 5))
             await calls.finish(call, delivered=True)
             seeds.append(call.seed)
-        aside = await calls.begin(asker, QUESTION, "chat", Repetition(), 7 if quick else None)
+        aside = await calls.begin(asker, QUESTION, "chat", Repetition(), seeds_of(QUESTION))
     drawn = Random(7)
     assert seeds == [drawn.getrandbits(53) for _ in range(3)]
     assert [call.seed for call in await calls.kept(asker.session_id)] == [*seeds, aside.seed]
