@@ -94,6 +94,10 @@ def sampled_ids(choice: "Choice") -> list[int] | None:
     return [int(token.token.removeprefix(_TOKEN_ID)) for token in tokens]
 
 
+_written = json.JSONEncoder(sort_keys=True).encode
+"""As json.dumps, which makes an encoder each time."""
+
+
 def identity(message: Mapping[str, Json]) -> str:
     """What of a message the model sees: clients write the rest in their own way when they send it again."""
     calls = [
@@ -102,7 +106,7 @@ def identity(message: Mapping[str, Json]) -> str:
         if "function" in call
     ]
     shown = [message.get("role"), message.get("content") or "", calls, message.get("tool_call_id")]
-    return json.dumps(shown, sort_keys=True)
+    return _written(shown)
 
 
 def _value(arguments: Json) -> Json:

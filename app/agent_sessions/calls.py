@@ -206,26 +206,22 @@ class SessionCalls:
 
     async def _take(self, usual: UsualCalls, new: NewCall) -> BegunCall | None:
         """The call, if it was new and could be taken."""
-        key, begun = (new.session_id, new.digest, 0), list[BegunCall]()
-
-        async def take() -> None:
-            self._taking[key] += 1
-            try:
-                if (taken := await usual.take(new)) is not None:
-                    begun.append(BegunCall(new.session_id, taken.attempt, new.digest, 0, taken.seed, taken=new))
-                    self._replying[key] += 1
-                    self._sampling.add(key)
-            finally:
-                self._taking[key] -= 1
-                self._taking += Counter()  # forgets those at 0
-
+        key = new.session_id, new.digest, 0
+        self._taking[key] += 1
         try:
-            await shielded(take())
+            taken = await usual.take(new)
         except asyncio.CancelledError:
-            for call in begun:
-                await shielded(self.finish(call, delivered=False))
+            if key not in self._replying:  # else another request of this process has it
+                await self._release(key)
             raise
-        return begun[0] if begun else None
+        finally:
+            self._taking[key] -= 1
+            self._taking += Counter()  # forgets those at 0
+        if taken is None:
+            return None
+        self._replying[key] += 1
+        self._sampling.add(key)
+        return BegunCall(new.session_id, taken.attempt, new.digest, 0, taken.seed, taken=new)
 
     async def _try(
         self, asker: Asker, request: CanonicalRequest, packed: bytes, protocol: str, asked: Repetition
@@ -303,16 +299,22 @@ class SessionCalls:
 
         A database that is away is waited for; cancelling does not undo what was sampled.
         """
-        return await shielded(self._recorded(call, completion))
+        answer = _new_answer(call, completion)
+        try:
+            is_recorded = self._usual is not None and await self._usual.answer(answer)
+        except asyncio.CancelledError:  # it may be recorded, or not
+            await asyncio.wait({asyncio.ensure_future(self._recorded(call, completion, answer))})
+            raise
+        if not is_recorded:
+            return await shielded(self._recorded(call, completion, answer))
+        self._sampling.discard(call.key)
+        return completion
 
-    async def _recorded(self, call: BegunCall, completion: dict[str, Json]) -> dict[str, Json]:
-        answer, recorded = _new_answer(call, completion), completion
-
+    async def _recorded(self, call: BegunCall, completion: dict[str, Json], answer: NewAnswer) -> dict[str, Json]:
         async def record() -> dict[str, Json]:
             return await self._record(call, completion, answer)
 
-        if self._usual is None or not await self._usual.answer(answer):
-            recorded = await retry_while_database_is_down(record, _KEEP_TRYING_S)
+        recorded = await retry_while_database_is_down(record, _KEEP_TRYING_S)
         self._sampling.discard(call.key)
         return recorded
 
@@ -363,7 +365,7 @@ class SessionCalls:
             self._delivered.add((call.session_id, call.attempt, call.digest, call.occurrence))
             self._noting = self._noting or asyncio.create_task(self._note_delivered(), name="note deliveries")
         elif is_unanswered:
-            await self._release(call)
+            await self._release(call.key)
 
     def _forget(self, call: BegunCall) -> None:
         self._replying[call.key] -= 1
@@ -372,8 +374,9 @@ class SessionCalls:
         if call.recorded is None:
             self._sampling.discard(call.key)
 
-    async def _release(self, call: BegunCall) -> None:
-        values = {"id": call.session_id, "digest": call.digest, "occurrence": call.occurrence, "holder": self._holder}
+    async def _release(self, call: CallKey) -> None:
+        id, digest, occurrence = call
+        values = {"id": id, "digest": digest, "occurrence": occurrence, "holder": self._holder}
 
         async def let_go() -> None:
             async with self.sessions.begin() as session:
@@ -382,7 +385,7 @@ class SessionCalls:
         try:
             await shielded(let_go())
         except DATABASE_DOWN as error:  # others find out after a few seconds
-            log.warning("a call was not released", session_id=call.session_id, error=str(error).splitlines()[0])
+            log.warning("a call was not released", session_id=id, error=str(error).splitlines()[0])
 
     async def _note_delivered(self) -> None:
         """Write down what arrived, together with what does within a moment. What is lost with this process counts as

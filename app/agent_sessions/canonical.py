@@ -31,6 +31,10 @@ _LEAST_SEED = -(2**63)
 """As the engine takes it, and the database holds it."""
 
 
+_written = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+"""As json.dumps, which makes an encoder each time."""
+
+
 class BadRequestBody(InvalidRequest):
     """OpenAI answers with 400 here, not 422."""
 
@@ -80,8 +84,7 @@ def canonical(body: Mapping[str, Json], sampling: Sampling | None) -> CanonicalR
         raise BadRequestBody(("body", "tools"), "tools must be a list of objects.")
     plain, parameters = tuple(map(_message, messages)), _parameters(body, sampling)
     asked = [[_compared(each) for each in plain], tools, parameters]
-    text = json.dumps(asked, sort_keys=True, separators=(",", ":"))
-    return CanonicalRequest(plain, tuple(tools), parameters, sha256(text.encode()).hexdigest())
+    return CanonicalRequest(plain, tuple(tools), parameters, sha256(_written(asked).encode()).hexdigest())
 
 
 class CallSeeds(NamedTuple):

@@ -18,6 +18,7 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 MAX_NESTING = 64
 """Of what clients send: more than any request needs, less than what trips over Python's own limit."""
+_NESTED = (dict, list)  # a union would be made for every value
 
 
 def storable_text(text: str) -> str:
@@ -29,10 +30,10 @@ def flaw(value: Any) -> str | None:
     """Why a JSON value that somebody sent is not taken; None if all of it can be stored and worked with."""
     level = [value]
     for _ in range(MAX_NESTING):
-        texts = "".join(item for item in level if isinstance(item, str))
+        texts = "".join([item for item in level if isinstance(item, str)])
         if "\x00" in texts or _has_surrogates(texts):
             return "texts may not hold U+0000 or unpaired surrogates"
-        level = [inner for item in level if isinstance(item, dict | list) for inner in _inside(item)]
+        level = [inner for item in level if isinstance(item, _NESTED) for inner in _inside(item)]
         if not level:
             return None
     return f"values may not be nested more than {MAX_NESTING} deep"

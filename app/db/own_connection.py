@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -103,27 +104,40 @@ class GroupedStatement:
         self._connection = connection
         self._statement = numbered(statement, columns)
         self._waiting: list[tuple[Row, asyncio.Future[Row | None]]] = []
-        self._is_running = False
-        self._ended = asyncio.Event()
-        self._later: asyncio.Task[None] | None = None
+        self._more = asyncio.Event()
+        self._is_ending = False
+        self._running: asyncio.Task[None] | None = None
 
     async def row(self, *values: Any) -> Row | None:
-        """The statement's row for these values; None: it returned none, or it failed."""
+        """The statement's row for these values; None: it returned none, or it failed. Who is cancelled is told so
+        when the statement has ended."""
         made: asyncio.Future[Row | None] = asyncio.get_running_loop().create_future()
         self._waiting.append((values, made))
-        if not self._is_running:
-            self._is_running = True
-            await self._run_group()  # at once: a task would wait for its turn, twice
-        return await made
+        self._more.set()
+        if self._running is None:
+            # In no caller's context: what is logged there belongs to all of them.
+            self._running = asyncio.create_task(self._run(), name="grouped statements", context=Context())
+        try:
+            return await asyncio.shield(made)
+        except asyncio.CancelledError:
+            await asyncio.wait({made})
+            raise
 
     async def end(self) -> None:
-        """Wait until nothing runs."""
-        while self._is_running:
-            self._ended.clear()
-            await self._ended.wait()
+        """When what waits has been executed. Nothing may come after it."""
+        self._is_ending = True
+        self._more.set()
+        if self._running is not None:
+            await self._running
 
-    async def _run_group(self) -> None:
-        group = self._next_group()
+    async def _run(self) -> None:
+        while self._waiting or not self._is_ending:
+            await self._more.wait()
+            self._more.clear()
+            while self._waiting:
+                await self._execute(self._next_group())
+
+    async def _execute(self, group: Sequence[tuple[Row, "asyncio.Future[Row | None]"]]) -> None:
         columns = zip(*(values for values, _ in group), strict=True)
         found: dict[Any, Row] = {}
         try:
@@ -132,13 +146,7 @@ class GroupedStatement:
             log.exception("a statement failed")
         finally:  # whatever went wrong: the pool is tried next, and says it
             for values, made in group:
-                if not made.done():  # else its caller has left
-                    made.set_result(found.get(values[0]))
-            if self._waiting:
-                self._later = asyncio.create_task(self._run_group(), name="grouped statement")
-            else:
-                self._is_running = False
-                self._ended.set()
+                made.set_result(found.get(values[0]))
 
     def _next_group(self) -> list[tuple[Row, "asyncio.Future[Row | None]"]]:
         """The oldest ones, of each first column one."""
