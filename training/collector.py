@@ -15,7 +15,7 @@ from ulid import ULID
 from environment.base import Environment, Scenario
 from environment.plugins import PluginFault
 from judges.base import Judge, Judgement
-from training.agents.remote import RolloutName
+from training.agents.remote import RemoteRollouts, RolloutName
 from training.backends.base import BackendUnavailable, Endpoint
 from training.budget import (
     BudgetReached,
@@ -26,7 +26,7 @@ from training.budget import (
     usage_of_calls,
     usage_of_entries,
 )
-from training.chat import Chat, open_chat
+from training.chat import Chat, EndpointChat, open_chat
 from training.journal import (
     EntryName,
     IterationJournal,
@@ -44,6 +44,9 @@ from training.types import FailureKind, Group, Progress, Rollout, RunConfig
 
 Report = Callable[[Progress], None]
 T = TypeVar("T")
+
+_HEAD_START_S = 0.05
+"""So long the first request of many may take to be sent before the next ones are made."""
 
 
 class RolloutsFailed(Exception):
@@ -155,10 +158,15 @@ class RolloutCollector:
             pass
 
     async def rollouts(
-        self, purpose: Purpose, tasks: Sequence[RolloutTask], endpoint: Endpoint, temperature: float
+        self,
+        purpose: Purpose,
+        tasks: Sequence[RolloutTask],
+        endpoint: Endpoint,
+        temperature: float,
+        begun: asyncio.Event | None = None,
     ) -> list[Rollout]:
         """One rollout for each task, in their order, `concurrency` at a time, those of other calls counted. None is
-        left running at the end.
+        left running at the end. `begun` is set when all are under way.
 
         Raises RolloutsFailed if every one of them failed, except for a showcase. Raises BackendUnavailable where the
         endpoint was away for so long that a rollout gave up: that says nothing about the agent, and the journal would
@@ -173,7 +181,11 @@ class RolloutCollector:
                     entry = EntryName("rollout", purpose, number)
                     made = self._rollout(task, entry, chat, temperature, counted)
                     started.append(group.create_task(made))
-                    await asyncio.sleep(0)  # the first request is sent while the others are still being made
+                    if number == 0 and not isinstance(self._run.agent, RemoteRollouts):
+                        await _head_start(started[0], chat)
+                    await asyncio.sleep(0)  # requests are sent while others are still being made
+                if begun is not None:
+                    begun.set()
         rollouts = [each.result() for each in started]
         if failed(rollouts) == len(rollouts) and purpose is not Purpose.SHOWCASE:
             raise RolloutsFailed(
@@ -278,6 +290,16 @@ class RolloutCollector:
         if judgement.calls:
             self.journal.keep_soon(str(entry), dump_judgements([judgement]))
         return judgement
+
+
+async def _head_start(first: asyncio.Task[Rollout], chat: EndpointChat) -> None:
+    """Let the first request be sent, so that the model has work: that takes ten rounds of the event loop, and in each
+    of them another rollout would be made."""
+    sent = asyncio.create_task(chat.sent.wait())
+    try:
+        await asyncio.wait((first, sent), timeout=_HEAD_START_S, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        sent.cancel()
 
 
 class _Counted:

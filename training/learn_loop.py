@@ -161,12 +161,12 @@ class _Loop:
         collector = await self._run.collector(0)
         self._step = self._best_step = await self._policy.step()
         with _timed(seconds, "evaluate_s"):
-            both = await all_of(self._validate(collector), self._test_beside_validation(collector))
+            evaluations = await self._evaluate_both(collector)
         with _timed(seconds, "reflect_s"):
             reflection = await self._reflect(collector, ())
         self._remember(0, reflection)
         self._begin_next(0, ())
-        return self._result(0, (), {}, [each for one in both for each in one], reflection, seconds, clock)
+        return self._result(0, (), {}, evaluations, reflection, seconds, clock)
 
     async def iterate(self, iteration: int) -> IterationResult:
         """Roll out, judge, train, reflect, and evaluate where an evaluation is due."""
@@ -325,9 +325,26 @@ class _Loop:
             [group] = await collector.scored(Purpose.SHOWCASE, [scenario], rollouts)
         return Reflection(environment.state(), group.rollouts[0], group.judge_calls)
 
-    async def _validate(self, collector: RolloutCollector) -> list[Evaluation]:
+    async def _evaluate_both(self, collector: RolloutCollector) -> list[Evaluation]:
+        """Evaluate on the validation split and, once its rollouts are under way, on the test split: the engine has
+        their requests while further scenarios and their episodes are made."""
+        begun = asyncio.Event()
+
+        async def validate() -> list[Evaluation]:
+            try:
+                return await self._validate(collector, begun)
+            finally:
+                begun.set()
+
+        async def test() -> list[Evaluation]:
+            await begun.wait()
+            return await self._evaluate(collector, "test", self._step)
+
+        return [evaluation for split in await all_of(validate(), test()) for evaluation in split]
+
+    async def _validate(self, collector: RolloutCollector, begun: asyncio.Event | None = None) -> list[Evaluation]:
         """Evaluate the newest checkpoint on the validation split; it becomes the best if it is."""
-        evaluations = await self._evaluate(collector, "validation", self._step)
+        evaluations = await self._evaluate(collector, "validation", self._step, begun)
         if not evaluations:
             self._best_step = self._step
         for evaluation in evaluations:
@@ -336,20 +353,18 @@ class _Loop:
                 self._best, self._best_step = figures, self._step
         return evaluations
 
-    async def _test_beside_validation(self, collector: RolloutCollector) -> list[Evaluation]:
-        """Evaluate on the test split, once the rollouts of the validation split have begun, one in each round of the
-        event loop: the engine has their requests while further scenarios and their episodes are made."""
-        for _ in range(self._config.evaluation.scenarios * self._config.evaluation.samples):
-            await asyncio.sleep(0)
-        return await self._evaluate(collector, "test", self._step)
-
     async def _evaluate(
-        self, collector: RolloutCollector, split: Literal["validation", "test"], step: int
+        self,
+        collector: RolloutCollector,
+        split: Literal["validation", "test"],
+        step: int,
+        begun: asyncio.Event | None = None,
     ) -> list[Evaluation]:
         """Sampled and greedy figures of one checkpoint, unless the run wants none. The same scenarios and seeds each
         time.
 
-        Both are made at the same time, so that the engine decodes large batches; a rollout depends on no other.
+        Both are made at the same time, so that the engine decodes large batches; a rollout depends on no other. `begun`
+        is set when the sampled ones, which are not fewer, are under way.
         """
         evaluation = self._config.evaluation
         count = evaluation.test_scenarios if split == "test" else evaluation.scenarios
@@ -357,7 +372,7 @@ class _Loop:
             return []
         scenarios = self._environment.scenarios(split, count, self._config.seed)
         return await all_of(
-            self._evaluate_mode(collector, split, "sampled", step, scenarios, evaluation.samples),
+            self._evaluate_mode(collector, split, "sampled", step, scenarios, evaluation.samples, begun),
             self._evaluate_mode(collector, split, "greedy", step, scenarios, 1),
         )
 
@@ -369,12 +384,13 @@ class _Loop:
         step: int,
         scenarios: Sequence[Scenario],
         samples: int,
+        begun: asyncio.Event | None = None,
     ) -> Evaluation:
         tasks = rollout_tasks(self._config.seed, scenarios, samples, split)
         temperature = self._config.temperature if mode == "sampled" else 0.0
         purpose = Purpose(f"{split}.{mode}")
         with span("evaluate", phase=Phase.EVALUATE, split=split, mode=mode, step=step):
-            rollouts = await collector.rollouts(purpose, tasks, self._policy.endpoint(step), temperature)
+            rollouts = await collector.rollouts(purpose, tasks, self._policy.endpoint(step), temperature, begun)
             groups = await collector.scored(purpose, scenarios, rollouts)
         scored = [rollout for group in groups for rollout in group.rollouts]
         if all(rollout.reward is None for rollout in scored):
