@@ -242,9 +242,9 @@ class SessionExchange:
         """The durable answer."""
         if self.call.recorded is not None:
             return self.call.recorded
-        return await self.gateway.record(self, await self._asked(self.gateway.sampled))
+        return await self.gateway.record(self, await self._reply(self.gateway.sampled))
 
-    async def _asked(self, ask: Callable[[KnownSession, CanonicalRequest, int], Awaitable[Result]]) -> Result:
+    async def _reply(self, ask: Callable[[KnownSession, CanonicalRequest, int], Awaitable[Result]]) -> Result:
         """What the model was asked for early, or is asked for now."""
         if self.early is None:
             return await ask(self.session, self.request, self.call.seed)
@@ -263,7 +263,7 @@ class SessionExchange:
             return
         assembly, held = Assembly(), list[Chunk]()
         try:
-            stream = (await self._asked(self.gateway.begun_stream)).chunks()
+            stream = (await self._reply(self.gateway.begun_stream)).chunks()
             async with aclosing(stream):
                 async for chunk in stream:
                     assembly.add(chunk)

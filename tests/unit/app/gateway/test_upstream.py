@@ -1,5 +1,6 @@
 """What a model's server streams, and how it counts tokens."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -10,6 +11,7 @@ from aiohttp.test_utils import TestServer
 
 from app.errors import BadGateway
 from app.gateway.upstream import ModelRefused, NoTokenCount, ServerAway, Upstream
+from app.model_registry.proxy import NoAnswerInTime
 from training.backends.base import Endpoint
 
 
@@ -63,4 +65,33 @@ async def test_a_server_that_is_gone_is_away() -> None:
         pass
     async with aclosing(Upstream()) as upstream:
         with pytest.raises(ServerAway, match="unreachable"):
+            await upstream.complete(endpoint, {})
+
+
+@pytest.mark.parametrize("begins", [False, True], ids=["no reply", "a stream that stops"])
+async def test_no_reply_takes_longer_than_its_deadline(begins: bool) -> None:
+    left = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        try:
+            reply = web.StreamResponse()
+            if begins:
+                await reply.prepare(request)
+                await reply.write(b'data: {"choices": []}\n\n')
+            await asyncio.Event().wait()
+        finally:
+            left.set()
+        return reply
+
+    model = web.Application()
+    model.router.add_post("/v1/chat/completions", answer)
+    async with (
+        TestServer(model, handler_cancellation=True) as server,
+        aclosing(Upstream(deadline_s=0.2)) as upstream,
+    ):
+        endpoint = Endpoint(str(server.make_url("/v1")), "key", "m")
+        with pytest.raises(NoAnswerInTime):
+            [_ async for _ in upstream.chunks(endpoint, {})]
+        await asyncio.wait_for(left.wait(), 60)
+        with pytest.raises(NoAnswerInTime):
             await upstream.complete(endpoint, {})
