@@ -55,6 +55,9 @@ from training.warm_start import WarmStart, oracle_demonstrations
 Demonstrations = int | Sequence[Mapping[str, Json]]
 """Conversations in OpenAI's form for fine-tuning; or a number of those that the environment's oracle has."""
 
+Drawn = tuple[RolloutCollector, Sequence[Scenario]]
+"""What makes the rollouts of an iteration, and of which scenarios."""
+
 
 class NothingScored(Exception):
     """The judge scored no rollout of an evaluation: any figure would be invented."""
@@ -136,6 +139,7 @@ class _Loop:
         self._context = copy_context()
         """Outside of any iteration's span."""
         self._ahead: dict[int, RolloutsAhead] = {}
+        self._drawn: dict[int, asyncio.Task[Drawn]] = {}
         self._after: dict[int, Snapshot] = {}
         """What rollouts can still be sampled from, by the iteration that led to it."""
         self.warm_start: WarmStart | None = None
@@ -265,10 +269,10 @@ class _Loop:
     ) -> RolledOut:
         """Roll out each scenario of the iteration several times and score the rollouts, once that is allowed."""
         config = self._config
-        collector = await run.collector(iteration)
+        drawn = self._drawn.pop(iteration, None)
+        collector, scenarios = await (drawn or self._draw(iteration, run))
+        collector = collector.within(run)
         began = time.monotonic()
-        start = (iteration - config.supervised_iterations - 1) * config.groups_per_iteration
-        scenarios = run.environment.scenarios("train", config.groups_per_iteration, config.seed, start)
         tasks = rollout_tasks(config.seed, scenarios, config.rollouts_per_group, "train", iteration)
         with span("rollouts", phase=Phase.ROLLOUT, count=len(tasks)):
             rollouts = await collector.rollouts(Purpose.TRAIN, tasks, self._policy.endpoint(step), config.temperature)
@@ -279,9 +283,27 @@ class _Loop:
             groups = await collector.scored(Purpose.TRAIN, scenarios, rollouts)
         return RolledOut(collector, step, groups, began, rolled_out, time.monotonic())
 
+    async def _draw(self, iteration: int, run: RunContext) -> Drawn:
+        """What the rollouts of the iteration begin with."""
+        config = self._config
+        collector = await run.collector(iteration)
+        start = (iteration - config.supervised_iterations - 1) * config.groups_per_iteration
+        return collector, run.environment.scenarios("train", config.groups_per_iteration, config.seed, start)
+
+    def _draw_beside(self, iteration: int) -> None:
+        """Draw for that iteration beside what goes on now, unless that can change what is drawn, or the run may end
+        before."""
+        if self._config.pipeline.max_staleness > 0 or not sampled_during(self._config, iteration):
+            return
+        if not isinstance(self._environment, Reflective) and not self._run.budget.limited:
+            self._drawn[iteration] = asyncio.create_task(self._draw(iteration, self._run))
+
     async def stop(self) -> None:
         """Stop what runs ahead."""
         await asyncio.gather(*(each.stop() for each in self._ahead.values()))
+        for drawn in self._drawn.values():
+            drawn.cancel()
+        await asyncio.gather(*self._drawn.values(), return_exceptions=True)
 
     async def _imitate(self, collector: RolloutCollector) -> dict[str, float]:
         """Train on the iteration's demonstrations."""
@@ -303,7 +325,8 @@ class _Loop:
         if not groups:
             return {}
         self._run.progress(Progress(journal.iteration, Phase.TRAIN, 0, 1))
-        outcome = await TrainStep(self._config, self._policy, journal, self._step).take(groups)
+        following = partial(self._draw_beside, journal.iteration + 1)
+        outcome = await TrainStep(self._config, self._policy, journal, self._step, following).take(groups)
         self._step = outcome.step
         self._run.progress(Progress(journal.iteration, Phase.TRAIN, 1, 1))
         return dict(outcome.metrics)
@@ -338,6 +361,7 @@ class _Loop:
 
         async def test() -> list[Evaluation]:
             await begun.wait()
+            self._draw_beside(1)
             return await self._evaluate(collector, "test", self._step)
 
         return [evaluation for split in await all_of(validate(), test()) for evaluation in split]

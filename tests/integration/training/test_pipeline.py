@@ -19,6 +19,7 @@ from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.integration.training.test_learn_loop import (
     CONFIG,
+    Noted,
     Trained,
     address_of,
     figures,
@@ -27,7 +28,7 @@ from tests.integration.training.test_learn_loop import (
     run,
     skilled,
 )
-from training.backends.base import TrainOutcome
+from training.backends.base import TrainingFailed, TrainOutcome
 from training.budget import Unlimited
 from training.collector import RolloutsFailed
 from training.learn_loop import learn_loop
@@ -115,6 +116,30 @@ async def test_without_staleness_nothing_is_asked_while_a_step_trains() -> None:
         (None, None),
         *((n, 0) for n in range(4)),
     ]
+
+
+async def test_the_next_scenarios_are_drawn_while_a_step_trains() -> None:
+    environment = Noted()
+
+    def next_are_drawn(_: Observed, iteration: int) -> bool:
+        """Where they were drawn after training, this never came."""
+        return environment.drawn.count(("train", 3)) == min(iteration + 1, CONFIG.iterations)
+
+    async with left_as_it_was(), scripted_chat(skilled(lucky)) as model:
+        policy = Observed(model.url, next_are_drawn)
+        results = await run(model, environment=environment, policy=policy)
+        drawn_in_turn = await run(model, budget=Limited())
+    assert list(map(figures, results)) == list(map(figures, drawn_in_turn))
+
+
+async def test_what_was_drawn_for_a_run_that_fails_is_given_up() -> None:
+    class Fails(Observed):
+        async def follow(self, job_id: str, expected_step: int) -> TrainOutcome:
+            raise TrainingFailed("out of memory")
+
+    async with left_as_it_was(), scripted_chat(skilled(lucky)) as model:
+        with pytest.raises(TrainingFailed, match="out of memory"):
+            await run(model, policy=Fails(model.url))
 
 
 async def test_the_next_rollouts_are_made_beside_the_saving_and_judged_in_their_turn() -> None:
