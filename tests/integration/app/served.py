@@ -1,7 +1,7 @@
 """The service on a real port, for as long as a test needs it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -57,8 +57,13 @@ async def served(
 
 async def run_with(client: httpx.AsyncClient, run_id: str, *statuses: str) -> Any:
     """The run once it has one of these statuses."""
+    return await run_once(client, run_id, lambda run: run["status"] in statuses)
+
+
+async def run_once(client: httpx.AsyncClient, run_id: str, condition: Callable[[Any], bool]) -> Any:
+    """The run once the condition holds for it."""
 
     async def ask() -> Any:
         return (await client.get(f"/runs/{run_id}")).raise_for_status().json()
 
-    return await answered(ask, lambda run: run["status"] in statuses)
+    return await answered(ask, condition)

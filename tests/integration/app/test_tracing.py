@@ -22,7 +22,7 @@ from tests.fakes.scripted_judge import KEY as JUDGE_KEY
 from tests.fakes.scripted_judge import scripted_judge
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.fakes.trace_server import COLLECTOR, SentSpan, TraceServer, trace_server
-from tests.integration.app.served import run_with, served, settings_for
+from tests.integration.app.served import run_once, run_with, served, settings_for
 from tests.integration.training.test_learn_loop import address_of
 from training.learn_loop import learn_loop
 
@@ -179,6 +179,7 @@ async def test_workers_that_take_a_run_over_from_each_other_build_one_tree(data_
             async with served(settings, cast(Any, learn_loop), backend) as client:
                 accepted = (await client.post("/learn-loop", json=RUN)).raise_for_status().json()
                 await stuck.wait()
+                await run_once(client, accepted["run_id"], lambda run: run["progress"]["iteration"] == 1)
             moves.set()
             async with served(settings, cast(Any, learn_loop), backend) as client:
                 run = await run_with(client, accepted["run_id"], "completed", "failed")
