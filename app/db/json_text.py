@@ -9,9 +9,11 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
+import orjson
 from sqlalchemy import Dialect, Text, TypeDecorator
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
@@ -53,13 +55,19 @@ def _has_surrogates(text: str) -> bool:
 
 def dumps(value: Any) -> str:
     """JSON text for a jsonb column."""
+    with suppress(orjson.JSONEncodeError):  # unpaired surrogates, keys that are no texts, numbers of more than 64 bits
+        text = orjson.dumps(value).decode()  # NaN and infinity become null
+        if "\\u0000" not in text:  # rare, and walking through every value is slow
+            return text
+    return json.dumps(_storable(value), ensure_ascii=False, allow_nan=False)
+
+
+def loads(text: str | bytes) -> Any:
+    """The value of a jsonb column."""
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except ValueError:  # NaN or infinity
-        return json.dumps(_storable(value), ensure_ascii=False, allow_nan=False)
-    if "\\u0000" in text or _UNSTORABLE.search(text):  # rare, and walking through every value is slow
-        return json.dumps(_storable(value), ensure_ascii=False, allow_nan=False)
-    return text
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:  # a number that is too large for it
+        return json.loads(text)
 
 
 def _storable(value: Any) -> Any:

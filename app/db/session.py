@@ -54,6 +54,7 @@ def make_engine(url: URL) -> AsyncEngine:
         pool_timeout=10,
         pool_recycle=600,
         json_serializer=json_text.dumps,
+        json_deserializer=json_text.loads,
         connect_args={"connect_timeout": 10, "options": _OPTIONS, **_KEEPALIVE},
     )
     listen(engine.sync_engine, "checkout", _replace_if_closed)

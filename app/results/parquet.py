@@ -4,7 +4,6 @@ The columns are those of a line of the JSON Lines; what is a list or an object t
 """
 
 import io
-import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import ColumnElement
 from sqlalchemy.dialects.postgresql import JSONB
 
-from app.db.json_text import StorableText
+from app.db.json_text import StorableText, dumps
 from app.db.tables import Trajectory
 from app.schemas.trajectories import TrajectoryOut
 
@@ -70,7 +69,7 @@ def _schema() -> "pa.Schema":
 
 
 def _value(value: Any, kind: type) -> Any:
-    return json.dumps(value, ensure_ascii=False) if kind is dict else value
+    return dumps(value) if kind is dict else value
 
 
 class _Sink(io.RawIOBase):

@@ -1,12 +1,13 @@
 """Whatever is sampled can be stored."""
 
 import json
+import math
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.db.json_text import MAX_NESTING, dumps, flaw, storable_text
+from app.db.json_text import MAX_NESTING, dumps, flaw, loads, storable_text
 
 _TEXT = st.text(st.characters(exclude_categories=()))
 
@@ -35,6 +36,15 @@ def test_ordinary_text_is_not_changed(text: str) -> None:
 def test_what_is_replaced() -> None:
     assert json.loads(dumps({"a\x00": [float("nan"), float("-inf"), "\ud800", 1.5]})) == {
         "a\ufffd": [None, None, "\ufffd", 1.5]
+    }
+
+
+def test_numbers_of_any_size_are_read() -> None:
+    """A jsonb column takes them, so a row that holds one can be read."""
+    assert loads('{"whole": 1' + 400 * "0" + ', "large": 1e400, "exact": [18446744073709551615, 0.1]}') == {
+        "whole": 10**400,
+        "large": math.inf,
+        "exact": [2**64 - 1, 0.1],
     }
 
 
