@@ -143,6 +143,8 @@ class Settings(BaseSettings):
     engine_sampler: Literal["torch", "vllm"] = "torch"
     engine_rollout_weights: Literal["trained", "fp8"] = "trained"
     """What our engine samples with on a GPU; fp8: a copy in 8 bits."""
+    engine_training_weights: Literal["exact", "fp8"] = "exact"
+    """What our engine trains LoRA adapters over on a GPU, and samples them with; fp8: their base in 8 bits."""
     engine_vllm_command: str = "vllm"
     engine_vllm_args: str = ""
     """Further flags of `vllm serve`, as in a shell."""

@@ -173,8 +173,9 @@ def peak_gb() -> float:
     return max(torch.cuda.max_memory_allocated(device) for device in _gpus()) / 1e9
 
 
-def random_model(config: PreTrainedConfig) -> Any:
-    """In bfloat16, on as many GPUs as it needs, with its matrices joined as the engine does."""
+def random_model(config: PreTrainedConfig, *, in_fp8: bool) -> Any:
+    """In bfloat16, with `in_fp8` its layers' matrices in 8 bits, on as many GPUs as it needs; joined as the engine
+    does."""
     from training.engine.trainer.pretrained import USUAL_RANKS
     from training.engine.weights.joined import JoinedModel
     from training.engine.weights.stages import devices_needed, stages_of
@@ -200,7 +201,7 @@ def random_model(config: PreTrainedConfig) -> Any:
                 parameter.zero_()
             else:
                 parameter.normal_(0.0, config.initializer_range)
-    model.joined = JoinedModel(model, devices, torch.bfloat16, ranks=USUAL_RANKS, share=True)
+    model.joined = JoinedModel(model, devices, torch.bfloat16, ranks=USUAL_RANKS, share=True, in_fp8=in_fp8)
     return model
 
 
@@ -220,8 +221,17 @@ def tool_result(seed: int, rollout: int, turn: int) -> list[int]:
 class Ours:
     """The engine's parts on one model."""
 
-    def __init__(self, name: str, rank: int = 0, gpus: int = 1, meet: str = "", *, fp8: bool = False) -> None:
-        """One of `gpus` processes, which have a GPU each and meet in the directory; with `fp8` it samples in 8 bits."""
+    def __init__(
+        self,
+        name: str,
+        rank: int = 0,
+        gpus: int = 1,
+        meet: str = "",
+        *,
+        fp8_rollouts: bool = False,
+        fp8_training: bool = False,
+    ) -> None:
+        """One of `gpus` processes, which have a GPU each and meet in the directory."""
         from training.engine.registry.tuning import Tuning
         from training.engine.sampling.sampler import Sampler
         from training.engine.trainer.policy import Policy
@@ -229,11 +239,11 @@ class Ours:
         from training.engine.weights.weights import snapshot
 
         torch.manual_seed(0)
-        base = random_model(MODELS[name]())
+        base = random_model(MODELS[name](), in_fp8=fp8_training)
         tuning = Tuning("lora")
         adapted: Any = fresh_adapter(base, tuning).eval()
         self.policy = Policy(adapted, tuning, Path)
-        self.weights: Any = snapshot(self.policy.model, in_fp8=fp8)
+        self.weights: Any = snapshot(self.policy.model, in_fp8=fp8_rollouts)
         self.sampler = Sampler()
         self.sampler.set_weights("policy", self.weights)
         self.shape = Shape.of(base.config)
@@ -408,9 +418,8 @@ def distinct(sequences: list[tuple[int, ...]]) -> tuple[int, float]:
     return tokens, pairs
 
 
-def measure(name: str, iterations: int, rank: int, gpus: int, meet: str, *, fp8: bool) -> dict[str, float]:
+def measure(ours: Ours, iterations: int, gpus: int) -> dict[str, float]:
     """Medians of `iterations`, after one that is not counted; as one of `gpus` processes sees them."""
-    ours = Ours(name, rank, gpus, meet, fp8=fp8)
     if not iterations:
         return ours.long_contexts()
     ours.iteration(0)
@@ -451,6 +460,12 @@ def main() -> int:
     parser.add_argument(
         "--rollout-weights", choices=("trained", "fp8"), default="trained", help="fp8: the base is sampled in 8 bits"
     )
+    parser.add_argument(
+        "--training-weights",
+        choices=("exact", "fp8"),
+        default="exact",
+        help="fp8: the base is trained over, and sampled, in 8 bits",
+    )
     parser.add_argument("--one", metavar="MODEL", help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--meet", default="", help=argparse.SUPPRESS)
@@ -459,16 +474,24 @@ def main() -> int:
         sys.stderr.write("this benchmark needs a GPU\n")
         return 1
     if options.one:
-        fp8 = options.rollout_weights == "fp8"
-        print(json.dumps(measure(options.one, options.iterations, options.rank, options.gpus, options.meet, fp8=fp8)))
+        ours = Ours(
+            options.one,
+            options.rank,
+            options.gpus,
+            options.meet,
+            fp8_rollouts=options.rollout_weights == "fp8",
+            fp8_training=options.training_weights == "fp8",
+        )
+        print(json.dumps(measure(ours, options.iterations, options.gpus)))
         return 0
     failed = False
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; random weights, forced lengths", flush=True)
     for name in options.models.split(","):
-        ours = _together(name, options.iterations, options.gpus, options.rollout_weights)
-        print(f"{name:5} ours {json.dumps({key: round(value, 4) for key, value in ours.items()})}", flush=True)
+        weights = ("--rollout-weights", options.rollout_weights, "--training-weights", options.training_weights)
+        figures = _together(name, options.iterations, options.gpus, *weights)
+        print(f"{name:5} ours {json.dumps({key: round(value, 4) for key, value in figures.items()})}", flush=True)
         if name in options.long.split(","):
-            long = _together(name, 0, 1, options.rollout_weights)
+            long = _together(name, 0, 1, *weights)
             print(f"{name:5} long {json.dumps({key: round(value, 4) for key, value in long.items()})}", flush=True)
         if name in options.peer.split(","):
             for label, *arguments in PEERS:
@@ -482,9 +505,9 @@ def main() -> int:
     return int(failed)
 
 
-def _together(name: str, iterations: int, gpus: int, rollout_weights: str) -> dict[str, float]:
+def _together(name: str, iterations: int, gpus: int, *weights: str) -> dict[str, float]:
     """The figures of the first of `gpus` processes."""
-    one = ("benchmarks.gpu", "--one", name, "--iterations", str(iterations), "--rollout-weights", rollout_weights)
+    one = ("benchmarks.gpu", "--one", name, "--iterations", str(iterations), *weights)
     if gpus == 1:
         return _alone(*one)
     with tempfile.TemporaryDirectory() as meet, ThreadPoolExecutor(gpus) as threads:

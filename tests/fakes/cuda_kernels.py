@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from training.engine.trainer import layer_kernels
+from training.engine.weights.fp8 import Fp8Matrix
 from training.engine.weights.paged_cache import PAGE
 
 WEIGHTS = "training.engine.weights"
@@ -22,7 +23,7 @@ def cuda_weights(monkeypatch: pytest.MonkeyPatch) -> type[Any]:
     """CudaWeights, for models on a CPU."""
     kernels, kernels_of_fp8 = ModuleType("triton_kernels"), ModuleType("fp8_kernels")
     vars(kernels).update(add_norm=_add_norm, decode_attention=_decode_attention, rotate=_rotate, silu_mul=_silu_mul)
-    vars(kernels_of_fp8).update(dict.fromkeys(("product", "quantise", "silu_mul_quantised")))
+    vars(kernels_of_fp8).update(silu_mul_quantised=_silu_mul_quantised)
     monkeypatch.setitem(sys.modules, f"{WEIGHTS}.triton_kernels", kernels)
     monkeypatch.setitem(sys.modules, f"{WEIGHTS}.fp8_kernels", kernels_of_fp8)
     monkeypatch.setitem(sys.modules, f"{WEIGHTS}.llama_cuda", kernels)  # until the test ends it is another one
@@ -62,10 +63,14 @@ class _Graph:
             mine.copy_(found)
 
 
-def _add_norm(hidden: Tensor, change: Tensor | None, gain: Tensor, eps: float, out: Tensor, *_: None) -> None:
+def _add_norm(
+    hidden: Tensor, change: Tensor | None, gain: Tensor, eps: float, out: Tensor, tokens: Fp8Matrix | None = None
+) -> None:
     if change is not None:
         hidden += change
     out.copy_(F.rms_norm(hidden, gain.shape, gain.to(hidden.dtype), eps))
+    if tokens:
+        tokens.fill(out)
 
 
 def _rotate(
@@ -85,6 +90,11 @@ def _rotate(
 
 def _silu_mul(gate: Tensor, up: Tensor, out: Tensor) -> None:
     out.copy_(F.silu(gate) * up)
+
+
+def _silu_mul_quantised(gate: Tensor, up: Tensor, out: Tensor, tokens: Fp8Matrix) -> None:
+    _silu_mul(gate, up, out)
+    tokens.fill(out)
 
 
 def _decode_attention(

@@ -309,14 +309,14 @@ def test_a_model_learns_and_its_checkpoints_are_what_was_sampled(tmp_path: Path,
     assert_learns(tmp_path, tuning)
 
 
-def assert_learns(tmp_path: Path, tuning: Tuning, *, fp8_rollouts: bool = False) -> None:
+def assert_learns(tmp_path: Path, tuning: Tuning, **options: bool) -> None:
     """It does what is rewarded more often, and each checkpoint says what was said before it was kept."""
     wide = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 8}
     make_tiny_model(tmp_path / "base", "qwen3", overrides=wide)
 
     def engine_here() -> Engine:
         registry = Registry(tmp_path / "data", {"tiny": tmp_path / "base"})
-        return Engine(registry, Sampler(slots=32), device="cuda", fp8_rollouts=fp8_rollouts)
+        return Engine(registry, Sampler(slots=32), device="cuda", **options)
 
     def rewards(engine: Engine, first_seed: int) -> list[float]:
         group = sampled_group(engine, "test/agent", odd_share, count=EVALUATED, first_seed=first_seed)

@@ -68,6 +68,11 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
             "--vllm-args '--quantization fp8'\n"
         )
         return 2
+    if options.training_weights == "fp8" and (options.device == "cpu" or options.sampler == "vllm"):
+        sys.stderr.write(
+            "--training-weights fp8 needs --device cuda and the engine's own sampler, which rounds as its trainer\n"
+        )
+        return 2
     if options.sampler == "vllm" and not options.vllm_url and shutil.which(options.vllm_command) is None:
         sys.stderr.write(
             f"--sampler vllm: there is no command {options.vllm_command!r}. Install vLLM in an environment of its own "
@@ -167,6 +172,7 @@ def _workers(options: argparse.Namespace, base_models: Mapping[str, Path]) -> "l
             threads=options.threads,
             train_threads=options.train_threads,
             fp8_rollouts=options.rollout_weights == "fp8",
+            fp8_training=options.training_weights == "fp8",
         )
         for number in range(count)
     ]
@@ -187,6 +193,7 @@ def _in_this_process(
         threads=spec.threads,
         samples=options.sampler == "torch",
         fp8_rollouts=spec.fp8_rollouts,
+        fp8_training=spec.fp8_training,
     )
     if options.sampler == "torch":
         return Compute(engine, threads=spec.threads, train_threads=spec.train_threads), engine.tokenizer

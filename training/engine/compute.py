@@ -60,8 +60,8 @@ class Compute:
 
     @property
     def details(self) -> Mapping[str, Any]:
-        """What it samples with."""
-        return {"rollout_weights": self._engine.rollout_weights}
+        """What it samples and trains with."""
+        return {"rollout_weights": self._engine.rollout_weights, "training_weights": self._engine.training_weights}
 
     def start(self) -> None:
         """Start the thread."""

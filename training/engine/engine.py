@@ -103,12 +103,14 @@ class Engine:
         threads: int = 1,
         samples: bool = True,
         fp8_rollouts: bool = False,
+        fp8_training: bool = False,
     ) -> None:
         """`micro_batch_tokens` bounds the tokens of one forward and backward pass (None: what suits the device);
         `loaded_checkpoints` and `loaded_policies` bound what is kept in memory to be sampled and to be trained
         further; `threads` is the number of torch threads that will sample, for the check of reproducibility. Without
         `samples` trained weights are not kept to be sampled, because that is done elsewhere; with `fp8_rollouts`
-        models of Llama's shape are sampled in 8 bits (CudaWeights). Raises Fp8Unsupported."""
+        models of Llama's shape are sampled in 8 bits (CudaWeights), with `fp8_training` adapters of them are trained
+        and sampled over a base in 8 bits (JoinedLayers). Raises Fp8Unsupported."""
         self.registry = registry
         self.sampler = sampler
         self.tokenizer = Tokenizers()
@@ -121,13 +123,15 @@ class Engine:
         self._threads = threads
         self._samples = samples
         self._fp8_rollouts = fp8_rollouts and samples
-        if self._fp8_rollouts:
+        self._fp8_training = fp8_training
+        if self._fp8_rollouts or fp8_training:
             check_device(self._device)
         self._bases: SharedBases | None = None
         if self._device.type == "cuda":
             from training.engine.trainer import pretrained
 
-            self._bases = pretrained.SharedBases(_devices(self._device), self._base_bytes)
+            devices = _devices(self._device)
+            self._bases = pretrained.SharedBases(devices, self._base_bytes, in_fp8=fp8_training)
         self._checked: dict[tuple[bool, frozenset[torch.Size]], Reproducibility] = {}
         self._in_flight: dict[str, int] = {}  # requests by weights key; the least recently used key first
         self._loaded_of: dict[str, str] = {}  # model ids by weights key
@@ -139,9 +143,15 @@ class Engine:
         return "fp8" if self._fp8_rollouts else "trained"
 
     @property
+    def training_weights(self) -> Literal["exact", "fp8"]:
+        """What adapters of models of Llama's shape are trained over."""
+        return "fp8" if self._fp8_training else "exact"
+
+    @property
     def _base_bytes(self) -> int:
-        """Of a parameter of a base that adapters share: in bfloat16, and once more in 8 bits if that is sampled."""
-        return 3 if self._fp8_rollouts else 2
+        """Of a parameter of a base that adapters share: in bfloat16, and once more in 8 bits if only sampled so; or
+        twice in 8 bits."""
+        return 3 if self._fp8_rollouts and not self._fp8_training else 2
 
     # Sampling
 

@@ -99,6 +99,13 @@ def parser(program: str) -> argparse.ArgumentParser:
         metavar="N",
         help="most tokens in one training pass (default: what suits the device)",
     )
+    compute.add_argument(
+        "--training-weights",
+        choices=("exact", "fp8"),
+        default="exact",
+        help="what LoRA adapters are trained over on a GPU, and sampled with: their base as it is, or with its layers' "
+        "matrices in 8 bits, which is faster and coarser and takes no more memory",
+    )
 
     sampler = flags.add_argument_group("what samples")
     sampler.add_argument(

@@ -3,6 +3,10 @@
 The base is frozen, so nothing is kept for its gradient: of each layer the backward pass needs its input, the rotated
 queries, keys and values, the attention's output, the hidden states between attention and MLP, gate and up, and what the
 adapter made of each product's input. Norms and the MLP's product are computed again: they cost one pass over memory.
+
+Over a base in 8 bits, tokens are put in 8 bits before each product with it, as they are when it is sampled, and so are
+gradients before each product with its transpose. All else is as over any base: what the adapter adds to a product, its
+A x, and the gradients of A and B are made of the numbers from before they were rounded.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +20,8 @@ from torch import Tensor
 from training.engine.memory import free_bytes
 from training.engine.trainer import layer_kernels as kernels
 from training.engine.trainer.packing import Packing, Stem
+from training.engine.weights import fp8_products
+from training.engine.weights.fp8 import Fp8Matrix
 from training.engine.weights.joined import Adapter, JoinedLayer, JoinedModel, Joint, linear_layers, low_rank_factors
 from training.engine.weights.stages import layers_by_device, on
 from training.engine.weights.varlen_attention import Segments
@@ -106,7 +112,7 @@ class JoinedLayers:
         layer = joined.layers[0]
         parts = (layer.qkv.low, layer.qkv.low, layer.out.low)  # the input, the middle, the attention's output
         width = sum(part.shape[1] for part in parts) + sum(len(joint.low) for joint in layer.joints)
-        width += len(layer.gate_up.matrix) + len(layer.qkv.matrix) * (1 if layer.head_gains is None else 2)
+        width += len(layer.gate_up.high) + len(layer.qkv.high) * (1 if layer.head_gains is None else 2)
         return width * joined.dtype.itemsize
 
     def _use(self, factors: Sequence[Factors | None]) -> Adapter | None:
@@ -162,8 +168,9 @@ class _Layer:
 
     def _forward(self, hidden: Tensor) -> tuple[Tensor, _Kept]:
         model, layer, eps = self.model, self.layer, self.model.eps
-        room = self._normed(layer.qkv, hidden, layer.first_gain)
-        raw = layer.qkv.product(room).view(len(hidden), -1, model.head_dim)
+        tokens = layer.qkv.tokens_in_fp8(len(hidden))
+        room = self._normed(layer.qkv, hidden, layer.first_gain, tokens)
+        raw = layer.qkv.product(room, tokens).view(len(hidden), -1, model.head_dim)
         narrow = layer.qkv.narrow(room).clone()
         keep = layer.head_gains is not None
         joint = kernels.rotate(raw, layer.head_gains, self.turns, self.positions, model.kv_heads, eps, keep=keep)
@@ -171,12 +178,15 @@ class _Layer:
         attended = kernels.attend(self.heads(joint), self.packing, model.scale, before)
         mixed = layer.out.room(len(hidden))
         layer.out.inputs(mixed).copy_(attended.out.flatten(1))
-        middle = layer.out.product(mixed, onto=hidden)
-        room = self._normed(layer.gate_up, middle, layer.second_gain)
-        gate_up = layer.gate_up.product(room)
+        tokens = fp8_products.quantised(layer.out.inputs(mixed)) if layer.out.in_fp8 else None
+        middle = layer.out.product(mixed, tokens, onto=hidden)
+        tokens = layer.gate_up.tokens_in_fp8(len(hidden))
+        room = self._normed(layer.gate_up, middle, layer.second_gain, tokens)
+        gate_up = layer.gate_up.product(room, tokens)
         narrow_middle = layer.gate_up.narrow(room).clone()
-        room = self._activated(gate_up)
-        out = layer.down.product(room, onto=middle)
+        tokens = layer.down.tokens_in_fp8(len(hidden))
+        room = self._activated(gate_up, tokens)
+        out = layer.down.product(room, tokens, onto=middle)
         narrow_down = layer.down.narrow(room).clone()
         attended = attended.without_out()
         kept = _Kept(joint, raw if keep else None, narrow, mixed, attended, middle, narrow_middle, gate_up, narrow_down)
@@ -224,14 +234,14 @@ class _Layer:
             return None, factors
         return kernels.norm_backward(hidden, layer.first_gain, eps, slope, grad), factors
 
-    def _normed(self, joint: Joint, hidden: Tensor, gain: Tensor) -> Tensor:
+    def _normed(self, joint: Joint, hidden: Tensor, gain: Tensor, tokens: Fp8Matrix | None = None) -> Tensor:
         room = joint.room(len(hidden))
-        kernels.norm(hidden, gain, self.model.eps, joint.inputs(room))
+        kernels.norm(hidden, gain, self.model.eps, joint.inputs(room), tokens)
         return room
 
-    def _activated(self, gate_up: Tensor) -> Tensor:
+    def _activated(self, gate_up: Tensor, tokens: Fp8Matrix | None = None) -> Tensor:
         room = self.layer.down.room(len(gate_up))
-        kernels.silu_mul(gate_up, self.layer.down.inputs(room))
+        kernels.silu_mul(gate_up, self.layer.down.inputs(room), tokens)
         return room
 
     def heads(self, joint: Tensor) -> kernels.Heads:
@@ -250,14 +260,19 @@ class _Layer:
         needs_input: bool = True,
     ) -> tuple[Tensor, list[Tensor | None]]:
         """The gradients of a product's inputs and, layer by layer, of A and B. `narrow` is A x."""
-        if not any(scales):
-            return joint.inputs(grad @ joint.matrix), [None] * (2 * len(scales))
-        if needs_input:
+        if joint.turned:
+            grad_inputs, grad_narrow = grad, grad @ joint.high
+            if needs_input:
+                grad_tokens = fp8_products.quantised(grad)
+                grad_inputs = fp8_products.product(grad_tokens, joint.turned, grad_narrow, joint.low.t(), None)
+        elif needs_input:
             slope = grad @ joint.matrix
             grad_inputs, grad_narrow = joint.inputs(slope), joint.narrow(slope)
             grad_inputs.addmm_(grad_narrow, joint.low)
         else:
-            grad_inputs, grad_narrow = grad, grad @ joint.matrix[:, joint.low.shape[1] :]
+            grad_inputs, grad_narrow = grad, grad @ joint.high
+        if not any(scales):
+            return grad_inputs, [None] * (2 * len(scales))
         grad_low, grad_high = _exact_mm(grad_narrow.t(), inputs), _exact_mm(grad.t(), narrow)
         found: list[Tensor | None] = []
         for slot, scale in zip(joint.slots, scales, strict=True):

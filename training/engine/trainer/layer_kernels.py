@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from training.engine.trainer.packing import Packing
+from training.engine.weights.fp8 import Fp8Matrix
 from training.engine.weights.varlen_attention import varlen_attention
 
 
@@ -29,14 +30,16 @@ class Attended:
         return replace(self, out=out)
 
 
-def norm(hidden: Tensor, gain: Tensor, eps: float, out: Tensor) -> None:
-    """Put RMSNorm (Zhang and Sennrich 2019) of `hidden` [n, H] with `gain` [H] into `out`."""
+def norm(hidden: Tensor, gain: Tensor, eps: float, out: Tensor, tokens: Fp8Matrix | None = None) -> None:
+    """Put RMSNorm (Zhang and Sennrich 2019) of `hidden` [n, H] with `gain` [H] into `out`, and into `tokens`."""
     if hidden.device.type == "cuda":
         from training.engine.weights.triton_kernels import add_norm  # Triton comes with torch for CUDA only
 
-        return add_norm(hidden, None, gain, eps, out)
+        add_norm(hidden, None, gain, eps, out, tokens)
+        return
     out.copy_(F.rms_norm(hidden, gain.shape, gain, eps))
-    return None
+    if tokens:
+        tokens.fill(out)
 
 
 def norm_backward(hidden: Tensor, gain: Tensor, eps: float, grad: Tensor, onto: Tensor) -> Tensor:
@@ -80,15 +83,20 @@ def rotate_backward(
     return slope
 
 
-def silu_mul(gate_up: Tensor, out: Tensor) -> None:
-    """Put silu(gate) * up into `out` [n, I], of gate and up side by side [n, 2 I]."""
+def silu_mul(gate_up: Tensor, out: Tensor, tokens: Fp8Matrix | None = None) -> None:
+    """Put silu(gate) * up into `out` [n, I], and into `tokens`, of gate and up side by side [n, 2 I]."""
     gate, up = gate_up.chunk(2, dim=-1)
     if gate_up.device.type == "cuda":
-        from training.engine.weights import triton_kernels
+        from training.engine.weights import fp8_kernels, triton_kernels
 
-        triton_kernels.silu_mul(gate, up, out)
+        if tokens:
+            fp8_kernels.silu_mul_quantised(gate, up, out, tokens)
+        else:
+            triton_kernels.silu_mul(gate, up, out)
         return
     out.copy_(F.silu(gate) * up)
+    if tokens:
+        tokens.fill(out)
 
 
 def silu_mul_backward(gate_up: Tensor, grad: Tensor) -> Tensor:

@@ -69,10 +69,12 @@ class SharedBases:
     A model that one GPU does not hold lies on as many as it needs, layers in equal parts.
     """
 
-    def __init__(self, devices: Sequence[torch.device], parameter_bytes: int = 2) -> None:
-        """`parameter_bytes`: what a parameter takes, with the copies that are made of it to be sampled."""
+    def __init__(self, devices: Sequence[torch.device], parameter_bytes: int = 2, *, in_fp8: bool = False) -> None:
+        """`parameter_bytes`: what a parameter takes, with the copies that are made of it to be sampled. With `in_fp8`
+        bases of Llama's shape are sampled and trained over in 8 bits alone (JoinedModel)."""
         self._devices = tuple(devices)
         self._parameter_bytes = parameter_bytes
+        self._in_fp8 = in_fp8
         self._loaded: WeakValueDictionary[tuple[Path, int], JoinedModel] = WeakValueDictionary()
 
     def has(self, directory: Path, tuning: Tuning) -> bool:
@@ -96,7 +98,8 @@ class SharedBases:
             model = load_in_stages(directory, devices) if several else load_model(directory, devices[0], torch.bfloat16)
             if not (FusedWeights.supports(model) and has_kernels(model)):
                 return model
-            joined = JoinedModel(model, devices, torch.bfloat16, ranks=max(tuning.rank, USUAL_RANKS), share=True)
+            ranks = max(tuning.rank, USUAL_RANKS)
+            joined = JoinedModel(model, devices, torch.bfloat16, ranks=ranks, share=True, in_fp8=self._in_fp8)
             joined.model = model
             self._loaded[self._key(directory, tuning)] = joined
         weights = (*joined.model.parameters(), *joined.model.buffers())

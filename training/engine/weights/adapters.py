@@ -1,6 +1,10 @@
-"""What peft has put into a model, told without importing peft, whose import takes long and which only adapters need."""
+"""What peft has put into a model, told without importing peft, whose import takes long and which only adapters need;
+and how wide the columns are that joined matrices have for it."""
 
 from typing import Any
+
+COLUMN_MULTIPLE = 64
+"""Rows of the joined matrices begin at multiples of 128 bytes."""
 
 
 def is_adapted(module: Any) -> bool:

@@ -44,6 +44,10 @@ class Fp8Matrix:
         found.fill(matrix)
         return found
 
+    def exact(self, dtype: torch.dtype) -> Tensor:
+        """[n, width]: the same in a precision that holds it."""
+        return self.values.to(dtype) * self.scales.to(dtype)
+
     def fill(self, matrix: Tensor) -> None:
         """Become the nearest to a matrix of the same shape, in place."""
         exact = matrix.float()
@@ -52,18 +56,18 @@ class Fp8Matrix:
         self.values.copy_(exact / scales)
 
 
-def fits(matrix: Tensor) -> bool:
-    """Whether a matrix [n, width] has sizes that can be multiplied in 8 bits."""
-    return all(size % MULTIPLE == 0 for size in matrix.shape)
+def fits(count: int, width: int) -> bool:
+    """Whether a matrix [count, width] has sizes that can be multiplied in 8 bits."""
+    return count % MULTIPLE == width % MULTIPLE == 0
 
 
 def check_device(device: torch.device) -> None:
     """Raises Fp8Unsupported for a device that the kernels are not made for."""
     if device.type != "cuda" or not torch.cuda.is_available():
-        raise Fp8Unsupported("rollouts in fp8 need a GPU")
+        raise Fp8Unsupported("products in fp8 need a GPU")
     major, minor = torch.cuda.get_device_capability(device)
     if major not in CAPABILITIES:
         name = torch.cuda.get_device_name(device)
         raise Fp8Unsupported(
-            f"rollouts in fp8 need a GPU of compute capability 9 or 10 (H100, H200, B200); {name} has {major}.{minor}"
+            f"products in fp8 need a GPU of compute capability 9 or 10 (H100, H200, B200); {name} has {major}.{minor}"
         )

@@ -10,9 +10,9 @@ import torch
 import triton
 import triton.language as tl
 
+from training.engine.weights.adapters import COLUMN_MULTIPLE
 from training.engine.weights.attention import round_up
 from training.engine.weights.fp8 import LARGEST, SMALLEST_ROW, Fp8Matrix
-from training.engine.weights.joined import COLUMN_MULTIPLE
 
 FEW_TOKENS = 128
 """Up to so many a product is made by our kernel, which reads the matrix once for each BLOCK_TOKENS of them."""
@@ -173,6 +173,8 @@ def product(
             use_fast_accum=True,
         )
         return out.addmm_(narrow, high.t()) if narrow.shape[1] else out
+    if high.stride(1) != 1:
+        high = high.contiguous()
     tile = TILE_OF_PARTS if parts else _tile(rows)
     blocks = triton.cdiv(rows, tile.rows)
     cuts = min(triton.cdiv(2 * MULTIPROCESSORS, blocks), MAX_PARTS) if parts else 1

@@ -5,6 +5,10 @@ and its transpose gives both gradients. So an adapter costs about a hundredth of
 output, and one copy of the base serves training and sampling, under as many adapters as there are. `use` puts one in
 place, for all tokens; `place` puts several side by side, as far as the columns go. Then of each token's A x only what
 its own adapter made is kept: the others' columns are multiplied by nothing.
+
+W can be in 8 bits, beside s B in the model's precision: once more, to be sampled, or alone, to be sampled and trained
+over. Tensor cores want both factors of a product in 8 bits to lie along what is summed over, so the gradient of the
+input needs a second copy, W^T, with scales of its own. Both together take the bytes of one in bfloat16.
 """
 
 import itertools
@@ -18,14 +22,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from training.engine.weights import fp8
-from training.engine.weights.adapters import is_adapted
+from training.engine.weights import fp8, fp8_products
+from training.engine.weights.adapters import COLUMN_MULTIPLE, is_adapted
 from training.engine.weights.attention import round_up
 from training.engine.weights.fp8 import Fp8Matrix
 from training.engine.weights.stages import stages_of
 
-COLUMN_MULTIPLE = 64
-"""Rows of the joined matrices begin at multiples of 128 bytes."""
 ROPE_BLOCK = 1024
 
 
@@ -33,8 +35,6 @@ ROPE_BLOCK = 1024
 class Slot:
     """Where one linear layer lies in a joint: its rows of the matrix, and its columns for an adapter's ranks."""
 
-    weight: Tensor
-    """[out, in]: the layer's own weight."""
     low: Tensor
     """[ranks, in]: A."""
     high: Tensor
@@ -46,49 +46,62 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """Linear layers with the same input. `matrix` is [out, in + columns] and `low` [columns, in]."""
+    """Linear layers with the same input. `matrix` is [out, in + columns] and `low` [columns, in]; without the layers'
+    own weights, which are in 8 bits alone then, `matrix` is [out, columns]."""
 
     matrix: Tensor
     low: Tensor
     bias: Tensor | None
     slots: tuple[Slot, ...]
     in_fp8: Fp8Matrix | None = None
-    """The layers' own weights once more, where they are sampled from in 8 bits."""
+    """The layers' own weights, where they are multiplied in 8 bits."""
+    turned: Fp8Matrix | None = None
+    """[in, out]: the same transposed, where they are trained over in 8 bits too; `matrix` is without them then."""
 
     @property
     def weight(self) -> Tensor:
-        """[out, in]: the layers' own weights."""
+        """[out, in]: the layers' own weights, where they are not in 8 bits alone."""
         return self.inputs(self.matrix)
 
     @property
     def high(self) -> Tensor:
         """[out, columns]: s B."""
-        return self.narrow(self.matrix)
+        return self.matrix[:, self.matrix.shape[1] - len(self.low) :]
 
     @classmethod
-    def of(cls, linears: list[Any], device: torch.device, dtype: torch.dtype, ranks: int, *, share: bool) -> "Joint":
-        """Of linear layers, for adapters of up to `ranks` ranks in all. `share` makes their weights views of it."""
+    def of(
+        cls, linears: list[Any], device: torch.device, dtype: torch.dtype, ranks: int, *, share: bool, in_fp8: bool
+    ) -> "Joint":
+        """Of linear layers, for adapters of up to `ranks` ranks in all. `share` makes their weights views of it; with
+        `in_fp8`, where their sizes are not too odd, there is nothing to view, and they become NaN."""
         plain = [getattr(linear, "base_layer", linear) for linear in linears]
-        rows, width = [len(linear.weight) for linear in plain], plain[0].weight.shape[1]
+        rows, inputs = [len(linear.weight) for linear in plain], plain[0].weight.shape[1]
+        in_fp8 = in_fp8 and fp8.fits(sum(rows), inputs)
+        width = 0 if in_fp8 else inputs
         columns = round_up(ranks * len(plain), COLUMN_MULTIPLE) if ranks else 0
         matrix = torch.zeros((sum(rows), width + columns), device=device, dtype=dtype)
-        low = torch.zeros((columns, width), device=device, dtype=dtype)
+        low = torch.zeros((columns, inputs), device=device, dtype=dtype)
+        copies: list[Fp8Matrix] = []
+        if in_fp8:
+            whole = torch.cat([linear.weight.detach() for linear in plain]).to(device, dtype)
+            copies = [Fp8Matrix.of(whole), Fp8Matrix.of(whole.t())]
         slots = []
         for number, (stop, linear) in enumerate(zip(itertools.accumulate(rows), plain, strict=True)):
             own, taken = slice(stop - len(linear.weight), stop), slice(number * ranks, (number + 1) * ranks)
-            slot = Slot(matrix[own, :width], low[taken], matrix[own, width:][:, taken], own, taken)
-            slot.weight.copy_(linear.weight.detach())
+            slots.append(Slot(low[taken], matrix[own, width:][:, taken], own, taken))
+            if not in_fp8:
+                matrix[own, :width].copy_(linear.weight.detach())
             if share:
-                linear.weight.data = slot.weight
-            slots.append(slot)
+                gone = matrix.new_full((), torch.nan).expand(linear.weight.shape)
+                linear.weight.data = gone if in_fp8 else matrix[own, :width]
         bias = None
         if plain[0].bias is not None:
             bias = torch.cat([linear.bias.detach() for linear in plain]).to(device, dtype)
-        return cls(matrix, low, bias, tuple(slots))
+        return cls(matrix, low, bias, tuple(slots), *copies)
 
     def room(self, count: int) -> Tensor:
         """For `count` inputs, [count, in + columns]: the first columns are theirs, the last are filled by a product."""
-        return self.matrix.new_empty((count, self.matrix.shape[1]))
+        return self.low.new_empty((count, sum(self.low.shape)))
 
     def inputs(self, room: Tensor) -> Tensor:
         """The inputs' own columns [count, in] of such a room."""
@@ -98,10 +111,26 @@ class Joint:
         """A x [count, columns]: the last columns of such a room, after a product."""
         return room[:, self.low.shape[1] :]
 
-    def product(self, room: Tensor, onto: Tensor | None = None, others: Tensor | None = None) -> Tensor:
-        """[count, out]: the layers' outputs side by side for the inputs in a room, added `onto` [count, out]. `others`
-        as in `fill_narrow`."""
+    def tokens_in_fp8(self, count: int) -> Fp8Matrix | None:
+        """Where `count` inputs are put in 8 bits too, if the matrix is."""
+        return Fp8Matrix.empty(count, self.low.shape[1], self.low.device) if self.in_fp8 else None
+
+    def product(
+        self,
+        room: Tensor,
+        tokens: Fp8Matrix | None,
+        *,
+        onto: Tensor | None = None,
+        others: Tensor | None = None,
+        parts: bool = False,
+    ) -> Tensor:
+        """[count, out]: the layers' outputs side by side for the inputs in a room, which are in `tokens` too if the
+        matrix is in 8 bits; added `onto` [count, out]. `others` as in `fill_narrow`. With `parts` they may come as
+        [parts, count, out], to be summed."""
         self.fill_narrow(room, others)
+        if self.in_fp8 and tokens:
+            out = fp8_products.product(tokens, self.in_fp8, self.narrow(room), self.high, self.bias, parts=parts)
+            return out if onto is None else out.add_(onto)
         if onto is None:
             return F.linear(room, self.matrix, self.bias)
         out = torch.addmm(onto, room, self.matrix.t())
@@ -118,7 +147,7 @@ class Joint:
 
     def with_fp8(self) -> "Joint":
         """The same weights, and a copy of them in 8 bits; without one where their sizes are odd."""
-        return replace(self, in_fp8=Fp8Matrix.of(self.weight)) if fp8.fits(self.weight) else self
+        return replace(self, in_fp8=Fp8Matrix.of(self.weight)) if fp8.fits(*self.weight.shape) else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +196,18 @@ class JoinedModel:
     """A Llama-shaped model's weights as matrices; `share` makes the model's own modules views of them."""
 
     def __init__(
-        self, model: Any, devices: Sequence[torch.device], dtype: torch.dtype, *, ranks: int, share: bool
+        self,
+        model: Any,
+        devices: Sequence[torch.device],
+        dtype: torch.dtype,
+        *,
+        ranks: int,
+        share: bool,
+        in_fp8: bool = False,
     ) -> None:
         """On `devices` the layers lie in equal parts, what precedes them on the first and what follows on the last.
-        `ranks`: of the adapters that it can have at once, and so of the largest; 0 for none."""
+        `ranks`: of the adapters that it can have at once, and so of the largest; 0 for none. With `in_fp8` the layers'
+        matrices are kept in 8 bits alone, to be sampled and trained over: not to be updated."""
         self.model: Any = None
         """The modules that are views of it, where others are made of them."""
         body, config = model.model, model.config
@@ -193,14 +230,16 @@ class JoinedModel:
         self.head = self.embedding if tied else mine(model.lm_head.weight, devices[-1])
         self.gain = mine(body.norm.weight, devices[-1])
         self.layers = [
-            self._layer(body.layers[number], stage.device, share) for stage in self.stages for number in stage.layers
+            self._layer(body.layers[number], stage.device, share, in_fp8)
+            for stage in self.stages
+            for number in stage.layers
         ]
         self.slots = tuple(slot for layer in self.layers for joint in layer.joints for slot in joint.slots)
         self._placed: dict[Adapter, int] = {}
         """At which rank of each layer's columns an adapter begins; the one that was not used for longest is first."""
         self.captured: WeakKeyDictionary[Any, dict[Any, list[Any]]] = WeakKeyDictionary()
         """Of each cache the decode steps that were captured (CudaWeights); they serve all adapters."""
-        self._layers_in_fp8: list[JoinedLayer] = []
+        self._layers_in_fp8: list[JoinedLayer] = self.layers if in_fp8 else []
         self._inverse_frequencies = body.rotary_emb.inv_freq.detach().to(devices[0], torch.float32, copy=True)
         self._rope_scale = float(body.rotary_emb.attention_scaling)
         empty = torch.empty((0, self.head_dim // 2, 2), device=devices[0])
@@ -211,13 +250,15 @@ class JoinedModel:
         """Where tokens go in."""
         return self.stages[0].device
 
-    def _layer(self, layer: Any, device: torch.device, share: bool) -> JoinedLayer:
+    def _layer(self, layer: Any, device: torch.device, share: bool, in_fp8: bool) -> JoinedLayer:
         def gain(norm: Any) -> Tensor:
             return cast(Tensor, norm.weight).detach().to(device, self.dtype, copy=True)
 
         groups = _groups(layer.self_attn, layer.mlp)
         gains = self._head_gains(layer.self_attn).to(device, self.dtype) if _has_head_norms(layer) else None
-        qkv, out, gate_up, down = (Joint.of(group, device, self.dtype, self.ranks, share=share) for group in groups)
+        qkv, out, gate_up, down = (
+            Joint.of(group, device, self.dtype, self.ranks, share=share, in_fp8=in_fp8) for group in groups
+        )
         norms = gain(layer.input_layernorm), gain(layer.post_attention_layernorm)
         return JoinedLayer(qkv, out, gate_up, down, *norms, gains)
 
@@ -226,7 +267,8 @@ class JoinedModel:
         return torch.cat([query.expand(self.heads, -1), key.expand(self.kv_heads, -1)])
 
     def layers_in_fp8(self) -> list[JoinedLayer]:
-        """The layers with a copy of their matrices in 8 bits, which is made once. Raises Fp8Unsupported."""
+        """The layers with their matrices in 8 bits: a copy, which is made once, unless there is nothing else. Raises
+        Fp8Unsupported."""
         if not self._layers_in_fp8:
             for stage in self.stages:
                 fp8.check_device(stage.device)
@@ -240,10 +282,10 @@ class JoinedModel:
             self.embedding.copy_(model.model.embed_tokens.weight)
             self.head.copy_(model.lm_head.weight)
             self.gain.copy_(model.model.norm.weight)
-            for slot, linear in zip(self.slots, linear_layers(model), strict=True):
-                slot.weight.copy_(linear.weight)
             for mine, layer in zip(self.layers, model.model.layers, strict=True):
                 for joint, group in zip(mine.joints, _groups(layer.self_attn, layer.mlp), strict=True):
+                    for slot, linear in zip(joint.slots, group, strict=True):
+                        joint.weight[slot.rows].copy_(linear.weight)
                     if joint.bias is not None:
                         joint.bias.copy_(torch.cat([linear.bias for linear in group]))
                 mine.first_gain.copy_(layer.input_layernorm.weight)

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from training.engine.weights.adapters import base_of, has_adapter
-from training.engine.weights.fp8 import Fp8Matrix
-from training.engine.weights.fp8_kernels import product, quantise, silu_mul_quantised
+from training.engine.weights.fp8_kernels import silu_mul_quantised
+from training.engine.weights.fp8_products import quantised
 from training.engine.weights.joined import Adapter, JoinedLayer, JoinedModel, Joint, has_kernels
 from training.engine.weights.kv_cache import KVShape, Piece
 from training.engine.weights.llama_cpu import FusedWeights
@@ -44,7 +44,7 @@ class CudaWeights:
     depend on what shares its batch.
 
     With `in_fp8` the layers' matrices have a copy in 8 bits, and tokens are quantised before they meet it; an adapter's
-    products, attention, the cache and the head stay in bfloat16.
+    products, attention, the cache and the head stay in bfloat16. So it is with a base that is in 8 bits alone.
     """
 
     supports_packing = True
@@ -272,17 +272,15 @@ class CudaWeights:
     ) -> torch.Tensor:
         """Add the attention's output to `hidden` and return what the MLP adds to it, maybe in parts; `mixed` is a room
         of `out`'s."""
-        tokens = _tokens_in_fp8(layer.out, len(hidden))
-        if tokens:
-            quantise(layer.out.inputs(mixed), tokens)
-        change = _product(layer.out, mixed, tokens, others, parts=True)
+        tokens = quantised(layer.out.inputs(mixed)) if layer.out.in_fp8 else None
+        change = layer.out.product(mixed, tokens, others=others, parts=True)
         gate, up = self._normed_product(layer.gate_up, hidden, change, layer.second_gain, others).chunk(2, dim=-1)
-        room, tokens = layer.down.room(len(hidden)), _tokens_in_fp8(layer.down, len(hidden))
+        room, tokens = layer.down.room(len(hidden)), layer.down.tokens_in_fp8(len(hidden))
         if tokens:
             silu_mul_quantised(gate, up, layer.down.inputs(room), tokens)
         else:
             silu_mul(gate, up, layer.down.inputs(room))
-        return _product(layer.down, room, tokens, others, parts=True)
+        return layer.down.product(room, tokens, others=others, parts=True)
 
     def _normed_product(
         self,
@@ -293,26 +291,9 @@ class CudaWeights:
         others: torch.Tensor | None,
     ) -> torch.Tensor:
         """The joint's outputs for the norm of `hidden`, once `change` is added to it."""
-        room, tokens = joint.room(len(hidden)), _tokens_in_fp8(joint, len(hidden))
+        room, tokens = joint.room(len(hidden)), joint.tokens_in_fp8(len(hidden))
         add_norm(hidden, change, gain, self._base.eps, joint.inputs(room), tokens)
-        return _product(joint, room, tokens, others)
-
-
-def _tokens_in_fp8(joint: Joint, count: int) -> Fp8Matrix | None:
-    """Where a joint's inputs are put in 8 bits, if its matrix is."""
-    matrix = joint.in_fp8
-    return None if matrix is None else Fp8Matrix.empty(count, matrix.values.shape[1], matrix.values.device)
-
-
-def _product(
-    joint: Joint, room: torch.Tensor, tokens: Fp8Matrix | None, others: torch.Tensor | None, *, parts: bool = False
-) -> torch.Tensor:
-    """A joint's outputs [n, out] for the inputs in a room, which are `tokens` in 8 bits; with `parts` they may come as
-    [parts, n, out], to be summed."""
-    if tokens is None or joint.in_fp8 is None:
-        return joint.product(room, others=others)
-    joint.fill_narrow(room, others)
-    return product(tokens, joint.in_fp8, joint.narrow(room), joint.high, joint.bias, parts=parts)
+        return joint.product(room, tokens, others=others)
 
 
 def _layout(cache: PagedCache, pieces: Sequence[Piece]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -43,6 +43,7 @@ class WorkerSpec:
     threads: int
     train_threads: int | None
     fp8_rollouts: bool = False
+    fp8_training: bool = False
 
 
 # From the front to a worker.

@@ -279,8 +279,12 @@ class WorkerPool:
 
     @property
     def details(self) -> Mapping[str, Any]:
-        weights = "fp8" if any(handle.spec.fp8_rollouts for handle in self._handles) else "trained"
-        return {"rollout_weights": weights, "workers": [_told(handle) for handle in self._handles]}
+        specs = [handle.spec for handle in self._handles]
+        return {
+            "rollout_weights": "fp8" if any(spec.fp8_rollouts for spec in specs) else "trained",
+            "training_weights": "fp8" if any(spec.fp8_training for spec in specs) else "exact",
+            "workers": [_told(handle) for handle in self._handles],
+        }
 
     @property
     def _figures(self) -> list[WorkerFigures]:

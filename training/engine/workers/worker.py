@@ -68,6 +68,7 @@ class _Worker:
             threads=spec.threads,
             samples=spec.samples,
             fp8_rollouts=spec.fp8_rollouts,
+            fp8_training=spec.fp8_training,
         )
         self._compute = Compute(self._engine, threads=spec.threads, train_threads=spec.train_threads)
         self._together = _Together(torch.device(spec.device))

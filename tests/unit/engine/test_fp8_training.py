@@ -1,0 +1,200 @@
+"""Training and sampling over a base in 8 bits: what is rounded, and that both round alike.
+
+The forward pass of the sampler is that of a GPU, its kernels in plain torch (tests/fakes/cuda_kernels.py).
+"""
+
+import gc
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.fakes.cuda_kernels import cuda_weights
+from tests.unit.engine.test_batched_adapters import outcomes, prompt_of, sampler_of
+from tests.unit.engine.test_packed_batches import by_token, group, load
+from training.engine.registry.tuning import Tuning
+from training.engine.sampling.requests import SampleRequest
+from training.engine.trainer.joined_layers import JoinedLayers
+from training.engine.trainer.packed_attention import ATTENTION
+from training.engine.trainer.packed_batches import packed_batches
+from training.engine.trainer.policy import Policy
+from training.engine.trainer.pretrained import SharedBases
+from training.engine.weights.fp8 import Fp8Matrix
+from training.engine.weights.joined import JoinedModel
+
+CPU = torch.device("cpu")
+GROUPS = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))
+
+
+def relative(found: list[Tensor], exact: list[Tensor]) -> float:
+    one, other = (torch.cat([each.flatten() for each in side]) for side in (found, exact))
+    return float((one - other).norm() / other.norm())
+
+
+def rounded(matrix: Tensor) -> Tensor:
+    return Fp8Matrix.of(matrix.flatten(0, -2)).exact(torch.float32).view(matrix.shape)
+
+
+class _RoundedProduct(torch.autograd.Function):
+    """x W^T with both factors in 8 bits, forward and back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(weight)
+        return rounded(x) @ rounded(weight).t()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (weight,) = ctx.saved_tensors
+        return rounded(grad) @ rounded(weight.t()).t(), None
+
+
+class _OneOf(nn.Module):
+    """One of several linear layers with the same input; the first called computes for all."""
+
+    def __init__(self, members: list[nn.Linear], number: int, shared: dict[str, Tensor]) -> None:
+        super().__init__()
+        self._members, self._number, self._shared = members, number, shared
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self._number == 0:
+            whole = torch.cat([each.weight for each in self._members])
+            self._shared["out"] = _RoundedProduct.apply(x, whole)  # type: ignore[no-untyped-call]
+        out = torch.split(self._shared["out"], [len(each.weight) for each in self._members], dim=-1)[self._number]
+        bias: Tensor | None = self._members[self._number].bias
+        return out if bias is None else out + bias
+
+
+def round_modules(base: Any) -> None:
+    """Have a Llama-shaped model's own modules, adapted or not, multiply its matrices in 8 bits."""
+    for layer in base.model.layers:
+        for names in GROUPS:
+            [owner] = [each for each in (layer.self_attn, layer.mlp) if hasattr(each, names[0])]
+            linears = [getattr(owner, name) for name in names]
+            plain = [getattr(each, "base_layer", each) for each in linears]
+            shared: dict[str, Tensor] = {}
+            for number, (name, linear) in enumerate(zip(names, linears, strict=True)):
+                mine = _OneOf(plain, number, shared)
+                if linear is plain[number]:
+                    setattr(owner, name, mine)
+                else:
+                    linear.base_layer = mine
+
+
+@pytest.mark.parametrize(("recompute", "stages"), [(False, 1), (True, 2)])
+@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "v_proj", "down_proj"], ["gate_proj"]], ids=str)
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+def test_gradients_are_those_of_rounded_tokens_matrices_and_slopes(
+    tmp_path: Path, family: str, targets: Any, recompute: bool, stages: int
+) -> None:
+    """And of nothing else: adapters, norms, attention and head are as exact as they are otherwise."""
+    ids, chosen = group(7)
+    batches = list(packed_batches(ids, chosen, 100, CPU))
+    plain = by_token(load(tmp_path, family, ATTENTION, targets), batches, chosen)
+    modules = load(tmp_path, family, ATTENTION, targets)
+    round_modules(modules.get_base_model())
+    exact = by_token(modules, batches, chosen)
+    model = load(tmp_path, family, "sdpa", targets)
+    base = model.get_base_model()
+    base.joined = JoinedModel(base, [CPU] * stages, torch.float32, ranks=6, share=True, in_fp8=True)
+    base.joined_layers = JoinedLayers(base)
+    base.joined_layers.recompute = recompute
+    found = by_token(model, batches, chosen)
+    assert len(found[1]) == len(exact[1]) > 0
+    for mine, theirs, unrounded in zip(
+        ([found[0][place] for place in exact[0]], found[1]),
+        (list(exact[0].values()), exact[1]),
+        ([plain[0][place] for place in exact[0]], plain[1]),
+        strict=True,
+    ):
+        # A number at the edge between two in 8 bits may fall to either side.
+        assert relative(mine, theirs) < 0.2 * relative(mine, unrounded)
+
+
+def test_stems_are_rounded_like_all_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What all sequences begin with has what it has in one batch; only the sums of its slopes are rounded elsewhere."""
+    monkeypatch.setattr("training.engine.trainer.packed_batches.MIN_STEM", 8)
+    ids = [[7] * 12 + [member] * 6 + list(range(20 * member, 20 * member + 20)) for member in range(9)]
+    chosen = [[13, 19, 30, 37]] * 9
+
+    def computed(most: int) -> tuple[dict[tuple[int, int], Tensor], list[Tensor]]:
+        model = load(tmp_path, "qwen3", "sdpa")
+        base = model.get_base_model()
+        base.joined = JoinedModel(base, [CPU], torch.float32, ranks=4, share=True, in_fp8=True)
+        base.joined_layers = JoinedLayers(base)
+        return by_token(model, packed_batches(ids, chosen, most, CPU, stems=True), chosen)
+
+    whole, stemmed = computed(10_000), computed(110)
+    assert relative([stemmed[0][place] for place in whole[0]], list(whole[0].values())) < 0.01
+    assert relative(stemmed[1], whole[1]) < 0.05
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+def test_the_trainer_rounds_as_the_sampler_does(tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = cuda_weights(monkeypatch)
+    prompts = [prompt_of(30 + number, seed=number) for number in range(6)]
+
+    def apart(*, sampled_in_fp8: bool, trained_in_fp8: bool) -> float:
+        """How far a trainer's log-probabilities are from those of a sampler, in the mean."""
+        model = load(tmp_path, family, "sdpa")
+        base = model.get_base_model()
+        base.joined = JoinedModel(base, [CPU], torch.float32, ranks=4, share=True, in_fp8=trained_in_fp8)
+        if sampled_in_fp8 and not trained_in_fp8:
+            monkeypatch.setattr("training.engine.weights.fp8.check_device", lambda _: None)
+        sampler = sampler_of({"w": weights(model, CPU, torch.float32, in_fp8=sampled_in_fp8)})
+        replies = outcomes(sampler, [SampleRequest(each, "w", 12, seed=0) for each in prompts])
+        policy = Policy(model, Tuning("lora", rank=4), Path)
+        policy.pack()
+        ids = [[*prompt, *reply.ids] for prompt, reply in zip(prompts, replies, strict=True)]
+        chosen = [list(range(len(prompt), len(each))) for prompt, each in zip(prompts, ids, strict=True)]
+        found = by_token(model, packed_batches(ids, chosen, 10_000, CPU), chosen)[0]
+        sampled = {
+            (number, place): logprob
+            for number, reply in enumerate(replies)
+            for place, logprob in zip(chosen[number], reply.logprobs, strict=True)
+        }
+        return fmean(abs(float(found[place]) - sampled[place]) for place in found)
+
+    exact = apart(sampled_in_fp8=False, trained_in_fp8=False)
+    rough = apart(sampled_in_fp8=True, trained_in_fp8=False)
+    alike = apart(sampled_in_fp8=False, trained_in_fp8=True)  # it says "as they are trained"
+    assert exact < 1e-4
+    assert alike < 0.2 * rough
+    assert alike == apart(sampled_in_fp8=True, trained_in_fp8=True)
+
+
+def test_a_base_in_8_bits_takes_no_more_memory(tmp_path: Path) -> None:
+    """Its matrices are there twice in one byte a number, and in no other way; its modules say NaN where they were."""
+    load(tmp_path, "qwen3", "sdpa")
+    tuning = Tuning("lora", rank=4)
+    sizes = {}
+    for in_fp8 in (False, True):
+        bases = SharedBases([CPU], in_fp8=in_fp8)
+        model: Any = bases.model(tmp_path, tuning)
+        joints = [joint for layer in model.joined.layers for joint in layer.joints]
+        copies = [copy for joint in joints for copy in (joint.in_fp8, joint.turned) if copy]
+        tensors = [*(joint.matrix for joint in joints), *(copy.values for copy in copies)]
+        sizes[in_fp8] = sum(each.untyped_storage().nbytes() for each in tensors)
+        weight = model.model.layers[0].mlp.up_proj.weight
+        assert weight.shape == (64, 32)
+        assert bool(weight.isnan().all()) is in_fp8
+        assert weight.untyped_storage().nbytes() == (2 if in_fp8 else joints[2].matrix.untyped_storage().nbytes())
+        del model, joints, copies, tensors, weight
+        gc.collect()
+    assert sizes[True] == sizes[False]
+
+
+def test_layers_of_odd_sizes_stay_as_they_are(tmp_path: Path) -> None:
+    model = load(tmp_path, "llama", "sdpa").get_base_model()
+    layer = model.model.layers[0].mlp
+    layer.up_proj.base_layer = nn.Linear(32, 72, bias=False)
+    joined = JoinedModel(model, [CPU], torch.float32, ranks=4, share=True, in_fp8=True)
+    odd, even = joined.layers[0].gate_up, joined.layers[1].gate_up
+    assert odd.in_fp8 is odd.turned is None
+    assert torch.equal(odd.weight[64:], layer.up_proj.base_layer.weight)
+    assert even.in_fp8 is not None
+    assert even.turned is not None
+    assert even.matrix.shape[1] == len(even.low)

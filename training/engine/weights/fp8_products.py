@@ -1,0 +1,30 @@
+"""Products in 8 bits: by our kernels on a GPU, in plain torch elsewhere, where they are as exact as their factors."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from training.engine.weights.fp8 import Fp8Matrix
+
+
+def quantised(source: Tensor) -> Fp8Matrix:
+    """The nearest to `source` [n, width], whose rows may lie apart."""
+    if source.device.type != "cuda":
+        return Fp8Matrix.of(source)
+    from training.engine.weights import fp8_kernels  # Triton comes with torch for CUDA only
+
+    count, width = source.shape
+    tokens = Fp8Matrix.empty(count, width, source.device)
+    fp8_kernels.quantise(source, tokens)
+    return tokens
+
+
+def product(
+    tokens: Fp8Matrix, matrix: Fp8Matrix, narrow: Tensor, high: Tensor, bias: Tensor | None, *, parts: bool = False
+) -> Tensor:
+    """tokens matrix^T + narrow high^T + bias, [n, rows]; `narrow` [n, columns] and `high` [rows, columns] have the
+    result's precision. With `parts` it may come as [parts, n, rows], to be summed by whoever reads it."""
+    if narrow.device.type == "cuda":
+        from training.engine.weights import fp8_kernels
+
+        return fp8_kernels.product(tokens, matrix, narrow, high, bias, parts=parts)
+    return F.linear(tokens.exact(narrow.dtype), matrix.exact(narrow.dtype), bias).addmm_(narrow, high.t())
