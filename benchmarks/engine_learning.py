@@ -32,6 +32,7 @@ from training.engine.cpu_mode import set_cpu_mode
 from training.engine.engine import Engine, finish
 from training.engine.registry.model_record import Target
 from training.engine.registry.registry import Registry
+from training.engine.registry.tuning import Tuning
 from training.engine.sampling.requests import ContextTooLong, Sample, SampleRequest
 from training.engine.sampling.sampler import Sampler
 from training.engine.trainer.grpo_loss import TrainOptions
@@ -65,11 +66,19 @@ class Agent:
     """The engine with one trainable model."""
 
     def __init__(
-        self, directory: Path, device: str, base: Path = TINY_BASE, environment: Questions = ENVIRONMENT
+        self,
+        directory: Path,
+        device: str,
+        base: Path = TINY_BASE,
+        environment: Questions = ENVIRONMENT,
+        *,
+        tuning: Tuning | None = None,
+        fp8_training: bool = False,
     ) -> None:
         self.environment = environment
-        self._engine = Engine(Registry(directory, {TINY_NAME: base}), Sampler(), device=device)
-        self._model = self._engine.registry.create(project="benchmark", name="agent", base_model=TINY_NAME)
+        registry = Registry(directory, {TINY_NAME: base})
+        self._engine = Engine(registry, Sampler(), device=device, fp8_training=fp8_training)
+        self._model = registry.create(project="benchmark", name="agent", base_model=TINY_NAME, tuning=tuning)
 
     def play(self, scenarios: Sequence[Scenario], temperature: float, seed: str, step: int | None = None) -> list[Try]:
         """Try each scenario once, all at the same time, with the checkpoint of that step (None: the newest)."""
@@ -218,7 +227,14 @@ def learn(options: argparse.Namespace, seed: int, kept: list[dict[str, Any]]) ->
         environment: Questions = ENVIRONMENT
         if options.inbox:
             environment = ImportedEmailSearch(options.inbox, "mail", json.loads(options.questions.read_text()))
-        agent = Agent(Path(directory), options.device, options.base_model, environment)
+        agent = Agent(
+            Path(directory),
+            options.device,
+            options.base_model,
+            environment,
+            tuning=Tuning("lora", rank=options.rank, alpha=2 * options.rank) if options.rank else None,
+            fp8_training=options.training_weights == "fp8",
+        )
         stages["base"] = evaluated(agent, seed, kept, "base")
         if options.demonstrations:
             from training.warm_start import oracle_demonstrations  # needs more packages than the rest
@@ -237,6 +253,8 @@ def learn(options: argparse.Namespace, seed: int, kept: list[dict[str, Any]]) ->
         "device": options.device,
         "seed": seed,
         "learning_rate": options.learning_rate,
+        "rank": options.rank,
+        "training_weights": options.training_weights,
         "stages": list(stages),
         "sampled": [values[0] for values in stages.values()],
         "greedy": [values[1] for values in stages.values()],
@@ -255,6 +273,8 @@ def main() -> int:
     parser.add_argument("--inbox", type=Path, metavar="FILE", help="a prepared one, in place of invented ones")
     parser.add_argument("--questions", type=Path, metavar="FILE", help="about the prepared inbox")
     parser.add_argument("--learning-rate", type=float, default=CONFIG.learning_rate)
+    parser.add_argument("--rank", type=int, help="of a LoRA adapter, which is trained in place of all weights")
+    parser.add_argument("--training-weights", choices=("exact", "fp8"), default="exact", help="what it is trained over")
     parser.add_argument("--demonstrations", type=int, default=0, help="of the oracle, for a warm start")
     parser.add_argument("--epochs", type=int, default=1, help="of the demonstrations")
     parser.add_argument("--warm-learning-rate", type=float, default=3e-4)
