@@ -8,6 +8,7 @@ import secrets
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -43,6 +44,8 @@ class Entry:
         self.record = record
         self.checkpoints = found
         self.verified: set[int] = set()
+        self.without_optimizer: set[int] = set()
+        """Those whose optimizer's state was removed in this process."""
 
 
 class Registry:
@@ -230,9 +233,11 @@ class Registry:
             entry.checkpoints[written.step] = written
             entry.verified.add(written.step)
             # The optimizer's state is twice the weights. The parent's stays in case this checkpoint is corrupted.
-            for step, old in entry.checkpoints.items():
-                if step < written.step - 1:
-                    (old.directory / OPTIMIZER_FILE).unlink(missing_ok=True)
+            old = {step for step in entry.checkpoints if step < written.step - 1} - entry.without_optimizer
+            entry.without_optimizer |= old
+            files = [entry.checkpoints[step].directory / OPTIMIZER_FILE for step in old]
+        # Beside what comes next: to free a large file takes a while.
+        threading.Thread(target=_remove, args=(files,), name="old optimizers", daemon=True).start()
 
     def look(self, model_id: str) -> Checkpoint:
         """Take in what a process that follows wrote before it ended, remove what it left unfinished, and return the
@@ -376,3 +381,9 @@ class Registry:
                 raise
             entry.verified.add(step)
         return checkpoint
+
+
+def _remove(files: Iterable[Path]) -> None:
+    for file in files:
+        with suppress(OSError):  # the next process tries again
+            file.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 import gc
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -217,6 +218,16 @@ class Policy:
 
     def save(self, directory: Path) -> None:
         """Write weights and config (of an adapter: in peft's layout) and the optimizer's state."""
+        with ThreadPoolExecutor(1, "optimizer") as beside:
+            written = beside.submit(self._save_optimizer, directory)
+            self._save_model(directory)
+        written.result()
+
+    def _save_optimizer(self, directory: Path) -> None:
+        if tensors := self.optimizer.tensors():
+            write_tensors(tensors, directory / OPTIMIZER_FILE)
+
+    def _save_model(self, directory: Path) -> None:
         if isinstance(self.model, LlamaModel):
             self.model.save(directory)
         elif self.device.type == "cpu":
@@ -226,8 +237,6 @@ class Policy:
         if self.tuning.mode == "lora":
             # peft writes a model card with the base's path on this machine in it.
             (directory / "README.md").unlink(missing_ok=True)
-        if tensors := self.optimizer.tensors():
-            write_tensors(tensors, directory / OPTIMIZER_FILE)
 
 
 def _whole(model: Any) -> WholeLayers:
