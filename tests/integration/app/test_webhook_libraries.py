@@ -60,7 +60,7 @@ def npm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("node and npm are not installed")
     directory = tmp_path_factory.mktemp("npm")
-    install = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(directory), _PACKAGE]
+    install = ["npm", "install", "--no-audit", "--no-fund", "--fetch-retries=0", "--prefix", str(directory), _PACKAGE]
     try:
         subprocess.run(install, capture_output=True, text=True, timeout=60, check=True)
     except subprocess.CalledProcessError as error:
