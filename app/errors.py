@@ -233,9 +233,15 @@ def _validation_error(request: Request, error: Exception) -> JSONResponse:
     if request.method == "POST" and not sent.endswith("json"):
         return problem(415, "Unsupported media type", f"Send the body as application/json, not {sent}.")
     problems = [{"loc": _fields(each), "msg": message_of(each), "type": each["type"]} for each in error.errors()]
-    first = problems[0]
-    where = ".".join(map(str, first["loc"]))
-    return problem(422, "Invalid request", f"{where}: {first['msg']}", errors=problems)
+    return problem(422, "Invalid request", f"{_place(problems[0])}: {problems[0]['msg']}", errors=problems)
+
+
+def _place(fault: Mapping[str, Any]) -> str:
+    match fault["type"], fault["loc"]:
+        case "json_invalid", ["body", int(position)]:
+            return f"body, character {position + 1}"
+        case _, fields:
+            return ".".join(map(str, fields))
 
 
 def _fields(error: Mapping[str, Any]) -> list[str | int]:
