@@ -232,16 +232,16 @@ def _validation_error(request: Request, error: Exception) -> JSONResponse:
     sent = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if request.method == "POST" and not sent.endswith("json"):
         return problem(415, "Unsupported media type", f"Send the body as application/json, not {sent}.")
-    problems = [{"loc": _fields(each), "msg": message_of(each), "type": each["type"]} for each in error.errors()]
-    return problem(422, "Invalid request", f"{_place(problems[0])}: {problems[0]['msg']}", errors=problems)
+    faults = error.errors()
+    problems = [{"loc": _fields(each), "msg": message_of(each), "type": each["type"]} for each in faults]
+    return problem(422, "Invalid request", _detail(faults[0]), errors=problems)
 
 
-def _place(fault: Mapping[str, Any]) -> str:
-    match fault["type"], fault["loc"]:
-        case "json_invalid", ["body", int(position)]:
-            return f"body, character {position + 1}"
-        case _, fields:
-            return ".".join(map(str, fields))
+def _detail(fault: Mapping[str, Any]) -> str:
+    match fault:
+        case {"loc": ("body", int(position)), "type": "json_invalid", "ctx": {"error": reason}}:  # as FastAPI says it
+            return f"body: not JSON from character {position + 1} on: {reason}"
+    return f"{'.'.join(map(str, _fields(fault)))}: {message_of(fault)}"
 
 
 def _fields(error: Mapping[str, Any]) -> list[str | int]:

@@ -7,11 +7,11 @@ from typing import Any
 
 _PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.25
-_PATIENCE_S = 180.0
+PATIENCE_S = 180.0
 """Long enough for a machine that does something else, too. What comes sooner is seen sooner."""
 
 
-async def until(condition: Callable[[], object], timeout_s: float = _PATIENCE_S) -> None:
+async def until(condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
     """Wait for a condition. Raises TimeoutError."""
     async with asyncio.timeout(timeout_s):
         while not condition():
@@ -19,7 +19,7 @@ async def until(condition: Callable[[], object], timeout_s: float = _PATIENCE_S)
 
 
 async def answered(
-    ask: Callable[[], Awaitable[Any]], wanted: Callable[[Any], object], timeout_s: float = _PATIENCE_S
+    ask: Callable[[], Awaitable[Any]], wanted: Callable[[Any], object], timeout_s: float = PATIENCE_S
 ) -> Any:
     """Ask until the answer is the wanted one; that answer. Raises TimeoutError.
 

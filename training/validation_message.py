@@ -9,6 +9,4 @@ _OF_THE_LIBRARY = "Value error, "
 
 def message_of(fault: Mapping[str, Any]) -> str:
     """The message of one of a ValidationError's `errors()`."""
-    if fault["type"] == "json_invalid":
-        return f"not JSON from here on: {fault['ctx']['error']}"
     return str(fault["msg"]).removeprefix(_OF_THE_LIBRARY)

@@ -64,8 +64,8 @@ def _start(data_dir: Path, log_path: Path, port: int) -> subprocess.Popen[bytes]
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nothing listens on now, and that the system gives to nobody by itself: whoever is to
-    listen there takes a while to begin."""
+    """A port of 127.0.0.1 that nothing listens on now, and that the system hands out to no other program by itself:
+    whoever is to listen there takes a while to begin."""
     while True:
         port = random.choice(_NEVER_GIVEN)
         with suppress(OSError), socket.socket() as probe:

@@ -109,7 +109,7 @@ class GroupedStatement:
         self._running: asyncio.Task[None] | None = None
 
     async def row(self, *values: Any) -> Row | None:
-        """The statement's row for these values; None: it returned none, or it failed. Who is cancelled is told so
+        """The statement's row for these values; None: it returned none, or it failed. Cancelling takes effect
         when the statement has ended."""
         made: asyncio.Future[Row | None] = asyncio.get_running_loop().create_future()
         self._waiting.append((values, made))

@@ -13,7 +13,7 @@ from pydantic_settings import PydanticBaseSettingsSource
 from app.main import create_app
 from app.processes.engine import Engine
 from app.settings import Settings
-from tests.conditions import answered, until
+from tests.conditions import PATIENCE_S, answered, until
 from tests.fakes.scripted_learning import NOWHERE, ScriptedBackend, ScriptedLoop
 
 
@@ -60,10 +60,12 @@ async def run_with(client: httpx.AsyncClient, run_id: str, *statuses: str) -> An
     return await run_once(client, run_id, lambda run: run["status"] in statuses)
 
 
-async def run_once(client: httpx.AsyncClient, run_id: str, condition: Callable[[Any], bool]) -> Any:
-    """The run once the condition holds for it."""
+async def run_once(
+    client: httpx.AsyncClient, run_id: str, condition: Callable[[Any], object], timeout_s: float = PATIENCE_S
+) -> Any:
+    """The run once the condition holds for it. Raises TimeoutError."""
 
     async def ask() -> Any:
         return (await client.get(f"/runs/{run_id}")).raise_for_status().json()
 
-    return await answered(ask, condition)
+    return await answered(ask, condition, timeout_s)

@@ -66,7 +66,7 @@ async def test_a_bad_learn_loop_is_refused_with_its_field(
 async def test_what_is_not_json(client: httpx.AsyncClient) -> None:
     json_type = {"content-type": "application/json"}
     told = _problem(await client.post("/learn-loop", content=b'{"iterations": 3,}', headers=json_type), 422)
-    assert told["detail"].startswith("body, character 18: not JSON from here on: Expecting property name")
+    assert told["detail"].startswith("body: not JSON from character 18 on: Expecting property name")
     _problem(await client.post("/learn-loop", content=b"\xff\xfe{}", headers=json_type), 422)
     _problem(await client.post("/learn-loop", content=b"[" * 10_000, headers=json_type), 400)
     _problem(await client.post("/learn-loop", content=b'{"temperature": NaN}', headers=json_type), 422)

@@ -24,7 +24,7 @@ from tests.conditions import answered, until
 from tests.fakes.sales_agent import GRAPH, SUBJECT, WAY, sales_agent, silent_agent
 from tests.fakes.scripted_chat import Script, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
-from tests.integration.app.served import run_with, served, settings_for
+from tests.integration.app.served import run_once, run_with, served, settings_for
 from training.learn_loop import learn_loop
 from training.types import IterationResult
 
@@ -59,12 +59,8 @@ async def completed(client: httpx.AsyncClient, **body: Any) -> Any:
     """A run of that request, once it is completed."""
     response = await client.post("/learn-loop", json=body)
     assert response.status_code == 202, response.text
-
-    async def ask() -> Any:
-        return (await client.get(f"/runs/{response.json()['run_id']}")).raise_for_status().json()
-
     # The first run of a process imports ART, which takes a busy machine long.
-    run = await answered(ask, lambda run: run["status"] in ("completed", "failed"), timeout_s=120)
+    run = await run_with(client, response.json()["run_id"], "completed", "failed")
     assert run["status"] == "completed", run["error"]
     return run
 
@@ -261,11 +257,7 @@ async def test_a_disk_that_was_full_gets_what_it_missed(data_dir: Path, database
         before = {path.name for path in folder.iterdir()}
         (folder / ".iter1_rewards.json.unfinished").symlink_to("/dev/full")
         loop.gates[1].set()
-
-        async def ask() -> Any:
-            return (await client.get(f"/runs/{run['run_id']}")).json()
-
-        stored = await answered(ask, lambda run: run["results_error"] is not None)
+        stored = await run_once(client, run["run_id"], lambda run: run["results_error"] is not None)
         assert "No space left on device" in stored["results_error"]
         assert {path.name for path in folder.iterdir()} == before  # nothing by halves
         loop.gates[2].set()

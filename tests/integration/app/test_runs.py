@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.conditions import answered, until
+from tests.conditions import until
 from tests.fakes.scripted_learning import ScriptedLoop
-from tests.integration.app.served import run_with, served, settings_for
+from tests.integration.app.served import run_once, run_with, served, settings_for
 from training.types import RunConfig
 
 
@@ -98,11 +98,7 @@ async def test_progress_is_shown_while_a_run_works(data_dir: Path, database_url:
     loop = ScriptedLoop(gates={1: threading.Event()})
     async with served(settings_for(data_dir, database_url), loop) as client:
         run_id = (await _post(client))["run_id"]
-
-        async def ask() -> Any:
-            return (await client.get(f"/runs/{run_id}")).json()
-
-        run = await answered(ask, lambda run: run["progress"]["iteration"] == 1)
+        run = await run_once(client, run_id, lambda run: run["progress"]["iteration"] == 1)
         assert run["status"] == "running"
         assert run["progress"] == {
             "iterations_done": 0,

@@ -3,7 +3,6 @@
 import asyncio
 import random
 import threading
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from app.processes.postgres import EmbeddedPostgres, EmbeddedPostgresError
 from tests.conditions import answered, until
 from tests.fakes.sales_agent import GRAPH
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
-from tests.integration.app.served import run_with, served, settings_for
+from tests.integration.app.served import run_once, run_with, served, settings_for
 from tests.integration.app.small_disk import filled, small_disk
 from tests.integration.app.test_engine_process import _CHILD
 from training.backends.base import Backend, BackendUnavailable, Policy
@@ -197,7 +196,7 @@ async def test_a_run_waits_for_an_engine_that_is_gone(
     async with served(settings_for(data_dir, database_url), ScriptedLoop(), _Behind(engine)) as client:
         await engine.start()
         run_id = (await client.post("/learn-loop", json={"iterations": 1})).json()["run_id"]
-        run = await _run_that(client, run_id, lambda run: run["wait_reason"])
+        run = await run_once(client, run_id, lambda run: run["wait_reason"])
         assert (run["status"], run["error"]) == ("running", None)
         assert "no torch here" in run["wait_reason"]
         assert _come_again(await client.post("/ask", json={"run_id": run_id, "question": "When?", "checkpoint": 0}))
@@ -239,18 +238,11 @@ async def test_a_training_that_the_disk_refuses_is_tried_again(
 
     async with served(settings_for(data_dir, database_url), ScriptedLoop(), Refusing()) as client:
         run_id = (await client.post("/learn-loop", json={"iterations": 1})).json()["run_id"]
-        run = await _run_that(client, run_id, lambda run: run["wait_reason"])
+        run = await run_once(client, run_id, lambda run: run["wait_reason"])
         assert (run["status"], "No space left" in run["wait_reason"]) == ("running", True)
         refuses.clear()
         run = await run_with(client, run_id, "completed", "failed")
         assert (run["status"], run["wait_reason"]) == ("completed", None)
-
-
-async def _run_that(client: httpx.AsyncClient, run_id: str, wanted: Callable[[Any], object]) -> Any:
-    async def ask() -> Any:
-        return (await client.get(f"/runs/{run_id}")).raise_for_status().json()
-
-    return await answered(ask, wanted)
 
 
 async def test_a_data_directory_that_cannot_be_written_is_told() -> None:

@@ -20,7 +20,7 @@ from tests.fakes.engine_process import ROOT, EngineProcess
 from tests.fakes.forked_learnloop import learnloop
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.fakes.trace_server import COLLECTOR, SentSpan, TraceServer, trace_server
-from tests.integration.app.served import served, settings_for
+from tests.integration.app.served import run_once, served, settings_for
 from tests.integration.app.test_metrics import figure
 from tests.integration.app.test_serving import NO_ENGINE, _environment
 from tests.integration.app.test_tracing import path
@@ -61,11 +61,7 @@ async def _worker(data_dir: Path, **environment: str) -> AsyncIterator[asyncio.s
 
 async def _until(client: httpx.AsyncClient, run_id: str, wanted: Callable[[Any], bool]) -> Any:
     """The run once it is as wanted. A worker's first run imports ART, which takes a busy machine long."""
-
-    async def ask() -> Any:
-        return (await client.get(f"/runs/{run_id}")).raise_for_status().json()
-
-    return await answered(ask, wanted, timeout_s=600)
+    return await run_once(client, run_id, wanted, timeout_s=600)
 
 
 async def _check_metrics(port: int, engine: str) -> None:

@@ -232,12 +232,13 @@ class Registry:
             entry = self._entry(model_id)
             entry.checkpoints[written.step] = written
             entry.verified.add(written.step)
+            entry.without_optimizer.discard(written.step)  # made anew, after all later ones were lost
             # The optimizer's state is twice the weights. The parent's stays in case this checkpoint is corrupted.
             old = {step for step in entry.checkpoints if step < written.step - 1} - entry.without_optimizer
             entry.without_optimizer |= old
             files = [entry.checkpoints[step].directory / OPTIMIZER_FILE for step in old]
-        # Beside what comes next: to free a large file takes a while.
-        threading.Thread(target=_remove, args=(files,), name="old optimizers", daemon=True).start()
+        if files:  # beside what comes next: to free a large one takes a while
+            threading.Thread(target=_remove, args=(files,), name="old optimizers", daemon=True).start()
 
     def look(self, model_id: str) -> Checkpoint:
         """Take in what a process that follows wrote before it ended, remove what it left unfinished, and return the

@@ -1,4 +1,4 @@
-"""What peft has put into a model, told without importing peft, whose import takes long and which only adapters need;
+"""What peft has put into a model, found without importing peft, whose import takes long and which only adapters need;
 and how wide the columns are that joined matrices have for it."""
 
 from typing import Any
