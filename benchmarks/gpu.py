@@ -236,9 +236,11 @@ class Ours:
         from training.engine.sampling.sampler import Sampler
         from training.engine.trainer.policy import Policy
         from training.engine.trainer.pretrained import fresh_adapter
+        from training.engine.weights.flash_attention import use_newest
         from training.engine.weights.weights import snapshot
 
         torch.manual_seed(0)
+        self.flash_attention = use_newest()
         base = random_model(MODELS[name](), in_fp8=fp8_training)
         tuning = Tuning("lora")
         adapted: Any = fresh_adapter(base, tuning).eval()
@@ -428,6 +430,7 @@ def measure(ours: Ours, iterations: int, gpus: int) -> dict[str, float]:
     best = sorted(found, key=lambda each: each.seconds)[len(found) // 2]
     whole = SHARED_PROMPT + OWN_PROMPT + TURNS * REPLY + (TURNS - 1) * TOOL_RESULT
     return {
+        "flash_attention": ours.flash_attention,
         "iteration_s": best.seconds,
         "rollout_s": best.rollout,
         "exchange_s": best.exchange,

@@ -46,6 +46,7 @@ from training.engine.trainer.trajectories import (
     counts,
     sequences,
 )
+from training.engine.weights.flash_attention import use_newest
 from training.engine.weights.fp8 import check_device
 from training.engine.weights.weights import Updatable, Weights, snapshot
 
@@ -130,6 +131,7 @@ class Engine:
         if self._device.type == "cuda":
             from training.engine.trainer import pretrained
 
+            log.info("attention on the GPU", flash_attention=use_newest())
             devices = _devices(self._device)
             self._bases = pretrained.SharedBases(devices, self._base_bytes, in_fp8=fp8_training)
         self._checked: dict[tuple[bool, frozenset[torch.Size]], Reproducibility] = {}
