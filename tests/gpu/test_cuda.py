@@ -30,6 +30,7 @@ from training.engine.trainer.padded_batches import padded_batches
 from training.engine.trainer.policy import Policy
 from training.engine.trainer.pretrained import fresh_adapter, load_in_stages
 from training.engine.trainer.trajectories import TrainSequence
+from training.engine.weights import tensor_file
 from training.engine.weights.joined import JoinedModel
 from training.engine.weights.weights import Weights, snapshot
 
@@ -238,6 +239,15 @@ def test_trained_weights_are_taken_over_in_place(tmp_path: Path) -> None:
     after = greedy("after")
     assert after != first
     assert after == sample(snapshot(policy.model, dtype=torch.bfloat16), [prompt], 30, temperature=0.0)[0].ids
+
+
+def test_tensors_of_a_gpu_are_written_as_those_of_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_file, "FETCHED_BYTES", 200)
+    tensors = {f"{number}": torch.randn(number, 7) for number in range(12)} | {"half": torch.randn(5).bfloat16()}
+    mixed = {name: each if name == "3" else each.cuda() for name, each in tensors.items()}
+    tensor_file.write_tensors(tensors, tmp_path / "cpu")
+    tensor_file.write_tensors(mixed, tmp_path / "gpu")
+    assert (tmp_path / "gpu").read_bytes() == (tmp_path / "cpu").read_bytes()
 
 
 def test_training_that_does_not_fit_takes_less_at_a_time(tmp_path: Path) -> None:

@@ -3,7 +3,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
+from tests.fakes.tiny_model import make_tiny_model
+from training.engine.registry.tuning import Tuning
+from training.engine.trainer.pretrained import fresh_adapter, save_adapter
 from training.engine.weights.tensor_file import write_tensors
 
 
@@ -28,3 +32,18 @@ def test_parameters_and_parts_of_tensors_are_written_as_they_are_seen(tmp_path: 
     found = load_file(tmp_path / "file")
     assert torch.equal(found["part"], whole.t()[1:])
     assert torch.equal(found["trained"], whole)
+
+
+def test_an_adapter_has_the_bytes_of_peft(tmp_path: Path) -> None:
+    base = AutoModelForCausalLM.from_pretrained(make_tiny_model(tmp_path / "base", "llama"), dtype=torch.float32)
+    adapted = fresh_adapter(base, Tuning("lora"))
+    with torch.no_grad():
+        for parameter in adapted.parameters():
+            parameter.normal_()
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ours.mkdir()
+    save_adapter(adapted, ours)
+    adapted.save_pretrained(str(theirs))
+    (theirs / "README.md").unlink()
+    files = [{path.name: path.read_bytes() for path in directory.iterdir()} for directory in (ours, theirs)]
+    assert files[0] == files[1]

@@ -230,13 +230,16 @@ class Policy:
     def _save_model(self, directory: Path) -> None:
         if isinstance(self.model, LlamaModel):
             self.model.save(directory)
-        elif self.device.type == "cpu":
-            without_compiler(partial(self.model.save_pretrained, directory))
-        else:
-            self.model.save_pretrained(directory)  # it takes long, and what samples beside it may need the compiler
+            return
+        save = partial(self.model.save_pretrained, directory)
         if self.tuning.mode == "lora":
-            # peft writes a model card with the base's path on this machine in it.
-            (directory / "README.md").unlink(missing_ok=True)
+            from training.engine.trainer.pretrained import save_adapter
+
+            save = partial(save_adapter, self.model, directory)
+        if self.device.type == "cpu":
+            without_compiler(save)
+        else:
+            save()  # it takes long, and what samples beside it may need the compiler
 
 
 def _whole(model: Any) -> WholeLayers:

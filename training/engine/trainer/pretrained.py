@@ -14,7 +14,7 @@ from training.engine.model_classes import import_model_classes, without_compiler
 import_model_classes()  # first, because it leaves out what the others would import
 
 from accelerate.hooks import remove_hook_from_module  # noqa: E402
-from peft import LoraConfig, PeftModel, get_peft_model  # noqa: E402
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict  # noqa: E402
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel  # noqa: E402
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM  # noqa: E402
 from transformers.utils import logging as transformers_logging  # noqa: E402
@@ -28,6 +28,7 @@ from training.engine.trainer.packed_attention import ATTENTION  # noqa: E402
 from training.engine.weights.joined import JoinedModel, has_kernels  # noqa: E402
 from training.engine.weights.llama_cpu import FusedWeights  # noqa: E402
 from training.engine.weights.stages import devices_needed, stages_of  # noqa: E402
+from training.engine.weights.tensor_file import write_tensors  # noqa: E402
 
 USUAL_RANKS = 32
 """Adapters of up to so many ranks share one copy of their base: it has the same columns for all of them. And so many
@@ -55,6 +56,16 @@ def load_pretrained(
     if (directory / ADAPTER_FILE).is_file():
         return cast(PreTrainedModel, PeftModel.from_pretrained(base, str(directory), is_trainable=trainable).eval())
     return cast(PreTrainedModel, fresh_adapter(base, tuning).eval())
+
+
+def save_adapter(model: Any, directory: Path) -> None:
+    """As peft's `save_pretrained`, without the model card, which has the base's path on this machine in it; from a GPU
+    in few transfers."""
+    tensors = {name: each.contiguous() for name, each in get_peft_model_state_dict(model).items()}
+    write_tensors(tensors, directory / ADAPTER_FILE, {"format": "pt"})
+    config = copy.copy(model.peft_config["default"])
+    config.inference_mode = True
+    config.save_pretrained(str(directory))
 
 
 def pack_modules(model: PreTrainedModel) -> None:
