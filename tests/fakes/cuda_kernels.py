@@ -15,6 +15,7 @@ from torch import Tensor
 from training.engine.trainer import layer_kernels
 from training.engine.weights.fp8 import Fp8Matrix
 from training.engine.weights.paged_cache import PAGE
+from training.engine.weights.shared_prefix import SharedPrefix
 
 WEIGHTS = "training.engine.weights"
 
@@ -98,9 +99,18 @@ def _silu_mul_quantised(gate: Tensor, up: Tensor, out: Tensor, tokens: Fp8Matrix
 
 
 def _decode_attention(
-    query: Tensor, keys: Tensor, values: Tensor, positions: Tensor, tables: Tensor, scale: float, joined: Tensor
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    positions: Tensor,
+    tables: Tensor,
+    prefix: SharedPrefix,
+    scale: float,
+    joined: Tensor,
 ) -> None:
     joined.zero_()
+    pages = int(prefix.tokens) // PAGE
+    assert (tables[positions >= 0, :pages] == prefix.table[:pages]).all()
     for row, position in enumerate(positions.tolist()):
         if position >= 0:
             tokens = torch.arange(position + 1)

@@ -442,6 +442,7 @@ class Packed(Cramped):
         self.supports_packing, self.pad_to_multiple_of = True, 8
         self.context = context or weights.context
         self.passes: list[list[int]] = []
+        self.steps = 0
         self.caches: list[PagedCache] = []
 
     def prefill(self, cache: PagedCache, pieces: Sequence[Piece]) -> None:
@@ -456,6 +457,7 @@ class Packed(Cramped):
             self._write_back(rows, row, cache, piece.row, *span)
 
     def decode(self, cache: PagedCache, ids: torch.Tensor, positions: torch.Tensor, span: int) -> torch.Tensor:
+        self.steps += 1
         rows = self._rows_of(cache, list(range(len(ids))), positions.clamp(min=0).tolist())
         logits = super().decode(rows, ids, positions.clamp(min=0), span)
         for row, position in enumerate(positions.tolist()):
@@ -496,6 +498,45 @@ def test_rows_that_are_prefilled_together_give_the_same_samples(weights: Weights
         for each, sample in zip(requests, samples(sampler, requests), strict=True):
             assert (sample.ids, sample.logprobs) == alone(weights, each)
     assert max(map(len, packed.passes)) > 1
+
+
+def test_a_gpu_has_begun_the_next_step_when_a_token_is_told(weights: Weights) -> None:
+    packed = Packed(weights)
+    sampler, each = sampler_of(packed, cache_bytes=1 << 26), request(prompt_of(50), max_tokens=20)
+    begun: list[int] = []
+    done: list[Sample | Exception] = []
+    sampler.submit(each, lambda token, logprob: begun.append(packed.steps), done.append)
+    while sampler.busy:
+        sampler.step()
+    [sample] = done
+    assert isinstance(sample, Sample)
+    assert (sample.ids, sample.logprobs) == alone(weights, each)
+    assert begun == [*range(2, 21), 20], "the last token of a reply that is as long as it may be is known to be that"
+    assert packed.steps == sampler.figures.decode_steps == 20
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_steps_that_are_begun_early_count_only_for_replies_that_go_on(weights: Weights, seed: int) -> None:
+    """Requests come and are cancelled at any time, and share few pages: rows and pages change hands."""
+    draw = random.Random(seed)
+    waiting = mixed_requests(40)
+    sampler = sampler_of(Packed(weights), slots=draw.choice([3, 8, 20]), cache_bytes=draw.choice([1, 1 << 20, 1 << 26]))
+    found: dict[int, Sample | Exception] = {}
+    numbers: dict[int, int] = {}
+    while sampler.busy or waiting:
+        for _ in range(min(len(waiting), draw.choice([0, 0, 1, 6]))):
+            each = waiting.pop()
+            numbers[len(waiting)] = sampler.submit(each, None, partial(found.__setitem__, len(waiting)))
+        if numbers and draw.random() < 0.1:
+            sampler.cancel(numbers[draw.choice(list(numbers))])
+        sampler.step()
+    assert len(found) == 40
+    for index, each in enumerate(mixed_requests(40)):
+        outcome = found[index]
+        if isinstance(outcome, Sample):
+            assert (outcome.ids, outcome.logprobs) == alone(weights, each)
+        else:
+            assert isinstance(outcome, SampleCancelled)
 
 
 def test_what_prompts_share_is_prefilled_once(weights: Weights) -> None:

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+MATCHED_FIRST = 256
+"""Tokens of each row that are compared with a prompt first; of those that are alike as many again, and so on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Match:
@@ -37,10 +40,16 @@ class CacheSlots:
 
     def match(self, prompt: npt.NDArray[np.int64], owner: int) -> Match:
         """The longest common prefix of the prompt and any row of that owner, the row least in others' way first."""
-        width = min(len(prompt), self.tokens.shape[1])
-        other = np.ones((len(self.tokens), width + 1), dtype=np.bool_)  # a last column that always differs
-        np.not_equal(self.tokens[:, :width], prompt[:width], out=other[:, :width])
-        shared = np.where(self.owners == owner, np.minimum(other.argmax(axis=1), self.lengths), 0)
+        shared = np.zeros(len(self.tokens), dtype=np.int64)
+        rows = np.flatnonzero((self.owners == owner) & (self.lengths > 0))
+        start, stop, width = 0, MATCHED_FIRST, min(len(prompt), self.tokens.shape[1])
+        while len(rows) and start < width:  # most rows differ early
+            stop = min(stop, width)
+            differ = self.tokens[rows, start:stop] != prompt[start:stop]
+            whole = ~differ.any(axis=1)
+            shared[rows] = start + np.where(whole, stop - start, differ.argmax(axis=1))
+            rows, start, stop = rows[whole & (self.lengths[rows] > stop)], stop, 2 * stop
+        shared = np.minimum(shared, self.lengths)
         # Among equals prefer a row that the prompt merely continues: it can be used where it lies.
         row = int(np.lexsort((self.busy, self.lengths, -shared))[0])
         return Match(row, int(shared[row]))

@@ -7,6 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from training.engine.memory import uploaded
+
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -50,7 +52,7 @@ def sample_tokens(
     """
 
     def column(values: npt.NDArray[Any]) -> torch.Tensor:
-        return torch.from_numpy(values).to(logits.device)[:, None]
+        return uploaded(values, logits.device)[:, None]
 
     logprobs = torch.log_softmax(logits, dim=-1)
     if allowed is not None:
@@ -72,16 +74,16 @@ def sample_tokens(
     # Only logits that are not finite come beyond the end; their log-probabilities say so.
     ids = torch.searchsorted(cumulative, target, right=True)[:, 0].clamp_(max=logits.shape[1] - 1)
     if greedy.any():
-        ids = torch.where(torch.from_numpy(greedy).to(ids.device), logits.argmax(dim=-1), ids)
+        ids = torch.where(uploaded(greedy, ids.device), logits.argmax(dim=-1), ids)
     return ids, logprobs
 
 
 def _masked(logits: torch.Tensor, allowed: Allowed) -> torch.Tensor:
     device, vocab = logits.device, logits.shape[1]
     missing = max(0, -(-vocab // 8) - allowed.bits.shape[1])
-    bits = torch.from_numpy(np.pad(allowed.bits, ((0, 0), (0, missing)))).to(device)
+    bits = uploaded(np.pad(allowed.bits, ((0, 0), (0, missing))), device)
     flags = (bits[:, :, None] >> torch.arange(8, dtype=torch.uint8, device=device)) & 1
-    rows = torch.from_numpy(allowed.rows).to(device)
+    rows = uploaded(allowed.rows, device)
     masked = logits.clone()
     masked[rows] = logits[rows].masked_fill(flags.flatten(1)[:, :vocab] == 0, -torch.inf)
     return masked

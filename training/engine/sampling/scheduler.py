@@ -12,9 +12,9 @@ import numpy.typing as npt
 import structlog
 import torch
 
-from training.engine.memory import is_out_of_memory
+from training.engine.memory import downloading, is_out_of_memory, uploaded
 from training.engine.sampling.batch import BatchState, Request
-from training.engine.sampling.cache_slots import CacheSlots, Match, common_prefix
+from training.engine.sampling.cache_slots import CacheSlots, Match
 from training.engine.sampling.figures import Counts
 from training.engine.sampling.requests import GrammarFailed, NonFiniteLogits, OutOfMemory, Sample
 from training.engine.sampling.sample_tokens import Allowed, sample_tokens, uniforms
@@ -31,6 +31,9 @@ PREFILL_FLOPS = 2e10
 """About how much prefill one step does before the batch goes on: a fraction of a second on one core."""
 PACKED_PREFILL = 8192
 """Prompt tokens in one forward pass where rows are packed: enough to fill a GPU."""
+PASSES_FOR_NOBODY = 4
+"""So many such passes follow one another while no conversation waits for its next token: those that come together then
+go on together."""
 FIRST_LENGTH = 256
 CACHE_BYTES = 1 << 29
 PAGED_TOKENS = 8192
@@ -49,6 +52,15 @@ class _Member:
     decode: Callable[[Sequence[int]], str] | None
     number: int
     """Of the owner of cache rows: what other weights have computed is of no use to these."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """A decode step that was asked for before it was known whose replies go on: the requests that it is for, and which
+    of its logits [M, vocab] are theirs, on whatever rows they are by now."""
+
+    requests: dict[Request, int]
+    logits: torch.Tensor
 
 
 class Scheduler:
@@ -74,6 +86,7 @@ class Scheduler:
         self._waiting: deque[Request] = deque()
         self._filling: list[Request] = []
         self._active: dict[int, Request] = {}
+        self._ahead: _Ahead | None = None
         self._cache: KVCache | PagedCache | None = None
         self._rows = CacheSlots(0, 0, 0)
         self._state = BatchState(0, 0)
@@ -184,6 +197,8 @@ class Scheduler:
 
     def _prefill(self) -> None:
         budget = self._prefill_tokens
+        if self.weights.supports_packing and not self._active:
+            budget *= PASSES_FOR_NOBODY
         while budget > 0 and self._admit():
             batch = list(self._filling)
             try:
@@ -197,10 +212,11 @@ class Scheduler:
         for request in self._in_turn():
             if len(self._filling) >= self._together or len(self._filling) + len(self._active) >= self._slots:
                 break
-            if self._is_being_filled(request):
-                continue
             try:
-                if not self._place(request):
+                match = self._match(request)
+                if self._is_being_filled(request, match):
+                    continue
+                if not self._place(request, match):
                     break
             except Exception as error:
                 self._give_up([request], error)
@@ -221,14 +237,17 @@ class Scheduler:
             ahead[request.params.weights_key] += 1
         return [request for _, request in sorted(places, key=lambda each: each[0])]
 
-    def _is_being_filled(self, request: Request) -> bool:
+    def _match(self, request: Request) -> Match:
+        """What there is of its prompt, in a cache that has room for it."""
+        known = request.known()
+        self._reserve(len(known))
+        return self._rows.match(known[:-1], self._member(request).number)
+
+    def _is_being_filled(self, request: Request, match: Match) -> bool:
         """Whether more of its prompt is about to be computed for another request than there is already."""
-        if not self._filling:
-            return False
-        known = request.known()[:-1]
-        there = self._rows.match(known, self._member(request).number).tokens
-        return any(
-            common_prefix(known, other.known()[:-1]) > there + SHARED
+        known, more = request.known()[:-1], match.tokens + SHARED + 1
+        return len(known) >= more and any(
+            len(other.known()) > more and (other.known()[:more] == known[:more]).all()
             for other in self._filling
             if other.params.weights_key == request.params.weights_key
         )
@@ -246,14 +265,10 @@ class Scheduler:
             elif request not in self._waiting:
                 self._waiting.appendleft(request)
 
-    def _place(self, request: Request) -> bool:
-        """Give the request a row that holds as much of its prompt as any row does; False if it must wait for one."""
-        known = request.known()
-        self._reserve(len(known))
+    def _place(self, request: Request, match: Match) -> bool:
+        """Give the request a row that holds what is there of its prompt; False if it must wait for one."""
         assert self._cache is not None
         rows, cache = self._rows, self._cache
-        owner = self._member(request).number
-        match = rows.match(known[:-1], owner)
         if isinstance(cache, PagedCache) and not self._has_pages(cache, request, match):
             return False
         continued = not rows.busy[match.row] and match.tokens == rows.lengths[match.row]
@@ -273,7 +288,7 @@ class Scheduler:
                 if continued:
                     self._forget(match.row)  # it lies in a row that is not decoded, and its next turn is this one
             rows.lengths[target] = match.tokens
-        rows.owners[target] = owner
+        rows.owners[target] = self._member(request).number
         rows.busy[target] = True
         rows.touch(target)
         request.row = target
@@ -325,38 +340,17 @@ class Scheduler:
     # Decode
 
     def _decode(self) -> None:
-        if not self._active:  # making a longer cache preempted them
-            return None
+        found = self._decoded_ahead() or self._decoded_now()
+        if found is None:
+            return
+        active, logits = found
         rows, state = self._rows, self._state
-        if isinstance(self._cache, PagedCache):
-            self._hold_next(self._cache)
-        active = np.fromiter(self._active, dtype=np.int64, count=len(self._active))
-        active.sort()
-        longest = int(rows.lengths[active].max()) + 1
-        self._reserve(longest)
-        if rows is not self._rows:  # the cache was made anew
-            return self._decode()
-        assert self._cache is not None
-        count = min(round_up(int(active[-1]) + 1, self.weights.pad_to_multiple_of), len(rows.lengths))
-        span = round_up(longest, KEY_MULTIPLE)
-        device = self.weights.kv.device
-        places = rows.lengths[:count]
-        if isinstance(self._cache, PagedCache):  # what another row may share is not written beside
-            places = np.full(count, -1, dtype=np.int64)
-            places[active] = rows.lengths[active]
-        feed, positions = torch.from_numpy(state.feed[:count]).to(device), torch.from_numpy(places).to(device)
-        if len(self._members) == 1:
-            logits = self.weights.decode(self._cache, feed, positions, span)
-        else:
-            whose = [self._member(self._active[row]).weights if row in self._active else None for row in range(count)]
-            logits = cast(Batchable, self.weights).decode_each(self._cache, feed, positions, whose)
-        if len(active) < count:
-            logits = logits[torch.from_numpy(active).to(device)]
         uniform = uniforms(state.seeds[active], state.produced[active].astype(np.uint64))
         cuts = state.top_p[active], state.top_k[active], state.min_p[active]
         chosen, logprobs = sample_tokens(logits, state.temperature[active], *cuts, uniform, self._allowed(active))
-        ids = chosen.cpu().numpy()
-        values = logprobs.gather(1, chosen[:, None])[:, 0].cpu().numpy()
+        sampled = downloading(chosen, logprobs.gather(1, chosen[:, None])[:, 0])
+        self._decode_ahead(active, chosen)
+        ids, values = sampled()
 
         rows.tokens[active, rows.lengths[active]] = state.feed[active]
         rows.lengths[active] += 1
@@ -370,6 +364,70 @@ class Scheduler:
         over = stopped | (state.produced[active] >= state.limits[active]) | ~np.isfinite(values) | state.watched[active]
         for index in np.flatnonzero(over):
             self._attend_to(int(active[index]), int(ids[index]), logprobs[index], bool(stopped[index]))
+
+    def _decoded_now(self) -> tuple[npt.NDArray[np.int64], torch.Tensor] | None:
+        """The active rows, and their logits after the next token; None if there are none."""
+        if not self._active:  # making a longer cache preempted them
+            return None
+        rows, state = self._rows, self._state
+        if isinstance(self._cache, PagedCache):
+            self._hold_next(self._cache)
+        active = np.fromiter(self._active, dtype=np.int64, count=len(self._active))
+        active.sort()
+        longest = int(rows.lengths[active].max()) + 1
+        self._reserve(longest)
+        if rows is not self._rows:  # the cache was made anew
+            return self._decoded_now()
+        count = min(round_up(int(active[-1]) + 1, self.weights.pad_to_multiple_of), len(rows.lengths))
+        places = rows.lengths[:count]
+        if isinstance(self._cache, PagedCache):
+            places = _among(count, active, rows.lengths[active])
+        feed = uploaded(state.feed[:count], self.weights.kv.device)
+        return active, self._of_rows(active, self._logits(feed, places, longest))
+
+    def _logits(self, feed: torch.Tensor, places: npt.NDArray[np.int64], longest: int) -> torch.Tensor:
+        """Logits [M, vocab] of the first M rows after one token for each, `feed` ([M]), at `places` ([M]; in a
+        PagedCache -1: none), of which the longest row then has `longest`."""
+        positions = uploaded(places, self.weights.kv.device)
+        if len(self._members) == 1:
+            return self.weights.decode(self._cache, feed, positions, round_up(longest, KEY_MULTIPLE))
+        whose = [self._member(self._active[row]).weights if row in self._active else None for row in range(len(places))]
+        return cast(Batchable, self.weights).decode_each(self._cache, feed, positions, whose)
+
+    def _of_rows(self, rows: npt.NDArray[np.int64], logits: torch.Tensor) -> torch.Tensor:
+        return logits if np.array_equal(rows, np.arange(len(logits))) else logits[uploaded(rows, logits.device)]
+
+    def _decode_ahead(self, active: npt.NDArray[np.int64], chosen: torch.Tensor) -> None:
+        """Have a GPU begin the next step of all active rows, which just sampled `chosen`, while it is seen here whose
+        replies ended with it. Not where others wait to join them, or pages are short."""
+        cache, rows, state = self._cache, self._rows, self._state
+        if not isinstance(cache, PagedCache) or self._waiting or self._filling or len(active) < len(self._active):
+            return
+        goes_on = state.produced[active] + 1 < state.limits[active]
+        going, places = active[goes_on], rows.lengths[active[goes_on]] + 1
+        if not len(going) or int(places.max()) + 1 >= cache.length:
+            return
+        unready = cache.unready(going, places)
+        if len(unready) > cache.free:
+            return
+        for row in unready.tolist():
+            cache.hold(row, int(rows.lengths[row]) + 1, int(rows.lengths[row]) + 2)
+        count = round_up(int(active[-1]) + 1, self.weights.pad_to_multiple_of)
+        feed = chosen
+        if len(active) < count:
+            feed = torch.zeros(count, dtype=chosen.dtype, device=chosen.device)
+            feed[uploaded(active, chosen.device)] = chosen
+        logits = self._logits(feed, _among(count, going, places), int(places.max()) + 1)
+        self._ahead = _Ahead({self._active[row]: row for row in going.tolist()}, logits)
+
+    def _decoded_ahead(self) -> tuple[npt.NDArray[np.int64], torch.Tensor] | None:
+        """The rows of a step that was begun already whose replies go on, and their logits; None if there are none."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or not ahead.requests:
+            return None
+        going = sorted((request.row, place) for request, place in ahead.requests.items())
+        active, places = np.array(going, dtype=np.int64).T
+        return active, self._of_rows(places, ahead.logits)
 
     def _allowed(self, active: npt.NDArray[np.int64]) -> Allowed | None:
         """The tokens that the grammars of the active rows let through; None where no row has one."""
@@ -473,9 +531,10 @@ class Scheduler:
             if len(request.known()) > cache.length:
                 raise OutOfMemory(f"memory holds the keys and values of {cache.length} tokens")
             return True
-        lengths = self._rows.lengths
-        needed += sum(cache.missing(r.row, int(lengths[r.row]), self._expected_tokens(r)) for r in running)
-        return needed <= cache.room([each.row for each in running], match.row, match.tokens)
+        rows = np.array([each.row for each in running])
+        expected = np.array([self._expected_tokens(each) for each in running])
+        needed += cache.missing(rows, self._rows.lengths[rows], expected)
+        return needed <= cache.room(rows.tolist(), match.row, match.tokens)
 
     def _expected_tokens(self, request: Request) -> int:
         produced = int(self._state.produced[request.row]) if request.row in self._active else len(request.ids)
@@ -590,6 +649,8 @@ class Scheduler:
         """Take the request off its row; the row keeps the conversation."""
         if request.row >= 0:
             self._active.pop(request.row, None)
+            if self._ahead:  # should it come back, to whichever pages, it is to be computed again
+                self._ahead.requests.pop(request, None)
             self._rows.busy[request.row] = False
             self._rows.touch(request.row)
             self._state.watched[request.row] = False
@@ -602,6 +663,13 @@ class Scheduler:
         elif request in self._waiting:
             self._waiting.remove(request)
         request.done(reason)
+
+
+def _among(count: int, rows: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The places [count] of these rows, among others that are left alone: what they may share is not written."""
+    found = np.full(count, -1, dtype=np.int64)
+    found[rows] = places
+    return found
 
 
 def _named(error: Exception) -> Exception:

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
+from training.engine.memory import uploaded
 from training.engine.weights.adapters import base_of, has_adapter
 from training.engine.weights.fp8_kernels import silu_mul_quantised
 from training.engine.weights.fp8_products import quantised
@@ -15,6 +17,7 @@ from training.engine.weights.joined import Adapter, JoinedLayer, JoinedModel, Jo
 from training.engine.weights.kv_cache import KVShape, Piece
 from training.engine.weights.llama_cpu import FusedWeights
 from training.engine.weights.paged_cache import PAGE, PagedCache
+from training.engine.weights.shared_prefix import SharedPrefix
 from training.engine.weights.stages import on
 from training.engine.weights.triton_kernels import add_norm, decode_attention, rotate, silu_mul
 from training.engine.weights.varlen_attention import Segments, varlen_attention
@@ -112,11 +115,11 @@ class CudaWeights:
         if ranges is not None:
             ranges = ranges.repeat_interleave(torch.tensor(lengths[0]), dim=0)
         own = all(piece.start == 0 for piece in pieces)
-        ids = torch.from_numpy(np.concatenate([piece.ids for piece in pieces])).to(self.kv.device)
+        ids = uploaded(np.concatenate([piece.ids for piece in pieces]), self.kv.device)
         hidden, change = F.embedding(ids, base.embedding).float(), None
         for stage in base.stages:
             device = stage.device
-            positions, places, past = (part.to(device) for part in layout)
+            positions, places, past = (uploaded(part, device) for part in layout)
             segments, turns = Segments.of(*lengths, device), base.turns(cache.length, device)
             others = None if ranges is None else base.others(ranges.to(device))
             hidden, change = hidden.to(device), None if change is None else change.to(device)
@@ -237,7 +240,7 @@ class CudaWeights:
         tables, stand = cache.tables(stage.device)[: len(positions)], positions.clamp(min=0)
         pages = tables.gather(1, (stand // PAGE)[:, None])[:, 0].long()
         places = torch.where(positions < 0, 0, pages * PAGE + stand % PAGE)
-        others = None if ranges is None else base.others(ranges)
+        others, prefix = None if ranges is None else base.others(ranges), SharedPrefix.of(tables, positions)
         change: torch.Tensor | None = None
         if number:
             hidden, change = inputs[0].clone(), inputs[1]  # the layers add to it in place
@@ -249,7 +252,7 @@ class CudaWeights:
             rotate(joint, layer.head_gains, turns, stand, base.kv_heads, base.eps, store=(places, keys, values))
             mixed = layer.out.room(len(positions))
             decode_attention(
-                joint[:, : base.heads], keys, values, positions, tables, base.scale, layer.out.inputs(mixed)
+                joint[:, : base.heads], keys, values, positions, tables, prefix, base.scale, layer.out.inputs(mixed)
             )
             change = self._rest(layer, hidden, mixed, others)
         if number + 1 < len(base.stages):
@@ -296,9 +299,9 @@ class CudaWeights:
         return joint.product(room, tokens, others=others)
 
 
-def _layout(cache: PagedCache, pieces: Sequence[Piece]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _layout(cache: PagedCache, pieces: Sequence[Piece]) -> tuple[npt.NDArray[np.int64], ...]:
     """Where each new token stands in its sequence [n] and in the cache [n], and the places of all keys [K]."""
     positions = [np.arange(piece.start, piece.start + len(piece.ids)) for piece in pieces]
     past = [cache.places(piece.row, 0, piece.start + len(piece.ids)) for piece in pieces]
     places = [all_places[piece.start :] for piece, all_places in zip(pieces, past, strict=True)]
-    return tuple(torch.from_numpy(np.concatenate(parts)) for parts in (positions, places, past))  # type: ignore[return-value]
+    return tuple(np.concatenate(parts) for parts in (positions, places, past))

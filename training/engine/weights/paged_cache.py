@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from training.engine.memory import uploaded
 from training.engine.weights.kv_cache import KVShape
 from training.engine.weights.stages import stages_of
 
@@ -57,14 +58,14 @@ class PagedCache:
 
     def tokens_in(self, lengths: npt.NDArray[np.int64]) -> int:
         """Tokens that it holds: those of all pages that are taken."""
-        return (self.pages - len(self._free)) * PAGE
+        return (self.pages - self.free) * PAGE
 
     def tables(self, device: torch.device) -> torch.Tensor:
         """The numbers of each row's pages [rows, pages of a row], int32, on one of its devices; always the same
         tensor there."""
         if self._stale:
             for tables in self._device_tables.values():
-                tables.copy_(torch.from_numpy(self._tables))
+                tables.copy_(uploaded(self._tables, tables.device))
             self._stale = False
         return self._device_tables[device]
 
@@ -96,11 +97,18 @@ class PagedCache:
         ready: npt.NDArray[np.bool_] = self._users[self._tables[rows, lengths // PAGE]] == 1
         return rows[~ready]
 
-    def missing(self, row: int, start: int, stop: int) -> int:
-        """Pages that `hold` would take, at most."""
-        whole = start // PAGE
-        own = int((self._users[self._tables[row, whole : self.held[row]]] == 1).sum())
-        return max(pages_of(stop) - whole - own, 0)
+    def missing(self, rows: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> int:
+        """Pages that `hold` would take for all of these rows, at most."""
+        whole, held = starts // PAGE, self.held[rows]
+        column = np.arange(held.max(initial=0))
+        inside = (column >= whole[:, None]) & (column < held[:, None])
+        own = (self._users[self._tables[rows, : len(column)]] == 1) & inside
+        return int(np.maximum(-(-stops // PAGE) - whole - own.sum(axis=1), 0).sum())
+
+    @property
+    def free(self) -> int:
+        """Pages that no row has."""
+        return len(self._free)
 
     def room(self, busy: Sequence[int], row: int, tokens: int) -> int:
         """Pages that are free, or that only rows hold which are not busy, once a row's first tokens are busy too."""

@@ -10,11 +10,14 @@ import triton.language as tl
 
 from training.engine.weights.fp8 import LARGEST, SMALLEST_ROW, Fp8Matrix
 from training.engine.weights.paged_cache import PAGE
+from training.engine.weights.shared_prefix import SharedPrefix
 
 HEADS_A_PROGRAM = 8
 MIN_PROGRAMS = 1024
 """Attention is cut along the keys until this many programs share the work: some for each multiprocessor, so that rows
 of different lengths even out."""
+SHARED_QUERIES = 64
+"""Queries that meet what all rows share in one program."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -197,6 +200,7 @@ def _attend_part(
     values,
     positions,
     tables,
+    shared,
     out,
     weight,
     table_stride,
@@ -210,9 +214,9 @@ def _attend_part(
     BLOCK: tl.constexpr,
 ) -> None:
     row, kv_head, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
-    length = tl.load(positions + row).to(tl.int32) + 1
-    share = tl.cdiv(tl.cdiv(length, PARTS), BLOCK) * BLOCK
-    first = part * share
+    length, begin = tl.load(positions + row).to(tl.int32) + 1, tl.load(shared)
+    share = tl.cdiv(tl.cdiv(length - begin, PARTS), BLOCK) * BLOCK
+    first = begin + part * share
     last = tl.minimum(first + share, length)
     member, dim, step = tl.arange(0, GROUP_PAD), tl.arange(0, DIM), tl.arange(0, BLOCK)
     real = (member < GROUP)[:, None]
@@ -237,9 +241,71 @@ def _attend_part(
         mixed = mixed * shrink[:, None] + tl.dot(weights.to(v.dtype), v)
         total = total * shrink + tl.sum(weights, axis=1)
         top = higher
-    place = ((row * KV_HEADS + kv_head) * PARTS + part) * GROUP + member
-    tl.store(out + place[:, None] * DIM + dim[None, :], mixed / tl.maximum(total, 1e-30)[:, None], mask=real)
-    tl.store(weight + place, tl.where(total > 0, top + tl.log(tl.maximum(total, 1e-30)), -1e30), mask=member < GROUP)
+    place = ((row * KV_HEADS + kv_head) * 2 * PARTS + part) * GROUP + member
+    _store_part(out, weight, place, mixed, total, top, member < GROUP, DIM)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _attend_shared_part(
+    query,
+    keys,
+    values,
+    positions,
+    table,
+    shared,
+    out,
+    weight,
+    query_stride,
+    queries,
+    scale,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    DIM: tl.constexpr,
+    PARTS: tl.constexpr,
+    QUERIES: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    kv_head, part = tl.program_id(1), tl.program_id(2)
+    number, dim, step = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES), tl.arange(0, DIM), tl.arange(0, BLOCK)
+    row, member = (number // GROUP).to(tl.int64), number % GROUP
+    real = number < queries
+    tokens = tl.load(shared)
+    share = tl.cdiv(tl.cdiv(tokens, PARTS), BLOCK) * BLOCK
+    first = part * share
+    q = tl.load(
+        query + row[:, None] * query_stride + (kv_head * GROUP + member[:, None]) * DIM + dim[None, :],
+        mask=real[:, None],
+        other=0.0,
+    )
+    base = kv_head * DIM + dim[None, :]
+    top = tl.full((QUERIES,), -1e30, tl.float32)
+    total = tl.zeros((QUERIES,), tl.float32)
+    mixed = tl.zeros((QUERIES, DIM), tl.float32)
+    for start in range(first, tl.minimum(first + share, tokens), BLOCK):  # whole pages
+        page = tl.load(table + start // BLOCK).to(tl.int64)
+        place = base + (page * BLOCK + step)[:, None] * (KV_HEADS * DIM)
+        k = tl.load(keys + place)
+        scores = tl.dot(q, tl.trans(k)) * scale
+        higher = tl.maximum(top, tl.max(scores, axis=1))
+        shrink = tl.exp(top - higher)
+        weights = tl.exp(scores - higher[:, None])
+        v = tl.load(values + place)
+        mixed = mixed * shrink[:, None] + tl.dot(weights.to(v.dtype), v)
+        total = total * shrink + tl.sum(weights, axis=1)
+        top = higher
+    active = tl.load(positions + row, mask=real, other=-1) >= 0
+    place = ((row * KV_HEADS + kv_head) * 2 * PARTS + PARTS + part) * GROUP + member
+    _store_part(out, weight, place, mixed, tl.where(active, total, 0.0), top, real, DIM)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _store_part(out, weight, place, mixed, total, top, real, DIM: tl.constexpr) -> None:
+    """What was attended to in a part, and the logarithm of its weight: -1e30 for one without tokens, which is left as
+    it is."""
+    dim, some = tl.arange(0, DIM), total > 0
+    safe = tl.maximum(total, 1e-30)
+    tl.store(out + place[:, None] * DIM + dim[None, :], mixed / safe[:, None], mask=(real & some)[:, None])
+    tl.store(weight + place, tl.where(some, top + tl.log(safe), -1e30), mask=real)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -252,7 +318,8 @@ def _join_parts(
     logs = tl.load(weight + place)
     shares = tl.exp(logs - tl.max(logs, axis=0))
     shares = shares / tl.sum(shares, axis=0)
-    mixed = tl.sum(tl.load(out + place[:, None] * DIM + dim[None, :]) * shares[:, None], axis=0)
+    found = tl.load(out + place[:, None] * DIM + dim[None, :], mask=(logs > -1e30)[:, None], other=0.0)
+    mixed = tl.sum(found * shares[:, None], axis=0)
     row, kv_head = pair // KV_HEADS, pair % KV_HEADS
     tl.store(joined + row * stride + (kv_head * GROUP + member) * DIM + dim, mixed.to(joined.dtype.element_ty))
 
@@ -263,27 +330,30 @@ def decode_attention(
     values: torch.Tensor,
     positions: torch.Tensor,
     tables: torch.Tensor,
+    prefix: SharedPrefix,
     scale: float,
     joined: torch.Tensor,
 ) -> None:
     """softmax(scale query keys) values for one query a row, over the tokens at 0 ... `positions` ([R]) of its row.
 
     `query` is [R, heads, D], the last two dimensions contiguous; `keys` and `values` [tokens of all pages, kv_heads,
-    D]; `tables` [R, pages of a row] int32; `joined` [R, heads * D] takes the result, 0 where a position is -1. Reads
-    each row's own tokens only (Dao et al. 2023, "Flash-Decoding").
+    D]; `tables` [R, pages of a row] int32, `prefix` what these begin with alike; `joined` [R, heads * D] takes the
+    result, 0 where a position is -1. Reads each row's own tokens in parts (Dao et al. 2023, "Flash-Decoding"), and in
+    other parts, for all rows at once, what they share (Juravsky et al. 2024, "Hydragen").
     """
     rows, heads, dim = query.shape
     kv_heads = keys.shape[1]
     group = heads // kv_heads
     parts = min(64, triton.next_power_of_2(triton.cdiv(MIN_PROGRAMS, rows * kv_heads)))
-    out = torch.empty((rows, kv_heads, parts, group, dim), dtype=torch.float32, device=query.device)
-    weight = torch.empty((rows, kv_heads, parts, group), dtype=torch.float32, device=query.device)
+    out = torch.empty((rows, kv_heads, 2 * parts, group, dim), dtype=torch.float32, device=query.device)
+    weight = torch.empty((rows, kv_heads, 2 * parts, group), dtype=torch.float32, device=query.device)
     _attend_part[(rows, kv_heads, parts)](
         query,
         keys,
         values,
         positions,
         tables,
+        prefix.tokens,
         out,
         weight,
         tables.stride(0),
@@ -298,8 +368,29 @@ def decode_attention(
         num_warps=4,
         num_stages=3,
     )
+    _attend_shared_part[(triton.cdiv(rows * group, SHARED_QUERIES), kv_heads, parts)](
+        query,
+        keys,
+        values,
+        positions,
+        prefix.table,
+        prefix.tokens,
+        out,
+        weight,
+        query.stride(0),
+        rows * group,
+        scale,
+        KV_HEADS=kv_heads,
+        GROUP=group,
+        DIM=dim,
+        PARTS=parts,
+        QUERIES=SHARED_QUERIES,
+        BLOCK=PAGE,
+        num_warps=4,
+        num_stages=2,
+    )
     _join_parts[(rows * kv_heads, group)](
-        out, weight, joined, joined.stride(0), KV_HEADS=kv_heads, GROUP=group, DIM=dim, PARTS=parts, num_warps=2
+        out, weight, joined, joined.stride(0), KV_HEADS=kv_heads, GROUP=group, DIM=dim, PARTS=2 * parts, num_warps=2
     )
 
 

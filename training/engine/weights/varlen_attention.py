@@ -4,8 +4,11 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+
+from training.engine.memory import uploaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class Segments:
         """From the lengths of each sequence."""
 
         def starts(lengths: Sequence[int]) -> torch.Tensor:
-            return torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device)
+            return uploaded(np.array([0, *itertools.accumulate(lengths)], dtype=np.int32), device)
 
         return cls(starts(queries), starts(keys), max(queries), max(keys))
 
