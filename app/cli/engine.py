@@ -2,9 +2,6 @@
 
 import typer
 
-FORWARDED = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-"""All flags, `--help` among them, are left to the engine's own parser."""
-
 
 def engine(context: typer.Context) -> None:
     """Run the engine alone, for ART or any OpenAI client; `learnloop engine --help` lists its flags."""

@@ -1,46 +1,83 @@
 """The command `learnloop`. Its commands mirror the API, and import what they need only when they run."""
 
 import signal
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from importlib.metadata import version
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
 
-from app.cli import (
-    agent,
-    ask,
-    bases,
-    check,
-    data,
-    demonstrations,
-    deployments,
-    engine,
-    evaluations,
-    feedback,
-    inbox,
-    judges,
-    keys,
-    migrate,
-    models,
-    new,
-    openapi,
-    runs,
-    serve,
-    train,
-    trajectories,
-    webhooks,
-    worker,
-)
-from app.cli.demo.command import demo
-from app.cli.pipeline.command import pipeline
-from app.cli.preflight.command import preflight
 from app.cli.terminal import Failure, print_failure, results
+
+COMMANDS = {
+    "demo": "app.cli.demo.command:demo",
+    "serve": "app.cli.serve:serve",
+    "worker": "app.cli.worker:worker",
+    "migrate": "app.cli.migrate:migrate",
+    "engine": "app.cli.engine:engine",
+    "preflight": "app.cli.preflight.command:preflight",
+    "train": "app.cli.train:train",
+    "pipeline": "app.cli.pipeline.command:pipeline",
+    "ask": "app.cli.ask:ask",
+    "openapi": "app.cli.openapi:openapi",
+    "runs": "app.cli.runs:app",
+    "agent": "app.cli.agent:app",
+    "bases": "app.cli.bases:app",
+    "check": "app.cli.check:app",
+    "data": "app.cli.data:app",
+    "demonstrations": "app.cli.demonstrations:app",
+    "deployments": "app.cli.deployments:app",
+    "eval": "app.cli.evaluations:evaluate",
+    "evaluations": "app.cli.evaluations:app",
+    "feedback": "app.cli.feedback:app",
+    "inbox": "app.cli.inbox:app",
+    "judges": "app.cli.judges:app",
+    "keys": "app.cli.keys:app",
+    "models": "app.cli.models:app",
+    "new": "app.cli.new:app",
+    "trajectories": "app.cli.trajectories:app",
+    "webhooks": "app.cli.webhooks:app",
+}
+"""Where each is: a function, or a Typer of several. Only the one that runs is imported: a service that was killed is to
+answer again soon."""
+SETTINGS = {"engine": {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}}
+"""The engine's flags, `--help` among them, are left to its own parser."""
+
+
+class _Imported(Mapping[str, Any]):
+    """The commands, each imported when it is looked up."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._found:
+            module, _, attribute = COMMANDS[name].partition(":")
+            command = getattr(import_module(module), attribute)
+            alone = typer.Typer(rich_markup_mode="rich")
+            if isinstance(command, typer.Typer):
+                alone.add_typer(command, name=name)
+            else:
+                alone.command(name, context_settings=SETTINGS.get(name))(command)
+            self._found[name] = typer.main.get_group(alone).commands[name]
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
 
 
 class Commands(TyperGroup):
     """Turns a command's Failure into one line on stderr and exit code 1."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.commands = cast(Any, _Imported())
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -73,35 +110,6 @@ def learnloop(
     ] = False,
 ) -> None:
     """Train LLM agents by reinforcement learning."""
-
-
-app.command()(demo)
-app.command()(serve.serve)
-app.command()(worker.worker)
-app.command()(migrate.migrate)
-app.command(context_settings=engine.FORWARDED)(engine.engine)
-app.command()(preflight)
-app.command()(train.train)
-app.command()(pipeline)
-app.command()(ask.ask)
-app.command("eval")(evaluations.evaluate)
-app.command()(openapi.openapi)
-app.add_typer(runs.app, name="runs")
-app.add_typer(agent.app, name="agent")
-app.add_typer(bases.app, name="bases")
-app.add_typer(check.app, name="check")
-app.add_typer(data.app, name="data")
-app.add_typer(demonstrations.app, name="demonstrations")
-app.add_typer(deployments.app, name="deployments")
-app.add_typer(evaluations.app, name="evaluations")
-app.add_typer(feedback.app, name="feedback")
-app.add_typer(inbox.app, name="inbox")
-app.add_typer(judges.app, name="judges")
-app.add_typer(keys.app, name="keys")
-app.add_typer(models.app, name="models")
-app.add_typer(new.app, name="new")
-app.add_typer(trajectories.app, name="trajectories")
-app.add_typer(webhooks.app, name="webhooks")
 
 
 def main() -> None:
