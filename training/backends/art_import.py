@@ -4,6 +4,7 @@
 missing it goes without: a None in `sys.modules` makes an import raise ImportError. Of litellm it takes one class, to
 ask whether something is one of its choices: a class of ours stands in, which asks that without importing litellm.
 polars it needs to read back what it logged, which we do not: a module of ours stands in, which imports it when used.
+Of openai's types it needs few (later_packages.py).
 """
 
 import os
@@ -15,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from judges.litellm_loop import IMPORTING
+from training.backends.later_packages import later
 
 _UNWANTED = ("torch", "transformers")
 _CHOICES = "litellm.types.utils"
@@ -34,7 +36,7 @@ def import_art(module: str = "art") -> ModuleType:
 
 def _import_lightly() -> None:
     try:
-        with _in_place({**_choices_only(), _TABLES: _WhenUsed(_TABLES)}):
+        with later("openai.types"), _in_place({**_choices_only(), _TABLES: _WhenUsed(_TABLES)}):
             import_module("art")
     except (ImportError, AttributeError):  # an ART that needs more of them
         import_module("art")
