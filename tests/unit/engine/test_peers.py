@@ -30,8 +30,8 @@ def together(tmp_path: Path) -> Callable[[Callable[[Trainers, int], Any]], Outco
     """Runs something by two trainers, each on a thread of its own; what came of it, or its error."""
 
     def trainer(rank: int, work: Callable[[Trainers, int], Any]) -> Any:
-        trainers = Trainers(TrainingGroup(rank, 2, "127.0.0.1", f"file://{tmp_path}/group"), CPU)
-        try:
+        try:  # one may leave while the other still meets it
+            trainers = Trainers(TrainingGroup(rank, 2, "127.0.0.1", f"file://{tmp_path}/group"), CPU)
             return work(trainers, rank)
         except Exception as error:
             return error

@@ -31,9 +31,9 @@ PREFILL_FLOPS = 2e10
 """About how much prefill one step does before the batch goes on: a fraction of a second on one core."""
 PACKED_PREFILL = 8192
 """Prompt tokens in one forward pass where rows are packed: enough to fill a GPU."""
-PASSES_FOR_NOBODY = 4
-"""So many such passes follow one another while no conversation waits for its next token: those that come together then
-go on together."""
+IDLE_PASSES = 4
+"""So many passes follow one another while no conversation waits for its next token: those that come together then go on
+together."""
 FIRST_LENGTH = 256
 CACHE_BYTES = 1 << 29
 PAGED_TOKENS = 8192
@@ -177,7 +177,7 @@ class Scheduler:
 
     def release(self) -> None:
         """Forget all conversations and give back the cache's memory. The scheduler must be idle."""
-        self._cache = None
+        self._cache, self._ahead = None, None
         self._rows = CacheSlots(0, 0, 0)
         self._state = BatchState(0, 0)
 
@@ -198,7 +198,7 @@ class Scheduler:
     def _prefill(self) -> None:
         budget = self._prefill_tokens
         if self.weights.supports_packing and not self._active:
-            budget *= PASSES_FOR_NOBODY
+            budget *= IDLE_PASSES
         while budget > 0 and self._admit():
             batch = list(self._filling)
             try:

@@ -301,9 +301,9 @@ def _attend_shared_part(
 @triton.jit  # type: ignore[untyped-decorator]
 def _store_part(out, weight, place, mixed, total, top, real, DIM: tl.constexpr) -> None:
     """What was attended to in a part, and the logarithm of its weight: -1e30 for one without tokens, which is left as
-    it is."""
-    dim, some = tl.arange(0, DIM), total > 0
-    safe = tl.maximum(total, 1e-30)
+    it is. What is not a number stays so."""
+    dim, some = tl.arange(0, DIM), total != 0
+    safe = tl.where(some, total, 1.0)
     tl.store(out + place[:, None] * DIM + dim[None, :], mixed / safe[:, None], mask=(real & some)[:, None])
     tl.store(weight + place, tl.where(some, top + tl.log(safe), -1e30), mask=real)
 
@@ -318,7 +318,7 @@ def _join_parts(
     logs = tl.load(weight + place)
     shares = tl.exp(logs - tl.max(logs, axis=0))
     shares = shares / tl.sum(shares, axis=0)
-    found = tl.load(out + place[:, None] * DIM + dim[None, :], mask=(logs > -1e30)[:, None], other=0.0)
+    found = tl.load(out + place[:, None] * DIM + dim[None, :], mask=(logs != -1e30)[:, None], other=0.0)
     mixed = tl.sum(found * shares[:, None], axis=0)
     row, kv_head = pair // KV_HEADS, pair % KV_HEADS
     tl.store(joined + row * stride + (kv_head * GROUP + member) * DIM + dim, mixed.to(joined.dtype.element_ty))
