@@ -14,7 +14,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-_RUNNING = threading.RLock()
+_LOCK = threading.RLock()
 _running: set[str] = set()
 
 
@@ -61,7 +61,7 @@ class _Later(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if PathFinder.find_spec(f"{self.__name__}.{name}", self.__path__) is not None:
             return import_module(f"{self.__name__}.{name}")
-        with _RUNNING:
+        with _LOCK:
             if self.__name__ in _running:  # its code asks whether it has this already
                 raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
             if self.__class__ is _Later:

@@ -49,7 +49,13 @@ def test_the_third_is_used_where_it_is_installed_and_every_gpu_can_run_it(gpus: 
 
 
 @pytest.mark.parametrize(
-    "error", [ImportError("undefined symbol"), OSError("libcudart.so.13"), RuntimeError("does not expose FA3 kernels")]
+    "error",
+    [
+        ImportError("undefined symbol"),
+        OSError("libcudart.so.13"),
+        RuntimeError("does not expose FA3 kernels"),
+        ValueError("Unknown flash attention impl"),
+    ],
 )
 def test_a_package_that_does_not_load_is_left_and_told(gpus: Gpus, error: Exception) -> None:
     gpus.error = error

@@ -8,6 +8,7 @@ import torch
 
 from training.engine.weights.kv_cache import KVShape
 from training.engine.weights.paged_cache import PAGE, OutOfPages, PagedCache, pages_of
+from training.engine.weights.shared_prefix import SharedPrefix
 from training.engine.weights.stages import stages_of
 
 CPU = torch.device("cpu")
@@ -81,6 +82,28 @@ def test_what_is_shared_takes_no_room() -> None:
         cache.hold(4, 4 * PAGE, 4 * PAGE + 1)
     lengths = np.full(8, 4 * PAGE)
     assert cache.unready(np.arange(8), lengths).tolist() == [4, 5, 6, 7]
+
+
+def test_a_shared_prefix_is_what_all_rows_of_a_step_begin_with() -> None:
+    cache = PagedCache(SHAPE, 4, 8 * PAGE, 30)
+    write(cache, 0, 0, list(range(4 * PAGE)))
+    for row, kept in ((1, 3 * PAGE), (2, 2 * PAGE + 5)):
+        cache.copy(0, row, kept)
+        write(cache, row, kept, list(range(row, row + PAGE)))
+    write(cache, 3, 0, [7] * PAGE)
+
+    def shared(*positions: int) -> int:
+        prefix = SharedPrefix.of(cache.tables(CPU), torch.tensor(positions))
+        assert (
+            prefix.table[: int(prefix.tokens) // PAGE].tolist()
+            == cache.tables(CPU)[0, : int(prefix.tokens) // PAGE].tolist()
+        )
+        return int(prefix.tokens)
+
+    assert shared(4 * PAGE - 1, 4 * PAGE - 1, -1, -1) == 3 * PAGE
+    assert shared(4 * PAGE - 1, 4 * PAGE - 1, 3 * PAGE, -1) == 2 * PAGE  # a page that was begun alike is each one's own
+    assert shared(4 * PAGE - 1, 2 * PAGE - 1, -1, -1) == PAGE  # the last token of a row is in its own part
+    assert shared(4 * PAGE - 1, 4 * PAGE - 1, -1, PAGE - 1) == 0
 
 
 def test_the_table_on_the_device_is_always_the_same_and_up_to_date() -> None:

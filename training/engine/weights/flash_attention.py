@@ -27,7 +27,13 @@ def use_newest() -> int:
     try:
         with warnings.catch_warnings(action="ignore"):  # that it takes the place of PyTorch's is what is wanted
             attention.activate_flash_attention_impl("FA3")
-    except (AttributeError, ImportError, OSError, RuntimeError) as error:  # a PyTorch without it, or of another build
+    except (
+        AttributeError,
+        ImportError,
+        OSError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # PyTorch is older, or another build
         log.warning("FlashAttention-3 cannot be used", error=str(error))
         return 2
     return 3

@@ -40,11 +40,13 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[s
 def _fetched(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
     """Their bytes [n], uint8, on the CPU. Of a GPU's many come together: each alone would wait for what it computes."""
     held: list[Tensor] = []
+    size = 0
     for tensor in tensors:
         held.append(tensor.detach().reshape(-1).view(torch.uint8))
-        if sum(each.nbytes for each in held) > FETCHED_BYTES:
+        size += tensor.nbytes
+        if size > FETCHED_BYTES:
             yield from _downloaded(held)
-            held = []
+            held, size = [], 0
     yield from _downloaded(held)
 
 
