@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedConfig, Qwen3MoeConfig
 
 from benchmarks.gpu import GROUPS, MODELS, REPLY, ROLLOUTS, TURNS, prompts, timed, tool_result
 from training.engine.__main__ import TINY_BASE
@@ -21,12 +21,40 @@ from training.engine.__main__ import TINY_BASE
 CONTEXT = 4096
 FORCED = {"max_tokens": REPLY, "ignore_eos": True, "detokenize": False}
 """Sampling parameters of a reply."""
+ARCHITECTURES = {
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+}
+
+
+def mixture_of_experts() -> PreTrainedConfig:
+    """Qwen3-30B-A3B's shape: 128 experts in each layer, of which a token uses eight."""
+    return Qwen3MoeConfig(
+        vocab_size=151_936,
+        max_position_embeddings=40_960,
+        hidden_size=2048,
+        intermediate_size=6144,
+        moe_intermediate_size=768,
+        num_experts=128,
+        num_experts_per_tok=8,
+        norm_topk_prob=True,
+        num_hidden_layers=48,
+        num_attention_heads=32,
+        num_key_value_heads=4,
+        head_dim=128,
+        tie_word_embeddings=False,
+    )
+
+
+SAMPLED = {**MODELS, "30B-A3B": mixture_of_experts}
+"""What vLLM makes rollouts with: also what the engine does not train."""
 
 
 def describe(name: str, directory: Path) -> None:
     """Write what vLLM reads of a model beside its weights, which it makes up itself (`load_format="dummy"`)."""
-    config = MODELS[name]()
-    config.architectures = [{"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}[config.model_type]]
+    config = SAMPLED[name]()
+    config.architectures = [ARCHITECTURES[config.model_type]]
     config.dtype = "bfloat16"
     config.save_pretrained(directory)
     AutoTokenizer.from_pretrained(TINY_BASE).save_pretrained(directory)
@@ -45,7 +73,7 @@ def main() -> int:
     from vllm import LLM, SamplingParams
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_vllm", description=__doc__)
-    parser.add_argument("model", choices=MODELS)
+    parser.add_argument("model", choices=SAMPLED)
     parser.add_argument("--iterations", type=int, default=3, help="those that count, after one that does not")
     parser.add_argument("--quantization", help="for instance fp8, of weights and activations; without it bfloat16")
     options = parser.parse_args()
