@@ -43,23 +43,23 @@ PEERS = (
 )
 
 
-def _qwen(kind: Any, **shape: Any) -> PreTrainedConfig:
+def qwen(kind: Any, **shape: Any) -> PreTrainedConfig:
     config: PreTrainedConfig = kind(vocab_size=151_936, max_position_embeddings=32_768, **shape)
     return config
 
 
 MODELS: dict[str, Callable[[], PreTrainedConfig]] = {
-    "0.6B": partial(_qwen, Qwen3Config, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28,
+    "0.6B": partial(qwen, Qwen3Config, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28,
                     num_attention_heads=16, num_key_value_heads=8, head_dim=128, tie_word_embeddings=True),
-    "1.7B": partial(_qwen, Qwen3Config, hidden_size=2048, intermediate_size=6144, num_hidden_layers=28,
+    "1.7B": partial(qwen, Qwen3Config, hidden_size=2048, intermediate_size=6144, num_hidden_layers=28,
                     num_attention_heads=16, num_key_value_heads=8, head_dim=128, tie_word_embeddings=True),
-    "8B": partial(_qwen, Qwen3Config, hidden_size=4096, intermediate_size=12_288, num_hidden_layers=36,
+    "8B": partial(qwen, Qwen3Config, hidden_size=4096, intermediate_size=12_288, num_hidden_layers=36,
                   num_attention_heads=32, num_key_value_heads=8, head_dim=128, tie_word_embeddings=False),
-    "14B": partial(_qwen, Qwen2Config, hidden_size=5120, intermediate_size=13_824, num_hidden_layers=48,
+    "14B": partial(qwen, Qwen2Config, hidden_size=5120, intermediate_size=13_824, num_hidden_layers=48,
                    num_attention_heads=40, num_key_value_heads=8, tie_word_embeddings=False),
-    "32B": partial(_qwen, Qwen2Config, hidden_size=5120, intermediate_size=27_648, num_hidden_layers=64,
+    "32B": partial(qwen, Qwen2Config, hidden_size=5120, intermediate_size=27_648, num_hidden_layers=64,
                    num_attention_heads=40, num_key_value_heads=8, tie_word_embeddings=False),
-    "72B": partial(_qwen, Qwen2Config, hidden_size=8192, intermediate_size=29_568, num_hidden_layers=80,
+    "72B": partial(qwen, Qwen2Config, hidden_size=8192, intermediate_size=29_568, num_hidden_layers=80,
                    num_attention_heads=64, num_key_value_heads=8, tie_word_embeddings=False),
 }  # fmt: skip
 

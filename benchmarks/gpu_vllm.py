@@ -10,12 +10,14 @@ import json
 import statistics
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedConfig, Qwen3MoeConfig
 
-from benchmarks.gpu import GROUPS, MODELS, REPLY, ROLLOUTS, TURNS, prompts, timed, tool_result
+from benchmarks.gpu import GROUPS, MODELS, REPLY, ROLLOUTS, TURNS, prompts, qwen, timed, tool_result
 from training.engine.__main__ import TINY_BASE
 
 CONTEXT = 4096
@@ -26,29 +28,13 @@ ARCHITECTURES = {
     "qwen3": "Qwen3ForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
 }
-
-
-def mixture_of_experts() -> PreTrainedConfig:
-    """Qwen3-30B-A3B's shape: 128 experts in each layer, of which a token uses eight."""
-    return Qwen3MoeConfig(
-        vocab_size=151_936,
-        max_position_embeddings=40_960,
-        hidden_size=2048,
-        intermediate_size=6144,
-        moe_intermediate_size=768,
-        num_experts=128,
-        num_experts_per_tok=8,
-        norm_topk_prob=True,
-        num_hidden_layers=48,
-        num_attention_heads=32,
-        num_key_value_heads=4,
-        head_dim=128,
-        tie_word_embeddings=False,
-    )
-
-
-SAMPLED = {**MODELS, "30B-A3B": mixture_of_experts}
-"""What vLLM makes rollouts with: also what the engine does not train."""
+SAMPLED: dict[str, Callable[[], PreTrainedConfig]] = {
+    **MODELS,
+    "30B-A3B": partial(qwen, Qwen3MoeConfig, hidden_size=2048, intermediate_size=6144, num_hidden_layers=48,
+                       num_attention_heads=32, num_key_value_heads=4, head_dim=128, tie_word_embeddings=False,
+                       num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768, norm_topk_prob=True),
+}  # fmt: skip
+"""What vLLM makes rollouts with: also a mixture of experts, which the engine does not train."""
 
 
 def describe(name: str, directory: Path) -> None:
