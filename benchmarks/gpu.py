@@ -44,6 +44,7 @@ PEERS = (
 
 
 def qwen(kind: Any, **shape: Any) -> PreTrainedConfig:
+    """A model of the given shape with the vocabulary of all Qwen models."""
     config: PreTrainedConfig = kind(vocab_size=151_936, max_position_embeddings=32_768, **shape)
     return config
 
