@@ -54,11 +54,11 @@ check: $(INSTALLED) ## lint, formatting, imports, types, the OpenAPI file and th
 
 bench: $(INSTALLED) ## speed beside transformers and TRL, the service under load, what an iteration spends on neither
 	$(PYTHON) scripts/install.py embedded,bench
-	@for name in sampling trl_rollouts service_under_load iteration_overhead ruler; do \
+	@for name in engine.sampling engine.trl_rollouts service.service_under_load service.iteration_overhead learning.ruler; do \
 		echo; echo "== $$name"; $(BIN)/python -m benchmarks.$$name $(ARGS) || exit; \
 	done
 
 bench-learning: $(INSTALLED) ## both demos for three seeds: mean and spread of what was learned
 	@for name in email_search sales_email; do \
-		echo; echo "== $$name"; $(BIN)/python -m benchmarks.learning --environment $$name $(ARGS) || exit; \
+		echo; echo "== $$name"; $(BIN)/python -m benchmarks.learning.learning --environment $$name $(ARGS) || exit; \
 	done

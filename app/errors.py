@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from environment.plugins import PluginFault
-from training.validation_message import message_of
+from training.protocol.validation_message import message_of
 
 MEDIA_TYPE = "application/problem+json"
 DATABASE_DOWN = (

@@ -34,7 +34,7 @@ from app.security.webhook_signing import is_secret
 from training.backends import embedded, serverless
 from training.backends.local import backend as local
 from training.base_model_files import added_base_models
-from training.validation_message import message_of
+from training.protocol.validation_message import message_of
 
 _HOST = r"(?:[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])"
 _ORIGIN_PATTERN = rf"http://{_HOST}(?::(?!80$)\d{{1,5}})?|https://{_HOST}(?::(?!443$)\d{{1,5}})?"

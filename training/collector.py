@@ -15,7 +15,6 @@ from ulid import ULID
 from environment.base import Environment, Scenario
 from environment.plugins import PluginFault
 from judges.base import Judge, Judgement
-from training.agents.remote import RemoteRollouts, RolloutName
 from training.backends.base import BackendUnavailable, Endpoint
 from training.budget import (
     BudgetReached,
@@ -26,7 +25,6 @@ from training.budget import (
     usage_of_calls,
     usage_of_entries,
 )
-from training.chat import Chat, EndpointChat, open_chat
 from training.journal import (
     EntryName,
     IterationJournal,
@@ -38,7 +36,9 @@ from training.journal import (
 )
 from training.phases import Phase, Purpose
 from training.recorded_calls import RecordedCalls
-from training.rollouts import Player, failed, rollout
+from training.rollout.agents.remote import RemoteRollouts, RolloutName
+from training.rollout.chat import Chat, EndpointChat, open_chat
+from training.rollout.rollout import Player, failed, rollout
 from training.scoring import assign_rewards, judge_group
 from training.types import FailureKind, Group, Progress, Rollout, RunConfig
 

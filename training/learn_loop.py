@@ -35,7 +35,7 @@ from training.journal import IterationJournal, Journal, NoJournal
 from training.no_signal import no_signal_of
 from training.phases import Phase, Purpose
 from training.pipeline import RolledOut, RolloutsAhead, sampled_after, sampled_during
-from training.rollouts import Player, failed, total
+from training.rollout.rollout import Player, failed, total
 from training.scoring import share, success_rate, summarise
 from training.train_step import TrainStep
 from training.types import (

@@ -9,7 +9,7 @@ from environment.base import Environment, Scenario
 from environment.trace import span
 from judges.base import Candidate, Judge, Judgement, Score, checked
 from training.advantages import advantages
-from training.histories import transcript_of
+from training.rollout.histories import transcript_of
 from training.types import Group, RewardSummary, Rollout, ScoredRollout
 
 

@@ -40,7 +40,7 @@ from app.db.session import Sessions
 from app.db.tables import AgentSession, SessionCall, SessionUse
 from app.domain.agent_session_state import AgentSessionState
 from app.errors import DATABASE_DOWN, Forbidden, InvalidRequest
-from training.model_calls import AnsweredCall
+from training.rollout.model_calls import AnsweredCall
 
 Json = Any
 CallKey = tuple[str, str, int]

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from app.db.json_text import flaw
 from app.errors import InvalidRequest
-from training.chat import identity
-from training.model_calls import Message, Sampling, seed_of_call
-from training.responses.parameters import NO_EFFECT
+from training.protocol.responses.parameters import NO_EFFECT
+from training.rollout.chat import identity
+from training.rollout.model_calls import Message, Sampling, seed_of_call
 
 Json = Any
 

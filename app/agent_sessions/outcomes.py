@@ -8,7 +8,7 @@ import structlog
 
 from app.agent_sessions.store import AgentSessions
 from app.errors import DATABASE_DOWN
-from training.agents.sessions import SessionEnd
+from training.rollout.agents.sessions import SessionEnd
 
 _LOOK_EVERY_S = 0.1
 _AFTER_AN_ERROR_S = 1.0

@@ -11,7 +11,7 @@ import orjson
 
 from app.agent_sessions.canonical import CanonicalRequest
 from training.budget import Usage
-from training.model_calls import AnsweredCall, Message
+from training.rollout.model_calls import AnsweredCall, Message
 
 Json = Any
 _MOST_TOKENS = 2**31 - 1
@@ -76,7 +76,7 @@ def usage_of(completion: Mapping[str, Json]) -> Usage:
 
 
 def answered_call(request: KeptRequest, completion: Mapping[str, Json]) -> AnsweredCall:
-    """What training/histories.py makes sequences of."""
+    """What training/rollout/histories.py makes sequences of."""
     from openai.types.chat import ChatCompletion
 
     return AnsweredCall(

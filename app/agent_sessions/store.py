@@ -18,8 +18,8 @@ from app.db.session import Sessions
 from app.db.tables import AgentSession, AgentSessionKey
 from app.domain.agent_session_state import AgentSessionState
 from app.errors import Conflict, NotFound, TooManyRequests
-from training.agents.sessions import Outcome, SessionLimits
-from training.model_calls import Sampling
+from training.rollout.agents.sessions import Outcome, SessionLimits
+from training.rollout.model_calls import Sampling
 
 Json = Any
 _SEED_BITS = 53

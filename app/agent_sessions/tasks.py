@@ -19,7 +19,7 @@ from app.db.session import Sessions
 from app.db.tables import AgentSession, AgentTask, SessionCall
 from app.domain.agent_session_state import AgentSessionState
 from app.errors import Conflict, NotFound
-from training.agents.sessions import Outcome
+from training.rollout.agents.sessions import Outcome
 
 Json = Any
 MAX_LOSSES = 3

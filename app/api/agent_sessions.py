@@ -28,8 +28,8 @@ from app.schemas.agent_sessions import (
     OutcomeRequest,
 )
 from app.schemas.base import Page
-from training.agents.sessions import Outcome, SessionLimits
-from training.model_name import ModelName
+from training.protocol.model_name import ModelName
+from training.rollout.agents.sessions import Outcome, SessionLimits
 
 router = keyed_router("sessions", prefix="/sessions")
 

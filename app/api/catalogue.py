@@ -6,7 +6,7 @@ from pydantic import Field
 
 import environment.registry
 import judges.registry
-import training.agents.registry
+import training.rollout.agents.registry
 from app.api.dependencies import CurrentSettings
 from app.api.routers import keyed_router
 from app.backends import choices, unusable_base_models
@@ -94,4 +94,4 @@ async def list_judges() -> Catalogue:
 @router.get("/agents")
 async def list_agents() -> Catalogue:
     """List the agents that own their loop. Each can replace the built-in loop."""
-    return Catalogue(items=[Named(name=name) for name in training.agents.registry.names()])
+    return Catalogue(items=[Named(name=name) for name in training.rollout.agents.registry.names()])

@@ -30,7 +30,7 @@ from app.operations.start_evaluation import EvaluationStarter
 from app.schemas.base import Name, RequestPart, ResponseModel
 from app.schemas.evaluations import EvaluationBrief
 from app.schemas.run_request import EnvironmentChoice, JudgeChoice
-from training.model_name import ModelName
+from training.protocol.model_name import ModelName
 
 router = keyed_router("models")
 

@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from app.errors import InvalidRequest
-from training import strict_json
+from training.protocol import strict_json
 
 Json = Any
 

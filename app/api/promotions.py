@@ -18,7 +18,7 @@ from app.model_registry.promotions import Promotions
 from app.operations.check_promotion import check
 from app.schemas.base import Json, Page, ResponseModel
 from app.schemas.trajectories import TrajectoryBrief
-from training.model_name import ModelName
+from training.protocol.model_name import ModelName
 
 router = keyed_router("models")
 

@@ -8,7 +8,7 @@ from rich.table import Table
 from app.cli.client import Service
 from app.cli.options import DEFAULT_URL, AsJson, Url
 from app.cli.terminal import Failure, plain, print_json, progress, results
-from training.model_name import ModelName
+from training.protocol.model_name import ModelName
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -13,7 +13,7 @@ from app.cli.client import Service, ServiceRefused, ServiceUnreachable
 from app.cli.evaluations import watch_evaluation
 from app.cli.options import DEFAULT_URL, AsJson, Url
 from app.cli.terminal import Failure, print_json, results
-from training.model_name import ModelName
+from training.protocol.model_name import ModelName
 
 app = typer.Typer(no_args_is_help=True, help="List models, and promote, export, push and delete their checkpoints.")
 

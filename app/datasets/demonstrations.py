@@ -8,8 +8,8 @@ from pydantic import Discriminator, Field, Tag, ValidationError, field_validator
 
 from app.db.json_text import flaw
 from app.schemas.base import RequestPart
-from training import strict_json
-from training.validation_message import message_of
+from training.protocol import strict_json
+from training.protocol.validation_message import message_of
 
 Json = Any
 _NAMED_FAULTS = 5

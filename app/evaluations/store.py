@@ -23,7 +23,7 @@ from app.evaluations.publications import NEW
 from app.evaluations.sequential import Decision
 from app.events.log import append_to_evaluation
 from judges.base import JudgeCall
-from training.histories import transcript
+from training.rollout.histories import transcript
 
 _ENDINGS = {
     EvaluationStatus.COMPLETED: EventType.EVALUATION_COMPLETED,

@@ -35,7 +35,7 @@ from app.model_registry.resolver import ModelResolver, ResolvedModel, base_model
 from app.resources import Resources
 from training.backends import embedded
 from training.backends.base import Endpoint
-from training.model_calls import Sampling
+from training.rollout.model_calls import Sampling
 
 Json = Any
 Result = TypeVar("Result")

@@ -6,7 +6,7 @@ from app.errors import Conflict, NotFound
 from app.model_registry.engine_client import EngineClient
 from app.model_registry.resolver import ModelResolver, ResolvedModel, UnknownModelName
 from training.backends import embedded
-from training.model_name import ModelName
+from training.protocol.model_name import ModelName
 
 
 async def pinned(models: ModelResolver, engine: EngineClient, caller: Caller, name: str) -> PinnedModel:

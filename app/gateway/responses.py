@@ -11,11 +11,11 @@ from pydantic import ValidationError
 from app.agent_sessions.canonical import BadRequestBody
 from app.gateway.chunks import Assembly, Chunk
 from app.gateway.stream_errors import STREAM_ERRORS
-from training.responses.events import Event, ResponseEvents
-from training.responses.parameters import BadParameter
-from training.responses.reply import Reply, output_of, status_of
-from training.responses.request import ResponsesRequest
-from training.validation_message import message_of
+from training.protocol.responses.events import Event, ResponseEvents
+from training.protocol.responses.parameters import BadParameter
+from training.protocol.responses.reply import Reply, output_of, status_of
+from training.protocol.responses.request import ResponsesRequest
+from training.protocol.validation_message import message_of
 
 Json = Any
 NAME = "responses"

@@ -11,9 +11,9 @@ import structlog
 
 from app.errors import BadGateway, InvalidRequest, ServiceError, Unavailable
 from app.model_registry.proxy import DEADLINE_S, NoAnswerInTime
-from training import strict_json
 from training.backends.base import Endpoint
-from training.http_transport import client_session
+from training.protocol import strict_json
+from training.rollout.http_transport import client_session
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession

@@ -25,7 +25,7 @@ from app.runs.resume_point import sampled_steps
 from app.settings import Settings
 from training.backends import embedded
 from training.backends.base import BackendRefused, BackendUnavailable
-from training.model_name import ModelName
+from training.protocol.model_name import ModelName
 
 Json = Any
 

@@ -10,7 +10,7 @@ import httpx
 
 from app.errors import BadGateway, Conflict, NotFound, Unavailable
 from app.processes.engine import Engine, EngineUnavailable
-from training.model_name import ModelName
+from training.protocol.model_name import ModelName
 
 Json = Any
 _TIMEOUT_S = 60.0

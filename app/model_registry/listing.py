@@ -13,7 +13,7 @@ from app.model_registry.engine_client import EngineClient
 from app.model_registry.promotions import Promotions
 from app.model_registry.resolver import ModelResolver, UnknownModelName
 from training.backends import embedded
-from training.model_name import ModelName
+from training.protocol.model_name import ModelName
 
 Json = Any
 

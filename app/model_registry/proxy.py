@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from app.errors import BadGateway, Unavailable
 from app.http.openai_errors import openai_error
 from training.backends.base import Endpoint
-from training.http_transport import AiohttpTransport
+from training.rollout.http_transport import AiohttpTransport
 
 Json = Any
 Result = TypeVar("Result")

@@ -27,7 +27,7 @@ from app.runs.configuration import model_spec
 from app.settings import Settings
 from training.backends import embedded
 from training.backends.base import BackendRefused, BackendUnavailable, Endpoint
-from training.model_name import ModelName
+from training.protocol.model_name import ModelName
 
 _RUN_ID = re.compile(r"(?P<id>[0-9A-HJKMNP-TV-Z]{26})(?:@(?P<step>[0-9]{1,9}))?")
 _ARTIFACT = re.compile(r"wandb-artifact:///[^/]+/(?P<model>[^/]+/[^/:@]+)(?::step(?P<step>[0-9]{1,9}))?")

@@ -21,7 +21,7 @@ from app.model_registry.promotions import Promotions
 from app.model_registry.resolver import ModelResolver
 from app.runs.store import RunStore
 from training.backends import embedded
-from training.model_name import ModelName
+from training.protocol.model_name import ModelName
 
 Json = Any
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")

@@ -31,10 +31,10 @@ from environment.base import Environment, Json, Reflective, Scenario, UnknownSce
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment, traits
 from environment.trace import span, tracing
-from training.agents.registry import UnknownAgent
 from training.backends.base import Endpoint
-from training.chat import Chat, identity, message_of, open_chat
-from training.rollouts import Player, rollout
+from training.rollout.agents.registry import UnknownAgent
+from training.rollout.chat import Chat, identity, message_of, open_chat
+from training.rollout.rollout import Player, rollout
 from training.types import FailureKind, Rollout, RunConfig
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from app.model_registry.promotions import Promotions
 from app.operations.start_evaluation import EvaluationStarter, SaveReply
 from app.schemas.evaluations import EvaluationRequest, ModelToEvaluate
 from app.schemas.run_request import EnvironmentChoice, JudgeChoice
-from training.model_name import ModelName
+from training.protocol.model_name import ModelName
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from app.auth.caller import Caller
 from app.errors import Unavailable
 from app.model_registry.resolver import ModelResolver
 from training.backends.base import Endpoint
-from training.model_name import ModelName
+from training.protocol.model_name import ModelName
 
 _TIMEOUT_S = 60.0
 _QUESTION = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1, "temperature": 0}

@@ -13,7 +13,7 @@ from app.errors import Conflict, InvalidRequest, NotFound
 from app.operations.start_run import Parent, RunStarter, SaveReply, Started
 from app.runs.store import require_verb
 from app.schemas.run_request import ForkRequest, LearnLoopRequest
-from training.model_name import ModelName
+from training.protocol.model_name import ModelName
 
 _PARTLY = ("environment", "evaluation", "train_options")
 """Of these a fork may change some fields and keep the rest; everything else is replaced as a whole."""

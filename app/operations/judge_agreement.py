@@ -25,7 +25,7 @@ from environment.registry import UnknownEnvironment
 from judges import agreement
 from judges.base import Candidate, Judge, JudgeCall, JudgeServices, Score, checked
 from judges.registry import UnknownJudge
-from training.histories import transcript
+from training.rollout.histories import transcript
 
 _STORED = "stored"
 _SHOWN = 100

@@ -21,7 +21,7 @@ from app.settings import Settings
 from app.worker.own_agents import opened, sealed
 from environment.own_agent.environment import NAME as OWN_AGENT
 from environment.own_agent.runner import Push
-from training.validation_message import message_of
+from training.protocol.validation_message import message_of
 
 Json = Any
 _CONFIG = ("body", "environment", "config")

@@ -17,7 +17,7 @@ from app.db.tables import Run, Trajectory
 from app.domain.run_state import TERMINAL
 from app.errors import Conflict
 from app.schemas.datasets import BestRollouts
-from training.chat import identity
+from training.rollout.chat import identity
 
 Json = Any
 _AT_ONCE = 50

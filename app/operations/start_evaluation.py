@@ -34,10 +34,10 @@ from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from judges.base import JudgeServices
 from judges.registry import UnknownJudge
-from training.agents.registry import UnknownAgent
 from training.backends import embedded
 from training.backends.base import BackendUnavailable
-from training.model_name import ModelName
+from training.protocol.model_name import ModelName
+from training.rollout.agents.registry import UnknownAgent
 from training.types import RunConfig
 
 SaveReply = Callable[[AsyncSession, EvaluationJob], Awaitable[None]]

@@ -38,12 +38,12 @@ from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from judges.base import JudgeServices
 from judges.registry import UnknownJudge
-from training.agents.registry import UnknownAgent
 from training.backends.base import BackendUnavailable
 from training.backends.embedded import NAME as EMBEDDED
 from training.backends.local.backend import NAME as LOCAL
 from training.backends.serverless import NAME as SERVERLESS
-from training.model_name import ModelName
+from training.protocol.model_name import ModelName
+from training.rollout.agents.registry import UnknownAgent
 from training.warm_start import NoOracle, iterations_of
 
 Location = tuple[str | int, ...]

@@ -33,7 +33,7 @@ from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from judges.base import Judgement, Score
 from training.learn_loop import rewarded
-from training.rollouts import failed, total
+from training.rollout.rollout import failed, total
 from training.scoring import assign_rewards, share, success_rate, summarise
 from training.types import Failure, FailureKind, Group, Rollout, ScoredRollout
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import environment.registry
 import judges.registry
-import training.agents.registry
+import training.rollout.agents.registry
 from app.db.tables import Run
 from app.domain.stored_request import Choice
 from environment.access import Access
@@ -13,13 +13,13 @@ from environment.base import Environment
 from environment.own_agent.environment import NAME as OWN_AGENT
 from environment.own_agent.runner import PythonFunction, Runner, parse_runner
 from judges.base import Judge, JudgeServices
-from training.agents.base import Agent
-from training.agents.python_function import load_function
 from training.backends.base import ModelSpec
 from training.gyms.verifiers_agent import VerifiersAgent
 from training.gyms.verifiers_loading import NAME as VERIFIERS
 from training.gyms.verifiers_loading import Gym
-from training.rollouts import Player
+from training.rollout.agents.base import Agent
+from training.rollout.agents.python_function import load_function
+from training.rollout.rollout import Player
 
 
 def make_environment(choice: Choice, data_dir: Path, access: Access | None = None) -> Environment:
@@ -35,7 +35,7 @@ def make_judge(choice: Choice, services: JudgeServices) -> Judge:
 
 def make_agent(choice: Choice | None) -> Agent | None:
     """Raises UnknownAgent, ValueError for a bad config, or PluginFault."""
-    return None if choice is None else training.agents.registry.build(choice.name, choice.config)
+    return None if choice is None else training.rollout.agents.registry.build(choice.name, choice.config)
 
 
 def make_player(choice: Choice | None, environment: Choice, modules: Sequence[str]) -> Player | None:

@@ -19,7 +19,7 @@ from app.runs import ledger
 from app.runs.documents import NewDocument, save
 from app.runs.leases import UNOWNED, Lease, LeaseLost
 from app.runs.moves import moving
-from training.model_name import ModelName
+from training.protocol.model_name import ModelName
 from training.types import Progress
 
 _ENDINGS: Mapping[RunStatus, tuple[Move, EventType]] = {

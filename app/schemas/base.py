@@ -8,7 +8,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from app.db.json_text import flaw
 from app.domain.names import NAME_PATTERN
 from app.domain.unknown_name import unknown
-from training.validation_message import message_of
+from training.protocol.validation_message import message_of
 
 Json = Any
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]

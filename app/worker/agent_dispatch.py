@@ -17,8 +17,8 @@ from app.aio.retry import retry_while_database_is_down
 from app.security.address_guard import AddressGuard, AddressRefused, GuardedTransport
 from app.security.webhook_signing import signed_headers
 from environment.own_agent.outcome import BadOutcome, parse_outcome
-from training.agents.remote import RemoteTask
-from training.agents.sessions import Outcome, RolloutSession, RolloutSessions, SessionEnd, SessionOver
+from training.rollout.agents.remote import RemoteTask
+from training.rollout.agents.sessions import Outcome, RolloutSession, RolloutSessions, SessionEnd, SessionOver
 
 Json = Any
 Result = TypeVar("Result")

@@ -45,7 +45,7 @@ from training.backends.base import BackendUnavailable, Policy
 from training.budget import BudgetReached, RunBudget
 from training.journal import Journal
 from training.learn_loop import Demonstrations
-from training.rollouts import Player
+from training.rollout.rollout import Player
 from training.types import IterationResult, Progress, Resume, RunConfig
 
 MakeServices = Callable[[Run, Environment], JudgeServices]

@@ -13,7 +13,7 @@ from environment.base import Environment, Scenario
 from judges.base import Judgement
 from training.budget import Estimates, Reservation, Usage, usage_of_calls
 from training.phases import Phase
-from training.prompted import cost_usd
+from training.rollout.prompted import cost_usd
 from training.types import Rollout, RunConfig
 
 _MILLION = 1_000_000

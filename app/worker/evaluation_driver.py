@@ -39,15 +39,15 @@ from app.worker.own_agents import OwnAgents
 from app.worker.save_iteration import rollout_row, verdict_row
 from environment.base import Environment, Json, Scenario
 from judges.base import Judge, Judgement
-from training.agents.remote import RolloutName
 from training.backends import embedded
 from training.backends.art_import import import_art
 from training.backends.base import BackendUnavailable, Endpoint, ModelSpec
 from training.budget import Usage
-from training.chat import Chat, open_chat
 from training.collector import first_of_several, seed_of
-from training.prompted import PromptedChat, cost_usd
-from training.rollouts import Player, rollout
+from training.rollout.agents.remote import RolloutName
+from training.rollout.chat import Chat, open_chat
+from training.rollout.prompted import PromptedChat, cost_usd
+from training.rollout.rollout import Player, rollout
 from training.scoring import assign_rewards, judge_group
 from training.types import Failure, FailureKind, Rollout
 
@@ -368,7 +368,7 @@ class _StoredTrajectory:
 
     messages_and_choices: list[Json]
     additional_histories: tuple[()] = ()
-    """They are in the messages: see `training.histories.transcript`."""
+    """They are in the messages: see `training.rollout.histories.transcript`."""
     reward: float = 0.0
 
 

@@ -22,9 +22,9 @@ from app.settings import Settings
 from app.worker.agent_dispatch import PullDispatch, PushDispatch, Receiver
 from app.worker.rollout_sessions import SessionsOfEvaluation, SessionsOfRun
 from environment.own_agent.runner import Pull, Push
-from training.agents.remote import Dispatch, RemoteRollouts, SessionRollouts
-from training.agents.sessions import RolloutSessions
 from training.backends import embedded
+from training.rollout.agents.remote import Dispatch, RemoteRollouts, SessionRollouts
+from training.rollout.agents.sessions import RolloutSessions
 
 Json = Any
 

@@ -26,14 +26,14 @@ from app.db.session import Sessions
 from app.db.tables import AgentSession
 from app.evaluations.store import EvaluationLease, require_held
 from app.runs.leases import Lease, require
-from training.agents.sessions import Outcome, RolloutSession, SessionEnd, SessionLimits, SessionOver
-from training.model_calls import AnsweredCall, Sampling
+from training.rollout.agents.sessions import Outcome, RolloutSession, SessionEnd, SessionLimits, SessionOver
+from training.rollout.model_calls import AnsweredCall, Sampling
 
 Result = TypeVar("Result")
 
 
 class _LeasedSessions(ABC):
-    """`training.agents.sessions.RolloutSessions` under one lease.
+    """`training.rollout.agents.sessions.RolloutSessions` under one lease.
 
     Used on any event loop; the database is asked on the service's (`main_loop`).
     """

@@ -16,9 +16,9 @@ from app.runs import ledger
 from app.runs.leases import Lease, LeaseLost
 from app.worker.iteration_event import iteration_data
 from judges.base import JudgeCall as JudgeCallResult
-from training.histories import messages_of
 from training.no_signal import no_signal_of
-from training.rollouts import sampled_tokens
+from training.rollout.histories import messages_of
+from training.rollout.rollout import sampled_tokens
 from training.types import Evaluation as EvaluationResult
 from training.types import IterationResult, Rollout, ScoredRollout
 

@@ -19,7 +19,7 @@ from environment.base import Episode, Scenario, Split, ToolError
 from environment.email_search.environment import SyntheticEmailSearch
 from judges.base import Candidate
 from judges.reference import ReferenceJudge
-from training.episode_tools import call_tool, out_of_turns
+from training.rollout.episode_tools import call_tool, out_of_turns
 
 Json = Any
 ENVIRONMENT = SyntheticEmailSearch()

@@ -1,4 +1,4 @@
-"""An OpenEnv server with tools, for benchmarks.openenv_environment; it runs where the package `openenv` is.
+"""An OpenEnv server with tools, for benchmarks.learning.openenv_environment; it runs where the package `openenv` is.
 
 An empty desk: there is nothing to search or to read, and the sooner the agent says so, the better.
 """

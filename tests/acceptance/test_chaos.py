@@ -1,9 +1,12 @@
-"""Whatever dies, runs go on, and nothing that matters is done twice. The long form: `python -m benchmarks.chaos`."""
+"""Whatever dies, every run continues, and nothing that matters is done twice.
+
+The long form is `python -m benchmarks.durability.chaos`.
+"""
 
 from pathlib import Path
 
-from benchmarks.chaos import Plan, chaos
-from benchmarks.chaos_faults import FAULTS
+from benchmarks.durability.chaos import Plan, chaos
+from benchmarks.durability.chaos_faults import FAULTS
 
 
 async def test_nothing_is_lost_or_done_twice_whatever_dies(data_dir: Path) -> None:

@@ -1,9 +1,12 @@
-"""Who was frozen past its lease writes nothing and trains nothing. The long form: `python -m benchmarks.zombies`."""
+"""A process that was frozen past its lease writes nothing and trains nothing.
+
+The long form is `python -m benchmarks.durability.zombies`.
+"""
 
 from pathlib import Path
 
-from benchmarks.chaos_worker import POINTS
-from benchmarks.zombies import zombies
+from benchmarks.durability.chaos_worker import POINTS
+from benchmarks.durability.zombies import zombies
 
 
 async def test_a_worker_that_comes_back_changes_nothing(data_dir: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from openai import AsyncOpenAI, BadRequestError
 
-from training.agents.base import AgentModel
+from training.rollout.agents.base import AgentModel
 
 Json = Any
 

@@ -16,7 +16,7 @@ from training.backends.base import Backend, Endpoint, ModelSpec, Policy, Reprodu
 from training.budget import RunBudget
 from training.journal import Journal
 from training.phases import Phase
-from training.rollouts import Player
+from training.rollout.rollout import Player
 from training.types import (
     Evaluation,
     Group,

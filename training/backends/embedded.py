@@ -18,7 +18,7 @@ from training.backends.base import (
     TrainRequest,
 )
 from training.backends.hosted import HostedBackend, HostedPolicy, Server
-from training.model_name import ModelName
+from training.protocol.model_name import ModelName
 
 if TYPE_CHECKING:  # importing art takes seconds
     from art.serverless.client import Client, Model

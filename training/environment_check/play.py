@@ -21,7 +21,7 @@ from environment.base import (
     ToolError,
 )
 from judges.base import Candidate, Judge, checked
-from training.episode_tools import out_of_turns
+from training.rollout.episode_tools import out_of_turns
 
 Turn = ToolCall | str
 """What an agent does when it is asked: one tool call, or a reply in text."""

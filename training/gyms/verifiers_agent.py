@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 from environment.base import Json
-from training.agents.base import AgentTask
 from training.gyms.verifiers_environment import row_of
 from training.gyms.verifiers_loading import NAME, Gym
 from training.gyms.verifiers_report import report_of
+from training.rollout.agents.base import AgentTask
 
 
 class GymFailed(Exception):

@@ -14,7 +14,7 @@ from app.datasets.recipe import Recipe
 from app.domain.names import NAME_PATTERN
 from app.schemas.evaluations import EvaluationRequest
 from app.schemas.run_request import LearnLoopRequest
-from training.validation_message import message_of
+from training.protocol.validation_message import message_of
 
 Json = Any
 _PLACEHOLDER = "the run of the pipeline"

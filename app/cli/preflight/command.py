@@ -59,7 +59,7 @@ def _valid(body: dict[str, Any]) -> "LearnLoopRequest":
     from pydantic import ValidationError
 
     from app.schemas.run_request import LearnLoopRequest
-    from training.validation_message import message_of
+    from training.protocol.validation_message import message_of
 
     try:
         return LearnLoopRequest.model_validate(body)

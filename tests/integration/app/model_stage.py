@@ -14,7 +14,7 @@ from tests.fakes.engine_process import EngineProcess
 from tests.fakes.stored_request import stored_request
 from tests.integration.app.keyed import Keyed, keyed
 from tests.integration.engine.training_client import taught_caller
-from training.model_name import ModelName
+from training.protocol.model_name import ModelName
 
 ENGINE_KEY = "the-key-of-this-engine"
 CALLER = "mail/caller"

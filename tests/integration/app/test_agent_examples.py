@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from benchmarks.own_agents import BUILT_IN, COMMANDS, PYTHON_AGENTS, claiming, desk
-from benchmarks.own_agents import request as learn_loop_of
+from benchmarks.learning.own_agents import BUILT_IN, COMMANDS, PYTHON_AGENTS, claiming, desk
+from benchmarks.learning.own_agents import request as learn_loop_of
 from environment.base import Split
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.served import run_with, served
 from tests.integration.app.test_agents_elsewhere import reachable
 from tests.integration.app.test_own_agents import get
-from training.chat import identity
 from training.learn_loop import learn_loop
+from training.rollout.chat import identity
 from training.types import EvaluationConfig, RunConfig
 
 Json = Any

@@ -28,9 +28,9 @@ from app.errors import NotFound, TooManyRequests
 from app.runs.leases import Lease, LeaseLost
 from app.worker.rollout_sessions import SessionsOfRun
 from tests.integration.app.test_leases import claimed, queued, worker
-from training.agents.sessions import Outcome, SessionEnd, SessionLimits
-from training.agents.sessions import SessionOver as RolloutSessionOver
-from training.model_calls import Sampling
+from training.rollout.agents.sessions import Outcome, SessionEnd, SessionLimits
+from training.rollout.agents.sessions import SessionOver as RolloutSessionOver
+from training.rollout.model_calls import Sampling
 
 MODEL = PinnedModel("agent", "mail/agent@3", 3, "embedded", None)
 GREETING = canonical({"messages": [{"role": "user", "content": "hello"}]}, None)

@@ -14,7 +14,7 @@ from app.agent_sessions.calls import SessionCalls
 from tests.integration.app.keyed import bearer
 from tests.integration.app.model_stage import CALLER, ModelStage
 from tests.openai_clients import MESSAGES
-from training.histories import conversations
+from training.rollout.histories import conversations
 
 TOOL = {
     "type": "function",

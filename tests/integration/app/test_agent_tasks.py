@@ -15,7 +15,7 @@ from app.auth.caller import LOCAL, Caller
 from app.db.session import Sessions, make_engine, make_sessions, parse_url
 from app.db.tables import AgentSession, AgentSessionKey, AgentTask, SessionCall
 from app.errors import NotFound
-from training.agents.sessions import Outcome
+from training.rollout.agents.sessions import Outcome
 
 LEASE = timedelta(seconds=30)
 TASK = {"task": {"question": "why?"}}

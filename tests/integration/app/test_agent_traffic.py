@@ -13,7 +13,7 @@ from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
 from tests.integration.app.test_agent_session_store import answered
 from tests.integration.app.test_own_agents import get, request
-from training.agents.sessions import Outcome
+from training.rollout.agents.sessions import Outcome
 
 PROMOTED = PinnedModel("mail/agent", "mail/agent@3", 3, "embedded", None)
 

@@ -13,9 +13,9 @@ from tests.conditions import answered
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
-from training.agents.base import AgentTask
-from training.agents.registry import GROUP
 from training.learn_loop import learn_loop
+from training.rollout.agents.base import AgentTask
+from training.rollout.agents.registry import GROUP
 
 
 class Forgetful:

@@ -10,7 +10,7 @@ from tests.integration.app.keyed import bearer
 from tests.integration.app.model_stage import CALLER, ModelStage
 from tests.integration.app.test_agent_sessions import opened, recorded
 from tests.openai_clients import ARGUMENTS, SEARCH
-from training.histories import conversations
+from training.rollout.histories import conversations
 
 TOOL: Any = {
     "name": SEARCH["function"]["name"],

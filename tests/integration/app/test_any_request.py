@@ -5,11 +5,11 @@ from pathlib import Path
 
 from app.auth.scopes import is_public, model_path
 from app.http import openapi
-from benchmarks.api_fuzz import fuzz
+from benchmarks.service.api_fuzz import fuzz
 from tests.integration.app.api_file import Json
 
 EXAMPLES = 2
-"""Of each operation; `python -m benchmarks.api_fuzz` makes more of more kinds."""
+"""Of each operation; `python -m benchmarks.service.api_fuzz` makes more of more kinds."""
 
 
 async def test_no_request_makes_an_error_of_ours_or_an_undocumented_reply(data_dir: Path, database_url: str) -> None:

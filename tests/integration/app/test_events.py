@@ -14,7 +14,7 @@ from app.domain.event_types import EventType
 from app.events.log import append
 from app.events.stream_limit import STREAMS_PER_KEY
 from app.runs.store import RunStore
-from benchmarks.chaos_faults import cut_connections
+from benchmarks.durability.chaos_faults import cut_connections
 from tests.conditions import answered
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.keyed import keyed

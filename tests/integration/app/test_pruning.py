@@ -20,7 +20,7 @@ from app.schemas.feedback import FeedbackEvent
 from tests.integration.app.ended_runs import EndedRuns
 from tests.integration.app.served import settings_for
 from tests.integration.app.test_results import SALES, completed, sales_service
-from training.agents.sessions import Outcome
+from training.rollout.agents.sessions import Outcome
 
 _DAY = 86_400
 _ALL = {f"keep_{kind}_days": 7 for kind in ("trajectories", "events", "ledger", "deliveries", "verdicts")}

@@ -16,7 +16,7 @@ from tests.fakes.scripted_chat import Reply, ScriptedChat, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
 from tests.fakes.stored_request import stored_request
 from tests.integration.app.keyed import Keyed, bearer, keyed
-from training.histories import conversations
+from training.rollout.histories import conversations
 
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
 

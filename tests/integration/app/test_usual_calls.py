@@ -27,7 +27,7 @@ from app.db.session import Sessions, make_engine, make_sessions, parse_url
 from app.db.tables import AgentSession, SessionCall, SessionUse
 from tests import conditions
 from tests.integration.app.test_agent_session_store import GREETING, QUESTION, completion, spec
-from training.agents.sessions import Outcome, SessionLimits
+from training.rollout.agents.sessions import Outcome, SessionLimits
 
 SEED = 7
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.learning import figures_table, summary
+from benchmarks.learning.learning import figures_table, summary
 
 
 def _document(environment: str, seed: int, sampled: float) -> dict[str, Any]:

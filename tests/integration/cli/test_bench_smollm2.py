@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.schemas.run_request import LearnLoopRequest
-from benchmarks.smollm2 import MODES, PLANS, STAGES, Plan, learn, prepare, request, stage_figures, table
+from benchmarks.learning.smollm2 import MODES, PLANS, STAGES, Plan, learn, prepare, request, stage_figures, table
 from tests.integration.cli.test_data import archive
 from training.engine.__main__ import TINY_BASE
 

@@ -18,9 +18,9 @@ from tests.conditions import until
 from tests.fakes.openenv_server import CALL_TOOL, GUESS, openenv_server
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.integration.training.test_rollouts import in_turn
-from training.chat import open_chat
-from training.histories import messages_of
-from training.rollouts import rollout
+from training.rollout.chat import open_chat
+from training.rollout.histories import messages_of
+from training.rollout.rollout import rollout
 from training.types import Rollout
 
 UNUSED = Path("unused")

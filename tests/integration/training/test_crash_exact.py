@@ -304,7 +304,7 @@ async def test_an_engine_that_is_away_for_too_long_is_no_try_that_failed(
     engine: EngineProcess, calm: Calm, proxy: LossyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loop gives up, and what it keeps holds no failure: the next one makes those tries."""
-    monkeypatch.setattr("training.rollouts._RESTARTS", 0)
+    monkeypatch.setattr("training.rollout.rollout._RESTARTS", 0)
     undisturbed = await calm("email_search")
     stage, asked = Stage(proxy, "email_search"), count(1)
 
@@ -321,8 +321,8 @@ async def test_an_engine_that_is_away_for_too_long_is_no_try_that_failed(
 async def test_an_engine_that_is_killed_in_mid_rollout_and_in_mid_training(
     engine: EngineProcess, calm: Calm, proxy: LossyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("training.rollouts._RESTARTS", 1000)
-    monkeypatch.setattr("training.rollouts._LONGEST_PAUSE_S", 0.3)
+    monkeypatch.setattr("training.rollout.rollout._RESTARTS", 1000)
+    monkeypatch.setattr("training.rollout.rollout._LONGEST_PAUSE_S", 0.3)
     undisturbed = await calm("email_search")
     running = EngineProcess(tmp_path, "--slots", "16").__enter__()
     proxy.target = running.base_url

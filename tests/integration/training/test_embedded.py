@@ -12,12 +12,12 @@ from environment.email_search.environment import SyntheticEmailSearch
 from tests import policies
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.scripted_chat import Reply, scripted_chat
-from training.agents.base import AgentTask
 from training.backends.art_import import import_art
 from training.backends.base import BackendUnavailable, ModelSpec, StepConflict, TrainingFailed
 from training.backends.embedded import EmbeddedBackend, EmbeddedPolicy, connect
-from training.chat import open_chat
-from training.rollouts import rollout
+from training.rollout.agents.base import AgentTask
+from training.rollout.chat import open_chat
+from training.rollout.rollout import rollout
 
 _names = count()
 

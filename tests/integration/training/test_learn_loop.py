@@ -26,9 +26,9 @@ from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedPolicy
 from training import collector
 from training.backends.base import Endpoint, ModelSpec, StepConflict, TrainRequest
-from training.chat import EndpointChat, open_chat
 from training.collector import RolloutsFailed
 from training.learn_loop import NothingScored, learn_loop
+from training.rollout.chat import EndpointChat, open_chat
 from training.types import Evaluation, EvaluationConfig, IterationResult, Progress, RunConfig
 
 CONFIG = RunConfig(

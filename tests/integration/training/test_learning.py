@@ -18,7 +18,7 @@ from training.backends.base import ModelSpec
 from training.backends.embedded import EmbeddedBackend
 from training.collector import RolloutsFailed
 from training.learn_loop import learn_loop
-from training.rollouts import Player
+from training.rollout.rollout import Player
 from training.types import EvaluationConfig, IterationResult, Progress, RunConfig
 
 CONFIG = RunConfig(
@@ -69,7 +69,7 @@ async def test_the_same_seed_gives_the_same_rewards_and_the_same_weights(
     engine: EngineProcess, backend: EmbeddedBackend
 ) -> None:
     """However many rollouts run at once, and whether the loop is the built-in one or a LangGraph graph."""
-    from training.agents.langgraph_react import LangGraphAgent  # its import takes a second
+    from training.rollout.agents.langgraph_react import LangGraphAgent  # its import takes a second
 
     one, other = [
         [result async for result in learn(backend, config, name, "learnloop/tiny", lambda _: None, agent)]

@@ -22,7 +22,7 @@ from training.backends.base import BackendUnavailable, JobForgotten, ModelSpec, 
 from training.backends.local.backend import LocalBackend, LocalPolicy, connect, missing, model_config
 from training.backends.local.models import LocalModels, Refused, _group
 from training.backends.local.torn_checkpoints import ADAPTER
-from training.chat import open_chat
+from training.rollout.chat import open_chat
 from training.types import Group
 
 _names = count()
@@ -180,7 +180,7 @@ async def test_torn_checkpoints_are_never_used(process: LocalProcess, backend: L
 async def test_a_death_in_mid_checkpoint(
     process: LocalProcess, backend: LocalBackend, spec: ModelSpec, groups: list[Group]
 ) -> None:
-    """`benchmarks.train_once` has more moments."""
+    """`benchmarks.durability.train_once` has more moments."""
     policy, journal, before = await backend.register(spec), Entries(), len(process.trained)
     process.order("after half the adapter")
     with pytest.raises(BackendUnavailable):

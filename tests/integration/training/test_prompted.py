@@ -6,8 +6,8 @@ import pytest
 
 from environment.email_search.environment import SyntheticEmailSearch
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
-from training.prompted import PromptedChat, PromptedModelUnavailable, cost_usd
-from training.rollouts import rollout
+from training.rollout.prompted import PromptedChat, PromptedModelUnavailable, cost_usd
+from training.rollout.rollout import rollout
 
 pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # litellm's, on its own answers
 KEY = "sk-prompted-0123456789"

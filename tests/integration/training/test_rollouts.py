@@ -14,10 +14,10 @@ from environment.email_search.environment import SyntheticEmailSearch
 from environment.email_search.tools import EmailEpisode
 from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, Script, ScriptedChat, call, scripted_chat
-from training.chat import open_chat
-from training.histories import messages_of
 from training.recorded_calls import RecordedCalls
-from training.rollouts import failed, rollout, total
+from training.rollout.chat import open_chat
+from training.rollout.histories import messages_of
+from training.rollout.rollout import failed, rollout, total
 from training.types import FailureKind, Rollout
 
 ENVIRONMENT = SyntheticEmailSearch()
@@ -240,7 +240,7 @@ async def test_a_reply_that_is_no_completion_is_a_failed_rollout(body: Any) -> N
 
 
 async def test_nobody_at_the_port_is_a_failed_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.chat._RETRIES", 0)
+    monkeypatch.setattr("training.rollout.chat._RETRIES", 0)
     async with scripted_chat(hang) as model:
         pass
     done = await roll(model)

@@ -25,7 +25,7 @@ from training.backends.base import (
 )
 from training.backends.serverless import ServerlessAccess, ServerlessBackend, ServerlessPolicy, connect
 from training.backends.train_options import SERVERLESS
-from training.chat import open_chat
+from training.rollout.chat import open_chat
 from training.train_step import UNSURE
 from training.types import Group
 

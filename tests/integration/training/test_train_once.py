@@ -25,9 +25,9 @@ from tests.policies import train
 from training.backends.art_import import import_art
 from training.backends.base import BackendUnavailable, ModelSpec, Policy, StepConflict, TrainingFailed, TrainOutcome
 from training.backends.embedded import EmbeddedBackend, EmbeddedPolicy, connect
-from training.chat import open_chat
 from training.journal import IterationJournal
 from training.learn_loop import CheckpointLost, learn_loop
+from training.rollout.chat import open_chat
 from training.train_step import TrainStep, _trajectories
 from training.types import Group, Resume, Rollout, RunConfig, ScoredRollout
 

@@ -17,9 +17,9 @@ from app.settings import load_settings
 from environment.base import Environment, Scenario
 from environment.registry import build
 from tests.fakes.scripted_chat import Reply, Script, call, scripted_chat
-from training.chat import open_chat
-from training.histories import messages_of
-from training.rollouts import rollout
+from training.rollout.chat import open_chat
+from training.rollout.histories import messages_of
+from training.rollout.rollout import rollout
 from training.types import Rollout
 
 vf = pytest.importorskip("verifiers")

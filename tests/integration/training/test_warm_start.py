@@ -25,9 +25,9 @@ from tests.fakes.scripted_learning import ScriptedPolicy
 from tests.integration.training.test_train_once import Entries, Killed
 from training.backends.base import BackendUnavailable, ModelSpec, Policy, TrainingFailed
 from training.backends.embedded import EmbeddedBackend, connect
-from training.chat import open_chat
 from training.engine.tokens import ChatTokenizer
 from training.learn_loop import learn_loop
+from training.rollout.chat import open_chat
 from training.types import EvaluationConfig, IterationResult, Progress, Resume, RunConfig, WarmStartConfig
 from training.warm_start import iterations_of
 

@@ -8,10 +8,10 @@ import pytest
 
 from training.engine.http.errors import ApiError
 from training.engine.http.responses.stored import StoredResponses
-from training.responses.events import ResponseEvents
-from training.responses.items import messages_of
-from training.responses.reply import Reply
-from training.responses.request import ResponsesRequest
+from training.protocol.responses.events import ResponseEvents
+from training.protocol.responses.items import messages_of
+from training.protocol.responses.reply import Reply
+from training.protocol.responses.request import ResponsesRequest
 
 Json = Any
 

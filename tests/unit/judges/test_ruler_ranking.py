@@ -1,11 +1,11 @@
 """RULER finds the true order although the judge is biased, noisy and malformed, and pays once for it.
 
-The whole comparison with ART's own is `python -m benchmarks.ruler`.
+The whole comparison with ART's own is `python -m benchmarks.learning.ruler`.
 """
 
 import pytest
 
-from benchmarks.ruler import Options, again, make_groups, ours, spearman
+from benchmarks.learning.ruler import Options, again, make_groups, ours, spearman
 from tests.fakes.scripted_judge import Remembering, scripted_judge
 
 pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # litellm's, on its own answers

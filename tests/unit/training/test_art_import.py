@@ -13,7 +13,7 @@ def python(code: str) -> str:
 
 def test_art_comes_late_without_torch_litellm_and_polars_and_they_can_come_later() -> None:
     service = (
-        "training.learn_loop, training.rollouts, training.scoring, training.backends.embedded, "
+        "training.learn_loop, training.rollout.rollout, training.scoring, training.backends.embedded, "
         "environment.email_search.environment, environment.sales_email.environment, judges.reference"
     )
     code = (

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from environment.base import Scenario
 from judges.base import JudgeCall, Judgement, Score
 from training.backends.art_import import import_art
-from training.histories import messages_of
 from training.journal import (
     EntryName,
     Repair,
@@ -22,6 +21,7 @@ from training.journal import (
     repair,
 )
 from training.phases import Phase, Purpose
+from training.rollout.histories import messages_of
 from training.types import Failure, FailureKind, Rollout
 
 SCENARIO = Scenario("train.7", "train", {"question": "when?"}, {"answer": "then"})

@@ -6,7 +6,7 @@ from openai.types.chat.chat_completion import Choice
 
 from environment.base import Scenario
 from training.backends.art_import import import_art
-from training.rollouts import sampled_tokens
+from training.rollout.rollout import sampled_tokens
 from training.types import Rollout
 
 

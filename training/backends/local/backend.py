@@ -14,7 +14,7 @@ from training.backends.base import Endpoint, ModelSpec
 from training.backends.embedded import FencedPolicy
 from training.backends.hosted import HostedBackend, Server
 from training.backends.train_options import AS_LOSS_FN
-from training.model_name import ModelName
+from training.protocol.model_name import ModelName
 
 NAME = "local"
 NEEDED = ("torch", "transformers", "trl", "peft", "polars", "nest_asyncio", "unsloth", "megatron")

@@ -13,7 +13,7 @@ from typing import Any
 
 from training.backends.local.jobs import LocalJobs
 from training.backends.local.torn_checkpoints import quarantine
-from training.model_name import ModelName
+from training.protocol.model_name import ModelName
 
 _OPTIONS_NOT_TAKEN = {"kl_ref_adapter_path", "plot_tensors", "save_checkpoint", "verbose", "learning_rate"}
 """Of ART's `train`: what touches files, and what is ours to say."""

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from training.responses.parameters import NO_EFFECT, parameter_fault, refuse_unsupported
+from training.protocol.responses.parameters import NO_EFFECT, parameter_fault, refuse_unsupported
 
 Json = Any
 

@@ -9,7 +9,6 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from training import strict_json
 from training.engine.computing import EngineStopped, ModelDeleted, WorkerLost
 from training.engine.engine import StepConflict
 from training.engine.http.jobs import UnknownEvent, UnknownJob
@@ -37,7 +36,8 @@ from training.engine.sampling.requests import (
 from training.engine.tokens import BadConversation
 from training.engine.trainer.grpo_loss import BadOptions
 from training.engine.trainer.trajectories import BadTrajectory
-from training.validation_message import message_of
+from training.protocol import strict_json
+from training.protocol.validation_message import message_of
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -29,7 +29,7 @@ from training.engine.http.training_data import TrainingData
 from training.engine.registry.model_record import Target, UnknownModel
 from training.engine.registry.registry import Registry
 from training.engine.tokens import ChatTokenizer
-from training.responses.request import ResponsesRequest
+from training.protocol.responses.request import ResponsesRequest
 
 log = structlog.get_logger(__name__)
 

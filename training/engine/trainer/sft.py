@@ -15,7 +15,7 @@ from training.engine.trainer.optimizer import NonFiniteGradient
 from training.engine.trainer.padded_batches import Batch
 from training.engine.trainer.policy import Policy
 from training.engine.trainer.trajectories import BadTrajectory, Json, Message, NothingToTrain
-from training.validation_message import message_of
+from training.protocol.validation_message import message_of
 
 
 class SftOptions(BaseModel):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from training.advantages import advantages
-from training.call_sequences import NotOneSequence, SampledCall, TokenSequence, joined
+from training.rollout.call_sequences import NotOneSequence, SampledCall, TokenSequence, joined
 
 Json = Any
 Message = dict[str, Json]

@@ -1,4 +1,7 @@
-"""Challengers of known quality: how often they are promoted. `python -m benchmarks.promotion` has more of them."""
+"""How often challengers of known quality are promoted.
+
+`python -m benchmarks.learning.promotion` has more of them.
+"""
 
 from math import exp, log
 
@@ -7,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.evaluations.sequential import Decision, Evidence, Rule, evidence
-from benchmarks.promotion import Quality, promoted
+from benchmarks.learning.promotion import Quality, promoted
 
 RULE = Rule()
 

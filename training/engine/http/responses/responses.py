@@ -12,11 +12,11 @@ from training.engine.http.chat import Chat
 from training.engine.http.chat_request import ChatRequest
 from training.engine.http.errors import ApiError, api_error, invalid
 from training.engine.http.responses.stored import StoredResponses
-from training.responses.events import Event, ResponseEvents
-from training.responses.items import Item
-from training.responses.parameters import BadParameter
-from training.responses.reply import Reply, output_of, status_of
-from training.responses.request import CHAT_NAMES, ResponsesRequest
+from training.protocol.responses.events import Event, ResponseEvents
+from training.protocol.responses.items import Item
+from training.protocol.responses.parameters import BadParameter
+from training.protocol.responses.reply import Reply, output_of, status_of
+from training.protocol.responses.request import CHAT_NAMES, ResponsesRequest
 
 log = structlog.get_logger(__name__)
 

@@ -1,0 +1,1 @@
+"""What kills, races, restarts and faults leave intact."""

@@ -1,0 +1,216 @@
+"""Kills workers and their database at random while runs are driven, and checks afterwards that nothing was lost.
+
+    python -m benchmarks.durability.chaos [--seed 0] [--seeds 1] [--runs 20] [--iterations 60] [--minutes 10]
+                                       [--poison 0] [--json]
+
+A real Postgres, three real worker processes with leases of 3 s, and faults for as long as there are unfinished runs, at
+most `--minutes`. Then nothing is broken any more until all runs have ended; only then it is checked (chaos_checks.py).
+`--seeds` of them, one after the other, each with a database of its own. The workers run a copy of the code as it was at
+the start. Exits with 1 if anything is wrong, or if a kind of fault was never injected.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import ColumnElement, func, select
+from ulid import ULID
+
+from app.aio.retry import retry_while_database_is_down
+from app.db.migration import migrate
+from app.db.session import Sessions, make_engine, make_sessions
+from app.db.tables import Run
+from app.domain.run_state import LIVE
+from app.processes.postgres import EmbeddedPostgres
+from app.runs.store import RunStore
+from benchmarks import processes
+from benchmarks.durability.chaos_checks import Story, audit, stories, violations
+from benchmarks.durability.chaos_faults import FAULTS, Nemesis, Workers
+from benchmarks.durability.chaos_worker import POISON
+from benchmarks.frozen_code import freeze
+from training.types import RunConfig
+
+TTL_S = 3.0
+_WORKERS = 3
+_CALM_S = 180.0
+"""At most, for the runs to end without faults."""
+_COUNTED = ("iterations_saved", "events", "claims", "rollouts_done", "rollouts_kept", "trained_steps")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is driven, and how it is disturbed. Times in seconds."""
+
+    seed: int
+    runs: int
+    iterations: int
+    """Of each run, beside its baseline."""
+    faults_s: float
+    """At most."""
+    pause_s: float = 1.5
+    """Between two faults, on average."""
+    pace_s: float = 0.05
+    """Of a rollout."""
+    poison: int = 0
+    """Runs more, that kill their workers."""
+
+
+async def chaos(plan: Plan, directory: Path) -> dict[str, Any]:
+    """Figures, and `violations`: what was not as promised."""
+    postgres = EmbeddedPostgres(directory)
+    await postgres.start()
+    each = (plan.runs + plan.poison) // _WORKERS + 1  # room to take over, but nobody has all
+    code = freeze(directory)
+    workers = Workers(postgres.url, code, directory, _WORKERS, TTL_S, plan.pace_s, concurrent=each)
+    database = make_engine(postgres.url)
+    try:
+        await migrate(database)
+        sessions = make_sessions(database)
+        await audit(sessions)
+        for number in range(plan.runs + plan.poison):
+            poison = number >= plan.runs
+            await create_run(sessions, f"{POISON if poison else 'run'}-{number}", plan.iterations)
+        nemesis = Nemesis(workers, postgres, random.Random(plan.seed))
+        seconds = await _disturbed(plan, workers, nemesis, sessions)
+        calm_s = await _calm(workers, nemesis, sessions)
+        told = await stories(sessions, directory)
+    finally:
+        workers.close()
+        await database.dispose()
+        await postgres.stop()
+    never = [f"the fault {kind} was never injected" for kind in FAULTS if not nemesis.injected[kind]]
+    figures = {"seconds": round(seconds, 1), "calm_s": round(calm_s, 1), "workers_started": workers.started}
+    wrong = [wrong for story in told for wrong in violations(story)]
+    return asdict(plan) | figures | {"faults": dict(nemesis.injected)} | _counts(told) | {"violations": wrong + never}
+
+
+async def create_run(sessions: Sessions, name: str, iterations: int, engine: str | None = None) -> str:
+    """A queued run of the model `name`, for the workers of this benchmark; its id."""
+    run_id = str(ULID())
+    request = asdict(RunConfig(iterations=iterations)) | {
+        "environment": {"name": "email_search", "config": {}},
+        "judge": {"name": "reference", "config": {}},
+        "model": {"project": "chaos", "name": name, "base_model": "none"},
+    }
+    run = Run(
+        id=run_id,
+        request=request,
+        environment="email_search",
+        judge="reference",
+        backend="embedded",
+        engine=engine,
+        model_project="chaos",
+        model_name=name,
+        base_model="none",
+        iterations_total=iterations,
+    )
+    await RunStore(sessions).create(run)
+    return run_id
+
+
+async def _disturbed(plan: Plan, workers: Workers, nemesis: Nemesis, sessions: Sessions) -> float:
+    """Seconds from the first claim until the last run ended, or the time for faults was over."""
+    pauses = random.Random(plan.seed + 1)
+    workers.mend()
+    await _claimed(sessions)  # a fault before it would meet nothing
+    started = time.monotonic()
+    while (seconds := time.monotonic() - started) < plan.faults_s and await _unfinished(sessions):
+        workers.mend()
+        await asyncio.sleep(plan.pause_s * pauses.uniform(0.3, 1.7))
+        await nemesis.strike()
+    return seconds
+
+
+async def _calm(workers: Workers, nemesis: Nemesis, sessions: Sessions) -> float:
+    """Seconds until all runs have ended, without faults."""
+    await nemesis.rest()
+    started = time.monotonic()
+    while await _unfinished(sessions) and time.monotonic() - started < _CALM_S:
+        workers.mend()
+        await asyncio.sleep(0.2)
+    return time.monotonic() - started
+
+
+async def _claimed(sessions: Sessions) -> None:
+    async with asyncio.timeout(_CALM_S):
+        while not await _count(sessions, Run.epoch > 0):
+            await asyncio.sleep(0.1)
+
+
+async def _unfinished(sessions: Sessions) -> int:
+    return await _count(sessions, Run.status.in_(LIVE))
+
+
+async def _count(sessions: Sessions, runs: ColumnElement[bool]) -> int:
+    async def count() -> int:
+        async with sessions() as session:
+            return await session.scalar(select(func.count()).where(runs)) or 0
+
+    return await retry_while_database_is_down(count)
+
+
+def _counts(told: list[Story]) -> dict[str, Any]:
+    rollouts = [act for story in told for act in story.acts if act["act"].startswith("rollout/")]
+    counts = (
+        sum(len(story.iterations) for story in told),
+        sum(len(story.events) for story in told),
+        sum(story.run.epoch for story in told),
+        len(rollouts),
+        sum(entry.name.startswith("rollout/") for story in told for entry in story.kept),
+        sum(len(story.trained) for story in told),
+    )
+    return dict(zip(_COUNTED, counts, strict=True))
+
+
+def _sums(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The figures of several seeds together."""
+    faults: Counter[str] = Counter()
+    for result in results:
+        faults.update(result["faults"])
+    counted = {name: sum(result[name] for result in results) for name in (*_COUNTED, "workers_started")}
+    wrong = [f"seed {result['seed']}: {wrong}" for result in results for wrong in result["violations"]]
+    return {"seeds": [result["seed"] for result in results], "faults": dict(faults)} | counted | {"violations": wrong}
+
+
+def _told(result: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(result, indent=2), flush=True)
+        return
+    for name, value in result.items():
+        print(f"{name:>18}  {value}", flush=True)
+    print()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0, help="the first one")
+    parser.add_argument("--seeds", type=int, default=1, help="how many, one after the other")
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--iterations", type=int, default=60)
+    parser.add_argument("--minutes", type=float, default=10.0, help="of faults for each seed, at most")
+    parser.add_argument("--poison", type=int, default=0, help="runs more, that kill their workers")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    plan = Plan(options.seed, options.runs, options.iterations, 60 * options.minutes, poison=options.poison)
+    results = []
+    for seed in range(plan.seed, plan.seed + options.seeds):
+        machine = processes.machine()
+        with tempfile.TemporaryDirectory(prefix="learnloop-chaos-") as directory:
+            result = asyncio.run(chaos(replace(plan, seed=seed), Path(directory))) | {"machine": machine}
+        _told(result, options.json)
+        results.append(result)
+    if len(results) > 1:
+        _told(_sums(results), options.json)
+    raise SystemExit(1 if any(result["violations"] for result in results) else 0)
+
+
+if __name__ == "__main__":
+    main()

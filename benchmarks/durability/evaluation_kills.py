@@ -1,0 +1,138 @@
+"""One real evaluation whose service is killed with SIGKILL again and again.
+
+    python -m benchmarks.durability.evaluation_kills
+
+The base model and a copy of it with other sampling, once undisturbed and once killed at random moments (the service and
+with it its engine; Postgres goes on), must end with the same figures. No finished rollout may be made again, each has
+its own slot, the event log has no gap, and each claim a higher epoch.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from app.cli.client import Service, ServiceRefused, ServiceUnreachable
+from benchmarks import processes
+from benchmarks.durability.kills import database, free_port
+from benchmarks.frozen_code import freeze
+
+Json = Any
+_MODELS = [{"model": "learnloop/tiny", "label": "base"}, {"model": "learnloop/tiny", "label": "again"}]
+_FIGURES = ("success", "reward", "sources", "turns", "errors", "prompt_tokens", "completion_tokens")
+
+
+def started(service: Service, scenarios: int) -> str:
+    """The id of a new evaluation."""
+    request = {"models": _MODELS, "scenarios": scenarios, "samples": 2, "temperature": 1.0, "seed": 3}
+    id: str = service.call("POST", "/evaluations", json=request)["evaluation_id"]
+    return id
+
+
+def ended(service: Service, id: str, most_s: float) -> Json:
+    """The evaluation once it has ended; None when time is up. A service that is away is waited for."""
+    until = time.monotonic() + most_s
+    while time.monotonic() < until:
+        try:
+            found = service.call("GET", f"/evaluations/{id}")
+        except (ServiceUnreachable, ServiceRefused):
+            found = {"status": "unknown"}
+        if found["status"] in ("completed", "failed", "cancelled"):
+            return found
+        time.sleep(0.1)
+    return None
+
+
+def figures(evaluation: Json) -> list[dict[str, Json]]:
+    """Those that must not depend on how often it was killed."""
+    return [{name: model[name] for name in _FIGURES} for model in evaluation["report"]["models"]]
+
+
+def saved(url: str) -> dict[str, str]:
+    """The ids of finished rollouts by their slots."""
+    with psycopg.connect(url) as connection:
+        rows = connection.execute("SELECT slot, id FROM trajectory WHERE slot IS NOT NULL").fetchall()
+    return dict(rows)
+
+
+def undisturbed(directory: Path, scenarios: int) -> tuple[Json, float]:
+    """The figures, and how many seconds it took."""
+    data_dir, port = directory / "undisturbed", free_port()
+    data_dir.mkdir()
+    with processes.service(data_dir, port) as child:
+        service = Service(f"http://127.0.0.1:{port}")
+        processes.wait_for(child, processes.answers(service))
+        began = time.monotonic()
+        found = ended(service, started(service, scenarios), 1800)
+        assert found is not None
+        assert found["status"] == "completed", found["error"]
+        return figures(found), time.monotonic() - began
+
+
+def killed(directory: Path, scenarios: int, kills: int, rng: random.Random) -> dict[str, Json]:
+    """The same, killed so many times while it lasts."""
+    data_dir, port, id, done = directory / "killed", free_port(), "", 0
+    data_dir.mkdir()
+    seen: dict[str, str] = {}
+    with database(directory / "postgres") as url:
+        os.environ["DATABASE_URL"] = url
+        service = Service(f"http://127.0.0.1:{port}", timeout_s=5)
+        while True:
+            with processes.service(data_dir, port) as child:
+                processes.wait_for(child, processes.answers(service))
+                id = id or started(service, scenarios)
+                before, until = len(seen), time.monotonic() + 300
+                while len(saved(url)) <= before and time.monotonic() < until and not ended(service, id, 0.1):
+                    time.sleep(0.05)
+                found = ended(service, id, rng.uniform(0.0, 1.0) if done < kills else 1800)
+                if found is not None:
+                    break
+                child.send_signal(signal.SIGKILL)
+                child.wait()
+            seen |= saved(url)
+            done += 1
+        slots = saved(url)
+        with psycopg.connect(url) as connection:
+            events = connection.execute("SELECT seq, type, data FROM evaluation_event ORDER BY seq").fetchall()
+    assert found["status"] == "completed", found["error"]
+    epochs = [data["epoch"] for _, type, data in events if type == "evaluation.started"]
+    return {
+        "kills": done,
+        "figures": figures(found),
+        "rollouts": len(slots),
+        "made_again": sum(slots[slot] != trajectory for slot, trajectory in seen.items()),
+        "gaps_in_events": [seq for seq, *_ in events] != list(range(1, len(events) + 1)),
+        "epochs_rise_by_one": epochs == list(range(1, len(epochs) + 1)),
+        "claims": len(epochs),
+    }
+
+
+def main() -> None:
+    """Print the figures; fails if anything was lost."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--scenarios", type=int, default=64)
+    parser.add_argument("--seed", type=int, default=0, help="of the moments of the kills")
+    options = parser.parse_args()
+    os.environ.pop("DATABASE_URL", None)
+    with tempfile.TemporaryDirectory(prefix="learnloop-") as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        os.chdir(freeze(directory))  # each start finds the same code
+        expected, seconds = undisturbed(directory, options.scenarios)
+        found = killed(directory, options.scenarios, options.kills, random.Random(options.seed))
+    is_same = found.pop("figures") == expected
+    print(json.dumps({"undisturbed_s": round(seconds, 1), "same": is_same, **found}, indent=2))
+    if not is_same or found["made_again"] or found["gaps_in_events"] or not found["epochs_rise_by_one"]:
+        raise SystemExit("the killed evaluation is not what the undisturbed one was")
+
+
+if __name__ == "__main__":
+    main()

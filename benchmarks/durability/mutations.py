@@ -1,0 +1,372 @@
+"""Takes one guard after the other out of the code, and sees whether the test that stands for it fails.
+
+    python -m benchmarks.durability.mutations [--only WORDS] [--part N/OF] [--trusting] [--list]
+
+Works on a copy of the code. Every named test is run once as the code is, and must pass; then once for each mutation,
+and must fail: not for want of a module or a fixture, but by what it checks. Exits with 1 if a mutation survives, or if
+its text is not in the code any more.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.frozen_code import freeze
+
+_LEASES = "tests/integration/app/test_leases.py"
+_MACHINE = "tests/unit/app/runs/test_lease_machine.py"
+_ONCE = "tests/integration/training/test_train_once.py"
+_PHASES = "tests/integration/app/test_phases.py"
+_INTERRUPTIONS = "tests/integration/app/test_interruptions.py"
+_RACES = "tests/acceptance/test_races.py"
+_PROTOCOL = "tests/integration/app/test_training_protocol.py"
+_CALLS = "app/agent_sessions/usual_calls.py"
+_USUAL = "tests/integration/app/test_usual_calls.py"
+_TEST_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """A guard, the text that it is made of and what is put there, and a test that must notice."""
+
+    guard: str
+    file: str
+    changes: tuple[tuple[str, str], ...]
+    test: str
+    also: tuple[tuple[str, str, str], ...] = ()
+    """Changes of further files, which guard the same: file, text, what is put there."""
+
+    def applied(self, code: Path) -> dict[Path, str]:
+        """The new texts of its files. Raises LookupError if an old one is not there, or not only once."""
+        texts: dict[Path, str] = {}
+        for file, old, new in (*((self.file, *change) for change in self.changes), *self.also):
+            path = code / file
+            text = texts.get(path) or path.read_text()
+            if text.count(old) != 1:
+                raise LookupError(f"{file} has this {text.count(old)} times: {old!r}")
+            texts[path] = text.replace(old, new)
+        return texts
+
+
+def _one(guard: str, file: str, old: str, new: str, test: str) -> Mutation:
+    return Mutation(guard, file, ((old, new),), test)
+
+
+_EPOCH = ("and_(Run.id == self.run_id, Run.epoch == self.epoch, ", "and_(Run.id == self.run_id, ")
+_NEXT = ("where(lease.held(), Run.next_iteration == result.iteration)", "where(lease.held())")
+_ON_THE_LOOP = """
+        import asyncio
+
+        async def beat() -> None:
+            while not self._stop.is_set():
+                await asyncio.sleep(self._ttl_s / 3)
+                self._renewed = {lease: time.monotonic() for lease in self._leases()}
+                if self._renewed:
+                    self._beat(list(self._renewed))
+
+        self._task = asyncio.get_running_loop().create_task(beat())
+"""
+MUTATIONS = (
+    Mutation("the epoch in a commit", "app/runs/leases.py", (_EPOCH,), f"{_LEASES}::test_a_lease_that_lapsed_goes_to"),
+    Mutation("the epoch in a commit (machine)", "app/runs/leases.py", (_EPOCH,), _MACHINE),
+    Mutation(
+        "iterations in order", "app/worker/save_iteration.py", (_NEXT,), f"{_LEASES}::test_an_iteration_is_saved_once"
+    ),
+    Mutation("iterations in order (machine)", "app/worker/save_iteration.py", (_NEXT,), _MACHINE),
+    _one(
+        "no commit to a run that has ended",
+        "app/runs/leases.py",
+        "Run.epoch == self.epoch, Run.status == RunStatus.RUNNING)",
+        "Run.epoch == self.epoch)",
+        _MACHINE,
+    ),
+    _one(
+        "deliveries in their event's transaction",
+        "app/events/log.py",
+        "    await enqueue(session, event)\n    return int(seq)",
+        "    if type is EventType.RUN_CREATED:\n"
+        "        await enqueue(session, event)\n"
+        "    else:\n"
+        "        async with AsyncSession(session.bind) as other, other.begin():\n"
+        "            await enqueue(other, event)\n"
+        "    return int(seq)",
+        _MACHINE,
+    ),
+    _one(
+        "a claim only after the lease is over",
+        "app/runs/leases.py",
+        "or_(Run.lease_until.is_(None), Run.lease_until < func.clock_timestamp())",
+        "True",
+        f"{_LEASES}::test_a_lease_that_lapsed_goes_to",
+    ),
+    _one(
+        "a claim locks its row",
+        "app/runs/leases.py",
+        "            .with_for_update(skip_locked=True)\n",
+        "",
+        f"{_LEASES}::test_a_run_that_somebody_else_moves",
+    ),
+    _one(
+        "a claim passes locked rows",
+        "app/runs/leases.py",
+        ".with_for_update(skip_locked=True)",
+        ".with_for_update()",
+        f"{_LEASES}::test_a_run_that_somebody_else_moves",
+    ),
+    _one(
+        "a poison run is given up",
+        "app/runs/leases.py",
+        "if found.claims < MAX_CLAIMS:",
+        "if True:",
+        f"{_LEASES}::test_a_run_that_ends_its_workers",
+    ),
+    _one(
+        "a journal entry needs the lease",
+        "app/worker/journal_store.py",
+        "            await require(session, self._lease)\n            new = await",
+        "            new = await",
+        f"{_LEASES}::test_a_zombie_keeps_nothing",
+    ),
+    _one(
+        "a journal entry fits its checksum",
+        "app/worker/journal_store.py",
+        "if checksum is None or checksum == self._checksum(iteration, name, value):",
+        "if True:",
+        "tests/integration/app/test_damaged_journal.py::test_an_entry_that_does_not_fit",
+    ),
+    _one(
+        "a damaged intent to train still stands",
+        "training/journal.py",
+        '            put[name] = "{}"\n',
+        "            pass\n",
+        "tests/unit/training/test_journal.py::test_what_becomes_of_damaged_entries",
+    ),
+    _one(
+        "RETURNING instead of a count",
+        "app/worker/journal_store.py",
+        "new = (await session.execute(_WRITE, mine | entries)).all()",
+        "new = await session.execute(_WRITE, mine | entries) and [(row[0], row[1]) for row in rows]",
+        f"{_LEASES}::test_an_entry_is_kept_once",
+    ),
+    _one(
+        "verbs lock the run",
+        "app/runs/store.py",
+        'session.get(Run, run_id, with_for_update={"key_share": True})',
+        "session.get(Run, run_id)",
+        _RACES,
+    ),
+    _one(
+        "the database's errors set apart",
+        "app/errors.py",
+        "DATABASE_DOWN = (",
+        "DATABASE_DOWN = (PoolTimeout,)\n_UNUSED = (",
+        f"{_INTERRUPTIONS}::test_a_database_crash",
+    ),
+    _one(
+        "the intent before the training",
+        "training/train_step.py",
+        "await requests.begin(unsure=requests.open and self._policy.settle_timeout_s > 0)",
+        "pass",
+        f"{_ONCE}::test_the_step_is_taken_once",
+    ),
+    Mutation(
+        "the engine's compare-and-set",
+        "training/engine/http/training_api.py",
+        (("if steps.expected_step != newest.step:", "if False:"),),
+        f"{_ONCE}::test_the_engine_refuses_a_zombies_request",
+        also=(("training/engine/engine.py", "if expected_step not in (None, parent.step):", "if False:"),),
+    ),
+    _one(
+        "a tenant trains its own models",
+        "app/model_registry/trainable.py",
+        'if found is None or not self.caller.sees(found["project"]):',
+        "if found is None:",
+        f"{_PROTOCOL}::test_another_project_finds_nothing",
+    ),
+    _one(
+        "a job is about the model that was looked up",
+        "training/engine/http/training_api.py",
+        "if request.headers.get(ONLY_MODEL, model_id) != model_id:",
+        "if False:",
+        f"{_PROTOCOL}::test_a_body_is_about_one_model",
+    ),
+    _one(
+        "nobody else trains the model of a live run",
+        "app/runs/store.py",
+        "                raise ModelBusy(str(model), holder)\n",
+        "                pass\n",
+        f"{_PROTOCOL}::test_a_model_of_a_live_run",
+    ),
+    _one(
+        "a job without a sampled token fails",
+        "training/engine/engine.py",
+        "raise NoSampledTokens(count.groups_with_signal)",
+        "pass",
+        "tests/integration/engine/test_hosted_protocol.py::test_a_job_without_a_sampled_token",
+    ),
+    _one(
+        "a reply is remembered of its model",
+        "training/engine/http/sampled_turns.py",
+        "[scope, [_tool_identity(tool)",
+        '["", [_tool_identity(tool)',
+        "tests/unit/engine/test_replies.py::test_nothing_is_joined",
+    ),
+    Mutation(
+        "a heartbeat on a thread",
+        "app/worker/heartbeat.py",
+        (("        self._thread.start()\n", _ON_THE_LOOP), ("        self._thread.join(self._ttl_s)\n", "")),
+        f"{_PHASES}::test_a_blocked_loop_keeps_its_run",
+    ),
+    _one(
+        "a heartbeat that outlives any error",
+        "app/worker/heartbeat.py",
+        "except Exception as error:",
+        "except DATABASE_DOWN as error:",
+        f"{_LEASES}::test_an_error_that_nobody_foresaw",
+    ),
+    _one(
+        "a run that hangs is ended",
+        "app/worker/runner.py",
+        "if active.moved_at < since:",
+        "if False:",
+        f"{_INTERRUPTIONS}::test_a_run_that_hangs",
+    ),
+    _one(
+        "only calls that extend each other are one sequence",
+        "training/rollout/call_sequences.py",
+        "if prompt[: len(content)] == content]",
+        "if prompt[:1] == content[:1]]",
+        "tests/unit/training/rollout/test_call_sequences.py::test_every_sampled_token_is_trained_once_after_what_it_was_sampled",
+    ),
+    _one(
+        "an agent that asked nothing has no outcome",
+        "training/rollout/agents/own_loop.py",
+        "if not self._calls.answered:",
+        "if False:",
+        "tests/integration/training/test_own_loop.py::test_an_agent_that_fails_has_no_outcome",
+    ),
+    _one(
+        "the first answer to a session's call counts",
+        _CALLS,
+        "        AND call.answered_at IS NULL\n",
+        "",
+        f"{_USUAL}::test_the_answer_of_another_process",
+    ),
+    _one(
+        "a key of an earlier start begins no call in a session",
+        _CALLS,
+        "key.session_id = asked.id AND key.replaced_at IS NOT NULL",
+        "false",
+        f"{_USUAL}::test_what_is_refused",
+    ),
+    _one(
+        "a locked session holds up no other",
+        _CALLS,
+        "::text[]) FOR NO KEY UPDATE SKIP LOCKED",
+        "::text[]) FOR NO KEY UPDATE",
+        f"{_USUAL}::test_a_session_that_somebody_else_has_locked",
+    ),
+    _one(
+        "a call that the database forgot comes back",
+        "app/agent_sessions/calls.py",
+        "                await self._bring_back(session, call, row)\n",
+        "",
+        f"{_USUAL}::test_a_call_that_a_crashed_database_forgot",
+    ),
+)
+
+
+def run_test(code: Path, test: str) -> str:
+    """`passed`, `failed`, or what else pytest says. `test` may be the beginning of a test's name."""
+    file, _, name = test.partition("::")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        file,
+        *(["-k", name] if name else []),
+    ]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=code,
+            env=os.environ | {"LEARNLOOP_SHRINK": "0"},
+            capture_output=True,
+            text=True,
+            timeout=_TEST_S,
+        )
+    except subprocess.TimeoutExpired:
+        return "no end"
+    last = next(reversed(done.stdout.splitlines()), "")
+    return {0: "passed", 1: "failed"}[done.returncode] if done.returncode in (0, 1) and " error" not in last else last
+
+
+def misfit(mutation: Mutation, code: Path) -> str:
+    """Why it does not fit the code; empty if it does."""
+    file, _, name = mutation.test.partition("::")
+    try:
+        mutation.applied(code)
+    except LookupError as error:
+        return str(error)
+    return "" if f"def {name}" in (code / file).read_text() else f"there is no test {mutation.test}"
+
+
+def survives(mutation: Mutation, code: Path) -> str:
+    """What became of the test with the mutation: `failed` is right."""
+    try:
+        texts = mutation.applied(code)
+    except LookupError as error:
+        return str(error)
+    originals = {path: path.read_text() for path in texts}
+    try:
+        for path, text in texts.items():
+            path.write_text(text)
+        return run_test(code, mutation.test)
+    finally:
+        for path, text in originals.items():
+            path.write_text(text)
+
+
+def _part(text: str) -> tuple[int, int]:
+    number, _, of = text.partition("/")
+    return int(number), int(of)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="mutations whose guard or file has these words")
+    parser.add_argument("--trusting", action="store_true", help="that the tests pass as the code is")
+    parser.add_argument("--part", type=_part, default=(1, 1), metavar="N/OF", help="every OF-th, from the Nth on")
+    parser.add_argument("--list", action="store_true", help="run nothing, but see whether the code still has them")
+    options = parser.parse_args()
+    first, step = options.part
+    chosen = [each for each in MUTATIONS if options.only in f"{each.guard} {each.file}"][first - 1 :: step]
+    wrong = []
+    with tempfile.TemporaryDirectory(prefix="learnloop-mutations-") as directory:
+        code = freeze(Path(directory))
+        for test in dict.fromkeys(each.test for each in chosen if not (options.list or options.trusting)):
+            outcome = run_test(code, test)
+            print(f"{outcome:<8}  as it is: {test}", flush=True)
+            wrong += [test] if outcome != "passed" else []
+        for each in chosen:
+            clock = time.monotonic()
+            outcome = misfit(each, code) if options.list else survives(each, code)
+            print(
+                f"{outcome:<8}  {each.guard} ({each.file}; {each.test}; {time.monotonic() - clock:.0f} s)", flush=True
+            )
+            wrong += [each.guard] if outcome not in ("failed", "") else []
+    print(f"{len(chosen)} mutations; not as it must be: {wrong or 'none'}")
+    raise SystemExit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

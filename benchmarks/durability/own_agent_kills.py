@@ -1,0 +1,298 @@
+"""A learn-loop over an agent that lives elsewhere, while everything around it is killed with SIGKILL:
+
+    python -m benchmarks.durability.own_agent_kills --kills 500 --iterations 40
+
+The agent is a shell script with curl (`benchmarks/agents/shell_agent.sh`), started by `learnloop agent run` for each
+rollout; what it does depends on nothing but what its model answers. The same run, once undisturbed and once with kills
+in turn of the service (the worker of runs is in it), the engine, Postgres, `learnloop agent run` and the agent itself,
+must end with the same weights. Beside that is checked: no rollout failed; no recorded call was changed, deleted or
+sampled again; each tool call that an agent made stands in a recorded answer of its session, so that no answer left
+before it was durable; and every turn that was trained is a recorded call, token by token.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from app.agent_sessions.records import unpack_answer
+from app.cli.client import Service, ServiceRefused, ServiceUnreachable
+from app.cli.service_process import free_port
+from benchmarks import processes
+from benchmarks.agents.mail_desk import MailDesk
+from benchmarks.learning.own_agents import COMMANDS, desk, request, weights
+from environment.base import Split
+from training.types import EvaluationConfig, RunConfig
+
+Json = Any
+_ROOT = Path(__file__).parents[2]
+_TARGETS = ("service", "engine", "database", "claimer", "agent")
+_STATUSES = ("completed", "failed", "cancelled")
+_CONCURRENCY = 4
+_WATCH = """
+CREATE TABLE IF NOT EXISTS violation (what text);
+CREATE OR REPLACE FUNCTION note_violation() RETURNS trigger AS $$ BEGIN
+  IF TG_OP = 'DELETE' THEN INSERT INTO violation VALUES ('deleted ' || OLD.session_id || '/' || OLD.number);
+    RETURN OLD; END IF;
+  IF NEW.answer IS DISTINCT FROM OLD.answer THEN
+    INSERT INTO violation VALUES ('changed ' || OLD.session_id || '/' || OLD.number); END IF;
+  IF NEW.holder IS NOT NULL THEN
+    INSERT INTO violation VALUES ('sampled again ' || OLD.session_id || '/' || OLD.number); END IF;
+  RETURN NEW; END $$ LANGUAGE plpgsql;
+CREATE OR REPLACE TRIGGER watched BEFORE UPDATE OR DELETE ON session_call FOR EACH ROW
+  WHEN (OLD.answered_at IS NOT NULL) EXECUTE FUNCTION note_violation();
+"""
+
+_SPARED = """
+SELECT count(*) FROM agent_task JOIN agent_session ON id = session_id WHERE state = 'open' AND losses > 1
+"""
+
+
+class RecordingDesk(MailDesk):
+    """Notes what agents call: they can only call what an answer told them."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.called: set[tuple[str, str, str]] = set()
+
+    async def call(self, request: Request) -> JSONResponse:
+        asked = await request.json()
+        self.called.add((asked["session"], asked["name"], asked["arguments"]))
+        return await super().call(request)
+
+
+class Stage:
+    """A run, and the processes around it, which may be killed and are started again."""
+
+    def __init__(self, data_dir: Path, desk_url: str) -> None:
+        self.data_dir = data_dir
+        self.service = Service(f"http://127.0.0.1:{free_port()}", timeout_s=10)
+        self._desk_url = desk_url
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._log = (data_dir / "processes.log").open("ab")
+        self._stopping = False
+        self._keeper = threading.Thread(target=self._keep_up, daemon=True)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Everything is up, and comes up again."""
+        self._start_missing()
+        processes.wait_for(self._processes["service"], self._is_ready)
+        self._keeper.start()
+        try:
+            yield
+        finally:
+            self._stopping = True
+            self._keeper.join()
+            for process in reversed(self._processes.values()):
+                process.terminate()
+                process.wait()
+            self.service.__exit__()
+
+    def _is_ready(self) -> bool:
+        with suppress(ServiceUnreachable, ServiceRefused):
+            return bool(self.service.readiness()["status"] == "ready")
+        return False
+
+    def _keep_up(self) -> None:
+        while not self._stopping:
+            self._start_missing()
+            time.sleep(0.1)
+
+    def _start_missing(self) -> None:
+        port = self.service.url.rpartition(":")[2]
+        serve = ["serve", "--port", port, "--data-dir", str(self.data_dir)]
+        claim = ["agent", "run", "--url", self.service.url, "--concurrency", str(_CONCURRENCY), "--"]
+        claim += COMMANDS["shell"]
+        for name, arguments in (("service", serve), ("claimer", claim)):
+            if name not in self._processes or self._processes[name].poll() is not None:
+                self._processes[name] = subprocess.Popen(
+                    [sys.executable, "-m", "app.cli", *arguments],
+                    env={**os.environ, "MAIL_DESK_URL": self._desk_url, "PYTHONPATH": str(_ROOT)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._log,
+                    stderr=self._log,
+                )
+
+    def kill(self, target: str) -> bool:
+        """SIGKILL to it; False if it is not there now, or if a rollout could lose its agent once too often."""
+        if target in ("claimer", "agent") and not self._may_lose_agents():
+            return False
+        with suppress(psutil.Error, StopIteration):
+            next(iter(self._found(target))).kill()
+            return True
+        return False
+
+    def _may_lose_agents(self) -> bool:
+        """A rollout whose agent was lost three times fails, as it is meant to."""
+        with suppress(psycopg.Error, OSError), self.database() as connection:
+            return connection.execute(_SPARED).fetchone() == (0,)
+        return False
+
+    def _found(self, target: str) -> list[psutil.Process]:
+        if target in self._processes:
+            return [psutil.Process(self._processes[target].pid)]
+        if target == "database":
+            pid = int((self.data_dir / "postgres" / "postmaster.pid").read_text().split()[0])
+            return [psutil.Process(pid)]
+        if target == "engine":
+            children = psutil.Process(self._processes["service"].pid).children()
+            return [each for each in children if "training.engine" in each.cmdline()]
+        return psutil.Process(self._processes["claimer"].pid).children()
+
+    def run(self) -> Json:
+        """The run's document; None while the service is away."""
+        with suppress(ServiceUnreachable, ServiceRefused):
+            return self.service.run(self.run_id)
+        return None
+
+    def start(self, asked: Mapping[str, Json]) -> None:
+        self.run_id = self.service.start_run(asked)["run_id"]
+
+    def database(self) -> "psycopg.Connection[Any]":
+        """A connection to its Postgres."""
+        lines = (self.data_dir / "postgres" / "postmaster.pid").read_text().splitlines()
+        return psycopg.connect(host=lines[4].strip(), user="postgres", dbname="postgres", autocommit=True)
+
+
+def killing(stage: Stage, kills: int, between_s: tuple[float, float], rng: random.Random) -> Counter[str]:
+    """Kill until there were enough kills or the run has ended; how often each was hit."""
+    hits: Counter[str] = Counter()
+    last: Json = None
+    while hits.total() < kills:
+        target = _TARGETS[hits.total() % len(_TARGETS)]
+        time.sleep(rng.uniform(*between_s))
+        run = stage.run()
+        if run is not None and run["status"] in _STATUSES:
+            break
+        if run is None or _place(run) == last:
+            continue  # it has to get further in between
+        if stage.kill(target):
+            last = _place(run)
+            hits[target] += 1
+    return hits
+
+
+def _place(run: Json) -> Json:
+    return [run["rollouts"], run["progress"]]
+
+
+def ended(stage: Stage, most_s: float) -> Json:
+    """The run once it has ended."""
+    until = time.monotonic() + most_s
+    while time.monotonic() < until:
+        run = stage.run()
+        if run is not None and run["status"] in _STATUSES:
+            return run
+        time.sleep(0.5)
+    raise SystemExit(f"the run did not end: {stage.run()}")
+
+
+def faults(stage: Stage, called: set[tuple[str, str, str]]) -> dict[str, Json]:
+    """What may not be."""
+    with stage.database() as connection:
+        violations = [what for (what,) in connection.execute("SELECT what FROM violation")]
+        calls = connection.execute("SELECT session_id, answer FROM session_call WHERE answer IS NOT NULL").fetchall()
+        trained = connection.execute("SELECT tokens FROM trajectory WHERE kind = 'train'").fetchall()
+        failed = connection.execute("SELECT error FROM trajectory WHERE error IS NOT NULL").fetchall()
+        unfinished = connection.execute("SELECT count(*) FROM session_call WHERE answer IS NULL").fetchone()
+    told, sampled = set[tuple[str, str, str]](), set[str]()
+    for session, answer in calls:
+        for choice in unpack_answer(bytes(answer))["choices"]:
+            for call in choice["message"].get("tool_calls") or []:
+                told.add((session, call["function"]["name"], call["function"]["arguments"]))
+            sampled.add(_logprobs(token["logprob"] for token in choice["logprobs"]["content"]))
+    turns = [_logprobs(turn["logprobs"]) for (tokens,) in trained for turn in tokens]
+    return {
+        "calls": len(calls),
+        "calls_without_an_answer": unfinished and unfinished[0],
+        "tool_calls": len(called),
+        "trained_turns": len(turns),
+        "failed_rollouts": [error for (error,) in failed],
+        "violations": violations,
+        "tool_calls_without_a_record": len(called - told),
+        "trained_turns_without_a_record": sum(turn not in sampled for turn in turns),
+    }
+
+
+def _logprobs(values: Any) -> str:
+    return json.dumps([round(value, 4) + 0.0 for value in values])  # -0.0 is 0.0 in the database
+
+
+def driven(directory: Path, config: RunConfig, disturb: Callable[[Stage], Counter[str]]) -> dict[str, Json]:
+    """The run from its start to its end, with what was found afterwards."""
+    clock = time.monotonic()
+    counts: dict[Split, int] = {
+        "train": config.iterations * config.groups_per_iteration,
+        "validation": config.evaluation.scenarios,
+        "test": config.evaluation.test_scenarios,
+    }
+    directory.mkdir()
+    asked = request("shell", counts, 0, config) | {"rollout_timeout_s": 3600}
+    with desk(counts, 0, RecordingDesk) as (desk_url, mail_desk):
+        stage = Stage(directory, desk_url)
+        with stage.running():
+            with stage.database() as connection:
+                connection.execute(_WATCH)
+            stage.start(asked)
+            hits = disturb(stage)
+            run = ended(stage, 3600)
+            assert isinstance(mail_desk, RecordingDesk)
+            found = faults(stage, mail_desk.called)
+    return {
+        "status": run["status"],
+        "error": run["error"],
+        "weights": weights(directory),
+        "rollouts": run["rollouts"],
+        "kills": hits.total(),
+        "hits": dict(hits),
+        "seconds": round(time.monotonic() - clock),
+        **found,
+    }
+
+
+def main() -> None:
+    """Print what was found; fails if anything is not as it must be."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=500)
+    parser.add_argument("--iterations", type=int, default=40)
+    parser.add_argument("--seconds-between", type=float, nargs=2, default=(0.5, 3.0), metavar=("LEAST", "MOST"))
+    parser.add_argument("--seed", type=int, default=0, help="of the moments of the kills")
+    options = parser.parse_args()
+    evaluation = EvaluationConfig(scenarios=2, samples=1, test_scenarios=2)
+    config = RunConfig(options.iterations, groups_per_iteration=2, rollouts_per_group=4, evaluation=evaluation)
+    rng, between = random.Random(options.seed), tuple(options.seconds_between)
+    with tempfile.TemporaryDirectory(prefix="learnloop-") as name:
+        Path(name).chmod(0o755)
+        calm = driven(Path(name) / "calm", config, lambda stage: Counter())
+        disturbed = driven(Path(name) / "killed", config, lambda stage: killing(stage, options.kills, between, rng))
+    print(json.dumps({"machine": processes.machine(), "undisturbed": calm, "killed": disturbed}, indent=2))
+    same = all(calm[name] == disturbed[name] for name in ("status", "weights", "rollouts"))
+    bad = ("failed_rollouts", "violations", "tool_calls_without_a_record", "trained_turns_without_a_record")
+    if not same or any(disturbed[name] for name in bad) or calm["status"] != "completed":
+        raise SystemExit("the killed run is not what the undisturbed one was")
+    if disturbed["kills"] < options.kills:
+        raise SystemExit(
+            f"the run ended after {disturbed['kills']} of {options.kills} kills: give it more --iterations"
+        )
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    main()

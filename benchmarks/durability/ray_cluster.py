@@ -1,0 +1,191 @@
+"""A run of the whole service over an engine on a Ray cluster whose nodes are killed.
+
+    python -m benchmarks.durability.ray_cluster
+
+Three nodes on this machine: a head that computes nothing, and two with two CPUs each, for two samplers and a trainer. A
+node with a sampler and no trainer is killed during rollouts, and another joins; the node with the trainer is killed
+while it trains, and another joins; then all of them are killed, and a new cluster and a new engine go on with what is
+on disk. The run must end with the weights and the rollouts of an undisturbed one on an ordinary engine. Prints the
+seconds from each kill to the next finished rollout or step. Needs the extra `ray`.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from app.cli.client import Service
+from benchmarks import processes
+from benchmarks.durability.kills import (
+    RUN,
+    Watched,
+    database,
+    ended,
+    free_port,
+    kept_rollouts,
+    moved_from,
+    post,
+    saved_rollouts,
+    undisturbed,
+    weights,
+    where,
+)
+from tests.fakes.ray_cluster import ENVIRONMENT, Node, RayCluster
+
+_MOST_S = 900.0
+
+
+class Front:
+    """The engine's front."""
+
+    def __init__(self, data_dir: Path, port: int, address: str) -> None:
+        self._url = f"http://127.0.0.1:{port}"
+        where = ["--data-dir", str(data_dir), "--port", str(port)]
+        workers = ["--ray", address, "--samplers", "2", "--trainers", "1"]
+        with (data_dir / "front.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "training.engine", *where, *workers, "--die-with-parent", str(os.getpid())],
+                stderr=log,
+                env={**os.environ, **ENVIRONMENT},
+            )
+
+    def workers(self) -> list[dict[str, Any]]:
+        """As `/health` has them; none while it does not answer."""
+        try:
+            found: list[dict[str, Any]] = httpx.get(f"{self._url}/health", timeout=5).json()["workers"]
+        except (httpx.HTTPError, ValueError):
+            return []
+        return found
+
+    def up(self, count: int) -> bool:
+        return sum(bool(each["up"]) for each in self.workers()) >= count
+
+    def node_of(self, cluster: RayCluster, role: str, without: str | None = None) -> Node | None:
+        """The node with a worker of that role, and none of the other."""
+        nodes: dict[Node, set[str]] = {}
+        for each in self.workers():
+            for node in cluster.nodes:
+                if each["up"] and node.runs(int(each["place"].rpartition(" ")[2])):
+                    nodes.setdefault(node, set()).update(each["roles"])
+        return next((node for node, roles in nodes.items() if role in roles and without not in roles), None)
+
+
+@contextmanager
+def front(data_dir: Path, port: int, address: str) -> Iterator[Front]:
+    made = Front(data_dir, port, address)
+    try:
+        yield made
+    finally:
+        made.process.kill()
+        made.process.wait()
+
+
+def until(true: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + _MOST_S
+    while not true():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"not in {_MOST_S:.0f} s: {what}")
+        time.sleep(0.1)
+
+
+def disturbed(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
+    """The run over the cluster, and what became of it."""
+    data_dir, port, engine_port = directory / "killed", free_port(), free_port()
+    data_dir.mkdir()
+    (directory / "service").mkdir()
+    seconds: dict[str, float] = {}
+    kept: set[str] = set()
+
+    def phase(name: str) -> dict[str, Any]:
+        def there(run: dict[str, Any]) -> bool:
+            assert not ended(run), f"the run ended before it was {name}: {run['status']}, {run['error']}"
+            return bool(run["progress"]["phase"] == name and run["progress"]["iteration"])
+
+        run = watched.wait_until(there, _MOST_S)
+        assert run is not None, f"the run is never at {name}"
+        return run
+
+    def goes_on(killed: str, before: dict[str, Any], since: float) -> None:
+        assert watched.wait_until(moved_from(where(before)), _MOST_S), f"the run does not go on after: {killed}"
+        seconds[killed] = round(time.monotonic() - since, 1)
+        print(f"{killed}: goes on after {seconds[killed]} s", file=sys.stderr)
+
+    with database(directory / "postgres") as url:
+        service = Service(f"http://127.0.0.1:{port}", timeout_s=30)
+        settings = {"DATABASE_URL": url, "LEARNLOOP_ENGINE_URL": f"http://127.0.0.1:{engine_port}"}
+        with processes.service(directory / "service", port, **settings) as child:
+            with RayCluster() as cluster, front(data_dir, engine_port, cluster.address) as engine:
+                for _ in range(2):
+                    cluster.add(2)
+                until(lambda: engine.up(3), "all workers are up")
+                processes.wait_for(child, processes.answers(service))
+                watched = Watched(service, post(service, request))
+                run = phase("rollout")
+                node = engine.node_of(cluster, "samples", without="trains") or engine.node_of(cluster, "samples")
+                assert node is not None
+                kept |= kept_rollouts(url)
+                node.kill()
+                goes_on("a node with a sampler", run, time.monotonic())
+                cluster.add(2)
+                until(lambda: engine.up(3), "a node that joins is used")
+                run = phase("train")
+                node = engine.node_of(cluster, "trains")
+                assert node is not None
+                kept |= kept_rollouts(url)
+                node.kill()
+                since = time.monotonic()
+                cluster.add(2)
+                goes_on("the node with the trainer", run, since)
+                run = phase("rollout")
+                kept |= kept_rollouts(url)
+                for node in [cluster.head, *cluster.nodes]:
+                    node.kill()
+                since = time.monotonic()
+                engine.process.wait(_MOST_S)
+                seconds["the front ends without a head"] = round(time.monotonic() - since, 1)
+            with RayCluster() as cluster, front(data_dir, engine_port, cluster.address):
+                for _ in range(2):
+                    cluster.add(2)
+                seconds["until a new cluster is up"] = round(time.monotonic() - since, 1)
+                goes_on("all nodes", run, since)
+                last = watched.wait_until(ended, _MOST_S)
+        assert last is not None
+        assert last["status"] == "completed", last["error"]
+        return {
+            "weights": weights(data_dir),
+            "seconds": seconds,
+            "rollouts": last["rollouts"],
+            "finished_rollouts_seen_at_kills": len(kept),
+            "made_again": len(kept - saved_rollouts(url)),
+        }
+
+
+def main() -> None:
+    """Print the figures; fails if anything was lost or done twice."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--iterations", type=int, default=6)
+    options = parser.parse_args()
+    request = {**RUN, "iterations": options.iterations, "environment": {"name": "email_search"}}
+    os.environ.pop("DATABASE_URL", None)
+    with tempfile.TemporaryDirectory(prefix="learnloop-") as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        machine = processes.machine()
+        expected, calm_s = undisturbed(directory, request)
+        found = disturbed(directory, request)
+    print(json.dumps({"machine": machine, "undisturbed_s": round(calm_s, 1), "expected": expected, **found}, indent=2))
+    if found["weights"] != expected or found["made_again"]:
+        raise SystemExit("the run on the cluster is not what the undisturbed one was")
+
+
+if __name__ == "__main__":
+    main()

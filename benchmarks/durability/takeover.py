@@ -1,0 +1,107 @@
+"""How long a run lies still when its worker is killed.
+
+    python -m benchmarks.durability.takeover [--kills 5] [--ttl 6] [--seed 0]
+
+A real Postgres, one run and three real workers. The one that drives the run is killed with SIGKILL at a moment of
+chance; the clock runs until another one has claimed it, and until that has kept its first journal entry. Then a new
+worker takes the dead one's place. Exits with 1 if a claim took longer than the lease and 2 s.
+"""
+
+import argparse
+import asyncio
+import random
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import func, select
+
+from app.db.migration import migrate
+from app.db.session import Sessions, make_engine, make_sessions
+from app.db.tables import Journal, Run
+from app.domain.run_state import RunStatus
+from app.processes.postgres import EmbeddedPostgres
+from benchmarks import processes
+from benchmarks.durability.chaos import create_run
+from benchmarks.durability.chaos_faults import Workers
+from benchmarks.frozen_code import freeze
+
+_ITERATIONS = 10_000
+"""More than the run has time for."""
+_MOST_S = 60.0
+_BEYOND_S = 2.0
+"""What a takeover may take beyond the lease's time."""
+
+
+async def takeovers(directory: Path, *, kills: int, ttl_s: float, rng: random.Random) -> list[tuple[float, float]]:
+    """For each kill the seconds until the run was claimed, and until something of it was kept again."""
+    postgres = EmbeddedPostgres(directory)
+    await postgres.start()
+    workers = Workers(postgres.url, freeze(directory), directory, 3, ttl_s, pace_s=0.05, concurrent=1)
+    database = make_engine(postgres.url)
+    try:
+        await migrate(database)
+        sessions = make_sessions(database)
+        run_id = await create_run(sessions, "run-0", _ITERATIONS)
+        workers.mend()
+        return [await _one(sessions, run_id, workers, rng.uniform(0, ttl_s)) for _ in range(kills)]
+    finally:
+        workers.close()
+        await database.dispose()
+        await postgres.stop()
+
+
+async def _one(sessions: Sessions, run_id: str, workers: Workers, after_s: float) -> tuple[float, float]:
+    async def run() -> Run:
+        async with sessions() as session:
+            return await session.get_one(Run, run_id)
+
+    async def entries() -> int:
+        """Of the newest epoch."""
+        query = select(func.count()).select_from(Journal).join(Run, Run.id == Journal.run_id)
+        async with sessions() as session:
+            return await session.scalar(query.where(Journal.epoch == Run.epoch)) or 0
+
+    await _until(run, lambda run: run.status == RunStatus.RUNNING)
+    await asyncio.sleep(after_s)
+    owned = await run()
+    workers.alive[str(owned.owner)].kill()
+    killed = time.monotonic()
+    await _until(run, lambda run: run.epoch > owned.epoch)
+    claimed_s = time.monotonic() - killed
+    await _until(entries, bool)
+    kept_s = time.monotonic() - killed
+    workers.alive[str(owned.owner)].wait()
+    workers.mend()
+    return claimed_s, kept_s
+
+
+async def _until(ask: Callable[[], Awaitable[Any]], wanted: Callable[[Any], bool]) -> None:
+    async with asyncio.timeout(_MOST_S):
+        while not wanted(await ask()):
+            await asyncio.sleep(0.01)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument("--ttl", type=float, default=6.0, help="seconds of a lease")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    print(f"machine {processes.machine()}, seed {options.seed}, leases of {options.ttl} s")
+    with tempfile.TemporaryDirectory(prefix="learnloop-takeover-") as directory:
+        taken = takeovers(Path(directory), kills=options.kills, ttl_s=options.ttl, rng=random.Random(options.seed))
+        seconds = asyncio.run(taken)
+    for claimed_s, kept_s in seconds:
+        print(f"claimed after {claimed_s:5.2f} s, first entry after {kept_s:5.2f} s")
+    late = [claimed_s for claimed_s, _ in seconds if claimed_s > options.ttl + _BEYOND_S]
+    print(
+        f"most: {max(claimed_s for claimed_s, _ in seconds):.2f} s; later than {options.ttl + _BEYOND_S} s: {len(late)}"
+    )
+    raise SystemExit(1 if late else 0)
+
+
+if __name__ == "__main__":
+    main()

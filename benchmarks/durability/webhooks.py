@@ -1,0 +1,343 @@
+"""Webhooks to receivers that fail in every way, by dispatchers that are killed; and beside receivers that hang.
+
+    python -m benchmarks.durability.webhooks [--events 1500] [--kills 20] [--delayed 15] [--hanging 5]
+                                          [--seed 0] [--json]
+
+(a) Four receivers drop, reset, hang, redirect, refuse, ask for time, or fail after they took a message, and a fifth
+answers 410 after a while. Three dispatcher processes send to them, and one after the other is killed with SIGKILL.
+Each event must reach each of the four: in order per run, the same bytes and id each time, signed anew
+(webhook_checks.py).
+(b) 50 endpoints, one dispatcher as the service has it, an event every two seconds: the time from an event's commit
+until the healthy ones have it, first when all are healthy, then when `--hanging` of them never answer.
+
+Exits with 1 if anything is wrong, or if a kind of fault never happened.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import func, select
+from ulid import ULID
+
+from app.db.migration import migrate
+from app.db.session import Sessions, make_engine, make_sessions
+from app.db.tables import Run, WebhookAttempt, WebhookDelivery
+from app.domain.event_types import EventType
+from app.events.log import append
+from app.processes.postgres import EmbeddedPostgres
+from app.runs.store import RunStore
+from app.schemas.webhooks import EndpointRequest
+from app.webhooks.endpoints import Endpoints, NewEndpoint
+from benchmarks import processes
+from benchmarks.durability.webhook_checks import RETRY_AFTER_S, Story, violations
+from benchmarks.durability.webhook_dispatcher import BOX, GUARD
+from tests.fakes.faulty_receiver import Fault, FaultyReceiver, faulty_receiver
+
+GOAL_P95_MS = 2000.0
+_DISPATCHERS = 3
+_FAULTY = 4
+_RUNS = 20
+_ENDPOINTS = 50
+_CALM_S = 900.0
+"""At most, for all to be sent when nothing is killed any more."""
+_LOOK_S = 0.02
+_EVERY_S = 2.0
+_QUICK = ("--quick", "--timeout=0.5", "--hide=5")
+_FAULTS: dict[Fault | str, float] = {
+    "drop": 0.1,
+    "500 Oops": 0.1,
+    "302 Found\r\nLocation: {elsewhere}": 0.03,
+    f"429 Too Many\r\nRetry-After: {RETRY_AFTER_S}": 0.03,
+    "reset": 0.03,
+    "hang": 0.02,
+}
+"""What a request meets, with what probability. The message is read, and not only in the case of `drop`."""
+
+
+@dataclass
+class Chances:
+    """How a receiver answers; `met` counts what it did."""
+
+    rng: random.Random
+    elsewhere: str
+    met: Counter[str] = field(default_factory=Counter)
+
+    def answer(self, number: int) -> Fault | str:
+        kinds = [*_FAULTS, "200 OK"]
+        weights = [*_FAULTS.values(), 1 - sum(_FAULTS.values())]
+        [kind] = self.rng.choices(kinds, weights)
+        self.met[kind.split()[0]] += 1
+        return kind.format(elsewhere=self.elsewhere)
+
+
+@dataclass
+class Dispatchers:
+    """A fixed number of processes."""
+
+    database: str
+    log: Path
+    flags: Sequence[str]
+    alive: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+
+    def mend(self, count: int) -> None:
+        """Start what is missing."""
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.durability.webhook_dispatcher",
+            f"--database={self.database}",
+            *self.flags,
+        ]
+        with self.log.open("ab") as log:
+            while len(self.alive) < count:
+                self.alive.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log))
+
+    def kill(self, which: int) -> None:
+        """With SIGKILL."""
+        child = self.alive.pop(which)
+        child.kill()
+        child.wait()
+
+    def close(self) -> None:
+        while self.alive:
+            self.kill(0)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where it all happens."""
+
+    sessions: Sessions
+    endpoints: Endpoints
+    database: str
+    directory: Path
+
+    async def endpoint(self, url: str, project: str) -> NewEndpoint:
+        return await self.endpoints.create(EndpointRequest(url=url, project=project), project)
+
+    async def run(self, project: str) -> str:
+        """A run that no worker takes."""
+        run_id = str(ULID())
+        row = {"environment": "email_search", "judge": "reference", "backend": "none", "base_model": "none"}
+        run = Run(id=run_id, request={}, model_project=project, model_name=run_id, iterations_total=1, **row)
+        await RunStore(self.sessions).create(run)
+        return run_id
+
+    async def event(self, run_id: str) -> tuple[str, int]:
+        """Run and number of a new event."""
+        async with self.sessions.begin() as session:
+            return run_id, await append(session, run_id, EventType.PHASE_COMPLETED, "bench", {"phase": "rollout"})
+
+    async def pending(self) -> int:
+        query = select(func.count()).where(WebhookDelivery.state == "pending")
+        async with self.sessions() as session:
+            return (await session.execute(query)).scalar_one()
+
+    async def story(self, name: str, endpoint: NewEndpoint, receiver: FaultyReceiver) -> Story:
+        mine = WebhookDelivery.endpoint_id == endpoint.row.id
+        rows = select(WebhookDelivery).where(mine)
+        tries = select(WebhookAttempt).join(WebhookDelivery, WebhookDelivery.id == WebhookAttempt.delivery_id)
+        async with self.sessions() as session:
+            deliveries = (await session.execute(rows)).scalars().all()
+            attempts = (await session.execute(tries.where(mine))).scalars().all()
+        return Story(name, endpoint.secret, receiver, deliveries, attempts)
+
+    @asynccontextmanager
+    async def dispatchers(self, *flags: str) -> AsyncIterator[Dispatchers]:
+        them = Dispatchers(self.database, self.directory / "dispatchers.log", flags)
+        try:
+            yield them
+        finally:
+            await asyncio.to_thread(them.close)
+
+
+async def faulty_figures(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
+    """(a)"""
+    rng = random.Random(options.seed)
+    async with AsyncExitStack() as stack:
+        elsewhere = await stack.enter_async_context(faulty_receiver())
+        chances = [Chances(random.Random(f"{options.seed} {n}"), elsewhere.url) for n in range(_FAULTY)]
+        receivers = [await stack.enter_async_context(faulty_receiver(each.answer)) for each in chances]
+        gone_after = options.events // 4
+        gone = await stack.enter_async_context(faulty_receiver(lambda n: "200 OK" if n < gone_after else "410 Gone"))
+        endpoints = [await stage.endpoint(each.url, "faulty") for each in (*receivers, gone)]
+        dispatchers = await stack.enter_async_context(stage.dispatchers(*_QUICK))
+        told = await _told_while_killed(stage, dispatchers, [*receivers, gone], options, rng)
+        calm_s = await _calm(stage, dispatchers)
+        stories = [
+            await stage.story(f"receiver {n}", endpoint, receiver)
+            for n, (endpoint, receiver) in enumerate(zip(endpoints, [*receivers, gone], strict=True))
+        ]
+        wrong = [wrong for story in stories[:-1] for wrong in violations(story, told)]
+        wrong += [*_gone_wrong(stories[-1], (await stage.endpoints.get(endpoints[-1].row.id)).disabled_reason)]
+        wrong += [f"a redirect was followed {elsewhere.requests} times"] if elsewhere.requests else []
+    met = sum((each.met for each in chances), Counter[str]())
+    wrong += [f"{kind} never happened" for kind in (kind.split()[0] for kind in _FAULTS) if not met[kind]]
+    arrivals = [arrival for story in stories[:-1] for arrival in story.receiver.arrivals]
+    return {
+        "events": len(told),
+        "kills": options.kills,
+        "deliveries": sum(len(story.deliveries) for story in stories[:-1]),
+        "requests": sum(receiver.requests for receiver in receivers),
+        "sent_again": len(arrivals) - len({(arrival.id) for arrival in arrivals}),
+        "met": dict(met),
+        "asked_after_410": gone.requests - gone_after,
+        "calm_s": round(calm_s, 1),
+        "violations": wrong,
+    }
+
+
+async def _told_while_killed(
+    stage: Stage,
+    dispatchers: Dispatchers,
+    receivers: Sequence[FaultyReceiver],
+    options: argparse.Namespace,
+    rng: random.Random,
+) -> set[tuple[str, int]]:
+    """Events happen, and one dispatcher after the other dies in the middle of its work; run and number of all."""
+    runs = [await stage.run("faulty") for _ in range(_RUNS)]
+    told = {(run_id, 1) for run_id in runs}
+    for number in range(options.kills):
+        dispatchers.mend(_DISPATCHERS)
+        for _ in range(options.events // options.kills):
+            told.add(await stage.event(rng.choice(runs)))
+        enough = _requests(receivers) + rng.randint(5, 50)
+        while _requests(receivers) < enough and await stage.pending():
+            await asyncio.sleep(_LOOK_S)
+        await asyncio.to_thread(dispatchers.kill, number % _DISPATCHERS)
+    return told
+
+
+def _requests(receivers: Sequence[FaultyReceiver]) -> int:
+    return sum(receiver.requests for receiver in receivers)
+
+
+async def _calm(stage: Stage, dispatchers: Dispatchers) -> float:
+    """Seconds until nothing waits any more."""
+    dispatchers.mend(_DISPATCHERS)
+    started = time.monotonic()
+    while await stage.pending() and time.monotonic() - started < _CALM_S:
+        await asyncio.sleep(10 * _LOOK_S)
+    return time.monotonic() - started
+
+
+def _gone_wrong(story: Story, disabled_reason: str | None) -> list[str]:
+    if "410" not in (disabled_reason or ""):
+        return ["the endpoint that answered 410 is not disabled"]
+    taken = {arrival.id for arrival in story.receiver.taken()}  # the outcome of some was lost with their dispatcher
+    delivered = {row.id for row in story.deliveries if row.state == "delivered"}
+    if wrong := delivered - taken:
+        return [f"{len(wrong)} deliveries to the endpoint that answered 410 are not as they should be"]
+    return []
+
+
+async def delay_figures(stage: Stage, events: int, hanging: int) -> dict[str, Any]:
+    """(b)"""
+    project = f"hanging-{hanging}"
+    async with AsyncExitStack() as stack:
+        never = await stack.enter_async_context(faulty_receiver(lambda _: "hang"))
+        healthy = await stack.enter_async_context(faulty_receiver())
+        for number in range(_ENDPOINTS):
+            await stage.endpoint(never.url if number < hanging else healthy.url, project)
+        (await stack.enter_async_context(stage.dispatchers())).mend(1)
+        run_id = await stage.run(project)
+        expected = _ENDPOINTS - hanging
+        await _reached(lambda: len(healthy.arrivals) >= expected)  # the dispatcher is up
+        warm, committed = len(healthy.arrivals), {}
+        for _ in range(events):
+            _, seq = await stage.event(run_id)
+            committed[seq] = time.monotonic()
+            await asyncio.sleep(_EVERY_S)
+        everything = warm + expected * events
+        await _reached(lambda: len(healthy.arrivals) >= everything)
+        delays = sorted(1e3 * max(0.0, each.at - committed[each.body["seq"]]) for each in healthy.arrivals[warm:])
+    cuts = statistics.quantiles(delays, n=100, method="inclusive")
+    missing = everything - len(healthy.arrivals)
+    return {
+        "endpoints": _ENDPOINTS,
+        "hanging": hanging,
+        "waiting_for_hanging": never.hanging,
+        "events": len(committed),
+        "deliveries": len(delays),
+        "p50_ms": round(cuts[49], 1),
+        "p95_ms": round(cuts[94], 1),
+        "max_ms": round(delays[-1], 1),
+        "violations": [f"{missing} messages did not reach healthy receivers"] if missing else [],
+    }
+
+
+async def _reached(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + _CALM_S
+    while not condition() and time.monotonic() < until:
+        await asyncio.sleep(_LOOK_S)
+
+
+async def measure(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """All figures."""
+    postgres = EmbeddedPostgres(directory)
+    await postgres.start()
+    database = make_engine(postgres.url)
+    try:
+        await migrate(database)
+        sessions = make_sessions(database)
+        url = postgres.url.set(drivername="postgresql").render_as_string(hide_password=False)
+        stage = Stage(sessions, Endpoints(sessions, BOX, GUARD), url, directory)
+        faulty = await faulty_figures(stage, options)
+        delays = [await delay_figures(stage, options.delayed, hanging) for hanging in (0, options.hanging)]
+    finally:
+        await database.dispose()
+        await postgres.stop()
+    wrong = [wrong for part in (faulty, *delays) for wrong in part.pop("violations")]
+    return {"seed": options.seed, "faulty": faulty, "delays": delays, "violations": wrong}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, default=1500)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--hanging", type=int, default=5, help=f"of {_ENDPOINTS} endpoints")
+    parser.add_argument("--delayed", type=int, default=15, help="events whose delay is measured")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    machine = processes.machine()
+    with tempfile.TemporaryDirectory(prefix="learnloop-") as directory:
+        result = asyncio.run(measure(Path(directory), options)) | {"machine": machine}
+    if options.json:
+        print(json.dumps(result, indent=2))
+    else:
+        _print(result)
+    sys.exit(1 if result["violations"] else 0)
+
+
+def _print(result: dict[str, Any]) -> None:
+    faulty = result["faulty"]
+    print("seed {seed}".format(**result))
+    print("{events} events, {deliveries} deliveries to receivers that fail".format(**faulty), end=", ")
+    print("{requests} requests, {sent_again} messages read more than once; {kills} kills".format(**faulty))
+    print("what requests met:", ", ".join(f"{kind} {count}" for kind, count in sorted(faulty["met"].items())))
+    print("{asked_after_410} requests after the first 410; {calm_s} s to the end without kills".format(**faulty))
+    for delay in result["delays"]:
+        print(
+            "{hanging} of {endpoints} endpoints hang: {deliveries} deliveries to the others".format(**delay), end=", "
+        )
+        print("p50 {p50_ms} ms, p95 {p95_ms} ms, at most {max_ms} ms".format(**delay), f"(goal: p95 {GOAL_P95_MS:.0f})")
+    print(f"others kept {result['machine']['busy_cores']} of {result['machine']['cores']} cores busy when it began")
+    print("\n".join(result["violations"]) or "every event reached every receiver, in order and recognisable")
+
+
+if __name__ == "__main__":
+    main()

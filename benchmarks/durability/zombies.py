@@ -1,0 +1,144 @@
+"""Freezes a worker in each phase past its lease, lets another take over, and lets the first one go on.
+
+    python -m benchmarks.durability.zombies [--rounds 4] [--ttl 3]
+
+Each round has a run for each point of `chaos_worker.POINTS`. The worker stops itself there with SIGSTOP, all its
+threads; it goes on when another has taken the run over and saved the iteration. Then the database's own record, the
+workers' history and the trainer must tell of nothing by the first one after the second had begun (chaos_checks.py).
+Exits with 1 otherwise.
+"""
+
+import argparse
+import asyncio
+import signal
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+from sqlalchemy import update
+
+from app.aio.retry import retry_while_database_is_down
+from app.db.migration import migrate
+from app.db.session import Sessions, make_engine, make_sessions
+from app.db.tables import Run
+from app.domain.run_state import TERMINAL
+from app.processes.postgres import EmbeddedPostgres
+from app.runs.store import RunStore
+from benchmarks import processes
+from benchmarks.durability.chaos import create_run
+from benchmarks.durability.chaos_checks import Story, audit, stories, violations
+from benchmarks.durability.chaos_faults import open_forks, start_worker
+from benchmarks.durability.chaos_worker import POINTS
+from benchmarks.forks import Forked
+from benchmarks.frozen_code import freeze
+
+_FROZEN_IN = 1
+"""The iteration."""
+_PATIENCE_S = 60.0
+_LANDED = ("trained", "publish")
+"""Points at which the first worker's training has landed already."""
+
+
+async def zombies(directory: Path, *, rounds: int, ttl_s: float) -> dict[str, Any]:
+    """Figures, and `violations`."""
+    postgres = EmbeddedPostgres(directory)
+    await postgres.start()
+    database = make_engine(postgres.url)
+    workers: list[Forked] = []
+    forks = open_forks(freeze(directory), directory)
+    try:
+        await migrate(database)
+        sessions = make_sessions(database)
+        await audit(sessions)
+        for name, more in (("zombie", ["--freezes"]), ("heir", [])):
+            given: dict[str, float | str] = {"name": name, "engine": name, "ttl": ttl_s, "pace": 0.02, "concurrent": 1}
+            workers.append(start_worker(forks, postgres.url, directory, *more, **given))
+        seconds = [
+            await _frozen_at(point, number, sessions, workers[0]) for number in range(rounds) for point in POINTS
+        ]
+        told = await stories(sessions, directory)
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+        forks.close()
+        await database.dispose()
+        await postgres.stop()
+    wrong = [wrong for story in told for wrong in (*violations(story), *_by_zombies(story))]
+    return {
+        "freezes": len(seconds),
+        "ttl_s": ttl_s,
+        "taken_over_after_s": [round(each, 1) for each in seconds],
+        "claims": sum(story.run.epoch for story in told),
+        "violations": wrong,
+    }
+
+
+async def _frozen_at(point: str, number: int, sessions: Sessions, worker: Forked) -> float:
+    """One run, whose first worker is frozen at the point; seconds from then until the next one had it."""
+    store = RunStore(sessions)
+    run_id = await create_run(sessions, f"run-{number}-{point}", _FROZEN_IN + 1, engine="zombie")
+    await _until(f"frozen at {point}", lambda: _stopped(worker))
+    frozen = time.monotonic()
+    await retry_while_database_is_down(lambda: _leave_to_heir(sessions, run_id))
+
+    async def run() -> Run:
+        return await store.get(run_id)
+
+    await _until("taken over", lambda: _is(run, lambda run: run.epoch > 1))
+    seconds = time.monotonic() - frozen
+    await _until("the iteration is saved", lambda: _is(run, lambda run: run.next_iteration > _FROZEN_IN))
+    worker.send_signal(signal.SIGCONT)
+    await _until("ended", lambda: _is(run, lambda run: run.status in TERMINAL))
+    return seconds
+
+
+async def _leave_to_heir(sessions: Sessions, run_id: str) -> None:
+    """Waits where the frozen worker holds the row in a transaction, until the database ends that."""
+    async with sessions.begin() as session:
+        await session.execute(update(Run).where(Run.id == run_id).values(engine="heir"))
+
+
+async def _stopped(worker: Forked) -> bool:
+    return psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED
+
+
+async def _is(ask: Callable[[], Awaitable[Run]], wanted: Callable[[Run], bool]) -> bool:
+    return wanted(await ask())
+
+
+async def _until(what: str, condition: Callable[[], Awaitable[bool]]) -> None:
+    """Raises RuntimeError if it takes too long."""
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            while not await condition():
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise RuntimeError(f"not within {_PATIENCE_S:.0f} s: {what}") from None
+
+
+def _by_zombies(story: Story) -> list[str]:
+    """What the trainer took of the first worker beyond what had landed before it was frozen."""
+    landed = [_FROZEN_IN] if story.run.model_name.endswith(_LANDED) else []
+    taken = [step for step, epoch in story.trained if epoch == 1]
+    return [] if taken == landed else [f"{story.run.model_name}: the zombie trained the steps {taken}, not {landed}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--ttl", type=float, default=3.0, help="seconds of a lease")
+    options = parser.parse_args()
+    machine = processes.machine()
+    with tempfile.TemporaryDirectory(prefix="learnloop-zombies-") as directory:
+        result = asyncio.run(zombies(Path(directory), rounds=options.rounds, ttl_s=options.ttl))
+    for name, value in (result | {"machine": machine}).items():
+        print(f"{name:>18}  {value}")
+    raise SystemExit(1 if result["violations"] else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""How fast the engine samples and trains, alone and beside its peers."""

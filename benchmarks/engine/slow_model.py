@@ -1,0 +1,139 @@
+"""A stand-in for the engine on a machine of its own: it takes its time and computes nothing.
+
+It runs as a process of its own, and speaks as much of the engine's API as a session needs.
+"""
+
+import argparse
+import asyncio
+import json
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import uvicorn
+from starlette.types import Receive, Scope, Send
+
+from app.cli.service_process import free_port
+from benchmarks import processes
+
+Json = Any
+_TOKENS = 24
+_HEADER = {"id": "chatcmpl-1", "created": 1_700_000_000, "model": "learnloop/tiny"}
+_USAGE = {"prompt_tokens": 40, "completion_tokens": _TOKENS, "total_tokens": 40 + _TOKENS}
+
+
+def _logprob(token: int) -> Json:
+    return {"token": f"token_id:{token}", "logprob": -1.0 / (3 + token), "bytes": [97], "top_logprobs": []}
+
+
+def _completion() -> Json:
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": "a" * _TOKENS, "refusal": None},
+        "finish_reason": "stop",
+        "logprobs": {"content": [_logprob(token) for token in range(_TOKENS)], "refusal": None},
+        "token_ids": [*range(_TOKENS)],
+    }
+    exact = {"prompt_token_ids": [*range(40)]}
+    return {**_HEADER, "object": "chat.completion", "choices": [choice], "usage": _USAGE, **exact}
+
+
+def _chunk(token: int | None) -> bytes:
+    ended = "stop" if token is None else None
+    logprobs = None if token is None else {"content": [_logprob(token)], "refusal": None}
+    delta = {} if token is None else {"content": "a"}
+    choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": ended}
+    made = {**_HEADER, "object": "chat.completion.chunk", "choices": [choice], **({} if token else {"usage": _USAGE})}
+    return f"data: {json.dumps(made)}\n\n".encode()
+
+
+_REPLY = json.dumps(_completion()).encode()
+_CHUNKS = [_chunk(token) for token in [*range(_TOKENS), None]]
+_OTHERS = json.dumps({"object": "list", "data": [{"id": "learnloop/tiny", "object": "model"}]}).encode()
+
+
+class _Model:
+    """ASGI application: a reply takes `reply_s` seconds, a stream's pieces at even intervals.
+
+    As replies of a model differ in length, each takes up to `spread` (a share of `reply_s`) more or less: always the
+    same for the same messages, so that two ways to ask are compared over equal replies.
+    """
+
+    def __init__(self, reply_s: float, spread: float) -> None:
+        self._reply_s = reply_s
+        self._spread = spread
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = b""
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        if not scope["path"].endswith("/chat/completions"):
+            await _send(send, "application/json", _OTHERS)
+            return
+        asked = json.loads(body)
+        takes_s = self._seconds(asked["messages"])
+        if asked.get("stream"):
+            await self._stream(send, takes_s)
+        else:
+            await asyncio.sleep(takes_s)
+            await _send(send, "application/json", _REPLY)
+
+    def _seconds(self, messages: list[Json]) -> float:
+        texts = "\n".join(str(each["content"]) for each in messages)
+        share = zlib.crc32(texts.encode()) / 2**32
+        return self._reply_s * (1 + self._spread * (2 * share - 1))
+
+    async def _stream(self, send: Send, takes_s: float) -> None:
+        await _begin(send, "text/event-stream")
+        for chunk in _CHUNKS:
+            await asyncio.sleep(takes_s / len(_CHUNKS))
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+
+
+async def _begin(send: Send, kind: str) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind.encode())]})
+
+
+async def _send(send: Send, kind: str, body: bytes) -> None:
+    await _begin(send, kind)
+    await send({"type": "http.response.body", "body": body})
+
+
+@contextmanager
+def slow_model(reply_s: float, spread: float = 0.0) -> Iterator[str]:
+    """Gives its OpenAI base URL."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/v1"
+    flags = ("--port", str(port), "--reply-s", str(reply_s), "--spread", str(spread))
+    with processes.module("benchmarks.engine.slow_model", *flags) as child:
+        processes.wait_for(child, lambda: _answers(url))
+        yield url
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/models", trust_env=False).is_success
+    except httpx.TransportError:
+        return False
+
+
+def main() -> None:
+    """Serve until it is ended."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--reply-s", type=float, required=True)
+    parser.add_argument("--spread", type=float, required=True)
+    given = parser.parse_args()
+    uvicorn.run(
+        _Model(given.reply_s, given.spread), port=given.port, lifespan="off", log_level="warning", access_log=False
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""Seconds of a GRPO iteration and of a rollout: our loop against TRL's GRPOTrainer. Needs the extra `bench`.
+
+    python -m benchmarks.engine.trl_rollouts [--rounds 3] [--threads 1 [--workers 1]] [--json]
+
+Both train the shipped base model on the same questions about the same invented inboxes, with the same prompts, tools,
+reward, numbers of rollouts and turns, and learning rate; torch has the same number of threads on each side. They take
+turns, an iteration each, after one that is not counted; figures are medians. Ours is the whole loop, as a run has it:
+it asks the engine, a process of its own, over HTTP, whose threads `--workers` spreads over so many processes. How TRL
+is used is told in `trl_side.py`.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import multiprocessing
+import statistics
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks import processes
+from benchmarks.engine import trl_side
+from benchmarks.engine.trl_side import ENVIRONMENT, JUDGE, Iteration
+from training.backends import embedded
+from training.backends.base import ModelSpec
+from training.engine.__main__ import TINY_NAME
+from training.learn_loop import learn_loop
+from training.rollout.rollout import total
+from training.types import EvaluationConfig, IterationResult, RunConfig
+
+GOAL = 4.0
+"""How many times faster than TRL a rollout is to be."""
+
+
+def run_config(iterations: int, seed: int) -> RunConfig:
+    """Our defaults, with next to no evaluation: its time is not counted."""
+    return RunConfig(
+        iterations=iterations,
+        seed=seed,
+        max_turns=ENVIRONMENT.default_max_turns,
+        evaluation=EvaluationConfig(every=iterations, scenarios=1, samples=1, test_scenarios=1),
+    )
+
+
+async def our_iterations(base_url: str, config: RunConfig) -> AsyncGenerator[Iteration, None]:
+    """Our loop, iteration by iteration."""
+    backend = await embedded.connect(base_url, "none")
+    try:
+        policy = await backend.register(ModelSpec("benchmark", "agent", TINY_NAME))
+        async with contextlib.aclosing(learn_loop(config, ENVIRONMENT, JUDGE, policy)) as results:
+            async for result in results:
+                if result.iteration:
+                    yield _ours(result)
+    finally:
+        await backend.close()
+
+
+def _ours(result: IterationResult) -> Iteration:
+    rollouts = [scored.rollout for group in result.groups for scored in group.rollouts]
+    if result.failed_rollouts or result.rewards.mean is None:
+        raise RuntimeError(f"{result.failed_rollouts} rollouts failed: {[each.error for each in rollouts]}")
+    return Iteration(
+        seconds=result.timing.total_s - result.timing.evaluate_s,
+        rollout_s=result.timing.rollout_s,
+        tokens=int(total(rollouts, "completion_tokens")),
+        turns=total(rollouts, "turns") / len(rollouts),
+        reward=result.rewards.mean,
+    )
+
+
+async def compare(
+    rounds: int, micro_batch: int, seed: int, threads: int, workers: int
+) -> tuple[list[Iteration], list[Iteration]]:
+    """The iterations of both sides, one each in turns; the first, which warms up, is left out."""
+    config = run_config(rounds + 1, seed)
+    spawn = multiprocessing.get_context("spawn")
+    turn, theirs_turn = spawn.Pipe()
+    child = spawn.Process(target=trl_side.run, args=(theirs_turn, config, micro_batch, threads), daemon=True)
+    child.start()
+    theirs_turn.close()
+    ours: list[Iteration] = []
+    theirs: list[Iteration] = []
+    flags = ("--threads", str(threads // workers), *(("--workers", str(workers)) if workers > 1 else ()))
+    with (
+        tempfile.TemporaryDirectory(prefix="learnloop-") as directory,
+        processes.engine(Path(directory), *flags) as base_url,
+    ):
+        async with contextlib.aclosing(our_iterations(base_url, config)) as iterations:
+            async for iteration in iterations:
+                ours.append(iteration)
+                turn.send(None)
+                theirs.append(turn.recv())
+    child.join()
+    return ours[1:], theirs[1:]
+
+
+def figures(iterations: Sequence[Iteration], rollouts: int) -> dict[str, float]:
+    """Medians over the iterations."""
+
+    def median(value: Callable[[Iteration], float]) -> float:
+        return round(statistics.median(map(value, iterations)), 4)
+
+    return {
+        "seconds_per_iteration": median(lambda each: each.seconds),
+        "seconds_per_rollout": median(lambda each: each.seconds / rollouts),
+        "rollout_phase_s": median(lambda each: each.rollout_s),
+        "train_phase_s": median(lambda each: each.seconds - each.rollout_s),
+        "sampled_tokens_per_s": median(lambda each: each.tokens / each.rollout_s),
+        "tokens_per_rollout": median(lambda each: each.tokens / rollouts),
+        "turns_per_rollout": median(lambda each: each.turns),
+        "reward": median(lambda each: each.reward),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="iterations that count, of each side")
+    parser.add_argument("--trl-micro-batch", type=int, default=16, help="trajectories of one pass of TRL's training")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads, of each side")
+    parser.add_argument("--workers", type=int, default=1, help="processes of our engine that share its threads")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if options.threads % options.workers:
+        parser.error("--threads must be a multiple of --workers")
+
+    machine = processes.machine()
+    ours, theirs = asyncio.run(
+        compare(options.rounds, options.trl_micro_batch, options.seed, options.threads, options.workers)
+    )
+    config = run_config(1, 0)
+    rollouts = config.groups_per_iteration * config.rollouts_per_group
+    sides = {"learnloop": figures(ours, rollouts), "trl": figures(theirs, rollouts)}
+    ratios = [other.seconds / own.seconds for own, other in zip(ours, theirs, strict=True)]
+    result = {
+        "trl_version": version("trl"),
+        "rollouts_per_iteration": rollouts,
+        "rounds": options.rounds,
+        "trl_micro_batch": options.trl_micro_batch,
+        "threads": options.threads,
+        "workers": options.workers,
+        **sides,
+        "times_faster": round(statistics.median(ratios), 2),
+        "times_faster_by_round": [round(ratio, 2) for ratio in ratios],
+        "goal": GOAL,
+        "machine": machine,
+    }
+    if options.json:
+        print(json.dumps(result, indent=2))
+        return
+    print(f"{rollouts} rollouts an iteration, {options.rounds} iterations of each side, TRL {result['trl_version']}")
+    print(f"{'':>22}  {'learnloop':>10}  {'TRL':>10}")
+    for name, value in sides["learnloop"].items():
+        print(f"{name.replace('_', ' '):>22}  {value:>10,.3f}  {sides['trl'][name]:>10,.3f}")
+    verdict = "reached" if result["times_faster"] >= GOAL else "not reached"
+    print(f"a rollout is {result['times_faster']:.1f} times faster than TRL's (goal {GOAL:.0f}: {verdict})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,294 @@
+"""`python -m benchmarks.learning.engine_learning --device cuda`: how the tiny email agent learns on a device.
+
+The demo's loop without service, database or HTTP, so that it runs on a machine that has little more than torch: the
+environment, the judge and the engine are those of a run, the settings are the demo's. The held-out test questions are
+asked before and after. Run it with `--device cpu` for the spread that a GPU's curve should lie in.
+
+`--base-model DIRECTORY --demonstrations 16 --learning-rate 2e-5` does it with a model that others made, after a warm
+start on as many conversations of the environment's oracle; `--inbox` and `--questions` with a mailbox that was prepared
+(docs/data.md); `--conversations FILE` keeps held-out ones to be read.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from random import Random
+from statistics import fmean
+from typing import Any
+
+from environment.base import Episode, Outcome, Scenario, ToolError
+from environment.email_search.environment import ImportedEmailSearch, SyntheticEmailSearch
+from judges.base import Candidate
+from judges.reference import ReferenceJudge
+from training.engine.__main__ import TINY_BASE, TINY_NAME
+from training.engine.cpu_mode import set_cpu_mode
+from training.engine.engine import Engine, finish
+from training.engine.registry.model_record import Target
+from training.engine.registry.registry import Registry
+from training.engine.registry.tuning import Tuning
+from training.engine.sampling.requests import ContextTooLong, Sample, SampleRequest
+from training.engine.sampling.sampler import Sampler
+from training.engine.trainer.grpo_loss import TrainOptions
+from training.engine.trainer.sft import Example, SftOptions
+from training.engine.trainer.trajectories import Conversation, Trajectory
+from training.types import RunConfig
+
+CONFIG = RunConfig()
+Questions = SyntheticEmailSearch | ImportedEmailSearch
+ENVIRONMENT = SyntheticEmailSearch()
+JUDGE = ReferenceJudge()
+
+
+@dataclass(slots=True)
+class Try:
+    """One conversation under way."""
+
+    episode: Episode
+    seeds: Random
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    exact: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    logprobs: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    over: bool = False
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        return [tool.openai() for tool in self.episode.tools]
+
+
+class Agent:
+    """The engine with one trainable model."""
+
+    def __init__(
+        self,
+        directory: Path,
+        device: str,
+        base: Path = TINY_BASE,
+        environment: Questions = ENVIRONMENT,
+        *,
+        tuning: Tuning | None = None,
+        fp8_training: bool = False,
+    ) -> None:
+        self.environment = environment
+        registry = Registry(directory, {TINY_NAME: base})
+        self._engine = Engine(registry, Sampler(), device=device, fp8_training=fp8_training)
+        self._model = registry.create(project="benchmark", name="agent", base_model=TINY_NAME, tuning=tuning)
+
+    def play(self, scenarios: Sequence[Scenario], temperature: float, seed: str, step: int | None = None) -> list[Try]:
+        """Try each scenario once, all at the same time, with the checkpoint of that step (None: the newest)."""
+        name = self._model.full_name if step is None else f"{self._model.full_name}@{step}"
+        target = self._engine.registry.resolve(name)
+        tries = [Try(self.environment.episode(each), Random(f"{seed}/{n}")) for n, each in enumerate(scenarios)]
+        for each in tries:
+            each.messages += each.episode.messages()
+            self._ask(target, each, temperature)
+        while self._engine.sampler.busy:
+            self._engine.sampler.step()
+        return tries
+
+    def train(
+        self, groups: Sequence[Sequence[tuple[Try, float]]], learning_rate: float, **more: Any
+    ) -> Mapping[str, float]:
+        """One GRPO step on the tries and their rewards; `more` are further options."""
+        options = TrainOptions(learning_rate=learning_rate, token_weighting="token", max_kl=0.02, **more)
+        trajectories = [tuple(trajectory(each, reward) for each, reward in group) for group in groups]
+        return finish(self._engine.train(self._model.id, trajectories, options)).metrics
+
+    def imitate(self, demonstrations: Sequence[Mapping[str, Any]], options: SftOptions) -> Mapping[str, float]:
+        """Supervised steps on conversations."""
+        examples = [Example(tuple(each["messages"]), each["tools"]) for each in demonstrations]
+        return finish(self._engine.train_supervised(self._model.id, examples, options)).metrics
+
+    def _ask(self, target: Target, each: Try, temperature: float) -> None:
+        tokenizer = self._engine.tokenizer(target)
+        request = SampleRequest(
+            tuple(tokenizer.prompt(each.messages, each.tools, exact=each.exact)),
+            target.key,
+            CONFIG.max_completion_tokens,
+            temperature=temperature,
+            seed=each.seeds.getrandbits(53),
+            stop_ids=frozenset(tokenizer.stop_ids),
+        )
+        self._engine.submit(target, request, None, partial(self._answered, target, each, temperature))
+
+    def _answered(self, target: Target, each: Try, temperature: float, sample: Sample | Exception) -> None:
+        if isinstance(sample, ContextTooLong):
+            each.episode.end("out_of_turns", "the conversation fills the context")
+            each.over = True
+            return
+        if isinstance(sample, Exception):
+            raise sample
+        tokenizer = self._engine.tokenizer(target)
+        ids = sample.ids[:-1] if sample.ids[-1] in tokenizer.stop_ids else sample.ids
+        reply = tokenizer.parse(tokenizer.decode(ids), call_seed=str(len(each.messages)))
+        calls = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in reply.tool_calls
+        ]
+        each.exact[len(each.messages)] = tuple(sample.ids)
+        each.logprobs[len(each.messages)] = tuple(sample.logprobs)
+        each.messages.append({"role": "assistant", "content": reply.content, "tool_calls": calls or None})
+        asyncio.run(_execute(each, calls))
+        if len(each.exact) == each.episode.max_turns and not each.over:
+            each.episode.end("out_of_turns", "no answer")
+            each.over = True
+        if not each.over:
+            self._ask(target, each, temperature)
+
+
+async def _execute(each: Try, calls: Sequence[Mapping[str, Any]]) -> None:
+    if not calls:
+        each.episode.end("malformed", "no tool call")
+        each.over = True
+    for call in calls:
+        try:
+            result = await each.episode.call(call["function"]["name"], json.loads(call["function"]["arguments"]))
+        except ToolError as error:
+            each.episode.end("malformed", str(error))
+            each.over = True
+            return
+        if result.final:
+            each.over = True
+            return
+        each.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result.content})
+
+
+def trajectory(each: Try, reward: float) -> Trajectory:
+    conversation = Conversation(tuple(each.messages), each.tools, each.exact, each.logprobs)
+    return Trajectory((conversation,), reward)
+
+
+def scored(tries: Sequence[Try]) -> list[tuple[Outcome, float]]:
+    """Outcome and judge's score of each."""
+    outcomes = [each.episode.outcome() for each in tries]
+
+    async def judge() -> list[float]:
+        scores = []
+        for number, (each, outcome) in enumerate(zip(tries, outcomes, strict=True)):
+            verdict = await JUDGE.judge(each.episode.scenario, [Candidate(str(number), outcome, each.messages)])
+            scores.append(verdict.scores[0].value or 0.0)
+        return scores
+
+    return list(zip(outcomes, asyncio.run(judge()), strict=True))
+
+
+def evaluated(agent: Agent, seed: int, kept: list[dict[str, Any]], stage: str) -> list[float]:
+    """Shares of held-out tries that did the whole job, sampled and greedy, and the sampled ones' mean reward. The
+    sampled ones are added to `kept`."""
+    environment = agent.environment
+    scenarios = environment.scenarios("test", CONFIG.evaluation.test_scenarios, seed)
+    found = []
+    for temperature, samples in ((1.0, 2), (0.0, 1)):
+        tries = agent.play([each for each in scenarios for _ in range(samples)], temperature, f"{seed}/test")
+        verdicts = scored(tries)
+        found.append(fmean(environment.success(*verdict) for verdict in verdicts))
+        if temperature:
+            rewards = [sum(environment.reward(*verdict).values()) for verdict in verdicts]
+            kept += [
+                {
+                    "seed": seed,
+                    "stage": stage,
+                    "reward": reward,
+                    "finish": verdict[0].get("finish"),
+                    "said": each.messages,
+                }
+                for each, reward, verdict in zip(tries, rewards, verdicts, strict=True)
+            ]
+    return [round(value, 3) for value in (*found, fmean(rewards))]
+
+
+def rewarded_groups(
+    agent: Agent, seed: int, iteration: int, config: RunConfig = CONFIG, step: int | None = None
+) -> list[list[tuple[Try, float]]]:
+    """What an iteration trains on: its scenarios, each tried several times with the checkpoint of that step (None: the
+    newest), with rewards."""
+    start = (iteration - 1) * config.groups_per_iteration
+    environment = agent.environment
+    scenarios = environment.scenarios("train", config.groups_per_iteration, seed, start)
+    count = config.rollouts_per_group
+    tries = agent.play([each for each in scenarios for _ in range(count)], 1.0, f"{seed}/{iteration}", step)
+    rewarded = [
+        (each, sum(environment.reward(*verdict).values())) for each, verdict in zip(tries, scored(tries), strict=True)
+    ]
+    return [rewarded[at : at + count] for at in range(0, len(rewarded), count)]
+
+
+def learn(options: argparse.Namespace, seed: int, kept: list[dict[str, Any]]) -> dict[str, Any]:
+    """One run's figures: success before, after a warm start and after; mean reward of each iteration, seconds."""
+    started = time.perf_counter()
+    stages: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as directory:
+        environment: Questions = ENVIRONMENT
+        if options.inbox:
+            environment = ImportedEmailSearch(options.inbox, "mail", json.loads(options.questions.read_text()))
+        agent = Agent(
+            Path(directory),
+            options.device,
+            options.base_model,
+            environment,
+            tuning=Tuning("lora", rank=options.rank, alpha=2 * options.rank) if options.rank else None,
+            fp8_training=options.training_weights == "fp8",
+        )
+        stages["base"] = evaluated(agent, seed, kept, "base")
+        if options.demonstrations:
+            from training.warm_start import oracle_demonstrations  # needs more packages than the rest
+
+            shown = asyncio.run(oracle_demonstrations(environment, options.demonstrations, seed))
+            shown = [each for _ in range(options.epochs) for each in shown]
+            agent.imitate(shown, SftOptions(batch_size=4, learning_rate=options.warm_learning_rate))
+            stages["warm start"] = evaluated(agent, seed, kept, "warm start")
+        rewards = []
+        for iteration in range(1, options.iterations + 1):
+            groups = rewarded_groups(agent, seed, iteration)
+            rewards.append(round(fmean(reward for group in groups for _, reward in group), 3))
+            agent.train(groups, options.learning_rate * min(1.0, iteration / CONFIG.warmup_iterations))
+        stages["trained"] = evaluated(agent, seed, kept, "trained")
+    return {
+        "device": options.device,
+        "seed": seed,
+        "learning_rate": options.learning_rate,
+        "rank": options.rank,
+        "training_weights": options.training_weights,
+        "stages": list(stages),
+        "sampled": [values[0] for values in stages.values()],
+        "greedy": [values[1] for values in stages.values()],
+        "reward": [values[2] for values in stages.values()],
+        "rewards": rewards,
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.learning.engine_learning", description=__doc__)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--iterations", type=int, default=CONFIG.iterations)
+    parser.add_argument("--base-model", type=Path, default=TINY_BASE, metavar="DIRECTORY")
+    parser.add_argument("--inbox", type=Path, metavar="FILE", help="a prepared one, in place of invented ones")
+    parser.add_argument("--questions", type=Path, metavar="FILE", help="about the prepared inbox")
+    parser.add_argument("--learning-rate", type=float, default=CONFIG.learning_rate)
+    parser.add_argument("--rank", type=int, help="of a LoRA adapter, which is trained in place of all weights")
+    parser.add_argument("--training-weights", choices=("exact", "fp8"), default="exact", help="what it is trained over")
+    parser.add_argument("--demonstrations", type=int, default=0, help="of the oracle, for a warm start")
+    parser.add_argument("--epochs", type=int, default=1, help="of the demonstrations")
+    parser.add_argument("--warm-learning-rate", type=float, default=3e-4)
+    parser.add_argument("--conversations", type=Path, metavar="FILE", help="for held-out ones, as JSON lines")
+    options = parser.parse_args()
+    set_cpu_mode()
+    for seed in options.seeds:
+        kept: list[dict[str, Any]] = []
+        print(json.dumps(learn(options, seed, kept)), flush=True)
+        if options.conversations:
+            with options.conversations.open("a") as file:
+                file.writelines(json.dumps(each) + "\n" for each in kept)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

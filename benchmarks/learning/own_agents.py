@@ -1,0 +1,227 @@
+"""Whether agents that nobody rewrote learn as well as the built-in one: only their base URL and key are ours.
+
+    python -m benchmarks.learning.own_agents
+
+Each agent (`benchmarks/agents/`: a LangGraph graph, the OpenAI Agents SDK, the `anthropic` SDK, a shell script, a Node
+program) does the mail job with tools behind HTTP, started by `learnloop agent run` for each rollout. The built-in agent
+does the same scenarios in the same order. The figures are held-out mean rewards, sampled, before and after, by
+`POST /learn-loop` on the shipped base. An agent that says the same to its model is answered the same: it ends with the
+weights of the built-in one, bit for bit.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import product
+from pathlib import Path
+from statistics import mean
+from typing import Any, get_args
+
+import uvicorn
+from rich.console import Console
+
+from app.cli.service_process import free_port, own_service
+from benchmarks.agents.mail_desk import ENVIRONMENT, MailDesk, tasks
+from environment.base import Scenario, Split
+from environment.scenario_order import draw
+from tests.fakes.forked_module import ForkedModule
+from training.types import EvaluationConfig, RunConfig
+
+Json = Any
+_HERE = Path(__file__).parents[1] / "agents"
+BUILT_IN = "built-in"
+COMMANDS: Mapping[str, Sequence[str]] = {
+    "shell": (str(_HERE / "shell_agent.sh"),),
+    "node": ("node", str(_HERE / "node_agent.mjs")),
+}
+"""What starts an agent for a rollout."""
+PYTHON_AGENTS: Mapping[str, str] = {
+    "langgraph": "benchmarks.agents.langgraph_agent",
+    "openai-agents": "benchmarks.agents.openai_agents_sdk",
+    "anthropic": "benchmarks.agents.anthropic_agent",
+}
+"""Modules: each is imported once and forked for a rollout, because its imports take longer than its work."""
+AGENTS = (BUILT_IN, *PYTHON_AGENTS, *COMMANDS)
+MARGIN = 0.05
+"""The gain in mean held-out reward may be this much below the built-in agent's."""
+_POLL_S = 1.0
+
+
+@contextmanager
+def desk(
+    counts: Mapping[Split, int], seed: int, make: Callable[[Sequence[Scenario]], MailDesk] = MailDesk
+) -> Iterator[tuple[str, MailDesk]]:
+    """The mailboxes behind HTTP; yields the URL, and what serves them."""
+    scenarios = [each for split in get_args(Split) for each in ENVIRONMENT.scenarios(split, counts[split], seed)]
+    port = free_port()
+    made = make(scenarios)
+    server = uvicorn.Server(uvicorn.Config(made.app(), port=port, log_config=None, access_log=False))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{port}", made
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@contextmanager
+def claiming(agent: str, service_url: str, desk_url: str, concurrency: int) -> Iterator[None]:
+    """`learnloop agent run` with that agent; nothing for the built-in one."""
+    if agent == BUILT_IN:
+        yield
+        return
+    worker = [sys.executable, "-m", "app.cli", "agent", "run", "--url", service_url, "--concurrency", str(concurrency)]
+    environment = {**os.environ, "MAIL_DESK_URL": desk_url, "PYTHONPATH": str(_HERE.parents[1])}
+    with ExitStack() as stack:
+        if agent in PYTHON_AGENTS:
+            command = stack.enter_context(ForkedModule(PYTHON_AGENTS[agent])).command()
+        else:
+            command = [*COMMANDS[agent]]
+        stack.enter_context(_process([*worker, "--", *command], environment))
+        yield
+
+
+@contextmanager
+def _process(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[None]:
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def request(agent: str, counts: Mapping[Split, int], seed: int, config: RunConfig) -> dict[str, Json]:
+    """The learn-loop of that agent."""
+    evaluation = config.evaluation
+    same = {
+        "iterations": config.iterations,
+        "groups_per_iteration": config.groups_per_iteration,
+        "rollouts_per_group": config.rollouts_per_group,
+        "seed": seed,
+        "max_turns": 8,
+        "evaluation": {
+            "every": 1_000,
+            "scenarios": evaluation.scenarios,
+            "test_scenarios": evaluation.test_scenarios,
+            "samples": evaluation.samples,
+        },
+    }
+    if agent == BUILT_IN:
+        return same
+    scenarios = [each for split in get_args(Split) for each in _arranged(split, counts[split], seed)]
+    own = {"name": "agent", "config": {"scenarios": scenarios, "runner": {"pull": {}}}}
+    return same | {"environment": own, "judge": {"name": "reported"}, "rollout_timeout_s": 600}
+
+
+def _arranged(split: Split, count: int, seed: int) -> list[dict[str, Json]]:
+    """Tasks that are attempted in the order of the built-in environment: passes over given ones are shuffled."""
+    wanted = ENVIRONMENT.scenarios(split, count, seed)
+    place = {each.id: number for number, each in enumerate(draw(wanted, count, seed, 0))}
+    ordered = tasks(split, count, seed)
+    return [ordered[place[each.id]] for each in wanted]
+
+
+def weights(data_dir: Path) -> str:
+    """SHA-256 of the newest checkpoint's weights, as its manifest has it."""
+    newest = max((data_dir / "models").glob("*/*/checkpoints/[0-9]*"), key=lambda path: path.name)
+    manifest = json.loads((newest / "manifest.json").read_text())
+    return f"step {manifest['step']}: {manifest['files']['model.safetensors']['sha256']}"
+
+
+def run(agent: str, seed: int, config: RunConfig, concurrency: int) -> dict[str, Json]:
+    """The figures of a run. Raises RuntimeError if it failed."""
+    clock = time.monotonic()
+    train = config.iterations * config.groups_per_iteration
+    counts: dict[Split, int] = {
+        "train": train,
+        "validation": config.evaluation.scenarios,
+        "test": config.evaluation.test_scenarios,
+    }
+    with (
+        tempfile.TemporaryDirectory(prefix="learnloop-") as data_dir,
+        own_service(Path(data_dir), waiting=lambda _: None) as service,
+        desk(counts, seed) as (desk_url, _),
+        claiming(agent, service.url, desk_url, concurrency),
+    ):
+        run_id = service.start_run(request(agent, counts, seed, config))["run_id"]
+        while (found := service.run(run_id))["status"] in ("queued", "running"):
+            time.sleep(_POLL_S)
+        if found["status"] != "completed":
+            raise RuntimeError(f"the run of {agent} is {found['status']}: {found['error']}")
+        rows = service.run(run_id)["evaluations"]
+        rollouts = list(service.trajectories(run_id))
+        iterations = list(service.iterations(run_id))
+        trained = weights(Path(data_dir))
+    test = sorted(
+        (each for each in rows if (each["split"], each["mode"]) == ("test", "sampled")), key=lambda e: e["iteration"]
+    )
+    return {
+        "reward": [each["mean_reward"] for each in test],
+        "training": [each["rewards"]["mean"] for each in iterations if each["iteration"]],
+        "weights": trained,
+        "failed": sum(each["error"] is not None for each in rollouts),
+        "rollouts": len(rollouts),
+        "seconds": round(time.monotonic() - clock),
+    }
+
+
+def gains(runs: Mapping[str, Sequence[Mapping[str, Json]]]) -> dict[str, float]:
+    """Mean gain in held-out reward by agent."""
+    return {agent: mean(each["reward"][-1] - each["reward"][0] for each in found) for agent, found in runs.items()}
+
+
+def equal_weights(runs: Mapping[str, Sequence[Mapping[str, Json]]]) -> dict[str, bool]:
+    """Whether all runs of an agent ended with the weights of the built-in one's; without that one, nothing."""
+    ended = {agent: [each["weights"] for each in found] for agent, found in runs.items()}
+    return {agent: found == ended[BUILT_IN] for agent, found in ended.items() if BUILT_IN in ended}
+
+
+def main() -> None:
+    """Run each agent with each seed, one after the other."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--agents", nargs="+", choices=AGENTS, default=AGENTS)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--iterations", type=int, default=14)
+    parser.add_argument("--concurrency", type=int, default=8, help="agents at the same time")
+    parser.add_argument("--small", action="store_true", help="few rollouts: whether each agent works at all")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    arguments = parser.parse_args()
+    config = RunConfig(iterations=arguments.iterations)
+    if arguments.small:
+        small = EvaluationConfig(scenarios=2, samples=1, test_scenarios=2)
+        config = RunConfig(arguments.iterations, groups_per_iteration=2, rollouts_per_group=4, evaluation=small)
+    runs: dict[str, list[dict[str, Json]]] = {agent: [] for agent in arguments.agents}
+    console = Console(highlight=False, stderr=arguments.json)
+    for seed, agent in product(arguments.seeds, arguments.agents):
+        found = run(agent, seed, config, arguments.concurrency)
+        runs[agent].append(found)
+        before, after = found["reward"][0], found["reward"][-1]
+        console.print(
+            f"seed {seed} {agent:14} held-out reward {before:.2f} -> {after:.2f}; {found['rollouts']} rollouts, "
+            f"{found['failed']} failed; weights at {found['weights'][:16]}; {found['seconds']} s"
+        )
+    gained = gains(runs)
+    equal = equal_weights(runs)
+    within = {agent: gain >= gained[BUILT_IN] - MARGIN for agent, gain in gained.items() if BUILT_IN in gained}
+    if arguments.json:
+        print(json.dumps({"gains": gained, "within": within, "equal_weights": equal, "runs": runs}, indent=2))
+    else:
+        console.print({agent: round(gain, 3) for agent, gain in gained.items()})
+        console.print(f"the weights of the built-in agent, bit for bit: {[agent for agent in equal if equal[agent]]}")
+    if not all(within.values()):
+        sys.exit(f"not within {MARGIN} of the built-in agent: {[agent for agent, good in within.items() if not good]}")
+
+
+if __name__ == "__main__":
+    main()

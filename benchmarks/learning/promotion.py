@@ -1,0 +1,81 @@
+"""How often the trial of a challenger promotes one that is no better, and one that is.
+
+    python -m benchmarks.learning.promotion [--count 1000]
+
+Scenarios are simulated: each is easy or hard for both models together with the probability `shared`, else for each by
+itself. A look is taken every 10 scenarios, up to 1,000. Bounds: at most 5% of equal challengers are promoted, and at
+least 90% of those that are 10 points better. Exit code 1 if one is broken.
+"""
+
+import argparse
+import sys
+from dataclasses import dataclass
+from random import Random
+
+from app.evaluations.sequential import Bets, Decision, Rule
+
+SCENARIOS = 1_000
+MOST_EQUAL, LEAST_BETTER = 0.05, 0.90
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """The champion's success, and how much better the challenger is."""
+
+    champion: float
+    better_by: float
+    shared: float = 0.0
+
+    def differences(self, chance: Random) -> list[float]:
+        """Of one challenger's pairs."""
+        found = []
+        for _ in range(SCENARIOS):
+            for_champion = chance.random()
+            for_challenger = for_champion if chance.random() < self.shared else chance.random()
+            found.append(float(for_challenger < self.champion + self.better_by) - float(for_champion < self.champion))
+        return found
+
+
+def trial(differences: list[float], rule: Rule) -> tuple[Decision, int]:
+    """The decision, and after how many pairs."""
+    bets = Bets(rule)
+    for seen, difference in enumerate(differences, 1):
+        bets.add(difference)
+        if seen % rule.look_every == 0 and (decision := bets.evidence().decision(rule)) is not Decision.CONTINUE:
+            return decision, seen
+    return Decision.CONTINUE, len(differences)
+
+
+def promoted(quality: Quality, rule: Rule, *, count: int) -> float:
+    """The share of so many challengers that is promoted."""
+    return sum(decision is Decision.PROMOTE for decision, _ in _trials(quality, rule, count)) / count
+
+
+def _trials(quality: Quality, rule: Rule, count: int) -> list[tuple[Decision, int]]:
+    return [trial(quality.differences(Random(f"{quality} {number}")), rule) for number in range(count)]
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=1_000, help="challengers of each kind (default: 1000)")
+    count = parser.parse_args().count
+    broken = False
+    print("champion  better by  shared  promoted  refused  undecided  scenarios")
+    for champion in (0.3, 0.5, 0.8):
+        for shared in (0.0, 0.5):
+            for better_by in (0.0, 0.1):
+                found = _trials(Quality(champion, better_by, shared), Rule(), count)
+                share = {kind: sum(decision is kind for decision, _ in found) / count for kind in Decision}
+                scenarios = sum(seen for _, seen in found) / count
+                won = share[Decision.PROMOTE]
+                broken |= won > MOST_EQUAL if better_by == 0 else won < LEAST_BETTER
+                print(
+                    f"{champion:8.1f}  {better_by:9.1f}  {shared:6.1f}  {won:8.1%}  {share[Decision.REFUSE]:7.1%}  "
+                    f"{share[Decision.CONTINUE]:9.1%}  {scenarios:9.0f}"
+                )
+    sys.exit(1 if broken else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""RULER's ranking against the truth, ours and ART's own `ruler_score_group` on the same judge.
+
+    python -m benchmarks.learning.ruler [--groups 200] [--attempts 6] [--json]
+
+The judge is a scripted server (tests/fakes/scripted_judge.py): it knows what every attempt deserves, and adds a bias
+for the attempts it reads first, noise, and malformed replies. Both sides reach it through litellm over HTTP, see the
+same groups. A group without a finite score for each attempt is lost.
+"""
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from environment.base import Json, Scenario
+from judges.base import Candidate
+from judges.litellm_loop import on_litellm_loop
+from judges.ruler import RulerJudge
+from tests.fakes.scripted_judge import Remembering, ScriptedJudge, marked, scripted_judge
+from training.backends.art_import import import_art
+
+GOALS = {"correlation": 0.95, "lost": 0, "repeat_saves": 0.6}
+RUBRIC = "- The email that rests on what was read and asks for one thing is better."
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Sizes of the benchmark, and the judge's faults."""
+
+    groups: int = 200
+    attempts: int = 6
+    bias: float = 0.25
+    noise: float = 0.05
+    malformed: float = 0.2
+    passes: int = 2
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What one side made of all groups; tokens are what the server counted."""
+
+    correlation: float
+    """Mean over the groups that were not lost of Spearman's rank correlation with the truth."""
+    lost: int
+    requests: int
+    tokens: int
+
+
+Group = tuple[Scenario, Sequence[float], Sequence[Sequence[dict[str, Json]]]]
+"""A scenario, what each attempt deserves, and the attempts' messages."""
+
+
+def make_groups(options: Options) -> list[Group]:
+    """Groups whose attempts deserve anything from 0 to 1."""
+    numbers = random.Random(options.seed)
+    groups: list[Group] = []
+    for number in range(options.groups):
+        truths = [numbers.random() for _ in range(options.attempts)]
+        groups.append(group_of(Scenario(f"s{number}", "train", {"number": number}), truths, numbers))
+    return groups
+
+
+def group_of(scenario: Scenario, truths: Sequence[float], numbers: random.Random) -> Group:
+    return scenario, truths, [conversation(truth, numbers.getrandbits(64)) for truth in truths]
+
+
+def conversation(truth: float, number: int) -> list[dict[str, Json]]:
+    """An attempt that deserves `truth`. The ids of its tool calls come from a random number, as a model's do."""
+    call = {"name": "get_relevant_context", "arguments": '{"node_id": "job-1"}'}
+    id = f"call_{number:x}"
+    final = {"name": "finalize_email", "arguments": json.dumps({"subject": "Hello", "body": marked(truth)})}
+    return [
+        {"role": "system", "content": "Write an email that rests on what you read. " * 10},
+        {"role": "user", "content": "Write to Ada Byrne at Kestrel Foods, and ask for a call."},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": id, "type": "function", "function": call}]},
+        {"role": "tool", "tool_call_id": id, "content": "Cold chains break unnoticed at night. " * 8},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": f"{id}1", "type": "function", "function": final}]},
+    ]
+
+
+def spearman(one: Sequence[float], other: Sequence[float]) -> float:
+    """Pearson's correlation of the ranks, equal values sharing the mean of theirs; 0 if all of a side are equal."""
+    try:
+        return statistics.correlation(_ranks(one), _ranks(other))
+    except statistics.StatisticsError:
+        return 0.0
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    return [
+        sum(other < value for other in values) + (sum(other == value for other in values) - 1) / 2 for value in values
+    ]
+
+
+def side_of(groups: Sequence[Group], scores: Sequence[Sequence[float] | None], server: ScriptedJudge) -> Side:
+    pairs = [(truths, found) for (_, truths, _), found in zip(groups, scores, strict=True) if found is not None]
+    correlations = [spearman(truths, found) for truths, found in pairs]
+    lost = len(groups) - len(pairs)
+    return Side(statistics.fmean(correlations or [0.0]), lost, len(server.requests), server.tokens)
+
+
+async def ours(groups: Sequence[Group], server: ScriptedJudge, cache: Remembering, options: Options) -> Side:
+    """Our judge, a fresh one over the cache."""
+    server.reset()
+    judge = RulerJudge(server.model(), RUBRIC, passes=options.passes, cache=cache)
+    scores: list[Sequence[float] | None] = []
+    for scenario, _, conversations in groups:
+        attempts = [Candidate(str(number), {}, messages) for number, messages in enumerate(conversations)]
+        values = [score.value for score in (await judge.judge(scenario, attempts)).scores]
+        known = [value for value in values if value is not None]
+        scores.append(known if len(known) == len(values) else None)
+    return side_of(groups, scores, server)
+
+
+async def art_side(groups: Sequence[Group], server: ScriptedJudge) -> Side:
+    """ART's own, as its documentation uses it."""
+    art: Any = import_art()
+    ruler: Any = import_art("art.rewards.ruler")
+    ruler.print = lambda *_, **__: None  # it prints what it swallows
+    server.reset()
+    model, scores = server.model(), list[Sequence[float] | None]()
+    for _, _, conversations in groups:
+        trajectories = [art.Trajectory(messages_and_choices=[*messages], reward=0.0) for messages in conversations]
+        judged = await on_litellm_loop(
+            ruler.ruler_score_group(
+                art.TrajectoryGroup(trajectories),
+                model.name,
+                extra_litellm_params={"api_base": model.base_url, "api_key": model.api_key},
+                rubric=RUBRIC,
+                swallow_exceptions=True,
+            )
+        )
+        found = None if judged is None else [trajectory.reward for trajectory in judged.trajectories]
+        scores.append(found if found is not None and all(map(math.isfinite, found)) else None)
+    return side_of(groups, scores, server)
+
+
+def again(groups: Sequence[Group]) -> list[Group]:
+    """The same groups as another run brings them: members in another order, other ids of tool calls."""
+    numbers = random.Random("again")
+    return [group_of(scenario, truths[::-1], numbers) for scenario, truths, _ in groups]
+
+
+async def compare(options: Options) -> dict[str, Any]:
+    """Both sides and the repeated run."""
+    groups, cache = make_groups(options), Remembering()
+    async with scripted_judge(
+        seed=options.seed, bias=options.bias, noise=options.noise, malformed=options.malformed
+    ) as server:
+        first = await ours(groups, server, cache, options)
+        repeated = await ours(again(groups), server, cache, options)
+        art = await art_side(groups, server)
+    saved = 1 - repeated.tokens / first.tokens
+    reached = first.correlation >= GOALS["correlation"] and first.lost == 0 and saved >= GOALS["repeat_saves"]
+    return {
+        "options": asdict(options),
+        "learnloop": asdict(first),
+        "art": asdict(art),
+        "repeated": asdict(repeated),
+        "repeat_saves": saved,
+        "goals": GOALS,
+        "reached": reached,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, value in asdict(Options()).items():
+        parser.add_argument(f"--{name}", type=type(value), default=value)
+    parser.add_argument("--json", action="store_true")
+    arguments = vars(parser.parse_args())
+    as_json = arguments.pop("json")
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    result = asyncio.run(compare(Options(**arguments)))
+    if as_json:
+        print(json.dumps(result, indent=2))
+        return
+    options = result["options"]
+    print(
+        f"{options['groups']} groups of {options['attempts']}; a judge with {options['bias']:+g} for what comes first, "
+        f"noise {options['noise']:g}, {options['malformed']:.0%} malformed replies"
+    )
+    print(f"{'':>22}  {'correlation':>11}  {'lost':>4}  {'requests':>8}  {'tokens':>9}")
+    for name, label in (("learnloop", "ours"), ("art", "ART ruler_score_group"), ("repeated", "ours, repeated")):
+        side = result[name]
+        print(
+            f"{label:>22}  {side['correlation']:>11.3f}  {side['lost']:>4}  {side['requests']:>8}  {side['tokens']:>9,}"
+        )
+    print(
+        f"the repeated run costs {result['repeat_saves']:.0%} fewer tokens; goals",
+        "reached" if result["reached"] else "missed",
+    )
+
+
+if __name__ == "__main__":
+    main()

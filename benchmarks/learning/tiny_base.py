@@ -1,0 +1,84 @@
+"""Where the shipped base model starts: held-out success on both environments, before any learning.
+
+python -m benchmarks.learning.tiny_base --scenarios 128
+"""
+
+import argparse
+import asyncio
+import json
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import processes
+from environment.base import Environment
+from environment.email_search.environment import SyntheticEmailSearch
+from environment.sales_email.environment import SalesEmail
+from judges.base import Candidate
+from judges.reference import ReferenceJudge
+from training.backends.base import Endpoint
+from training.engine.__main__ import TINY_NAME
+from training.rollout.chat import open_chat
+from training.rollout.rollout import rollout
+from training.types import Rollout
+
+_CONCURRENCY = 64
+
+
+async def success(environment: Environment, endpoint: Endpoint, scenarios: int, temperature: float) -> float:
+    """Share of the test scenarios whose one try did the whole job."""
+    gate = asyncio.Semaphore(_CONCURRENCY)
+    async with open_chat(endpoint, _CONCURRENCY) as chat:
+
+        async def attempt(number: int) -> Rollout:
+            async with gate:
+                return await rollout(
+                    environment, tasks[number], chat, id=str(number), seed=number, temperature=temperature
+                )
+
+        tasks = environment.scenarios("test", scenarios, 0)
+        tries = await asyncio.gather(*map(attempt, range(scenarios)))
+    return sum([await _succeeded(environment, each) for each in tries]) / scenarios
+
+
+async def _succeeded(environment: Environment, tried: Rollout) -> bool:
+    """By the environment's own rule; a reference answer is compared where there is one."""
+    attempt = Candidate(tried.id, tried.outcome, ())
+    [score] = (await ReferenceJudge().judge(tried.scenario, [attempt])).scores
+    return tried.error is None and environment.success(tried.outcome, 1.0 if score.value is None else score.value)
+
+
+async def measure(base_url: str, scenarios: int) -> dict[str, dict[str, float]]:
+    """Success by environment and mode."""
+    endpoint = Endpoint(base_url, "unused", TINY_NAME)
+    environments: list[Environment] = [SyntheticEmailSearch(), SalesEmail()]
+    return {
+        environment.name: {
+            "sampled": await success(environment, endpoint, scenarios, 1.0),
+            "greedy": await success(environment, endpoint, scenarios, 0.0),
+        }
+        for environment in environments
+    }
+
+
+def main() -> None:
+    """Print a table, or JSON with --json."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scenarios", type=int, default=128)
+    parser.add_argument("--json", action="store_true", dest="as_json")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="learnloop-") as directory, processes.engine(Path(directory)) as base_url:
+        found = asyncio.run(measure(base_url, options.scenarios))
+    if options.as_json:
+        print(json.dumps(found))
+        return
+    table = Table("environment", "sampled", "greedy", box=None, pad_edge=False)
+    for name, rates in found.items():
+        table.add_row(name, f"{rates['sampled']:.2f}", f"{rates['greedy']:.2f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

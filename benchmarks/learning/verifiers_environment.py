@@ -1,0 +1,31 @@
+"""A run in an environment of the package `verifiers` that is not ours: its rewards, through the whole service.
+
+    pip install 'learnloop[verifiers]' sophistry-bench-sprint
+    python -m benchmarks.learning.verifiers_environment [--iterations 5]
+
+`sophistry-bench-sprint` (PyPI) asks for an argument with claims and quotations, and scores its form by program. The
+tiny base model has no such skill; a weight on one of the environment's own measures, of length, gives its rollouts
+something to differ in. What is measured is the way there and back.
+"""
+
+import argparse
+import json
+
+from benchmarks.learning.mcp_environment import recorded_run
+
+MODULE = "sophistry_bench_sprint"
+WEIGHTS = (1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+
+
+def main() -> None:
+    """Run it, and print its figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--iterations", type=int, default=5)
+    arguments = parser.parse_args()
+    config = {"env": MODULE, "args": {"passage_chars": 400, "weights": WEIGHTS}}
+    settings = {"LEARNLOOP_ENVIRONMENT_MODULES": MODULE}
+    print(json.dumps(recorded_run({"name": "verifiers", "config": config}, arguments.iterations, settings), indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""The service of benchmarks/service/control_plane.py, as its own process: it drives runs whose learn loop is scripted.
+
+Each iteration keeps its rollouts in the journal, as the real one does, and rests where the real one would compute.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from app.logs import configure_logs
+from app.main import create_app, server_config
+from app.settings import load_settings
+from environment.base import Environment
+from judges.base import Judge
+from tests.fakes.scripted_learning import ScriptedBackend, scripted_result
+from training.backends.base import Policy
+from training.budget import RunBudget
+from training.garbage import look_seldom_at_everything
+from training.journal import Journal
+from training.phases import Phase
+from training.rollout.rollout import Player
+from training.types import IterationResult, Progress, Resume, RunConfig
+
+ROLLOUTS = 64
+"""Of an iteration."""
+TASKS = "/benchmark/tasks"
+"""Tells how many tasks there are on the service's event loop."""
+QUICK_ITERATIONS = 4
+"""The first ones take no pauses, so that everything is imported and cached when the rest is measured."""
+
+
+@dataclass(frozen=True)
+class PacedLoop:
+    """A learn loop that computes nothing, and pauses before each rollout."""
+
+    pause_s: float
+
+    async def __call__(
+        self,
+        config: RunConfig,
+        environment: Environment,
+        judge: Judge,
+        policy: Policy,
+        *,
+        progress: Callable[[Progress], None],
+        journal: Journal,
+        resume: Resume | None,
+        budget: RunBudget | None = None,
+        agent: Player | None = None,
+        now: object = None,
+        demonstrations: object = (),
+        another_environment: object = None,
+    ) -> AsyncGenerator[IterationResult, None]:
+        for iteration in range(resume.iteration if resume else 0, config.iterations + 1):
+            for number in range(ROLLOUTS):
+                await asyncio.sleep(self.pause_s if iteration >= QUICK_ITERATIONS else 0)
+                journal.keep_soon(iteration, f"rollout/train/{number}", json.dumps({"tokens": [*range(500)]}))
+                progress(Progress(iteration, Phase.ROLLOUT, number + 1, ROLLOUTS))
+            await journal.keep(iteration, "judge/train", "[]")
+            yield scripted_result(policy, iteration, iteration, config.iterations, "the answer")
+
+
+async def _tasks() -> int:
+    return len(asyncio.all_tasks())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--database", required=True)
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--runs", type=int, required=True, help="driven at once")
+    parser.add_argument("--pause", type=float, required=True, help="seconds before each rollout")
+    options = parser.parse_args()
+    configure_logs("warning", "json")
+    sys.setswitchinterval(0.001)  # this and the next, as app.server does
+    look_seldom_at_everything()
+    settings = load_settings(
+        _env_file=None,
+        data_dir=options.data_dir,
+        database_url=options.database,
+        port=options.port,
+        max_concurrent_runs=options.runs,
+        rate_per_s=0,
+    )
+    app = create_app(settings, connect=ScriptedBackend().connect, learn=PacedLoop(options.pause))
+    app.add_api_route(TASKS, _tasks)
+    config = server_config(app, settings)
+    config.lifespan = "on"
+    uvicorn.Server(config).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,304 @@
+"""The dashboard on a run of 1,000 iterations and 10,000 trajectories, in a headless Chromium.
+
+    python -m benchmarks.service.dashboard [--iterations 1000] [--trajectories 10000] [--events 30] [--json]
+
+The rows are made straight in Postgres; nothing is trained. Prints the seconds from opening the address until the run's
+figures and charts are there, the milliseconds from the commit of an iteration until it is on the screen, and the
+longest task of the page's thread while all parts of the run are opened and scrolled: by the clock, and the time on the
+processor alone, which other work on the machine does not lengthen. Exits with 1 above a goal.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import insert, update
+from ulid import ULID
+
+from app.cli.client import Service
+from app.cli.service_process import free_port
+from app.db.migration import migrate
+from app.db.session import Sessions, make_engine, make_sessions
+from app.db.tables import Evaluation, Event, Iteration, Run, Trajectory
+from app.domain.event_types import EventType
+from app.events.log import append
+from app.processes.postgres import EmbeddedPostgres
+from benchmarks import processes
+from tests.browser.conftest import CHROMIUM
+from tests.fakes.stored_request import stored_request
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, Page
+
+GOAL_USABLE_S, GOAL_UPDATE_MS, GOAL_TASK_MS = 1.0, 300.0, 100.0
+_NOW = datetime(2026, 1, 2, tzinfo=UTC)
+_AT_ONCE = 500
+_PAUSE_S = 0.7
+_WATCHED = """
+globalThis.tasks = [];
+new PerformanceObserver((list) => tasks.push(...list.getEntries().map((each) => each.duration)))
+  .observe({type: "longtask", buffered: true});
+const look = () => {
+  if (document.querySelectorAll(".chart canvas").length >= 2 && document.querySelector(".figures-row"))
+    globalThis.usable ??= performance.now();
+  else requestAnimationFrame(look);
+};
+document.addEventListener("DOMContentLoaded", look);
+"""
+_SEEN = """(wanted) => new Promise((resolve) => {
+  const look = () => document.querySelector(".loop-whole")?.textContent.includes(wanted)
+    ? resolve(Date.now()) : requestAnimationFrame(look);
+  look();
+})"""
+_SCROLLED = """async () => {
+  const box = document.querySelector(".long") ?? document.scrollingElement;
+  for (let share = 0; share <= 1; share += 0.02) {
+    box.scrollTop = share * box.scrollHeight;
+    await new Promise(requestAnimationFrame);
+  }
+}"""
+_PARTS = ("/iterations", "/trajectories?iteration=all", "/trajectories", "/held-out", "/events", "/request", "")
+
+
+def rows(run_id: str, iterations: int, trajectories: int) -> list[tuple[Any, list[dict[str, Any]]]]:
+    """The rows of a running run that nobody drives."""
+    each = max(1, trajectories // iterations)
+    return [
+        (Run, [_run(run_id, iterations)]),
+        (Iteration, [_iteration(run_id, number) for number in range(iterations + 1)]),
+        (Evaluation, [_evaluation(run_id, number) for number in range(0, iterations + 1, 4)]),
+        (Event, [_event(run_id, seq) for seq in range(1, 4 * iterations)]),
+        (Trajectory, [_trajectory(run_id, number, number // each + 1) for number in range(trajectories)]),
+    ]
+
+
+def _run(run_id: str, iterations: int) -> dict[str, Any]:
+    evaluation = {"every": 4, "scenarios": 24, "test_scenarios": 64, "samples": 2}
+    shape = {"groups_per_iteration": 2, "rollouts_per_group": 5, "evaluation": evaluation, "budget": None}
+    return {
+        "id": run_id,
+        "status": "running",
+        "request": stored_request(**shape),
+        "environment": "email_search",
+        "judge": "reference",
+        "backend": "embedded",
+        "model_project": "bench",
+        "model_name": run_id,
+        "base_model": "learnloop/tiny",
+        "owner": "nobody",
+        "lease_until": datetime(2100, 1, 1, tzinfo=UTC),
+        "iterations_total": 10 * iterations,
+        "next_iteration": iterations + 1,
+        "event_seq": 4 * iterations - 1,
+        "step": iterations,
+        "best_step": iterations,
+        "best_success": 0.5,
+        "started_at": _NOW,
+    }
+
+
+def _iteration(run_id: str, number: int) -> dict[str, Any]:
+    names = ("loss", "policy_loss", "entropy", "kl_div", "grad_norm", "learning_rate", "clipped_share", "probs_corr")
+    phases = ("rollout_s", "judge_s", "train_s", "reflect_s", "evaluate_s", "total_s", "completion_tokens")
+    level = number / 1000
+    return {
+        "run_id": run_id,
+        "iteration": number,
+        "step": number,
+        "best_step": number,
+        "reward_mean": level,
+        "reward_median": level,
+        "reward_min": level - 1,
+        "reward_max": level + 1,
+        "reward_count": 10,
+        "success": 0.5,
+        "malformed": 0.1,
+        "failed_rollouts": 0,
+        "skipped_groups": {"no_signal": number % 3},
+        "no_signal": None,
+        "train_metrics": dict.fromkeys(names, 0.1 + number % 7 / 10),
+        "timing": dict.fromkeys(phases, 1.0 + number % 5),
+    }
+
+
+def _evaluation(run_id: str, number: int) -> dict[str, Any]:
+    place = {"run_id": run_id, "iteration": number, "split": "validation", "mode": "sampled", "step": number}
+    figures = {"success": 0.2 + number % 50 / 100, "mean_reward": 0.1, "malformed": 0.0, "turns": 3.0}
+    return place | {"scenarios": 24} | figures
+
+
+def _event(run_id: str, seq: int) -> dict[str, Any]:
+    place = {"run_id": run_id, "seq": seq, "type": EventType.PHASE_COMPLETED, "iteration": seq // 4}
+    return place | {"actor": "worker:bench", "data": {"phase": "rollout"}}
+
+
+def _trajectory(run_id: str, number: int, iteration: int) -> dict[str, Any]:
+    said = [{"role": "user", "content": "On which day is the launch?"}, {"role": "assistant", "content": "2 October"}]
+    return {
+        "id": f"{run_id}-{number}",
+        "run_id": run_id,
+        "kind": "train",
+        "iteration": iteration,
+        "split": "train",
+        "mode": "sampled",
+        "model": "bench/agent",
+        "scenario_id": f"train.{number // 5}",
+        "scenario": {"task": {"question": f"On which day is launch {number // 5}?"}, "reference": {"answer": "that"}},
+        "messages": said,
+        "tools": [],
+        "outcome": {"finish": "answered", "turns": 3},
+        "score": 0.5,
+        "score_parts": {},
+        "reward": number % 13 / 10,
+        "reward_parts": {},
+        "advantage": 0.1,
+        "success": number % 2 == 0,
+        "turns": 3,
+        "prompt_tokens": 700,
+        "completion_tokens": 60,
+        "seconds": 1.0,
+        "started_at": _NOW,
+    }
+
+
+async def measure(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Starts everything, seeds and looks."""
+    from playwright.async_api import async_playwright
+
+    postgres = EmbeddedPostgres(directory)
+    await postgres.start()
+    database = make_engine(postgres.url)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(postgres.stop)
+        stack.push_async_callback(database.dispose)
+        await migrate(database)
+        sessions, run_id = make_sessions(database), str(ULID())
+        await _seed(sessions, run_id, options)
+        url = postgres.url.set(drivername="postgresql").render_as_string(hide_password=False)
+        base = await asyncio.to_thread(_serve, stack, directory, url)
+        playwright = await stack.enter_async_context(async_playwright())
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = await browser.new_page(viewport={"width": 1280, "height": 900})
+        try:
+            return await _look(browser, page, sessions, f"{base}/#/runs/{run_id}", run_id, options)
+        finally:
+            await browser.close()
+
+
+def _serve(stack: AsyncExitStack, directory: Path, database_url: str) -> str:
+    """The base URL of a service that drives nothing."""
+    settings = {
+        "DATABASE_URL": database_url,
+        "LEARNLOOP_ENGINE_URL": "http://127.0.0.1:9",
+        "LEARNLOOP_MAX_CONCURRENT_RUNS": "0",
+    }
+    data_dir, port = directory / "service", free_port()
+    data_dir.mkdir()
+    child = stack.enter_context(processes.service(data_dir, port, **settings))
+    with Service(f"http://127.0.0.1:{port}") as client:
+        processes.wait_for(child, processes.answers(client))
+    return f"http://127.0.0.1:{port}"
+
+
+async def _seed(sessions: Sessions, run_id: str, options: argparse.Namespace) -> None:
+    for table, made in rows(run_id, options.iterations, options.trajectories):
+        for start in range(0, len(made), _AT_ONCE):
+            async with sessions.begin() as session:
+                await session.execute(insert(table), made[start : start + _AT_ONCE])
+
+
+async def _look(
+    browser: "Browser", page: "Page", sessions: Sessions, address: str, run_id: str, options: argparse.Namespace
+) -> dict[str, Any]:
+    await page.add_init_script(_WATCHED)
+    usable = [await _opened(page, address) for _ in range(3)]
+    await page.locator(".connection", has_text="live").wait_for()
+    waits = []
+    for number in range(options.iterations + 1, options.iterations + 1 + options.events):
+        waits.append(await _update(page, sessions, run_id, number))
+        await asyncio.sleep(_PAUSE_S)
+    longest = {"while it is opened and updated": await _longest(page)}
+    await browser.start_tracing(page=page, categories=["toplevel", "disabled-by-default-devtools.timeline"])
+    for part in (*_PARTS, *_PARTS):
+        await page.evaluate("part => { location.hash = part }", f"/runs/{run_id}{part}")
+        await page.wait_for_function("() => !document.querySelector('main .loading')")
+        await page.evaluate(_SCROLLED)
+        longest[part or "/"] = max(longest.get(part or "/", 0), await _longest(page))
+    busiest = _busiest_ms(json.loads(await browser.stop_tracing()))
+    return {
+        "iterations": options.iterations,
+        "trajectories": options.trajectories,
+        "usable_cold_s": round(usable[0], 2),
+        "usable_s": round(statistics.median(usable), 2),
+        "update_p50_ms": round(statistics.median(waits)),
+        "update_max_ms": round(max(waits)),
+        "longest_task_cpu_ms": round(busiest),
+        "longest_task_ms": max(longest.values()),
+        "longest_tasks_ms": {part: took for part, took in longest.items() if took},
+    }
+
+
+async def _longest(page: "Page") -> int:
+    """Milliseconds of the longest task since the last call; 0 if none took 50."""
+    took: list[float] = await page.evaluate("() => tasks.splice(0)")
+    return round(max(took, default=0))
+
+
+def _busiest_ms(trace: Any) -> float:
+    """The most processor time of one task of the page's thread."""
+    events = trace["traceEvents"]
+    mains = {(each["pid"], each["tid"]) for each in events if each.get("args", {}).get("name") == "CrRendererMain"}
+    tasks = [each for each in events if each["name"].endswith("RunTask") and (each["pid"], each["tid"]) in mains]
+    return max((each.get("tdur", each.get("dur", 0)) for each in tasks), default=0) / 1000
+
+
+async def _opened(page: "Page", address: str) -> float:
+    """Seconds until the run's page can be used."""
+    await page.goto("about:blank")
+    await page.goto(address)
+    await page.wait_for_function("() => globalThis.usable !== undefined")
+    usable: float = await page.evaluate("() => usable")
+    return usable / 1000
+
+
+async def _update(page: "Page", sessions: Sessions, run_id: str, number: int) -> float:
+    """Milliseconds from the commit of an iteration until the page shows it."""
+    seen = asyncio.create_task(page.evaluate(_SEEN, f"{number} of "))
+    await asyncio.sleep(0.1)
+    rewards = {"mean": number / 1000, "median": 0.1, "min": -1.0, "max": 1.0, "count": 10}
+    data = {"iteration": number, "status": "running", "rewards": rewards, "success": 0.5, "step": number}
+    async with sessions.begin() as session:
+        await session.execute(insert(Iteration), [_iteration(run_id, number)])
+        await session.execute(update(Run).where(Run.id == run_id).values(next_iteration=number + 1))
+        await append(session, run_id, EventType.ITERATION_COMPLETED, "worker:bench", data, iteration=number)
+    committed = time.time()
+    at: float = await asyncio.wait_for(seen, 30)
+    return max(0.0, at - 1000 * committed)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--iterations", type=int, default=1000)
+    parser.add_argument("--trajectories", type=int, default=10_000)
+    parser.add_argument("--events", type=int, default=30)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if CHROMIUM is None:
+        sys.exit("no Chromium on PATH")
+    with tempfile.TemporaryDirectory(prefix="learnloop-bench-") as directory:
+        found = asyncio.run(measure(Path(directory), options))
+    print(json.dumps(found) if options.json else "\n".join(f"{name}: {value}" for name, value in found.items()))
+    goals = {"usable_s": GOAL_USABLE_S, "update_p50_ms": GOAL_UPDATE_MS, "longest_task_cpu_ms": GOAL_TASK_MS}
+    sys.exit(any(found[name] > goal for name, goal in goals.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""How much of a run's wall time passes outside sampling, training and tools.
+
+    python -m benchmarks.service.iteration_overhead [--iterations 6] [--json]
+
+Runs a learn-loop in a real service, after a short one that warms up, and compares its wall time, from start to end in
+the database, with the seconds that the engine's compute thread was at work (its counters in `GET /health`). The rest
+is ours to answer for: HTTP, JSON, judging, database, webhooks. Tools run while other conversations are sampled; what
+of them does not is not deducted, so the share is an upper bound. Rollouts of the next iteration that begin while one is
+saved are sampled between iterations, so these two are one figure.
+"""
+
+import argparse
+import json
+import math
+import subprocess
+import tempfile
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from app.cli.client import Service
+from app.cli.service_process import free_port
+from benchmarks import processes
+
+GOAL = 0.02
+_WARM_UP = {"iterations": 1, "groups_per_iteration": 2, "evaluation": {"scenarios": 2, "test_scenarios": 2}}
+_PAUSE_S = 0.25
+
+
+def busy_seconds(data_dir: Path) -> dict[str, float]:
+    """What the engine's compute thread has worked so far."""
+    port = json.loads((data_dir / "engine" / "ready.json").read_text())["port"]
+    seconds: dict[str, float] = httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False).json()["busy_seconds"]
+    return seconds
+
+
+def measure(data_dir: Path, iterations: int, seed: int) -> dict[str, Any]:
+    """Wall time and the engine's of one run."""
+    port = free_port()
+    request = {"environment": {"name": "email_search"}, "iterations": iterations, "seed": seed}
+    with processes.service(data_dir, port) as child, Service(f"http://127.0.0.1:{port}", timeout_s=120) as service:
+        processes.wait_for(child, processes.answers(service))
+        completed(child, service, {**request, **_WARM_UP})
+        before = busy_seconds(data_dir)
+        run = completed(child, service, request)
+        after = busy_seconds(data_dir)
+        page = httpx.get(
+            f"{service.url}/runs/{run['run_id']}/iterations", params={"limit": 100}, trust_env=False
+        ).json()
+    sampling, training = (after[name] - before[name] for name in ("sampling", "training"))
+    wall_s = (datetime.fromisoformat(run["finished_at"]) - datetime.fromisoformat(run["started_at"])).total_seconds()
+    train_s = sum(each["timing"]["train_s"] for each in page["items"])
+    judge_s = sum(each["timing"]["judge_s"] for each in page["items"])
+    return {
+        "iterations": iterations,
+        "wall_s": round(wall_s, 2),
+        "sampling_s": round(sampling, 2),
+        "training_s": round(training, 2),
+        "outside_s": round(wall_s - sampling - training, 2),
+        "outside_share": round((wall_s - sampling - training) / wall_s, 4),
+        "outside_parts_s": {
+            "rollouts_and_between_iterations": round(wall_s - train_s - judge_s - sampling, 2),
+            "judging": round(judge_s, 2),
+            "train_requests": round(train_s - training, 2),
+        },
+        "goal": GOAL,
+    }
+
+
+def completed(child: "subprocess.Popen[bytes]", service: Service, request: dict[str, Any]) -> Any:
+    """The run of that request, once it is completed. Raises RuntimeError if it ends otherwise."""
+    run_id = service.start_run(request)["run_id"]
+
+    def over() -> bool:
+        return service.run(run_id)["status"] not in ("queued", "running")
+
+    processes.wait_for(child, over, pause_s=_PAUSE_S, most_s=math.inf)
+    run = service.run(run_id)
+    if run["status"] != "completed":
+        raise RuntimeError(f"the run {run_id} is {run['status']}: {run['error']}")
+    return run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--iterations", type=int, default=6)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    machine = processes.machine()
+    with tempfile.TemporaryDirectory(prefix="learnloop-") as directory:
+        result = measure(Path(directory), options.iterations, options.seed) | {"machine": machine}
+    if options.json:
+        print(json.dumps(result, indent=2))
+        return
+    print(f"{options.iterations} iterations with their evaluations: {result['wall_s']:.1f} s")
+    print(f"sampling {result['sampling_s']:.1f} s, training {result['training_s']:.1f} s")
+    parts = ", ".join(f"{name.replace('_', ' ')} {value:.2f} s" for name, value in result["outside_parts_s"].items())
+    verdict = "reached" if result["outside_share"] < GOAL else "not reached"
+    print(f"outside {result['outside_s']:.2f} s: {parts}")
+    print(f"share outside: {result['outside_share']:.1%} (goal: under {GOAL:.0%}, {verdict})")
+
+
+if __name__ == "__main__":
+    main()

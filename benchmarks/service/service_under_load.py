@@ -1,0 +1,188 @@
+"""How the service answers while it trains, what memory it takes, and how soon it is up.
+
+    python -m benchmarks.service.service_under_load [--paced 20] [--flat-out 10] [--json]
+
+Starts `learnloop serve` in a fresh directory, posts a learn-loop, and asks `GET /runs/{id}` from this process: first
+ten times a second over one connection, then over four as fast as they answer. The run is cancelled at the end.
+"""
+
+import argparse
+import http.client
+import json
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from app.cli.client import Service
+from app.cli.service_process import free_port
+from benchmarks import processes
+
+GOALS = {"p99_ms": 50.0, "engine_mb": 2000.0, "api_mb": 350.0, "answers_after_s": 3.0}
+_PACE_S = 0.1
+_CONNECTIONS = 4
+_MEMORY_PAUSE_S = 0.5
+
+
+def latencies(port: int, path: str, until: float, pause_s: float) -> list[float]:
+    """Milliseconds of each GET over one connection, until that monotonic time."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    taken = []
+    while (started := time.monotonic()) < until:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        response.read()
+        if response.status != 200:
+            raise RuntimeError(f"GET {path} answered {response.status}")
+        taken.append(1e3 * (time.monotonic() - started))
+        time.sleep(max(0.0, pause_s - (time.monotonic() - started)))
+    connection.close()
+    return taken
+
+
+def load(port: int, path: str, seconds: float, connections: int, pause_s: float) -> dict[str, float]:
+    """Percentiles of the latency in milliseconds, and requests a second."""
+    until = time.monotonic() + seconds
+    taken: list[list[float]] = []
+    threads = [
+        threading.Thread(target=lambda: taken.append(latencies(port, path, until, pause_s))) for _ in range(connections)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if len(taken) < connections:
+        raise RuntimeError("a connection failed; see above")
+    every = sorted(each for connection in taken for each in connection)
+    cuts = statistics.quantiles(every, n=100, method="inclusive")
+    return {
+        "requests": len(every),
+        "requests_per_s": round(len(every) / seconds, 1),
+        "p50_ms": round(cuts[49], 2),
+        "p95_ms": round(cuts[94], 2),
+        "p99_ms": round(cuts[98], 2),
+        "max_ms": round(every[-1], 2),
+    }
+
+
+@dataclass(slots=True)
+class Memory:
+    """Peaks in MB: resident memory of API and engine; of Postgres each process's share, for they share most."""
+
+    api: float = 0.0
+    engine: float = 0.0
+    postgres: float = 0.0
+    over_time: list[dict[str, float]] = field(default_factory=list)
+
+    def note(self, api: psutil.Process, seconds: float) -> None:
+        """Take a sample."""
+        sample = {"seconds": round(seconds, 1), "api": api.memory_info().rss / 1e6, "engine": 0.0, "postgres": 0.0}
+        for child in api.children(recursive=True):
+            try:
+                if "training.engine" in child.cmdline():
+                    sample["engine"] += child.memory_info().rss / 1e6
+                elif "postgres" in child.name():
+                    sample["postgres"] += child.memory_full_info().pss / 1e6
+            except psutil.NoSuchProcess:
+                continue
+        self.api, self.engine = max(self.api, sample["api"]), max(self.engine, sample["engine"])
+        self.postgres = max(self.postgres, sample["postgres"])
+        self.over_time.append({name: round(value, 1) for name, value in sample.items()})
+
+
+@contextmanager
+def watched_memory(child: "subprocess.Popen[bytes]") -> Iterator[Memory]:
+    """Memory of the service and its children, sampled until the block ends."""
+    memory, over, process, started = Memory(), threading.Event(), psutil.Process(child.pid), time.monotonic()
+
+    def watch() -> None:
+        while not over.wait(_MEMORY_PAUSE_S):
+            memory.note(process, time.monotonic() - started)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield memory
+    finally:
+        over.set()
+        thread.join()
+
+
+def measure(data_dir: Path, paced_s: float, flat_out_s: float) -> dict[str, Any]:
+    """All figures of one service."""
+    port = free_port()
+    started = time.monotonic()
+    with (
+        processes.service(data_dir, port) as child,
+        watched_memory(child) as memory,
+        Service(f"http://127.0.0.1:{port}") as service,
+    ):
+        processes.wait_for(child, processes.answers(service))
+        answers_after_s = time.monotonic() - started
+        processes.wait_for(child, lambda: service.readiness()["engine"] == "ready")
+        ready_after_s = time.monotonic() - started
+        run_id = service.start_run({"environment": {"name": "email_search"}, "iterations": 1000})["run_id"]
+        processes.wait_for(child, lambda: trains(service.run(run_id)))
+        path = f"/runs/{run_id}"
+        paced = load(port, path, paced_s, 1, _PACE_S)
+        flat_out = load(port, path, flat_out_s, _CONNECTIONS, 0.0)
+        run = service.run(run_id)
+        if run["status"] != "running":
+            raise RuntimeError(f"the run is {run['status']}, not running: {run['error']}")
+        service.cancel(run_id)
+    return {
+        "answers_after_s": round(answers_after_s, 2),
+        "ready_after_s": round(ready_after_s, 2),
+        "paced": paced,
+        "flat_out": flat_out,
+        "peak_mb": {"api": round(memory.api), "engine": round(memory.engine), "postgres": round(memory.postgres)},
+        "memory_mb": memory.over_time,
+        "iterations_meanwhile": run["progress"]["iterations_done"],
+        "goals": GOALS,
+    }
+
+
+def trains(run: Any) -> bool:
+    """Whether the baseline is behind it. Raises RuntimeError if the run is over."""
+    if run["status"] not in ("queued", "running"):
+        raise RuntimeError(f"the run is {run['status']}: {run['error']}")
+    return bool(run["iterations"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--paced", type=float, default=20.0, help="seconds of ten requests a second")
+    parser.add_argument("--flat-out", type=float, default=10.0, help="seconds of four connections without pause")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    machine = processes.machine()
+    with tempfile.TemporaryDirectory(prefix="learnloop-") as directory:
+        result = measure(Path(directory), options.paced, options.flat_out) | {"machine": machine}
+    if options.json:
+        print(json.dumps(result, indent=2))
+        return
+    print(f"HTTP answers after {result['answers_after_s']:.2f} s (goal {GOALS['answers_after_s']:.0f}),", end=" ")
+    print(f"the engine is ready after {result['ready_after_s']:.2f} s")
+    print(f"GET /runs/{{id}} while it trains (goal: p99 under {GOALS['p99_ms']:.0f} ms)")
+    print(f"{'':>28}  {'requests/s':>10}  {'p50':>8}  {'p95':>8}  {'p99':>8}  {'max':>8}")
+    for name in ("paced", "flat_out"):
+        row = result[name]
+        times = "  ".join(f"{row[key]:>5.1f} ms" for key in ("p50_ms", "p95_ms", "p99_ms", "max_ms"))
+        print(f"{LOADS[name]:>28}  {row['requests_per_s']:>10,.0f}  {times}")
+    peak = result["peak_mb"]
+    print(f"peak memory: engine {peak['engine']} MB (goal {GOALS['engine_mb']:.0f}),", end=" ")
+    print(f"API {peak['api']} MB (goal {GOALS['api_mb']:.0f}), Postgres {peak['postgres']} MB")
+
+
+LOADS = {"paced": "one connection, 10 a second", "flat_out": f"{_CONNECTIONS} connections, no pause"}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""Streams of one run's events while its services lose their database again and again and clients hang up.
+
+    python -m benchmarks.service.streams [--clients 200] [--events 100] [--cuts 2] [--drops 0.03] [--seed 0] [--json]
+
+Two `learnloop serve` over one Postgres. Each client follows the run to its end and after each event hangs up with the
+probability `--drops`; it comes back to any of the two, with `Last-Event-ID`. At the cuts every connection of the
+services to the database ends. Each client must see each event once and in order: exits with 1 if one does not, or if
+nothing was ever cut or dropped. Times are from an event's commit until a client has it, all reconnecting included.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL
+from ulid import ULID
+
+from app.aio.retry import retry_while_database_is_down
+from app.cli.client import Service
+from app.cli.service_process import free_port
+from app.db.migration import migrate
+from app.db.session import Sessions, make_engine, make_sessions
+from app.db.tables import Run
+from app.domain.event_types import EventType
+from app.events.log import append
+from app.processes.postgres import EmbeddedPostgres
+from app.runs.store import RunStore
+from benchmarks import processes
+from benchmarks.durability.chaos_faults import cut_connections
+
+GOAL_P99_MS = 500.0
+_REPLICAS = 2
+_END = b"event: run.cancelled"
+_AGAIN_S = 0.05
+_PAUSE_S = 0.1
+"""Between two events."""
+_PATIENCE_S = 120.0
+"""For all clients to have seen all."""
+
+
+@dataclass
+class Client:
+    """Follows a run; `seen` are the numbers of its events as they came, `at` when the first of each did."""
+
+    ports: list[int]
+    run_id: str
+    drops: float
+    rng: random.Random
+    seen: list[int] = field(default_factory=list)
+    at: dict[int, float] = field(default_factory=dict)
+    connections: int = 0
+    dropped: int = 0
+
+    async def follow(self) -> None:
+        """Until the run has ended and all was seen."""
+        while not await self._one_connection():
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _one_connection(self) -> bool:
+        """Whether the end was seen. Bytes and no HTTP library: so many clients must not be what is measured."""
+        self.connections += 1
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.rng.choice(self.ports))
+        try:
+            last = f"Last-Event-ID: {self.seen[-1]}\r\n" if self.seen else ""
+            head = f"GET /runs/{self.run_id}/events HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n"
+            writer.write(f"{head}{last}\r\n".encode())
+            status = (await reader.readline()).split()[1:2]
+            if status != [b"200"]:  # 503: its connections to the database were cut just now
+                return status == [b"204"]
+            return await self._read(reader)
+        except OSError:
+            return False
+        finally:
+            writer.close()
+
+    async def _read(self, reader: asyncio.StreamReader) -> bool:
+        over = False
+        while line := await reader.readline():
+            if line.startswith(b"id: "):
+                seq = int(line[4:])
+                self.seen.append(seq)
+                self.at.setdefault(seq, time.monotonic())
+            over |= line.startswith(_END)
+            if line.startswith(b"data: "):
+                if over:
+                    return True
+                if self.rng.random() < self.drops:
+                    self.dropped += 1
+                    return False
+        return False
+
+
+async def measure(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Counts, times, and `violations`: what was not as promised."""
+    postgres = EmbeddedPostgres(directory)
+    await postgres.start()
+    database = make_engine(postgres.url)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(postgres.stop)
+        stack.push_async_callback(database.dispose)
+        await migrate(database)
+        ports = await asyncio.to_thread(_replicas, stack, directory, postgres.url)
+        return await _stream(make_sessions(database), postgres.url, ports, options)
+
+
+def _replicas(stack: AsyncExitStack, directory: Path, url: URL) -> list[int]:
+    """The ports of the services, which answer."""
+    settings = {
+        "DATABASE_URL": url.set(drivername="postgresql").render_as_string(hide_password=False),
+        "LEARNLOOP_ENGINE_URL": "http://127.0.0.1:9",  # nothing is trained here
+        "LEARNLOOP_MAX_CONCURRENT_RUNS": "0",
+    }
+    ports = []
+    for number in range(_REPLICAS):
+        data_dir, port = directory / str(number), free_port()
+        data_dir.mkdir()
+        child = stack.enter_context(processes.service(data_dir, port, **settings))
+        with Service(f"http://127.0.0.1:{port}") as client:
+            processes.wait_for(child, processes.answers(client))
+        ports.append(port)
+    return ports
+
+
+async def _stream(sessions: Sessions, url: URL, ports: list[int], options: argparse.Namespace) -> dict[str, Any]:
+    run_id = await _run(sessions)
+    clients = [
+        Client(ports, run_id, options.drops, random.Random(f"{options.seed} {number}"))
+        for number in range(options.clients)
+    ]
+    cuts, committed = 0, {}
+    cut_at = {round(options.events * (number + 1) / (options.cuts + 1)) for number in range(options.cuts)}
+    async with asyncio.timeout(_PATIENCE_S + options.events), asyncio.TaskGroup() as tasks:
+        for client in clients:
+            tasks.create_task(client.follow())
+        while not all(client.seen for client in clients):
+            await asyncio.sleep(_AGAIN_S)
+        for number in range(options.events):
+            if number in cut_at:
+                cuts += await cut_connections(url)
+            committed[await retry_while_database_is_down(lambda: _event(sessions, run_id))] = time.monotonic()
+            await asyncio.sleep(_PAUSE_S)
+        await retry_while_database_is_down(lambda: RunStore(sessions).cancel(run_id, "bench"))
+    return _figures(clients, committed, cuts, options)
+
+
+async def _run(sessions: Sessions) -> str:
+    """A run that no worker takes."""
+    run_id = str(ULID())
+    row = {"environment": "email_search", "judge": "reference", "backend": "none", "base_model": "none"}
+    run = Run(id=run_id, request={}, model_project="bench", model_name=run_id, iterations_total=1, **row)
+    await RunStore(sessions).create(run)
+    return run_id
+
+
+async def _event(sessions: Sessions, run_id: str) -> int:
+    async with sessions.begin() as session:
+        return await append(session, run_id, EventType.PHASE_COMPLETED, "bench", {"phase": "rollout"})
+
+
+def _figures(
+    clients: list[Client], committed: dict[int, float], cuts: int, options: argparse.Namespace
+) -> dict[str, Any]:
+    expected = [*range(1, max(committed) + 2)]  # run.created before the events, run.cancelled after them
+    wrong = [f"client {n} saw {client.seen}" for n, client in enumerate(clients) if client.seen != expected]
+    dropped = sum(client.dropped for client in clients)
+    if options.cuts and not cuts:
+        wrong.append("nothing was cut")
+    if options.drops and not dropped:
+        wrong.append("no client ever hung up")
+    delays = sorted(
+        1e3 * max(0.0, client.at[seq] - at) for client in clients for seq, at in committed.items() if seq in client.at
+    )
+    cut_points = statistics.quantiles(delays, n=100, method="inclusive")
+    return {
+        "seed": options.seed,
+        "clients": len(clients),
+        "events": len(committed),
+        "seen": sum(len(client.seen) for client in clients),
+        "cut_connections": cuts,
+        "hung_up": dropped,
+        "connections": sum(client.connections for client in clients),
+        "p50_ms": round(cut_points[49], 1),
+        "p99_ms": round(cut_points[98], 1),
+        "max_ms": round(delays[-1], 1),
+        "violations": wrong,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=200)
+    parser.add_argument("--events", type=int, default=100)
+    parser.add_argument("--cuts", type=int, default=2)
+    parser.add_argument("--drops", type=float, default=0.03, help="the probability after each event")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    machine = processes.machine()
+    with tempfile.TemporaryDirectory(prefix="learnloop-") as directory:
+        result = asyncio.run(measure(Path(directory), options)) | {"machine": machine}
+    if options.json:
+        print(json.dumps(result, indent=2))
+    else:
+        print("seed {seed}: {clients} clients saw {seen} events ({events} each, and the run's two)".format(**result))
+        print("{cut_connections} connections to the database cut, {hung_up} times hung up,".format(**result), end=" ")
+        print("{connections} connections in all".format(**result))
+        print(
+            "p50 {p50_ms} ms, p99 {p99_ms} ms, at most {max_ms} ms".format(**result), f"(goal: p99 {GOAL_P99_MS:.0f})"
+        )
+        print(f"others kept {machine['busy_cores']} of {machine['cores']} cores busy when it began")
+        print("\n".join(result["violations"]) or "each client saw each event once and in order")
+    sys.exit(1 if result["violations"] else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""A response as it is returned, whole or so far."""
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from training.protocol.responses.items import call_item, message_item
+from training.protocol.responses.request import ResponsesRequest
+
+Json = Any
+
+
+def new_id(kind: str) -> str:
+    """An id that nobody can guess: `resp`, `msg` or `fc`, and 24 hexadecimal digits."""
+    return f"{kind}_{secrets.token_hex(12)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What is the same in all states of one response."""
+
+    request: ResponsesRequest
+    model: str
+    """The exact checkpoint."""
+    id: str = field(default_factory=lambda: new_id("resp"))
+    created_at: int = field(default_factory=lambda: int(time.time()))
+
+    def body(
+        self,
+        status: str,
+        output: Sequence[Json] = (),
+        *,
+        usage: Mapping[str, Json] | None = None,
+        error: Json = None,
+    ) -> dict[str, Json]:
+        """The response. `usage` is a chat completion's; a status of incomplete means that max_output_tokens came."""
+        asked = self.request
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self.created_at,
+            "status": status,
+            "background": False,
+            "error": error,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "instructions": asked.instructions,
+            "max_output_tokens": asked.max_output_tokens,
+            "metadata": asked.metadata or {},
+            "model": self.model,
+            "output": list(output),
+            "parallel_tool_calls": asked.parallel_tool_calls is not False,
+            "previous_response_id": asked.previous_response_id,
+            "store": asked.store is not False,
+            "temperature": 1.0 if asked.temperature is None else asked.temperature,
+            "text": {"format": (asked.text.format if asked.text else None) or {"type": "text"}},
+            "tool_choice": asked.tool_choice or "auto",
+            "tools": [{"parameters": None, "strict": None, **tool} for tool in asked.tools or ()],
+            "top_logprobs": asked.top_logprobs or 0,
+            "top_p": 1.0 if asked.top_p is None else asked.top_p,
+            "truncation": "disabled",
+            "usage": None if usage is None else _usage(usage),
+        }
+
+
+def output_of(message: Mapping[str, Json], logprobs: Sequence[Json], status: str) -> list[dict[str, Json]]:
+    """The items of an assistant's message: its text, unless it is calls and nothing else, and its calls."""
+    items = []
+    if message["content"] is not None:
+        items.append(message_item(new_id("msg"), message["content"], logprobs, status))
+    return items + [call_item(new_id("fc"), call) for call in message.get("tool_calls") or ()]
+
+
+def status_of(finish_reason: str) -> str:
+    """completed or incomplete."""
+    return "incomplete" if finish_reason == "length" else "completed"
+
+
+def _usage(chat: Mapping[str, Json]) -> dict[str, Json]:
+    cached = (chat.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    return {
+        "input_tokens": chat["prompt_tokens"],
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
+        "output_tokens": chat["completion_tokens"],
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": chat["total_tokens"],
+    }

@@ -1,0 +1,144 @@
+"""The body of a request for a response: what is accepted, and the chat completion that it stands for."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from training.protocol.responses.items import Item, messages_of
+from training.protocol.responses.parameters import NO_EFFECT, BadParameter, refuse_unsupported
+
+Json = Any
+
+_SAME = (
+    "model",
+    "tool_choice",
+    "parallel_tool_calls",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "top_logprobs",
+)
+"""Parameters that a chat completion has too."""
+CHAT_NAMES = {
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+}
+"""Parameters of a chat completion that are called otherwise here."""
+_UNSUPPORTED: Mapping[str, tuple[Json, ...]] = {
+    # Values of parameters that are not supported, where these ask for nothing.
+    "background": (False,),
+    "truncation": ("disabled",),
+    "reasoning": ({}, {"effort": None}, {"effort": "none"}),
+    "context_management": ([],),
+}
+_NO_EFFECT = NO_EFFECT | {"max_tool_calls", "stream_options"}
+"""`max_tool_calls` counts calls of built-in tools, of which there are none; `stream_options` is about padding."""
+_Included = Literal[
+    "message.output_text.logprobs",
+    # Of built-in tools, images and reasoning: there are none, so there is nothing to include.
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+]
+
+
+class TextOptions(BaseModel):
+    """What the text of a response must be."""
+
+    format: dict[str, Json] | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class ResponsesRequest(BaseModel):
+    """A request for a response. As in ChatRequest, a parameter that would be ignored is refused by its name."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    model: str
+    input: str | list[dict[str, Json]] = Field(min_length=1)
+    instructions: str | None = None
+    tools: list[dict[str, Json]] | None = None
+    tool_choice: Json = None
+    parallel_tool_calls: bool | None = None
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    temperature: Json = None
+    top_p: Json = None
+    top_k: Json = None
+    min_p: Json = None
+    seed: Json = None
+    top_logprobs: Json = None
+    text: TextOptions | None = None
+    include: list[_Included] | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    previous_response_id: str | None = None
+    stream: bool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unsupported(cls, value: Json) -> Json:
+        refuse_unsupported(value, cls.model_fields, _UNSUPPORTED, _NO_EFFECT)
+        return value
+
+    @property
+    def items(self) -> list[Item]:
+        """The input as items."""
+        return [{"role": "user", "content": self.input}] if isinstance(self.input, str) else list(self.input)
+
+    @property
+    def logprobs(self) -> bool:
+        """Whether the text comes with log-probabilities."""
+        return "message.output_text.logprobs" in (self.include or ()) or bool(self.top_logprobs)
+
+    def chat_body(self, items: Sequence[Item]) -> dict[str, Json]:
+        """The chat completion that gives the response; `items` are the whole conversation. Raises BadParameter."""
+        try:
+            messages = messages_of(items, self.instructions)
+        except ValueError as error:
+            raise BadParameter(f"input: {error}", param="input", code="invalid_value") from None
+        body = {
+            **{name: value for name in _SAME if (value := getattr(self, name)) is not None},
+            "messages": messages,
+            "tools": [_chat_tool(tool, number) for number, tool in enumerate(self.tools or ())],
+            "max_completion_tokens": self.max_output_tokens,
+            "response_format": _response_format(self.text.format if self.text else None),
+            "logprobs": self.logprobs,
+            "stream_options": {"include_usage": True},
+        }
+        if isinstance(self.tool_choice, dict):
+            body["tool_choice"] = _named_tool(self.tool_choice)
+        return body
+
+
+def _chat_tool(tool: Mapping[str, Json], number: int) -> dict[str, Json]:
+    """A function in the form of chat completions: its fields are one level deeper there."""
+    if tool.get("type") != "function":
+        raise BadParameter(
+            f"tools: tool {number} is of type {tool.get('type')!r}; there are no built-in tools, only functions",
+            param="tools",
+        )
+    given = {key: tool.get(key) for key in ("name", "description", "parameters", "strict")}
+    return {"type": "function", "function": {key: value for key, value in given.items() if value is not None}}
+
+
+def _named_tool(choice: Mapping[str, Json]) -> dict[str, Json]:
+    if choice.get("type") != "function":
+        message = f"tool_choice: {choice.get('type')!r} is not supported; name a function, or none, auto or required"
+        raise BadParameter(message, param="tool_choice")
+    return {"type": "function", "function": {"name": choice.get("name")}}
+
+
+def _response_format(text_format: Mapping[str, Json] | None) -> dict[str, Json] | None:
+    """A schema's fields are one level deeper in chat completions."""
+    if text_format is None or text_format.get("type") != "json_schema":
+        return None if text_format is None else dict(text_format)
+    schema = {key: value for key, value in text_format.items() if key != "type"}
+    return {"type": "json_schema", "json_schema": schema}

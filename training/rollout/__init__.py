@@ -1,0 +1,1 @@
+"""One attempt at a scenario: the agent, its model calls, its tools."""

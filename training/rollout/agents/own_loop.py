@@ -1,0 +1,217 @@
+"""A rollout of an agent that owns its loop: runs it, answers its model requests and tool calls, sees to its end."""
+
+import asyncio
+import contextvars
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import structlog
+
+from environment.base import Episode, Json, ReportedEpisode, TextEpisode, ToolError
+from training.rollout.agents.base import Agent, AgentTask
+from training.rollout.agents.gateway import Gateway, Refused, agent_model, on_loop
+from training.rollout.episode_tools import call_tool, out_of_turns
+from training.rollout.histories import record
+from training.rollout.model_calls import Message, ModelCalls
+
+if TYPE_CHECKING:
+    from art import Trajectory
+    from openai.types.chat import ChatCompletion
+
+_GRACE_S = 5.0
+"""How long an agent may take to end once its rollout has."""
+_FOR_THE_AGENT = (400, 413, 422)
+"""Statuses of requests that an agent can make better: a conversation that is too long, say."""
+
+log = structlog.get_logger(__name__)
+
+
+class AgentCancelled(Exception):
+    """The agent was cancelled, by itself or because its rollout ended."""
+
+
+class AgentFailed(Exception):
+    """The agent raised, or did nothing that could be judged."""
+
+
+async def play(agent: Agent, episode: Episode, trajectory: "Trajectory", calls: ModelCalls) -> None:
+    """Run the agent on the episode and put its calls into the trajectory.
+
+    Raises AgentFailed, and what kept the model or a tool from answering, whatever the agent made of that.
+    """
+    rollout = _OwnLoop(episode, calls, trajectory.metrics)
+    gateway = Gateway(calls.model, rollout.complete, asyncio.get_running_loop())
+    async with agent_model(gateway) as model:
+        task = AgentTask(
+            tuple(episode.messages()),
+            tuple(episode.tools),
+            rollout.call_tool,
+            episode.max_turns,
+            model,
+            dict(episode.scenario.task),
+        )
+        working = _AgentThread(agent, task)
+        try:
+            first: set[asyncio.Future[Any]] = {working.ended, rollout.stopped}
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            rollout.close()
+            await working.end()
+            record(trajectory, calls.answered)
+    if rollout.stopped.done():
+        rollout.stopped.result()
+    rollout.finish(agent.name, working.ended)
+
+
+class _OwnLoop:
+    """What happens between an agent and its episode, on the run's event loop."""
+
+    def __init__(self, episode: Episode, calls: ModelCalls, metrics: dict[str, float | int | bool]) -> None:
+        self.stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the agent need not go on: the episode is over, or something failed that is not the agent's."""
+        self.closed = False
+        """The rollout has ended; an agent that has not is answered nothing more."""
+        self._episode = episode
+        self._calls = calls
+        self._metrics = metrics
+        self._over = False
+        self._home = asyncio.get_running_loop()
+        self._one_tool = asyncio.Lock()
+
+    def close(self) -> None:
+        """Answer nothing more."""
+        self.closed = True
+        if self.stopped.done():
+            self.stopped.exception()  # seen, also where the rollout was cancelled
+
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[Json], options: Mapping[str, Json], max_tokens: int | None
+    ) -> "ChatCompletion":
+        """Answer a request to the model. Raises Refused."""
+        import openai
+
+        if not self._over and self._calls.begun >= self._episode.max_turns:
+            if isinstance(self._episode, ReportedEpisode):  # not over before the agent says what came of it
+                raise Refused(400, "out_of_turns", out_of_turns(self._episode))
+            self._end("out_of_turns", out_of_turns(self._episode))
+        if self._over or self.closed:
+            self._stop(None)
+            raise Refused(400, "rollout_over", "the rollout is over: the model answers nothing more in it")
+        try:
+            exact = {"return_token_ids": True} if self._calls.tells_token_ids else {}
+            return await self._calls.complete(messages, tools, {**options, **exact}, max_tokens)
+        except openai.APIStatusError as error:
+            if error.status_code not in _FOR_THE_AGENT:
+                self._stop(error)
+            raise Refused(error.status_code, "model_refused", str(error)) from error
+        except Exception as error:
+            self._stop(error)
+            raise Refused(503, "model_away", f"{type(error).__name__}: {error}") from error
+
+    async def call_tool(self, name: str, arguments: str, call_id: str) -> str:
+        """Answer a tool call; from the agent's event loop."""
+        return await asyncio.wrap_future(on_loop(self._call_tool(name, arguments, call_id), self._home))
+
+    async def _call_tool(self, name: str, arguments: str, call_id: str) -> str:
+        async with self._one_tool:  # as an episode is used to it
+            if self._over or self.closed:
+                return "The task is over."
+            clock = time.monotonic()
+            try:
+                result = await call_tool(self._episode, name, arguments, call_id)
+            except ToolError as error:
+                self._end("malformed", str(error))
+                return str(error)
+            except Exception as error:
+                self._stop(error)
+                raise
+            finally:
+                self._metrics["tools_s"] += time.monotonic() - clock
+            self._over = result.final
+            return result.content
+
+    def finish(self, agent: str, ended: "asyncio.Future[str]") -> None:
+        """Tell the episode what became of the agent. Raises AgentFailed."""
+        error = ended.exception() if ended.done() else None
+        if not self._calls.answered:
+            how = f"raised {type(error).__name__}: {error}" if error else "ended"
+            raise AgentFailed(f"the agent {agent} {how} without an answer of its model")
+        if self._over:
+            return
+        if error is not None:
+            raise AgentFailed(f"the agent {agent} raised {type(error).__name__}: {error}") from error
+        output = str(ended.result())
+        if isinstance(self._episode, ReportedEpisode):
+            try:
+                return self._episode.report(output)
+            except ValueError as bad:
+                raise AgentFailed(f"the agent {agent} reported {bad}") from bad
+        if not (isinstance(self._episode, TextEpisode) and self._episode.reply(output).final):
+            self._end("malformed", f"the agent ended without a final tool call: {output[:200]!r}")
+
+    def _end(self, reason: Literal["out_of_turns", "malformed"], detail: str) -> None:
+        self._over = True
+        self._episode.end(reason, detail)
+
+    def _stop(self, error: Exception | None) -> None:
+        if self.stopped.done():
+            return
+        if error is None:
+            self.stopped.set_result(None)
+        else:
+            self.stopped.set_exception(error)
+
+
+class _AgentThread:
+    """An agent at work on a thread and an event loop of its own: one that blocks holds up nobody, and is left behind
+    if it does not end."""
+
+    def __init__(self, agent: Agent, task: AgentTask) -> None:
+        self._home = asyncio.get_running_loop()
+        self.ended: asyncio.Future[str] = self._home.create_future()
+        self._name = agent.name
+        self._work: tuple[asyncio.AbstractEventLoop, asyncio.Task[str]] | None = None
+        self._cancelled = False
+        context = contextvars.copy_context()  # its spans belong to the rollout's
+        threading.Thread(
+            target=lambda: context.run(self._run, agent.run(task)), name=f"agent-{agent.name}", daemon=True
+        ).start()
+
+    def _run(self, work: Coroutine[Any, Any, str]) -> None:
+        with asyncio.Runner() as runner:
+            try:
+                result = runner.run(self._cancellable(work))
+            except asyncio.CancelledError:
+                self._report(lambda: self.ended.set_exception(AgentCancelled("it was cancelled")))
+            except BaseException as error:
+                self._report(partial(self.ended.set_exception, error))
+            else:
+                self._report(partial(self.ended.set_result, result))
+
+    async def _cancellable(self, work: Coroutine[Any, Any, str]) -> str:
+        task = asyncio.ensure_future(work)
+        self._work = asyncio.get_running_loop(), task
+        if self._cancelled:
+            task.cancel()
+        return await task
+
+    def _report(self, set_ended: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the run's event loop is closed: the agent was left behind
+            self._home.call_soon_threadsafe(set_ended)
+
+    async def end(self) -> None:
+        """Cancel the agent, and wait a moment until it has ended."""
+        self._cancelled = True
+        if not self.ended.done() and self._work is not None:
+            loop, task = self._work
+            with suppress(RuntimeError):  # it has just ended
+                loop.call_soon_threadsafe(task.cancel)
+        ended, _ = await asyncio.wait({self.ended}, timeout=_GRACE_S)
+        if ended:
+            self.ended.exception()  # seen
+        else:
+            log.warning("an agent does not end and is left behind", agent=self._name)

@@ -1,0 +1,33 @@
+"""Agents that own their loop, by name: the shipped one and those that installed packages register.
+
+A package adds one with an entry point in the group `learnloop.agents` that names a builder: a callable taking the
+request's `agent.config`, returning an Agent.
+"""
+
+from collections.abc import Mapping
+
+from environment import plugins
+from environment.base import Json
+from environment.plugins import PluginFault
+from training.rollout.agents.base import Agent
+
+GROUP = "learnloop.agents"
+
+
+class UnknownAgent(Exception):
+    """No agent of that name is registered."""
+
+
+def names() -> list[str]:
+    """Registered names, sorted."""
+    return sorted(plugins.registered(GROUP))
+
+
+def build(name: str, config: Mapping[str, Json]) -> Agent:
+    """The agent of that name. Raises UnknownAgent, ValueError for a bad config, or PluginFault."""
+    if (point := plugins.registered(GROUP).get(name)) is None:
+        raise UnknownAgent(f"Unknown agent {name!r}. Available: {', '.join(names())}.")
+    made: Agent = plugins.build("agent", point, config)
+    if not isinstance(getattr(made, "name", None), str) or not callable(getattr(made, "run", None)):
+        raise PluginFault(f"The agent {name!r}: its builder {point.value} returned no agent with a name and run().")
+    return made

@@ -1,0 +1,154 @@
+"""Rollouts that are made elsewhere: an agent works against a session of ours, and reports what came of it."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from environment.base import Episode, ReportedEpisode, Scenario
+from training.budget import Reservation, Usage
+from training.protocol.model_name import ModelName
+from training.rollout.agents.own_loop import AgentFailed
+from training.rollout.agents.sessions import RolloutSession, RolloutSessions, SessionEnd, SessionLimits
+from training.rollout.histories import record
+from training.rollout.model_calls import AnsweredCall, Sampling
+from training.types import Failure, FailureKind
+
+if TYPE_CHECKING:
+    from art import Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutName:
+    """A rollout of a run or an evaluation, whoever makes it: whoever takes that over goes on with the same session."""
+
+    iteration: int
+    entry: str
+    """The rollout's name in the journal, or its slot in an evaluation."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteTask:
+    """What is to be done for one rollout."""
+
+    name: RolloutName
+    scenario: Scenario
+    model: str
+    """The checkpoint, as its server knows it."""
+    sampling: Sampling
+    seed: int
+    max_turns: int
+    """Requests to the model."""
+    timeout_s: float
+    """From the moment when an agent begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What became of it: the agent's report (as a ReportedEpisode takes it), or why there is none."""
+
+    calls: Sequence[AnsweredCall]
+    report: str | None
+    failure: Failure | None = None
+
+
+@runtime_checkable
+class RemoteRollouts(Protocol):
+    """Where the rollouts of one run or evaluation are made."""
+
+    async def play(self, task: RemoteTask, reservation: Reservation) -> Played:
+        """Have the task done. What its calls use is charged to the reservation as they are answered. Cancellation
+        leaves the session as it is, for whoever takes over.
+
+        Raises BudgetReached.
+        """
+
+
+async def play(
+    remote: RemoteRollouts, task: RemoteTask, episode: Episode, trajectory: "Trajectory", reservation: Reservation
+) -> Failure | None:
+    """Have the episode played, and put its calls into the trajectory. Returns why there is no outcome, if so."""
+    clock = time.monotonic()
+    played = await remote.play(task, reservation)
+    record(trajectory, played.calls)
+    used = sum((call.used for call in played.calls), Usage())
+    trajectory.metrics |= {
+        "turns": len(played.calls),
+        "prompt_tokens": used.prompt_tokens,
+        "completion_tokens": used.completion_tokens,
+        "tools_s": time.monotonic() - clock,
+    }
+    if played.report is None:
+        return played.failure
+    if not played.calls:
+        raise AgentFailed("the agent reported an outcome without an answer of its model")
+    assert isinstance(episode, ReportedEpisode)
+    try:
+        episode.report(played.report)
+    except ValueError as bad:
+        raise AgentFailed(f"the agent reported {bad}") from bad
+    return None
+
+
+class Dispatch(Protocol):
+    """How a session's task reaches an agent."""
+
+    def ttl_s(self, task: RemoteTask) -> float:
+        """How long its session stays open."""
+
+    async def finish(self, session: RolloutSession, task: RemoteTask) -> SessionEnd:
+        """Have an agent work on the session until that is over. Whoever takes over calls it again."""
+
+
+class SessionRollouts:
+    """Rollouts in sessions: found again by whoever takes the run over, with all that was answered in them."""
+
+    def __init__(self, sessions: RolloutSessions, dispatch: Dispatch, *, limited: bool = False) -> None:
+        """`limited`: there is a budget. Then a session may use twice what the most expensive one used so far."""
+        self._sessions = sessions
+        self._dispatch = dispatch
+        self._limited = limited
+        self._most = Usage()
+
+    async def play(self, task: RemoteTask, reservation: Reservation) -> Played:
+        session = await self._sessions.open(
+            task.name.iteration,
+            task.name.entry,
+            model=task.model,
+            step=_step_of(task.model),
+            seed=task.seed,
+            sampling=task.sampling,
+            limits=SessionLimits(task.max_turns, await self._max_tokens(reservation)),
+            ttl_s=self._dispatch.ttl_s(task),
+        )
+        ended = await self._dispatch.finish(session, task)
+        calls = await self._sessions.calls(session.id)
+        used = sum((call.used for call in calls), Usage())
+        reservation.spend(used)
+        self._most = max(self._most, used, key=lambda usage: usage.tokens)
+        return _played(calls, ended, task)
+
+    async def _max_tokens(self, reservation: Reservation) -> int | None:
+        if not self._limited or not self._most.tokens:
+            return None
+        most = self._most + self._most
+        await reservation.room_for(lambda: most)
+        return most.tokens
+
+
+def _played(calls: Sequence[AnsweredCall], ended: SessionEnd, task: RemoteTask) -> Played:
+    outcome = ended.outcome
+    if outcome is None:
+        return Played(calls, None, Failure(FailureKind.TIMEOUT, f"no outcome within {task.timeout_s:g} s"))
+    if not outcome.is_valid:
+        why = outcome.reason or "no reason was given"
+        return Played(calls, None, Failure(FailureKind.AGENT, f"the agent reported no outcome: {why}"))
+    return Played(calls, json.dumps({name: value for name, value in asdict(outcome).items() if value is not None}))
+
+
+def _step_of(model: str) -> int | None:
+    try:
+        return ModelName.parse(model).step
+    except ValueError:  # a base model, or one of another backend
+        return None

@@ -1,0 +1,134 @@
+"""From a rollout's answered calls to its trajectory: one conversation for each training sequence.
+
+Where the endpoint tells the token ids of prompts, sequences are made by exact token prefix, and each choice keeps the
+ids of its prompt: the engine trains what was sampled after what the model was shown, and renders nothing again. Other
+endpoints tell messages only; there whole messages take the place of tokens.
+"""
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from environment.base import Json
+from training.backends.art_import import import_art
+from training.rollout.call_sequences import sequences_of
+from training.rollout.chat import identity, message_of, sampled_ids
+from training.rollout.model_calls import AnsweredCall
+
+if TYPE_CHECKING:
+    from art import Trajectory
+    from art.trajectories import History
+    from openai.types.chat.chat_completion import Choice
+
+PROMPT_TOKEN_IDS = "prompt_token_ids"
+"""Of a choice: what was sampled was sampled after exactly these. vLLM gives them by this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SampledChoice:
+    """A choice and what it was sampled after: as tokens if they are known, else as messages (and tools)."""
+
+    call: AnsweredCall
+    choice: "Choice"
+    prompt: Sequence[Json]
+    reply: Sequence[Json]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """One training sequence in ART's form: its choices are trained, its messages are context."""
+
+    messages_and_choices: list[Any]
+    tools: list[Json] | None
+
+
+def record(trajectory: "Trajectory", calls: Sequence[AnsweredCall]) -> None:
+    """Put the calls into the trajectory: the sequence that began first is its conversation, the others are additional
+    histories. Without calls it keeps the opening that it has."""
+    history_type = import_art("art.trajectories").History
+    for number, conversation in enumerate(conversations(calls)):
+        history: Trajectory | History = trajectory
+        if number:
+            trajectory.additional_histories.append(history_type(messages_and_choices=[]))
+            history = trajectory.additional_histories[-1]
+        # Not by the constructor: ART's validation would take replies for plain messages.
+        history.messages_and_choices = conversation.messages_and_choices
+        history.tools = conversation.tools
+
+
+def conversations(calls: Sequence[AnsweredCall]) -> list[Conversation]:
+    """The training sequences of a rollout, in the order in which they began."""
+    sampled = _sampled(calls)
+    return [
+        _conversation(part)
+        for numbers in sequences_of(sampled)
+        for part in _with_visible_replies([sampled[number] for number in numbers])
+    ]
+
+
+def _sampled(calls: Sequence[AnsweredCall]) -> list[_SampledChoice]:
+    exact = [_by_tokens(call, choice) for call in calls for choice in call.completion.choices]
+    known = [each for each in exact if each is not None]
+    if len(known) == len(exact):
+        return known
+    return [_by_messages(call, choice) for call in calls for choice in call.completion.choices]
+
+
+def _by_tokens(call: AnsweredCall, choice: "Choice") -> _SampledChoice | None:
+    """None where the prompt's tokens, or the reply's, are not known."""
+    prompt = (call.completion.model_extra or {}).get(PROMPT_TOKEN_IDS)
+    reply = sampled_ids(choice)
+    if prompt is None or reply is None:
+        return None
+    kept = choice.model_copy(update={PROMPT_TOKEN_IDS: prompt})
+    (kept.model_extra or {}).pop("token_ids", None)  # the log-probabilities name them
+    return _SampledChoice(call, kept, prompt, reply)
+
+
+def _by_messages(call: AnsweredCall, choice: "Choice") -> _SampledChoice:
+    prompt = [json.dumps(list(call.tools), sort_keys=True), *map(identity, call.messages)]
+    return _SampledChoice(call, choice, prompt, [identity(message_of(choice))])
+
+
+def _with_visible_replies(sequence: list[_SampledChoice]) -> Iterator[list[_SampledChoice]]:
+    """The sequence, cut before a call whose messages do not show the reply of the call before it in its place: there
+    is then no message that the reply could stand for."""
+    part = sequence[:1]
+    for before, after in itertools.pairwise(sequence):
+        place, shown = len(before.call.messages), after.call.messages
+        if place < len(shown) and shown[place].get("role") == "assistant":
+            part.append(after)
+        else:
+            yield part
+            part = [after]
+    if part:
+        yield part
+
+
+def _conversation(sequence: Sequence[_SampledChoice]) -> Conversation:
+    last = sequence[-1]
+    items: list[Any] = [*last.call.messages, last.choice]
+    for each in sequence[:-1]:
+        items[len(each.call.messages)] = each.choice
+    return Conversation(items, list(last.call.tools) or None)
+
+
+def messages_of(history: "Trajectory | History") -> list[dict[str, Json]]:
+    """The whole conversation in OpenAI's form, without token-level data."""
+    return [item if isinstance(item, dict) else message_of(item) for item in history.messages_and_choices]  # type: ignore[misc]
+
+
+def transcript_of(trajectory: "Trajectory") -> list[dict[str, Json]]:
+    """What a judge reads: the conversation and, of further ones, the messages that are new in them."""
+    return transcript([messages_of(trajectory), *map(messages_of, trajectory.additional_histories)])
+
+
+def transcript(histories: Sequence[Sequence[dict[str, Json]]]) -> list[dict[str, Json]]:
+    """The same of conversations as they are stored."""
+    told, seen = [], set[str]()
+    for number, messages in enumerate(histories):
+        told += [each for each in messages if not number or identity(each) not in seen]
+        seen |= set(map(identity, messages))
+    return told

@@ -1,0 +1,176 @@
+"""The requests of one rollout to its model, whoever makes them: seeded, budgeted, traced, counted and recorded."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+from environment.base import Json
+from environment.genai_spans import Reply
+from environment.genai_spans import chat as chat_span
+from training.budget import Reservation, Usage
+from training.recorded_calls import RecordedCalls
+from training.rollout.chat import Chat, identity, message_of, sampled_ids
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletion
+
+Message = dict[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the replies of a rollout are sampled: that is the run's decision, not the agent's."""
+
+    temperature: float = 1.0
+    max_tokens: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredCall:
+    """A request and its answer."""
+
+    messages: tuple[Message, ...]
+    tools: Sequence[Json]
+    completion: "ChatCompletion"
+    used: Usage
+
+
+def seed_of_call(seed: int, number: int) -> int:
+    """The seed of call `number`, from 1, of a rollout with that seed: what ModelCalls draws for it."""
+    seeds = Random(seed)
+    for _ in range(number - 1):
+        _drawn(seeds)
+    return _drawn(seeds)
+
+
+def _drawn(seeds: Random) -> int:
+    return seeds.getrandbits(53)
+
+
+class ModelCalls:
+    """What a rollout asks of its model.
+
+    Calls can run at the same time. Their seeds come from the rollout's in the order in which they begin.
+    """
+
+    def __init__(
+        self,
+        chat: Chat,
+        sampling: Sampling,
+        seeds: Random,
+        reservation: Reservation,
+        metrics: "dict[str, float | int | bool]",
+        recorded: RecordedCalls | None = None,
+    ) -> None:
+        """`metrics` are the trajectory's: turns, prompt_tokens, completion_tokens and sampling_s are counted there.
+        What `recorded` has is not asked again, and was charged before."""
+        self.begun = 0
+        self.model = chat.model
+        self.tells_token_ids = chat.tells_token_ids
+        self._chat = chat
+        self._sampling = sampling
+        self._seeds = seeds
+        self._reservation = reservation
+        self._metrics = metrics
+        self._recorded = recorded or RecordedCalls()
+        self._answered: dict[int, AnsweredCall] = {}
+        self._running: dict[int, Callable[[], Usage]] = {}
+        self._admission = asyncio.Lock()
+
+    @property
+    def answered(self) -> list[AnsweredCall]:
+        """In the order in which they began."""
+        return [self._answered[number] for number in sorted(self._answered)]
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Json],
+        options: Mapping[str, Json] | None = None,
+        max_tokens: int | None = None,
+    ) -> "ChatCompletion":
+        """The model's answer; `options` are further parameters of OpenAI's API, `max_tokens` a limit below the run's.
+
+        Raises BudgetReached, and what the client raises.
+        """
+        number, self.begun = self.begun, self.begun + 1
+        seed = _drawn(self._seeds)
+        asked, limit = tuple(messages), min(self._sampling.max_tokens, max_tokens or self._sampling.max_tokens)
+        parameters = {"temperature": self._sampling.temperature, "max_tokens": limit, "seed": seed}
+        body = self._body(asked, tools, {**(options or {}), **parameters})
+        if (known := self._recorded.answer(body)) is not None:
+            self._answer(number, asked, tools, known)
+            return known
+        most = partial(self._most, asked, tools, limit)
+        async with self._admission:  # what the running calls need must not be promised twice
+            await self._reservation.room_for(lambda: sum((each() for each in self._running.values()), most()))
+            self._running[number] = most
+        try:
+            with chat_span("openai", model=self.model, messages=asked, parameters=parameters) as traced:
+                completion = await self._sampled(body)
+                used = self._answer(number, asked, tools, completion)
+                choice = completion.choices[0]
+                traced.output = Reply(
+                    message_of(choice), choice.finish_reason, used.prompt_tokens, used.completion_tokens
+                )
+        finally:
+            del self._running[number]
+        self._reservation.spend(used)
+        return completion
+
+    def _body(
+        self, messages: tuple[Message, ...], tools: Sequence[Json], parameters: Mapping[str, Json]
+    ) -> Mapping[str, Json]:
+        offered = {"tools": tools} if tools else {}
+        return {"model": self.model, "messages": list(messages), **offered, **parameters}
+
+    async def _sampled(self, body: Mapping[str, Json]) -> "ChatCompletion":
+        clock = time.monotonic()
+        asked = {**body, "messages": self._exact(body["messages"])} if self._recorded.given else body
+        completion = await self._chat.complete(asked)
+        seconds = time.monotonic() - clock
+        self._metrics["sampling_s"] += seconds
+        self._recorded.add(body, completion, seconds)
+        return completion
+
+    def _exact(self, messages: Sequence[Message]) -> list[Message]:
+        """The messages, each of our replies with the tokens that were sampled: who gives the conversation may not
+        remember it."""
+        told = list(messages)
+        for call in self.answered if self._chat.tells_token_ids else ():
+            place = len(call.messages)
+            if tuple(messages[:place]) != call.messages or place == len(messages):
+                continue
+            for choice in call.completion.choices:
+                ids = sampled_ids(choice)
+                if ids and identity(message_of(choice)) == identity(messages[place]):
+                    told[place] = {**messages[place], "token_ids": ids}
+        return told
+
+    def _answer(
+        self, number: int, messages: tuple[Message, ...], tools: Sequence[Json], completion: "ChatCompletion"
+    ) -> Usage:
+        """Note the answer; returns what it took."""
+        used = Usage()
+        if completion.usage:
+            used = Usage(completion.usage.prompt_tokens, completion.usage.completion_tokens)
+        self._metrics["turns"] += 1
+        self._metrics["prompt_tokens"] += used.prompt_tokens
+        self._metrics["completion_tokens"] += used.completion_tokens
+        self._answered[number] = AnsweredCall(messages, tools, completion, used)
+        return used
+
+    def _most(self, messages: tuple[Message, ...], tools: Sequence[Json], reply_tokens: int) -> Usage:
+        """What a request takes at most: what it repeats of an earlier one, and of the rest a token for every byte."""
+        known, fresh = 0, [*messages, {"tools": tools}]
+        for call in reversed(self.answered):
+            length = len(call.messages)
+            if len(messages) > length and messages[:length] == call.messages and tools == call.tools:
+                known, fresh = call.used.tokens, list(messages[length + 1 :])
+                break
+        return Usage(known + len(json.dumps(fresh, ensure_ascii=False).encode()), reply_tokens)

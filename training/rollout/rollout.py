@@ -1,0 +1,239 @@
+"""A rollout: the policy attempts a scenario, tool call by tool call. A failed one is data, not an exception."""
+
+import asyncio
+import itertools
+import math
+import time
+from codecs import getincrementaldecoder
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from environment.base import Environment, Episode, Json, OpenedEpisode, Scenario, TextEpisode, ToolError
+from environment.genai_spans import invoke_agent
+from training.backends.art_import import import_art
+from training.budget import BudgetReached, Reservation, Unreserved
+from training.recorded_calls import RecordedCalls
+from training.rollout.agents import own_loop, remote
+from training.rollout.agents.base import Agent
+from training.rollout.agents.remote import RemoteRollouts, RemoteTask, RolloutName
+from training.rollout.chat import Chat, message_of
+from training.rollout.episode_tools import call_tool, out_of_turns
+from training.rollout.model_calls import ModelCalls, Sampling
+from training.types import Failure, FailureKind, Rollout
+
+if TYPE_CHECKING:
+    from art import Trajectory
+    from openai.types.chat.chat_completion import Choice
+
+_RESTARTS = 6
+"""Of a rollout whose endpoint restarted and lost what it remembered: all turns must come from one process."""
+_LONGEST_PAUSE_S = 15.0
+_GONE = (404, 410)
+"""There is no such model or checkpoint, or its files are lost."""
+_SAMPLER_AWAY = "sampler_unavailable"
+"""The code of an engine that answers, where the process that samples for it does not."""
+
+Player = Agent | RemoteRollouts
+"""Who makes the rollouts, in place of the built-in loop."""
+
+log = structlog.get_logger(__name__)
+
+
+async def rollout(
+    environment: Environment,
+    scenario: Scenario,
+    chat: Chat,
+    *,
+    id: str,
+    seed: int,
+    max_turns: int | None = None,
+    temperature: float = 1.0,
+    max_completion_tokens: int = 256,
+    timeout_s: float = 300.0,
+    reservation: Reservation | None = None,
+    recorded: RecordedCalls | None = None,
+    agent: Player | None = None,
+    name: RolloutName | None = None,
+    now: Callable[[], float] = time.time,
+) -> Rollout:
+    """One rollout. Cancellation passes through; whatever else goes wrong on the way is the rollout's `failure`. `now`
+    dates it, in seconds since the epoch. `agent` is one that owns its loop, here or elsewhere; None: the built-in loop.
+    `name` is the same when the rollout is made again (default: made of `id`), and `recorded` has what its model
+    answered before.
+
+    Raises what the environment raises if it cannot open the scenario or tell its outcome, and BudgetReached where the
+    next request does not fit the reservation.
+    """
+    sampling = Sampling(temperature, max_completion_tokens)
+    # Who remembers conversations and cannot be told of them must be asked all turns of one.
+    recorded = (recorded or RecordedCalls()) if chat.tells_token_ids or not chat.remembers else None
+    started_at, clock = now(), time.monotonic()
+    failure: Failure | None = None
+    episode, trajectory = _open(environment, scenario, id, max_turns)
+    with invoke_agent(
+        environment.name, model=chat.model, rollout_id=id, scenario_id=scenario.id, task=scenario.task
+    ) as traced:
+        try:
+            if isinstance(agent, RemoteRollouts):
+                again = name or RolloutName(0, id)
+                task = RemoteTask(again, scenario, chat.model, sampling, seed, episode.max_turns, timeout_s)
+                failure = await remote.play(agent, task, episode, trajectory, reservation or Unreserved())
+            else:
+                async with asyncio.timeout(timeout_s) as limit:
+                    for restart in itertools.count():
+                        try:
+                            calls = ModelCalls(
+                                chat, sampling, Random(seed), reservation or Unreserved(), trajectory.metrics, recorded
+                            )
+                            await _play_here(agent, episode, trajectory, calls, limit)
+                            break
+                        except _endpoint_errors() as error:
+                            if not chat.remembers or restart == _RESTARTS:
+                                raise
+                            log.info("rollout restarts: its endpoint was away", rollout_id=id, error=str(error))
+                        await asyncio.sleep(min(0.5 * 2**restart, _LONGEST_PAUSE_S))
+                        episode, trajectory = _open(environment, scenario, id, max_turns)
+        except BudgetReached:
+            raise
+        except TimeoutError:
+            failure = Failure(FailureKind.TIMEOUT, f"the rollout took longer than {timeout_s:g} s")
+        except Exception as error:
+            failure = Failure(_kind(error), f"{type(error).__name__}: {error}")
+        outcome = episode.outcome()
+        traced.output = {"outcome": dict(outcome), "error": failure and failure.message}
+    seconds = time.monotonic() - clock
+    trajectory.metrics["duration"] = seconds
+    return Rollout(id, scenario, trajectory, outcome, failure, started_at, seconds)
+
+
+def _open(environment: Environment, scenario: Scenario, id: str, max_turns: int | None) -> tuple[Episode, "Trajectory"]:
+    """A fresh episode and its empty trajectory."""
+    art = import_art()
+    episode = environment.episode(scenario, max_turns)
+    trajectory = art.Trajectory(messages_and_choices=episode.messages(), tools=_offered(episode))
+    trajectory.metadata |= {"rollout_id": id, "scenario_id": scenario.id}
+    trajectory.metrics |= {"turns": 0, "prompt_tokens": 0, "completion_tokens": 0, "sampling_s": 0.0, "tools_s": 0.0}
+    return episode, trajectory
+
+
+async def _play_here(
+    agent: Agent | None, episode: Episode, trajectory: "Trajectory", calls: ModelCalls, limit: asyncio.Timeout
+) -> None:
+    async with _ready(episode, trajectory, limit):
+        if agent is None:
+            await _play(episode, trajectory, calls)
+        else:
+            await own_loop.play(agent, episode, trajectory, calls)
+
+
+@asynccontextmanager
+async def _ready(episode: Episode, trajectory: "Trajectory", limit: asyncio.Timeout) -> AsyncIterator[None]:
+    """The episode open, and what it shows then in the trajectory. The limit stands still until then. Raises
+    EpisodeFailed."""
+    if not isinstance(episode, OpenedEpisode):
+        yield
+        return
+    now = asyncio.get_running_loop().time
+    left = (limit.when() or math.inf) - now()
+    limit.reschedule(None)
+    try:
+        await episode.open()
+        limit.reschedule(now() + left)
+        trajectory.messages_and_choices = [*episode.messages()]  # type: ignore[list-item]
+        trajectory.tools = _offered(episode)
+        yield
+    finally:
+        await episode.close()
+
+
+def _offered(episode: Episode) -> Any:
+    """The episode's tools as ART keeps them; None where it has none."""
+    return [tool.openai() for tool in episode.tools] or None
+
+
+def _endpoint_errors() -> tuple[type[Exception], ...]:
+    """What the client raises when there is no server at the endpoint, or one that is starting or stopping."""
+    import openai
+
+    return openai.APIConnectionError, openai.InternalServerError
+
+
+def _kind(error: Exception) -> FailureKind:
+    import openai
+
+    if isinstance(error, openai.APIConnectionError) or getattr(error, "code", None) == _SAMPLER_AWAY:
+        return FailureKind.BACKEND_AWAY
+    if isinstance(error, own_loop.AgentFailed):
+        return FailureKind.AGENT
+    gone = isinstance(error, openai.APIStatusError) and error.status_code in _GONE
+    return FailureKind.MODEL_NOT_FOUND if gone else FailureKind.OTHER
+
+
+async def _play(episode: Episode, trajectory: "Trajectory", calls: ModelCalls) -> None:
+    """The built-in loop: each tool call that the model makes is executed and answered, until the episode is over."""
+    messages: list[dict[str, Json]] = list(trajectory.messages_and_choices)  # type: ignore[arg-type]
+    while trajectory.metrics["turns"] < episode.max_turns:
+        completion = await calls.complete(messages, trajectory.tools or ())
+        choice = completion.choices[0]
+        trajectory.messages_and_choices.append(choice)
+        clock = time.monotonic()
+        results, over = await _execute(episode, choice)
+        trajectory.metrics["tools_s"] += time.monotonic() - clock
+        trajectory.messages_and_choices += results  # type: ignore[arg-type]
+        if over:
+            return
+        messages += [message_of(choice), *results]
+    episode.end("out_of_turns", out_of_turns(episode))
+
+
+async def _execute(episode: Episode, choice: "Choice") -> tuple[list[dict[str, Json]], bool]:
+    """The messages that answer the reply, and whether the episode is over."""
+    calls = [call for call in choice.message.tool_calls or () if call.type == "function"]
+    if not calls:
+        if isinstance(episode, TextEpisode):
+            answered = episode.reply(choice.message.content or "")
+            return [] if answered.final else [{"role": "user", "content": answered.content}], answered.final
+        said = (choice.message.content or "")[:200]
+        episode.end("malformed", f"no tool call in the reply ({choice.finish_reason}): {said!r}")
+        return [], True
+    results: list[dict[str, Json]] = []
+    for call in calls:
+        try:
+            result = await call_tool(episode, call.function.name, call.function.arguments, call.id)
+        except ToolError as error:
+            episode.end("malformed", str(error))
+            return results, True
+        if result.final:
+            return results, True
+        results.append({"role": "tool", "tool_call_id": call.id, "content": result.content})
+    return results, False
+
+
+def sampled_tokens(rollout: Rollout) -> list[dict[str, Json]]:
+    """What the agent sampled, for each turn whose server told it: the place of its `message`, and the `texts` and
+    `logprobs` (natural, four digits) of its tokens. A character that several tokens make is the last one's."""
+    turns = []
+    for place, item in enumerate(rollout.trajectory.messages_and_choices):
+        logprobs = None if isinstance(item, dict) else item.logprobs
+        if logprobs is None or not logprobs.content:
+            continue
+        decode = getincrementaldecoder("utf-8")("replace").decode
+        texts = [token.token if token.bytes is None else decode(bytes(token.bytes)) for token in logprobs.content]
+        turns.append(
+            {"message": place, "texts": texts, "logprobs": [round(token.logprob, 4) for token in logprobs.content]}
+        )
+    return turns
+
+
+def total(rollouts: Iterable[Rollout], metric: str) -> float:
+    """The sum of one of the trajectories' metrics."""
+    return sum(float(rollout.trajectory.metrics.get(metric, 0)) for rollout in rollouts)
+
+
+def failed(rollouts: Sequence[Rollout]) -> int:
+    """How many failed."""
+    return sum(rollout.failure is not None for rollout in rollouts)
