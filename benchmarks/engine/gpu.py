@@ -1,7 +1,7 @@
 """Seconds of an ART-E iteration on one GPU, beside the physical limit, TRL and vLLM: `python -m benchmarks.engine.gpu`.
 
-A model that one GPU does not hold (72B) is measured on as many as it needs. With `--gpus 2` each GPU has a process and the
-whole model, makes its share of the rollouts, and all take the step together.
+A model that one GPU does not hold (72B) is measured on as many as it needs. With `--gpus 2` each GPU has a process and
+the whole model, makes its share of the rollouts, and all take the step together.
 
 The work is agent_008's shape (openpipe-art, examples/art-e): 12 groups of 4 rollouts, 4 turns, a first prompt of 1,000
 tokens (900 of them the same for all), replies of 60 and tool results of 500 tokens, then one GRPO step on a LoRA
