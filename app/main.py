@@ -132,8 +132,8 @@ def create_app(
             open_proxy() as app.state.proxy,
             open_session_gateway(app.state.service) as app.state.session_gateway,
         ):
-            app.state.heavy_reads = HeavyReads(app.state.service.database.url)
-            app.state.judging = HeavyReads(app.state.service.database.url)
+            app.state.heavy_reads = HeavyReads(app.state.service.database_engine.url)
+            app.state.judging = HeavyReads(app.state.service.database_engine.url)
             app.state.metrics = MetricsPage(app.state.service)
             yield
 

@@ -34,7 +34,7 @@ class Resources:
     """What the API and a worker both use."""
 
     settings: Settings
-    database: AsyncEngine
+    database_engine: AsyncEngine
     database_pulse: Pulse
     postgres: EmbeddedPostgres | None
     """None: the database is not ours to start and stop."""
@@ -77,19 +77,19 @@ async def open_resources(
             stack.push_async_callback(postgres.stop)
             await postgres.start()
             url = postgres.url
-        database = make_engine(url)
-        stack.push_async_callback(database.dispose)
-        await migrate_when_up(database)
-        sessions = make_sessions(database)
+        database_engine = make_engine(url)
+        stack.push_async_callback(database_engine.dispose)
+        await migrate_when_up(database_engine)
+        sessions = make_sessions(database_engine)
         await remove_leftovers(sessions, settings.data_dir, _database_name(settings))
         tracing = open_tracing(settings)
         stack.push_async_callback(tracing.close)
         warm_up = asyncio.create_task(asyncio.to_thread(_warm_up), name="warm-up")
         stack.callback(warm_up.cancel)
-        pulse = Pulse(partial(connect_once, database.url))
+        pulse = Pulse(partial(connect_once, database_engine.url))
         await stack.enter_async_context(pulse.beating("database-pulse"))
         name = await _engine_name(settings, sessions)
-        yield Resources(settings, database, pulse, postgres, sessions, engine, name, connect, tracing)
+        yield Resources(settings, database_engine, pulse, postgres, sessions, engine, name, connect, tracing)
 
 
 async def _engine_name(settings: Settings, sessions: Sessions) -> str:

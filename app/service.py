@@ -79,7 +79,7 @@ async def open_service(
         dispatcher = Dispatcher(resources.sessions, Sender(box, guard))
         stack.push_async_callback(dispatcher.close)
         dispatcher.start()
-        feed = EventFeed(resources.sessions, resources.database.url, on_hint=dispatcher.wake)
+        feed = EventFeed(resources.sessions, resources.database_engine.url, on_hint=dispatcher.wake)
         stack.push_async_callback(feed.close)
         feed.start()
         runner, evaluations = await stack.enter_async_context(_driving(resources, learn))
@@ -142,7 +142,7 @@ async def _driving(resources: Resources, learn: LearnLoop) -> AsyncIterator[tupl
     await _release_predecessor(leases, store, settings.data_dir / "worker")
     runner = Runner(
         sessions,
-        resources.database.url,
+        resources.database_engine.url,
         leases,
         driver,
         max_concurrent=settings.max_concurrent_runs,

@@ -59,7 +59,7 @@ class MetricsPage:
     def _of_process(self) -> Iterator[Metric]:
         resources = self._resources
         yield _one("learnloop_database_up", "Whether the database answers.", resources.database_pulse.trouble is None)
-        pool = cast(QueuePool, resources.database.pool)
+        pool = cast(QueuePool, resources.database_engine.pool)
         yield _one(
             "learnloop_database_pool_size", "Connections that this process may open to the database.", pool.size()
         )

@@ -24,14 +24,14 @@ async def remove_folder(data_dir: Path, run_id: str) -> None:
     await asyncio.to_thread(shutil.rmtree, data_dir / "runs" / run_id, ignore_errors=True)
 
 
-async def remove_leftovers(sessions: Sessions, data_dir: Path, database: str) -> None:
+async def remove_leftovers(sessions: Sessions, data_dir: Path, database_name: str) -> None:
     """Remove folders of runs that are not in the database any more: we died before, or another process deleted them.
 
-    `database` names the database. Folders of another one stay, for their runs may well be there.
+    `database_name` names the database. Folders of another one stay, for their runs may well be there.
     """
     runs = data_dir / "runs"
     try:
-        if not await asyncio.to_thread(_belongs_to, runs, database):
+        if not await asyncio.to_thread(_belongs_to, runs, database_name):
             return
         ids = await asyncio.to_thread(_run_ids, runs)
     except OSError as error:  # a disk that is full or read-only stops no service

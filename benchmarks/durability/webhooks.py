@@ -87,7 +87,7 @@ class Chances:
 class Dispatchers:
     """A fixed number of processes."""
 
-    database: str
+    database_url: str
     log: Path
     flags: Sequence[str]
     alive: list["subprocess.Popen[bytes]"] = field(default_factory=list)
@@ -98,7 +98,7 @@ class Dispatchers:
             sys.executable,
             "-m",
             "benchmarks.durability.webhook_dispatcher",
-            f"--database={self.database}",
+            f"--database={self.database_url}",
             *self.flags,
         ]
         with self.log.open("ab") as log:
@@ -122,7 +122,7 @@ class Stage:
 
     sessions: Sessions
     endpoints: Endpoints
-    database: str
+    database_url: str
     directory: Path
 
     async def endpoint(self, url: str, project: str) -> NewEndpoint:
@@ -157,7 +157,7 @@ class Stage:
 
     @asynccontextmanager
     async def dispatchers(self, *flags: str) -> AsyncIterator[Dispatchers]:
-        them = Dispatchers(self.database, self.directory / "dispatchers.log", flags)
+        them = Dispatchers(self.database_url, self.directory / "dispatchers.log", flags)
         try:
             yield them
         finally:
