@@ -18,7 +18,7 @@ import structlog
 
 from training.base_model_files import added_base_models
 from training.engine.cpu_mode import set_cpu_mode
-from training.engine.flags import parser
+from training.engine.flags import KEY_VARIABLE, parser
 from training.engine.logs import configure_logs
 from training.garbage import kept_for_good
 
@@ -45,14 +45,15 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
     configure_logs()
     if options.die_with_parent:
         _die_with_parent(options.die_with_parent)
-    api_key = None
-    if options.api_key_env:
-        api_key = os.environ.get(options.api_key_env)
-        if not api_key:
-            sys.stderr.write(f"--api-key-env: the environment has no {options.api_key_env}\n")
-            return 2
-    elif not _is_loopback(options.host):
-        sys.stderr.write(f"--host {options.host}: others reach it there, so give it a key (--api-key-env)\n")
+    api_key = os.environ.get(options.api_key_env or KEY_VARIABLE)
+    if options.api_key_env and not api_key:
+        sys.stderr.write(f"--api-key-env: the environment has no {options.api_key_env}\n")
+        return 2
+    if not api_key and not _is_loopback(options.host):
+        sys.stderr.write(
+            f"--host {options.host}: others can reach the engine there, so it needs a key. Set {KEY_VARIABLE}, or name "
+            "another variable with --api-key-env; clients send the key as 'Authorization: Bearer KEY'.\n"
+        )
         return 2
     if (options.trainers and not options.samplers) or (options.samplers and options.workers > 1):
         sys.stderr.write("--workers, or --samplers with --trainers: give one or the other\n")
@@ -125,7 +126,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
         computing,
         tokenizer,
         data_dir=options.data_dir,
-        api_key=api_key,
+        api_key=api_key or None,
         max_body_bytes=options.max_body_mb << 20,
         training_data_hosts=options.training_data_host,
     )

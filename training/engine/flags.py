@@ -5,6 +5,9 @@ import os
 import shlex
 from pathlib import Path
 
+KEY_VARIABLE = "LEARNLOOP_ENGINE_KEY"
+"""Holds the engine's key where `--api-key-env` names no other variable."""
+
 
 def parser(program: str) -> argparse.ArgumentParser:
     """Reads the flags of the command that is called `program`."""
@@ -15,9 +18,13 @@ def parser(program: str) -> argparse.ArgumentParser:
         "chat API, and the protocol of ART's hosted backend: art.ServerlessBackend(base_url='http://127.0.0.1:PORT/v1').",
     )
     where = flags.add_argument_group("where it listens")
-    where.add_argument("--host", default="127.0.0.1", help="address; any but loopback needs --api-key-env")
+    where.add_argument("--host", default="127.0.0.1", help="address; any but loopback needs a key")
     where.add_argument("--port", type=_port, default=0, help="port; 0 takes a free one, which the log names")
-    where.add_argument("--api-key-env", metavar="NAME", help="environment variable with the key that clients must send")
+    where.add_argument(
+        "--api-key-env",
+        metavar="NAME",
+        help=f"environment variable with the key that clients must send (default: {KEY_VARIABLE}, where that is set)",
+    )
     where.add_argument("--max-body-mb", type=_positive, default=256, metavar="MB", help="largest request")
 
     models = flags.add_argument_group("models")

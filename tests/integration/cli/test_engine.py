@@ -10,13 +10,13 @@ import pytest
 
 from tests.fakes.engine_process import ROOT, EngineProcess
 from tests.integration.cli.conftest import Learnloop
-from training.engine.flags import parser
+from training.engine.flags import KEY_VARIABLE, parser
 
 
-def ran(*arguments: str) -> "subprocess.CompletedProcess[str]":
+def ran(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     """`learnloop engine` with these flags, in a terminal of 80 columns."""
     command = [sys.executable, "-m", "app.cli", "engine", *arguments]
-    environment = {**os.environ, "COLUMNS": "80"}
+    environment = {**os.environ, "COLUMNS": "80", **variables}
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
 
 
@@ -52,11 +52,27 @@ def test_bad_flags_are_reported_as_the_commands_own(learnloop: Learnloop, argume
     assert said in failed.stderr
 
 
-def test_a_way_in_for_everybody_is_refused() -> None:
+@pytest.mark.parametrize("variables", [{}, {KEY_VARIABLE: ""}])
+def test_an_engine_that_others_reach_needs_a_key(variables: dict[str, str]) -> None:
     """In a process of its own, because the engine's log is set up by then."""
-    failed = ran("--data-dir", "x", "--host", "0.0.0.0")
+    failed = ran("--data-dir", "x", "--host", "0.0.0.0", **variables)
     assert failed.returncode == 2
+    assert failed.stderr.startswith("--host 0.0.0.0: others can reach the engine there, so it needs a key.")
+    assert KEY_VARIABLE in failed.stderr
     assert "--api-key-env" in failed.stderr
+
+
+def test_the_key_is_read_from_the_usual_variable_and_the_flag_wins(tmp_path: Path) -> None:
+    keys = {KEY_VARIABLE: "usual-key", "ANOTHER_KEY": "another-key"}
+    for flags, valid in ((), "usual-key"), (("--api-key-env", "ANOTHER_KEY"), "another-key"):
+        with EngineProcess(tmp_path, *flags, command=("app.cli", "engine"), environment=keys) as engine:
+            statuses = {
+                key: httpx.get(
+                    f"{engine.base_url}/models", headers={"authorization": f"Bearer {key}"}, timeout=30, trust_env=False
+                ).status_code
+                for key in ("none", *keys.values())
+            }
+        assert statuses == {key: 200 if key == valid else 401 for key in statuses}
 
 
 def test_it_serves_until_it_is_stopped(tmp_path: Path) -> None:

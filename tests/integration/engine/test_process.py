@@ -191,7 +191,7 @@ def test_bad_flags_are_told(arguments: list[str], text: str, capsys: pytest.Capt
     [
         (["--data-dir", "x", "--api-key-env", "NOT_SET_ANYWHERE"], "NOT_SET_ANYWHERE"),
         (["--data-dir", "x", "--sampler", "vllm", "--vllm-command", "/no/vllm"], "--vllm-command"),
-        (["--data-dir", "x", "--host", "0.0.0.0"], "give it a key"),
+        (["--data-dir", "x", "--host", "0.0.0.0"], "so it needs a key"),
         (["--data-dir", "x", "--rollout-weights", "fp8"], "--device cuda"),
         (["--data-dir", "x", "--rollout-weights", "fp8", "--device", "cuda", "--sampler", "vllm"], "--quantization"),
         (["--data-dir", "x", "--training-weights", "fp8"], "--device cuda"),
