@@ -17,6 +17,7 @@ from tests.fakes.tiny_model import make_tiny_model
 from tests.fakes.vllm_server import LOGPROB, SCORED, expected_ids, weights_in
 from training.engine.computing import EngineStopped
 from training.engine.engine import Engine
+from training.engine.flags import parser
 from training.engine.registry.checkpoints import ADAPTER_FILE, OPTIMIZER_FILE, CorruptCheckpoint
 from training.engine.registry.model_record import ModelRecord, Target, UnknownModel
 from training.engine.registry.registry import Registry
@@ -32,7 +33,7 @@ from training.engine.sampling.requests import (
 from training.engine.sampling.sampler import Sampler
 from training.engine.vllm.compute import VllmCompute
 from training.engine.vllm.running import ADAPTERS
-from training.engine.vllm.server import GivenVllm, StartedVllm, VllmServer
+from training.engine.vllm.server import GivenVllm, StartedVllm, VllmServer, open_vllm
 
 FAKE = Path(__file__).parents[2] / "fakes" / "vllm_server.py"
 PROMPT = (30, 31, 32)
@@ -384,3 +385,20 @@ async def test_a_vllm_that_cannot_be_reached(engine: Engine, opened: Opened) -> 
     async with opened(GivenVllm("http://127.0.0.1:9")) as compute:
         with pytest.raises(SamplerUnavailable, match=r"127\.0\.0\.1:9"):
             await compute.sample(target, _request(target))
+
+
+def test_a_vllm_that_is_started_gets_no_secret() -> None:
+    options = parser("engine").parse_args(["--data-dir", "x", "--sampler", "vllm", "--api-key-env", "ENGINE_PASS"])
+    secrets = (
+        "LEARNLOOP_OPERATOR_KEY",
+        "OPENAI_API_KEY",
+        "HF_TOKEN",
+        "AWS_ACCESS_KEY_ID",
+        "DATABASE_URL",
+        "ENGINE_PASS",
+    )
+    others = ("PATH", "CUDA_VISIBLE_DEVICES", "TOKENIZERS_PARALLELISM", "VLLM_LOGGING_LEVEL")
+    server = open_vllm(options, dict.fromkeys((*secrets, *others), "1"))
+    assert isinstance(server, StartedVllm)
+    assert server._environment.keys() >= set(others)
+    assert not server._environment.keys() & set(secrets)

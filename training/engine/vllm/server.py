@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import ctypes
 import os
+import re
 import shutil
 import signal
 import sys
@@ -241,8 +242,7 @@ def open_vllm(options: argparse.Namespace, environment: Mapping[str, str]) -> Vl
     """What the engine's flags ask for; `environment` is that which the engine was started with."""
     if options.vllm_url:
         return GivenVllm(options.vllm_url, environment.get("VLLM_API_KEY"))
-    # No secret of the service is vLLM's business.
-    passed = {name: value for name, value in environment.items() if not name.startswith("LEARNLOOP_")}
+    passed = {name: value for name, value in environment.items() if not _SECRET.fullmatch(name)}
     passed.pop(options.api_key_env or "", None)
     arguments = ["--max-num-seqs", str(options.slots)]
     if options.device == "cpu":
@@ -255,6 +255,8 @@ def open_vllm(options: argparse.Namespace, environment: Mapping[str, str]) -> Vl
     return StartedVllm([options.vllm_command], [*arguments, *options.vllm_args], passed)
 
 
+_SECRET = re.compile(r"LEARNLOOP_.*|AWS_.*|DATABASE_URL|(.*_)?(KEY|TOKEN|SECRET|PASSWORD)")
+"""Variables that vLLM does not get: it needs no secret, because it loads models from directories only."""
 _SHARED_GPU = "0.5"
 """Of a GPU's memory, where the engine trains on the same one."""
 _EXTENSION = Path(__file__).parent / "extension"
