@@ -1,7 +1,6 @@
 """HTTP to a judge model's provider, who is not trusted.
 
-It follows no redirect, which would hand trajectories and the key to another server; it reads no more than an answer may
-have; it takes no packed body, of which a few bytes can be gigabytes.
+It follows no redirect, which would hand trajectories and the key to another server, and what it reads is bounded.
 """
 
 import ssl
@@ -9,6 +8,8 @@ from functools import cache
 from typing import Any
 
 import httpx
+
+from environment.bounded_http import AnswerLimits, AnswerRefused, ask_uncompressed, bounded
 
 MAX_ANSWER_BYTES = 1_000_000
 _OF_THE_WIRE = ("content-encoding", "content-length", "transfer-encoding")
@@ -21,20 +22,16 @@ class CarefulHttp(httpx.AsyncClient):
         super().__init__(timeout=None, verify=_tls())
 
     async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
-        request.headers["accept-encoding"] = "identity"
+        ask_uncompressed(request)
         response = await super().send(request, **options | {"stream": True, "follow_redirects": False})
         try:
-            if response.headers.get("content-encoding", "identity").lower() != "identity":
-                return _refusal(request, "the answer is packed, which was not asked for")
-            body = bytearray()
-            async for part in response.aiter_raw():
-                body += part
-                if len(body) > MAX_ANSWER_BYTES:
-                    return _refusal(request, f"the answer has more than {MAX_ANSWER_BYTES:,} bytes")
+            body = await bounded(response, AnswerLimits(MAX_ANSWER_BYTES)).aread()
+        except AnswerRefused as refused:
+            return _refusal(request, str(refused))
         finally:
             await response.aclose()
         headers = [item for item in response.headers.multi_items() if item[0] not in _OF_THE_WIRE]
-        return httpx.Response(response.status_code, headers=headers, content=bytes(body), request=request)
+        return httpx.Response(response.status_code, headers=headers, content=body, request=request)
 
 
 @cache

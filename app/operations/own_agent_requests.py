@@ -1,5 +1,6 @@
 """What a request says of an agent that lives elsewhere, as it is stored: scenarios by hash, secrets encrypted."""
 
+import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from app.agent_sessions.traffic import SessionFilter, scenarios_of_sessions
 from app.db.session import Sessions
 from app.domain.stored_request import Choice
 from app.errors import InvalidRequest
+from app.http.body_limit import MAX_VALUES_OF_BIG
+from app.http.json_values import has_more_values
 from app.runs import documents
 from app.runs.configuration import runner_of
 from app.security.address_guard import AddressGuard, AddressRefused, GuardedTransport
@@ -19,6 +22,7 @@ from app.security.secret_box import secret_box
 from app.security.webhook_signing import is_secret
 from app.settings import Settings
 from app.worker.own_agents import opened, sealed
+from environment.bounded_http import AnswerLimits, AnswerTooLarge, BoundedTransport
 from environment.own_agent.environment import NAME as OWN_AGENT
 from environment.own_agent.runner import Push
 from training.protocol.validation_message import message_of
@@ -104,20 +108,25 @@ class OwnAgentRequests:
 
     async def _read(self, url: str) -> bytes:
         """Raises AddressRefused, httpx.HTTPError, ValueError."""
-        most, content = self.settings.max_graph_bytes, bytearray()
         direct = httpx.AsyncHTTPTransport(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
-        transport = GuardedTransport(self._guard, direct)
-        async with (
-            httpx.AsyncClient(transport=transport, timeout=_FETCH_TIMEOUT_S, follow_redirects=False) as client,
-            client.stream("GET", url, headers={"user-agent": "learnloop"}) as response,
-        ):
-            if response.status_code != httpx.codes.OK:
-                raise ValueError(f"{url} answered {response.status_code}")
-            async for part in response.aiter_bytes():
-                content += part
-                if len(content) > most:
-                    raise ValueError(f"{url} has more than {most:,} bytes (LEARNLOOP_MAX_GRAPH_BYTES)")
-        return bytes(content)
+        limits = AnswerLimits(self.settings.max_graph_bytes)
+        transport = BoundedTransport(GuardedTransport(self._guard, direct), limits)
+        try:
+            async with (
+                asyncio.timeout(_FETCH_TIMEOUT_S),
+                httpx.AsyncClient(transport=transport, timeout=None, follow_redirects=False) as client,
+                client.stream("GET", url, headers={"user-agent": "learnloop"}) as response,
+            ):
+                if response.status_code != httpx.codes.OK:
+                    raise ValueError(f"{url} answered {response.status_code}")
+                content = await response.aread()
+        except TimeoutError:
+            raise ValueError(f"{url} took longer than {_FETCH_TIMEOUT_S:g} s") from None
+        except AnswerTooLarge as refused:
+            raise ValueError(f"{url}: {refused} (LEARNLOOP_MAX_GRAPH_BYTES)") from refused
+        if has_more_values(content, MAX_VALUES_OF_BIG):
+            raise ValueError(f"{url} has more than {MAX_VALUES_OF_BIG:,} JSON values")
+        return content
 
     @property
     def _guard(self) -> AddressGuard:

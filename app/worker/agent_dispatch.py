@@ -16,6 +16,7 @@ from app.aio.event_loops import run_on_loop
 from app.aio.retry import retry_while_database_is_down
 from app.security.address_guard import AddressGuard, AddressRefused, GuardedTransport
 from app.security.webhook_signing import signed_headers
+from environment.bounded_http import AnswerLimits, AnswerRefused, BoundedTransport
 from environment.own_agent.outcome import BadOutcome, parse_outcome
 from training.rollout.agents.remote import RemoteTask
 from training.rollout.agents.sessions import Outcome, RolloutSession, RolloutSessions, SessionEnd, SessionOver
@@ -25,7 +26,7 @@ Result = TypeVar("Result")
 DELAYS_S = (0.5, 2.0)
 """Before a task is posted again; then its rollout has failed."""
 _RETRIED = (408, 425, 429)
-_MAX_ANSWER_BYTES = 2_000_000
+_ANSWER = AnswerLimits(2_000_000)
 
 log = structlog.get_logger(__name__)
 
@@ -125,27 +126,17 @@ class PushDispatch:
         direct = httpx.AsyncHTTPTransport(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
         # What ends a request that hangs is the session's deadline.
         limits = httpx.Timeout(None, connect=15.0, write=15.0)
-        transport = GuardedTransport(self.guard, direct)
+        transport = BoundedTransport(GuardedTransport(self.guard, direct), _ANSWER)
         try:
-            async with (
-                httpx.AsyncClient(transport=transport, timeout=limits, follow_redirects=False) as client,
-                client.stream("POST", self.receiver.url, content=body.encode(), headers=headers) as response,
-            ):
-                return _read(response.status_code, await _content(response))
+            async with httpx.AsyncClient(transport=transport, timeout=limits, follow_redirects=False) as client:
+                response = await client.post(self.receiver.url, content=body.encode(), headers=headers)
+            return _read(response.status_code, response.content)
+        except AnswerRefused as error:
+            raise _Refused(f"the runner's answer cannot be read: {error}", again=False) from error
         except AddressRefused as error:
             raise _Refused(f"the runner's URL may not be used: {error}", again=False) from error
         except httpx.HTTPError as error:
             raise _Refused(f"the runner cannot be reached: {type(error).__name__}: {error}", again=True) from error
-
-
-async def _content(response: httpx.Response) -> bytes:
-    """Raises _Refused."""
-    content = bytearray()
-    async for part in response.aiter_bytes():
-        content += part
-        if len(content) > _MAX_ANSWER_BYTES:
-            raise _Refused(f"the runner answered with more than {_MAX_ANSWER_BYTES:,} bytes", again=False)
-    return bytes(content)
 
 
 def _read(status: int, content: bytes) -> Outcome | None:

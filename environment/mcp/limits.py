@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from environment.base import EpisodeFailed
+from environment.bounded_http import AnswerLimits, json_values
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -10,9 +11,15 @@ if TYPE_CHECKING:
 
     Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
-MAX_SESSION_BYTES = 32_000_000
+_MAX_BYTES = 8_000_000
+_MAX_VALUES = 500_000
+MESSAGE = AnswerLimits(_MAX_BYTES, _MAX_VALUES)
+"""Of one message of a process, or of one answer over HTTP."""
+MAX_PROCESS_BYTES = 32_000_000
+"""Of all that a process writes."""
 
 
-def too_much() -> EpisodeFailed:
-    """Raised where a server sends more."""
-    return EpisodeFailed(f"the MCP server sent more than {MAX_SESSION_BYTES // 1_000_000} MB in one session")
+def check_message(text: bytes) -> None:
+    """Raises EpisodeFailed for a message that is too expensive to parse."""
+    if len(text) > _MAX_BYTES or json_values(text) > _MAX_VALUES:
+        raise EpisodeFailed(f"the MCP server sent one message of over {_MAX_BYTES:,} bytes or {_MAX_VALUES:,} values")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from environment.access import Access
 from environment.base import EpisodeFailed, Json, Tool
+from environment.bounded_http import AnswerRefused
 from environment.mcp.config import McpConfig, Server, StdioServer
 from environment.mcp.http import http_transport
 from environment.mcp.stdio import stdio_transport
@@ -69,7 +70,9 @@ class McpSession:
         return await self._unless_ended(self._call(self._tools[name][0], dict(arguments)))
 
     def close(self) -> None:
-        """End the session; `task` is done when it has ended."""
+        """End the session; `task` is done when it has ended. One that has not begun would wait for its server."""
+        if self._client is None:
+            self.kill()
         self._stop.set()
 
     def kill(self) -> None:
@@ -189,7 +192,13 @@ def _why(task: "asyncio.Task[None]") -> str:
     failed = error
     while isinstance(failed, BaseExceptionGroup):
         # What the SDK raises because of it comes after what happened.
-        failed = next((each for each in failed.exceptions if isinstance(each, EpisodeFailed)), failed.exceptions[0])
+        known = (each for each in failed.exceptions if isinstance(each, EpisodeFailed | AnswerRefused))
+        failed = next(known, failed.exceptions[0])
     if isinstance(failed, EpisodeFailed):
         return str(failed)
-    return f"the MCP session ended: {type(failed).__name__}: {failed}" if failed else "the MCP session ended"
+    if isinstance(failed, AnswerRefused):
+        return f"the MCP server cannot be used: {failed}"
+    if failed is None:
+        return "the MCP session ended"
+    first_line = str(failed).partition("\n")[0]
+    return f"the MCP session ended: {type(failed).__name__}: {first_line}"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from environment.access import Access
 from environment.base import EpisodeFailed
 from environment.mcp.config import StdioServer
-from environment.mcp.limits import MAX_SESSION_BYTES, too_much
+from environment.mcp.limits import MAX_PROCESS_BYTES, check_message
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -104,12 +104,14 @@ async def _read(
     rest, total = bytearray(), 0
     while chunk := await process.stdout.read(_CHUNK):
         total += len(chunk)
-        if total > MAX_SESSION_BYTES:
-            raise too_much()
+        if total > MAX_PROCESS_BYTES:
+            raise EpisodeFailed(f"the MCP server sent more than {MAX_PROCESS_BYTES:,} bytes in one session")
         *lines, end = chunk.split(b"\n")
         for line in lines:
+            message = bytes(rest) + line
+            check_message(message)
             with suppress(ValidationError):
-                await received.send(SessionMessage(JSONRPCMessage.model_validate_json(bytes(rest) + line)))
+                await received.send(SessionMessage(JSONRPCMessage.model_validate_json(message)))
             rest.clear()
         rest += end
     with suppress(TimeoutError):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from environment.access import Access
 from environment.base import EpisodeFailed, Json
+from environment.bounded_http import json_values
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _CONNECT_TIMEOUT_S = 10.0
 _CLOSE_TIMEOUT_S = 5.0
 _MAX_MESSAGE_BYTES = 8_000_000
+_MAX_VALUES = 500_000
 _FULL = "CAPACITY_REACHED"
 
 
@@ -65,7 +67,9 @@ class OpenEnvConnection:
                     additional_headers=headers,
                     open_timeout=None,
                     close_timeout=_CLOSE_TIMEOUT_S,
+                    compression=None,
                     max_size=_MAX_MESSAGE_BYTES,
+                    max_queue=1,
                 )
         except TimeoutError:
             raise EpisodeFailed(
@@ -97,7 +101,7 @@ class OpenEnvConnection:
             async with asyncio.timeout(timeout_s):
                 with suppress(ConnectionClosed):  # a server that is full says so and leaves, whatever it is asked
                     await self._socket.send(json.dumps(message))
-                reply = await self._socket.recv()
+                reply = await self._socket.recv(decode=False)
         except TimeoutError:
             raise EpisodeFailed(
                 f"the OpenEnv server did not answer a {message['type']} within {timeout_s:g} s"
@@ -107,8 +111,10 @@ class OpenEnvConnection:
         return _observation(reply)
 
 
-def _observation(reply: str | bytes) -> Observation:
+def _observation(reply: bytes) -> Observation:
     """Raises Refused, ServerFull or EpisodeFailed."""
+    if json_values(reply) > _MAX_VALUES:
+        raise EpisodeFailed(f"the OpenEnv server sent a message of more than {_MAX_VALUES:,} JSON values")
     try:
         message = json.loads(reply)
         kind, data = message["type"], message["data"]
@@ -118,7 +124,7 @@ def _observation(reply: str | bytes) -> Observation:
             content, reward, done = data["observation"], data.get("reward"), data.get("done", False)
             value = None if reward is None else float(reward)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise EpisodeFailed(f"the OpenEnv server sent no observation: {reply[:200]!r}") from error
+        raise EpisodeFailed(f"the OpenEnv server sent no observation: {_shown(reply)}") from error
     if kind == "error":
         if code == _FULL:
             raise ServerFull(said)
@@ -127,5 +133,9 @@ def _observation(reply: str | bytes) -> Observation:
     if value is not None and not math.isfinite(value):
         raise EpisodeFailed(f"the OpenEnv server gave a reward of {value}")
     if not isinstance(content, dict):
-        raise EpisodeFailed(f"the OpenEnv server sent an observation that is no object: {reply[:200]!r}")
+        raise EpisodeFailed(f"the OpenEnv server sent an observation that is no object: {_shown(reply)}")
     return Observation(content, value, bool(done))
+
+
+def _shown(reply: bytes) -> str:
+    return repr(reply[:200].decode(errors="replace"))

@@ -68,11 +68,31 @@ async def endless_head(provider: HostileProvider, writer: asyncio.StreamWriter) 
     await provider.pieces(writer, b"HTTP/1.1 200 x\r\n", b"x-more: " + b"a" * 8_000 + b"\r\n", 2**40)
 
 
+def gzip_bomb(mebibytes: int) -> Answer:
+    """A thousandth of that many MiB on the wire, whatever encodings the client accepts."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    packed = b"".join(packer.compress(b" " * 2**20) for _ in range(mebibytes)) + packer.flush()
+    return saying(packed, content_encoding="gzip")
+
+
 async def bomb(provider: HostileProvider, writer: asyncio.StreamWriter) -> None:
-    """100 MiB that are 100 kB on the wire, whatever encodings the client takes."""
-    packer = zlib.compressobj(1, zlib.DEFLATED, 31)
-    packed = b"".join(packer.compress(b" " * 2**20) for _ in range(100)) + packer.flush()
-    await provider.pieces(writer, _head(content_encoding="gzip", content_length=len(packed)), packed, 1)
+    """100 MiB in 100 kB of gzip."""
+    await gzip_bomb(100)(provider, writer)
+
+
+async def endless_events(provider: HostileProvider, writer: asyncio.StreamWriter) -> None:
+    """A stream of one event that never ends."""
+    head = _head(content_type="text/event-stream") + b"event: message\ndata: "
+    await provider.pieces(writer, head, _PIECE, 2**40)
+
+
+async def silent_events(provider: HostileProvider, writer: asyncio.StreamWriter) -> None:
+    """A stream of comments that never ends, slowly."""
+    writer.write(_head(content_type="text/event-stream"))
+    while not writer.is_closing():
+        writer.write(b": still there\n\n")
+        await writer.drain()
+        await asyncio.sleep(0.02)
 
 
 async def drip(provider: HostileProvider, writer: asyncio.StreamWriter) -> None:

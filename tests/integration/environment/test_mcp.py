@@ -1,6 +1,7 @@
 """Rollouts with the tools of MCP servers, which are real ones, good and bad."""
 
 import asyncio
+import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,9 +15,23 @@ from pydantic import SecretStr
 from app.runs.environment_access import EnvironmentAccess
 from app.settings import load_settings
 from environment.base import Environment
+from environment.mcp.config import HttpServer
+from environment.mcp.session import tools_of
 from environment.registry import build
 from tests.conditions import until
 from tests.fakes import mcp_server
+from tests.fakes.hostile_provider import (
+    Answer,
+    HostileProvider,
+    bomb,
+    drip,
+    endless,
+    endless_events,
+    gigabyte,
+    hostile_provider,
+    saying,
+    silent_events,
+)
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.integration.training.test_rollouts import in_turn
 from training.rollout.chat import open_chat
@@ -28,6 +43,23 @@ COMMAND = [sys.executable, str(Path(mcp_server.__file__))]
 NAME = shlex.join(COMMAND)
 TIME_SERVER = [str(Path(sys.executable).with_name("mcp-server-time")), "--local-timezone", "Europe/Berlin"]
 DONE = Reply(content="the answer")
+MOST_TAKEN = 64 * 2**20
+"""Bytes of two answers. We take 8 MB of each; the rest is in the buffers of two sockets."""
+INITIALIZED = {
+    "protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"}
+}  # fmt: skip
+
+
+def _result(id: int, result: Any, **headers: Any) -> Answer:
+    return saying(json.dumps({"jsonrpc": "2.0", "id": id, "result": result}).encode(), **headers)
+
+
+NAMES_ITS_TOOLS = (
+    _result(0, INITIALIZED, mcp_session_id="s1"),
+    saying(b"", 202),
+    _result(1, {"tools": [{"name": "add", "inputSchema": {"type": "object"}}]}),
+)
+"""What a server answers to the first three messages of a session."""
 
 
 def access(**given: Any) -> EnvironmentAccess:
@@ -111,7 +143,7 @@ async def test_whatever_a_tool_returns_the_model_can_read(monkeypatch: pytest.Mo
     ("tool", "reason"),
     [
         ("die", "ended with status 3; it last wrote:"),
-        ("flood", "sent more than 32 MB"),
+        ("flood", "sent more than 32,000,000 bytes in one session"),
         ("hang", "the MCP server hangs"),
     ],
 )
@@ -165,6 +197,61 @@ async def test_a_server_at_a_url() -> None:
     assert (done.error, results(done)[0]) == (None, "3")
     assert "redirect" in str(moved.error)
     assert "has an address that is not public" in str(inside.error)
+
+
+EMPTY_LISTS = b'{"jsonrpc": "2.0", "id": 0, "result": {"x": [[]' + b",[]" * 500_000 + b"]}}"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (bomb, "the server's answer is compressed (gzip), which it was asked not to be"),
+        (gigabyte, "the server's answer has more than 8,000,000 bytes"),
+        (endless, "the server's answer has more than 8,000,000 bytes"),
+        (endless_events, "the server's answer has more than 8,000,000 bytes"),
+        (saying(EMPTY_LISTS), "the server's answer has more than 500,000 JSON values"),
+    ],
+)
+async def test_a_server_at_a_url_that_answers_with_too_much_fails_the_rollout(answer: Answer, reason: str) -> None:
+    async with hostile_provider(answer) as server:
+        made = environment({"url": server.url}, reach=access(environment_hosts=("127.0.0.1",), environment_servers=1))
+        # The first one gives its place back.
+        assert [str((await roll(made, [DONE])).error) for _ in range(2)] == [
+            f"EpisodeFailed: the MCP server cannot be used: {reason}"
+        ] * 2
+        assert server.sent < MOST_TAKEN
+        made.close()
+
+
+@pytest.mark.parametrize("answer", [drip, silent_events])
+async def test_a_server_at_a_url_that_never_ends_its_answer_fails_the_rollout(
+    answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("environment.mcp.session.START_TIMEOUT_S", 0.5)
+    async with hostile_provider(answer) as server:
+        made = environment({"url": server.url}, reach=access(environment_hosts=("127.0.0.1",), environment_servers=1))
+        for _ in range(2):
+            done = await roll(made, [DONE])
+            assert done.error == "EpisodeFailed: the MCP server did not name its tools within 0.5 s"
+        made.close()
+
+
+async def test_a_session_ends_whatever_its_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("environment.mcp.http._GOODBYE_S", 0.1)
+    left = asyncio.Event()
+
+    async def answer(server: HostileProvider, writer: asyncio.StreamWriter) -> None:
+        method = server.heads[-1].partition(" ")[0]
+        if method == "DELETE":
+            left.set()
+            await drip(server, writer)
+        posts = sum(head.startswith("POST") for head in server.heads)
+        await (NAMES_ITS_TOOLS[posts - 1] if method == "POST" else saying(b"", 405))(server, writer)
+
+    async with hostile_provider(answer) as server:
+        found = await tools_of(HttpServer(server.url), access(environment_hosts=("127.0.0.1",)))
+    assert [tool.name for tool in found] == ["add"]
+    assert left.is_set()
 
 
 async def test_a_server_that_cannot_be_started_says_so() -> None:

@@ -99,6 +99,7 @@ async def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
     ("reply", "status", "text"),
     [
         (_ok(b"x" * 10_001), 413, "larger than 10000 bytes"),
+        (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx", 502, "answer is compressed"),
         (_ok(b'{"messages": '), 400, "not JSONL"),
         (_ok(b"[" * 9_000), 400, "not JSONL"),
         (b"HTTP/1.1 404 x\r\nContent-Length: 6\r\n\r\nsecret", 502, "answered 404"),

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import httpx
 
+from environment.bounded_http import AnswerLimits, AnswerRefused, AnswerTooLarge, BoundedTransport
 from training.engine.http.errors import ApiError
 
 Json = Any
@@ -65,24 +66,24 @@ class TrainingData:
         return raw
 
     async def _fetched(self, url: str) -> bytes:
-        raw = bytearray()
+        transport = BoundedTransport(httpx.AsyncHTTPTransport(trust_env=False), AnswerLimits(self.max_bytes))
         try:
             async with (
                 asyncio.timeout(self.fetch_s),
-                httpx.AsyncClient(follow_redirects=False, trust_env=False) as client,
+                httpx.AsyncClient(transport=transport, timeout=None, follow_redirects=False) as client,
                 client.stream("GET", url) as response,
             ):
                 if response.status_code != httpx.codes.OK:
                     raise _no_data(f"{_host(url)} answered {response.status_code}")
-                async for chunk in response.aiter_bytes():
-                    raw += chunk
-                    if len(raw) > self.max_bytes:
-                        raise self._too_large()
+                return await response.aread()
         except TimeoutError:
             raise _no_data(f"{_host(url)} took longer than {self.fetch_s:.0f} s") from None
+        except AnswerTooLarge:
+            raise self._too_large() from None
+        except AnswerRefused as refused:
+            raise _no_data(f"{_host(url)}: {refused}") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise _no_data(f"{_host(url)}: {type(error).__name__}") from None
-        return bytes(raw)
 
     def _too_large(self) -> ApiError:
         return ApiError(413, f"the training data is larger than {self.max_bytes} bytes", code="body_too_large")
