@@ -27,6 +27,8 @@ _GRACE_S = 5.0
 _TAIL_CHARACTERS = 2_000
 _MOST_OUTPUT = 8_000_000
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
+"""What any command needs to find programs, its files, its encoding, the time of day and a writable directory."""
 
 
 class CommandFailed(Exception):
@@ -39,6 +41,8 @@ class AgentWorker:
 
     url: str
     command: Sequence[str]
+    environment: Mapping[str, str]
+    """Of the command, in addition to what `variables` says of its task."""
     run_id: str | None
     concurrency: int
     name: str
@@ -114,7 +118,7 @@ class AgentWorker:
         try:
             return await asyncio.create_subprocess_exec(
                 *self.command,
-                env={**os.environ, **variables(claim)},
+                env={**self.environment, **variables(claim)},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
@@ -155,6 +159,20 @@ class AgentWorker:
             response = await self._http.post(path, json=dict(body))
             return response.status_code < 500 and response.status_code != 429
         return False
+
+
+def passed_on(named: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """What a command inherits of our environment: no key of ours, unless it is named. `named` has entries NAME, which
+    takes our value, and NAME=VALUE. Raises Failure."""
+    passed = {name: environment[name] for name in _INHERITED if name in environment}
+    for entry in named:
+        name, has_value, value = entry.partition("=")
+        if not name:
+            raise Failure(f"--env {entry}: expected NAME or NAME=VALUE")
+        if not has_value and name not in environment:
+            raise Failure(f"--env {name}: the environment has no {name}; set it, or give its value: --env {name}=VALUE")
+        passed[name] = value if has_value else environment[name]
+    return passed
 
 
 def variables(claim: Mapping[str, Json]) -> dict[str, str]:

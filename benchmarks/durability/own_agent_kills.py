@@ -118,8 +118,8 @@ class Stage:
     def _start_missing(self) -> None:
         port = self.service.url.rpartition(":")[2]
         serve = ["serve", "--port", port, "--data-dir", str(self.data_dir)]
-        claim = ["agent", "run", "--url", self.service.url, "--concurrency", str(_CONCURRENCY), "--"]
-        claim += COMMANDS["shell"]
+        claim = ["agent", "run", "--url", self.service.url, "--concurrency", str(_CONCURRENCY)]
+        claim += ["--env", "MAIL_DESK_URL", "--", *COMMANDS["shell"]]
         for name, arguments in (("service", serve), ("claimer", claim)):
             if name not in self._processes or self._processes[name].poll() is not None:
                 self._processes[name] = subprocess.Popen(

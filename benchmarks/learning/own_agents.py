@@ -87,7 +87,8 @@ def claiming(agent: str, service_url: str, desk_url: str, concurrency: int) -> I
             command = stack.enter_context(ForkedModule(PYTHON_AGENTS[agent])).command()
         else:
             command = [*COMMANDS[agent]]
-        stack.enter_context(_process([*worker, "--", *command], environment))
+        passed_on = ("--env", "MAIL_DESK_URL", "--env", "PYTHONPATH")
+        stack.enter_context(_process([*worker, *passed_on, "--", *command], environment))
         yield
 
 

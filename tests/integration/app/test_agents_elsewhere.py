@@ -1,6 +1,8 @@
 """Runs over agents behind HTTP and over commands that fetch their tasks: a real service, sockets and processes."""
 
 import asyncio
+import json
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -17,6 +19,7 @@ from app.security.webhook_signing import new_secret
 from app.settings import Settings
 from tests.conditions import answered, until
 from tests.fakes.forked_learnloop import learnloop
+from tests.fakes.hostile_provider import Answer, bomb, gigabyte, hostile_provider, saying
 from tests.fakes.runner import Behaviour, ask_model, runner, send_outcome
 from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
@@ -217,6 +220,40 @@ async def test_a_runner_on_a_private_address_is_refused(data_dir: Path, database
             assert refused.json()["errors"][0]["loc"][-1] == place
 
 
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [(bomb, "the server's answer is compressed"), (gigabyte, "the server's answer has more than 2,000,000 bytes")],
+)
+async def test_what_a_runner_answers_is_bounded(data_dir: Path, database_url: str, answer: Answer, said: str) -> None:
+    async with hostile_provider(answer) as it, service(data_dir, database_url) as (client, _):
+        run = await run_with(client, await started(client, {"push": {"url": it.url}}), "failed")
+        assert it.sent < len(it.heads) * 32 * 2**20
+    assert f"the runner's answer cannot be read: {said}" in run["error"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (bomb, "the server's answer is compressed"),
+        (gigabyte, "the server's answer has more than 4,000,000 bytes (LEARNLOOP_MAX_GRAPH_BYTES)"),
+        (saying(b"[" + b"[]," * 1_000_000 + b"0]"), "has more than 1,000,000 JSON values"),
+    ],
+)
+async def test_scenarios_that_are_fetched_are_bounded(
+    data_dir: Path, database_url: str, answer: Answer, said: str
+) -> None:
+    async with (
+        hostile_provider(answer) as it,
+        service(data_dir, database_url, max_graph_bytes=4_000_000) as (client, _),
+    ):
+        body = request({"pull": {}})
+        body["environment"]["config"]["scenarios"] = {"url": it.url}
+        refused = await client.post("/learn-loop", json=body)
+        assert it.sent < 32 * 2**20
+    assert refused.status_code == 422
+    assert said in refused.text
+
+
 SCRIPT = """
 import json, os, sys, urllib.request
 task = json.loads(os.environ["LEARNLOOP_TASK"])
@@ -231,13 +268,16 @@ SCORES = SCRIPT + 'print("thinking")\nprint(json.dumps({"reward": float(said == 
 
 
 @asynccontextmanager
-async def agent_run(client: httpx.AsyncClient, script: str, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """`learnloop agent run` with a Python script as the command."""
+async def agent_run(
+    client: httpx.AsyncClient, script: str, *options: str, variables: Mapping[str, str] | None = None
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`learnloop agent run` with a Python script as the command; `variables` are its environment (None: ours)."""
     url = str(client.base_url).rstrip("/")
     command = learnloop("agent", "run", "--url", url, *options)
     process = await asyncio.create_subprocess_exec(
         *(*command, "--", sys.executable, "-S", "-c", script),  # the standard library is enough for it
         stderr=asyncio.subprocess.DEVNULL,
+        env=variables,
     )
     try:
         yield process
@@ -263,6 +303,22 @@ async def test_a_command_that_fetches_its_tasks_is_trained_and_evaluated(data_di
         done = await answered(lambda: get(client, path), lambda found: found["status"] in ("completed", "failed"))
         assert done["status"] == "completed", done
         assert {each["turns"] for each in (await get(client, f"{path}/trajectories"))["items"]} == {1}
+
+
+async def test_a_command_sees_no_secret_of_the_process_that_starts_it(
+    data_dir: Path, database_url: str, tmp_path: Path
+) -> None:
+    secrets = ("LEARNLOOP_API_KEY", "LEARNLOOP_OPERATOR_KEY", "AWS_SECRET_ACCESS_KEY", "DATABASE_URL", "ANY_OTHER")
+    ours = {"PATH": os.environ["PATH"], "NAMED": "ours", **dict.fromkeys(secrets, "canary")}
+    sees = SCORES + 'json.dump(dict(os.environ), open(os.environ["SEEN"], "w"))\n'
+    options = ("--env", "NAMED", "--env", f"SEEN={tmp_path / 'seen'}")
+    async with service(data_dir, database_url) as (client, _), agent_run(client, sees, *options, variables=ours):
+        await finished(client, await started(client, {"pull": {}}))
+    seen = json.loads((tmp_path / "seen").read_text())
+    assert {"OPENAI_BASE_URL", "OPENAI_API_KEY", "LEARNLOOP_TASK", "LEARNLOOP_SESSION", "PATH"} <= seen.keys()
+    assert seen["NAMED"] == "ours"
+    assert not seen.keys() & set(secrets)
+    assert "canary" not in seen.values()
 
 
 async def test_a_killed_agent_run_loses_nothing_that_was_answered(

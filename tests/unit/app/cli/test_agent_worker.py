@@ -6,7 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app.cli.agent_worker import AgentWorker, CommandFailed, outcome_of, variables
+from app.cli.agent_worker import AgentWorker, CommandFailed, outcome_of, passed_on, variables
+from app.cli.terminal import Failure
 
 
 @pytest.mark.parametrize(
@@ -47,6 +48,23 @@ def test_a_command_finds_its_model_under_the_names_that_clients_read() -> None:
     assert (found["LEARNLOOP_TASK"], found["LEARNLOOP_ATTEMPT"]) == ('{"a": "ü"}', "2")
 
 
+def test_a_command_inherits_what_it_needs_to_run_and_what_is_named() -> None:
+    ours = {"PATH": "/bin", "LANG": "C", "LEARNLOOP_API_KEY": "ll_k", "AWS_SECRET_ACCESS_KEY": "s", "A": "1", "B": "2"}
+    assert passed_on([], ours) == {"PATH": "/bin", "LANG": "C"}
+    assert passed_on(["A", "B=3", "C=x=y", "LANG="], ours) == {
+        "PATH": "/bin", "LANG": "", "A": "1", "B": "3", "C": "x=y"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [("D", "--env D: the environment has no D; set it"), ("=1", "--env =1: expected NAME or NAME=VALUE")],
+)
+def test_a_variable_that_cannot_be_passed_on_is_named(entry: str, said: str) -> None:
+    with pytest.raises(Failure, match=said):
+        passed_on([entry], {"A": "1"})
+
+
 @pytest.mark.parametrize("is_away", [True, False])
 async def test_that_the_service_was_away_is_no_fault_of_the_command(
     is_away: bool, monkeypatch: pytest.MonkeyPatch
@@ -60,7 +78,7 @@ async def test_that_the_service_was_away_is_no_fault_of_the_command(
             raise httpx.ConnectError("refused")
         return httpx.Response(204)
 
-    worker = AgentWorker("http://service", ["agent"], None, 1, "a", False)
+    worker = AgentWorker("http://service", ["agent"], {}, None, 1, "a", False)
     async with httpx.AsyncClient(base_url="http://service", transport=httpx.MockTransport(service)) as worker._http:
         await worker._give_back("S", 2, "no connection")
     assert heard[-1] == ({"attempt": 2} if is_away else {"attempt": 2, "reason": "no connection"})
