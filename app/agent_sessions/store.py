@@ -15,7 +15,7 @@ from app.auth.agent_session_keys import new_session_key
 from app.auth.caller import Caller
 from app.auth.keys import hash_of
 from app.db.session import Sessions
-from app.db.tables import AgentSession, AgentSessionKey
+from app.db.tables import AgentSession, AgentSessionKey, ApiKey
 from app.domain.agent_session_state import AgentSessionState
 from app.errors import Conflict, NotFound, TooManyRequests
 from training.rollout.agents.sessions import Outcome, SessionLimits
@@ -80,6 +80,8 @@ class SessionSpec:
     explicit_restart: bool = False
     labels: Mapping[str, Json] = field(default_factory=dict)
     slot: RolloutSlot | None = None
+    opener_sha256: str | None = None
+    """Of the API key that opens it, and that it does not outlive; None: it depends on no key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,7 @@ class AgentSessions:
     async def _insert(self, session: AsyncSession, spec: SessionSpec) -> OpenedSession | None:
         """None: there is a session of that rollout."""
         slot = spec.slot
+        key_expires_at = select(ApiKey.expires_at).where(ApiKey.sha256 == spec.opener_sha256).scalar_subquery()
         values: dict[Any, Json] = {
             "id": str(ULID()),
             "project": spec.project,
@@ -143,7 +146,8 @@ class AgentSessions:
             "max_tokens": spec.limits.max_tokens,
             "explicit_restart": spec.explicit_restart,
             AgentSession.labels: dict(spec.labels),
-            "expires_at": func.clock_timestamp() + spec.ttl,
+            "opener_sha256": spec.opener_sha256,
+            "expires_at": func.least(func.clock_timestamp() + spec.ttl, key_expires_at),
             **({} if slot is None else slot.columns()),
         }
         new = insert(AgentSession).values(values).on_conflict_do_nothing().returning(AgentSession)

@@ -72,6 +72,7 @@ async def open_agent_session(
         SessionLimits(request.limits.max_calls, request.limits.max_tokens),
         explicit_restart=request.restart == "explicit",
         labels=request.metadata,
+        opener_sha256=caller.key_sha256,
     )
     return _access(http, await store.open(spec, settings.max_open_sessions))
 

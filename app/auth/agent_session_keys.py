@@ -2,10 +2,12 @@
 
 import re
 import secrets
+from typing import NamedTuple
 
 from sqlalchemy import select
 
 from app.auth.caller import Caller, SessionKey
+from app.auth.key_cache import KeyCache
 from app.auth.keys import hash_of
 from app.auth.scopes import Scope
 from app.db.session import Sessions
@@ -27,21 +29,35 @@ def is_session_key(secret: str) -> bool:
     return _FORM.fullmatch(secret) is not None
 
 
-class AgentSessionKeys:
-    """Finds the session of a key. What a key names never changes, so it is asked for once; whether the session is open,
-    and the key its newest one, is looked at with each call."""
+class _Found(NamedTuple):
+    caller: Caller
+    opener_sha256: str | None
 
-    def __init__(self, sessions: Sessions) -> None:
+
+class AgentSessionKeys:
+    """Finds the session of a key, which ends with the API key that opened it.
+
+    What a key names never changes, nor does what opened the session, so both are read once. Whether the API key still
+    holds is looked up as often as if it were used itself; whether the session is open, and the key its newest one, with
+    each call.
+    """
+
+    def __init__(self, sessions: Sessions, keys: KeyCache) -> None:
         self._sessions = sessions
-        self._found: dict[str, Caller] = {}
+        self._keys = keys
+        self._found: dict[str, _Found] = {}
 
     async def caller(self, key: str) -> Caller:
         """The agent with that key. Raises Unauthorized."""
         sha256 = hash_of(key)
-        if (kept := self._found.get(sha256)) is not None:
-            return kept
+        caller, opener_sha256 = self._found.get(sha256) or await self._find(sha256)
+        if opener_sha256 is not None and not await self._keys.holds(opener_sha256):
+            raise Unauthorized("The session has ended: the API key that opened it is revoked, expired or changed.")
+        return caller
+
+    async def _find(self, sha256: str) -> _Found:
         query = (
-            select(AgentSession.id, AgentSession.project)
+            select(AgentSession.id, AgentSession.project, AgentSession.opener_sha256)
             .join(AgentSessionKey, AgentSessionKey.session_id == AgentSession.id)
             .where(AgentSessionKey.sha256 == sha256)
         )
@@ -52,8 +68,9 @@ class AgentSessionKeys:
         if len(self._found) >= _MOST_CACHED:
             self._found.clear()
         both = frozenset({Scope.READ, Scope.WRITE})
-        caller = self._found[sha256] = Caller(f"session:{row.id}", row.project, both, SessionKey(row.id, sha256))
-        return caller
+        caller = Caller(f"session:{row.id}", row.project, both, SessionKey(row.id, sha256))
+        found = self._found[sha256] = _Found(caller, row.opener_sha256)
+        return found
 
     def has(self, key: str) -> bool:
         """Whether it was found before. No query."""

@@ -27,6 +27,8 @@ class Caller:
     scopes: frozenset[Scope]
     agent: SessionKey | None = None
     """The session that the caller is the agent of, and all that it reaches of the project; None: it is none."""
+    key_sha256: str | None = None
+    """Of the API key that the caller has, or signed in with; None: it needed none, or is an agent."""
 
     @property
     def namespace(self) -> str:

@@ -78,4 +78,4 @@ async def open_callers(sessions: Sessions, settings: Settings) -> AsyncIterator[
     """The callers of a running service."""
     async with open_key_cache(sessions, settings.operator_key) as keys:
         browser_sessions = BrowserSessions(sessions, keys.operator_hash, settings.session_lifetime)
-        yield Callers(keys, browser_sessions, AgentSessionKeys(sessions))
+        yield Callers(keys, browser_sessions, AgentSessionKeys(sessions, keys))

@@ -7,7 +7,7 @@ import hmac
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic import SecretStr
 
@@ -44,7 +44,7 @@ class KeyCache:
     async def find(self, key: str) -> ApiKey | None:
         """The row of that key; None for the key from the settings. Raises Unauthorized."""
         sha256 = hash_of(key)
-        if self.operator_hash is not None and hmac.compare_digest(sha256, self.operator_hash):
+        if self._is_operators(sha256):
             return None
         row = await self._row(sha256) if well_formed(key) else None
         if row is None or not hmac.compare_digest(row.sha256, sha256):
@@ -54,14 +54,21 @@ class KeyCache:
     def caller_of(self, row: ApiKey | None) -> Caller:
         """Who calls with the key that `find` found; notes that it was used."""
         if row is None:
-            return _OPERATOR
+            return replace(_OPERATOR, key_sha256=self.operator_hash)
         self._used.add(row.id)
         return caller_with(row)
+
+    async def holds(self, sha256: str) -> bool:
+        """Whether there is a key with that hash, neither revoked nor expired."""
+        return self._is_operators(sha256) or await self._row(sha256) is not None
 
     def has(self, key: str) -> bool:
         """Whether the key was right when it was looked up last. No query."""
         sha256 = hash_of(key)
         return sha256 in self._found or sha256 == self.operator_hash
+
+    def _is_operators(self, sha256: str) -> bool:
+        return self.operator_hash is not None and hmac.compare_digest(sha256, self.operator_hash)
 
     async def _row(self, sha256: str) -> ApiKey | None:
         now = self.clock()

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import ColumnElement, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, Update, and_, func, or_, select, update
 from ulid import ULID
 
 from app.auth.caller import ANY_PROJECT, Caller
 from app.auth.scopes import Scope
 from app.db.session import Sessions
-from app.db.tables import ApiKey
+from app.db.tables import AgentSession, ApiKey
+from app.domain.agent_session_state import AgentSessionState
 from app.errors import NotFound
 
 _FORM = re.compile(r"ll_[A-Za-z0-9_-]{43}")
@@ -83,15 +84,17 @@ class Keys:
             return (await session.execute(query)).scalars().all()
 
     async def revoke(self, of: Caller, key_id: str) -> ApiKey:
-        """Revoke a key; revoking it again keeps the first time. Raises NotFound."""
+        """Revoke a key, and end the agents' sessions that it opened; revoking it again keeps the first time. Raises
+        NotFound."""
         end = update(ApiKey).where(ApiKey.id == key_id)
         if of.project is not None:
             end = end.where(ApiKey.project == of.project)
         ended = end.values(revoked_at=func.coalesce(ApiKey.revoked_at, func.now())).returning(ApiKey)
         async with self._sessions.begin() as session:
             row = (await session.execute(ended)).scalar_one_or_none()
-        if row is None:
-            raise NotFound(f"There is no key {key_id!r}.")
+            if row is None:
+                raise NotFound(f"There is no key {key_id!r}.")
+            await session.execute(_end_sessions(row.sha256))
         return row
 
     async def by_hash(self, sha256: str) -> ApiKey | None:
@@ -108,6 +111,13 @@ class Keys:
             await session.execute(note)
 
 
+def _end_sessions(opener_sha256: str) -> Update:
+    """Ends the sessions of agents that were opened with that key."""
+    opened = (AgentSession.opener_sha256 == opener_sha256, AgentSession.state == AgentSessionState.OPEN)
+    now = func.clock_timestamp()
+    return update(AgentSession).where(*opened).values(state=AgentSessionState.EXPIRED, expires_at=now, ended_at=now)
+
+
 def holds() -> ColumnElement[bool]:
     """SQL condition: the key is not revoked and, by the database's clock, not expired."""
     return and_(ApiKey.revoked_at.is_(None), or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.now()))
@@ -116,4 +126,5 @@ def holds() -> ColumnElement[bool]:
 def caller_with(row: ApiKey) -> Caller:
     """Who calls with that key."""
     project = None if row.project == ANY_PROJECT else row.project
-    return Caller(f"key:{row.prefix}", project, frozenset(Scope(scope) for scope in row.scopes))
+    scopes = frozenset(Scope(scope) for scope in row.scopes)
+    return Caller(f"key:{row.prefix}", project, scopes, key_sha256=row.sha256)

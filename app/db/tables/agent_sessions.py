@@ -84,6 +84,8 @@ class AgentSession(Base):
     """The rollout's name in the journal, or its slot in an evaluation."""
     evaluation_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("evaluation_job.id", ondelete="CASCADE"))
     """In place of a run."""
+    opener_sha256: Mapped[str | None] = mapped_column(String(64))
+    """Of the API key that opened the session, which ends with it; None: a rollout's, or no key was required."""
     opened_at: Mapped[datetime] = mapped_column(server_default=func.now())
     expires_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]

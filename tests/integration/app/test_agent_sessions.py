@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, cast
 
 import httpx
@@ -11,8 +12,10 @@ import openai
 import pytest
 
 from app.agent_sessions.calls import SessionCalls
-from tests.integration.app.keyed import bearer
+from tests.conditions import answered
+from tests.integration.app.keyed import OPERATOR_KEY, bearer
 from tests.integration.app.model_stage import CALLER, ModelStage
+from tests.integration.app.test_sessions import OWN_PAGE, sign_in
 from tests.openai_clients import MESSAGES
 from training.rollout.histories import conversations
 
@@ -186,6 +189,30 @@ async def test_an_agent_reaches_its_own_session_only(stage: ModelStage) -> None:
     unknown = await http.post("/v1/chat/completions", json={}, headers=bearer("las_" + "x" * 43))
     assert unknown.status_code == 401
     assert (await http.get("/sessions", headers=stranger)).json()["items"] == []
+
+
+async def test_sessions_end_with_the_key_that_opened_them(stage: ModelStage) -> None:
+    http, new = stage.service.client, await stage.service.new()
+    browser = await sign_in(stage.service, new.key)
+    others = await opened(stage)
+    of_key = [
+        (await http.post("/sessions", json={"model": CALLER}, headers=headers)).raise_for_status().json()
+        for headers in (bearer(new.key), browser | OWN_PAGE)
+    ]
+    for session in (*of_key, others):
+        async with agent(session) as client:
+            await ask(client)
+    assert (await http.delete(f"/keys/{new.row.id}", headers=bearer(OPERATOR_KEY))).status_code == 200
+    for session in of_key:
+        path, key = f"/sessions/{session['id']}", bearer(session["api_key"])
+        async with agent(session) as client:
+            with pytest.raises((openai.PermissionDeniedError, openai.AuthenticationError)):
+                await ask(client, [{"role": "user", "content": "Still there?"}])
+        # What else its key reaches ends as soon as this process looks the API key up again.
+        await answered(partial(http.get, path, headers=key), lambda reply: reply.status_code == 401)
+        assert (await http.get(path, headers=others["owner"])).json()["status"] == "expired"
+    async with agent(others) as client:
+        await ask(client, [{"role": "user", "content": "Still there?"}])
 
 
 async def test_an_agent_that_looks_for_its_model_finds_it(stage: ModelStage) -> None:

@@ -12,8 +12,10 @@ import httpx
 import pytest
 from sqlalchemy import func, select, text, update
 
+from app.agent_sessions.store import AgentSessions, OpenedSession, PinnedModel, SessionSpec
 from app.auth.agent_session_keys import AgentSessionKeys
 from app.auth.browser_sessions import MOST_OF_A_KEY, BrowserSessions
+from app.auth.caller import LOCAL
 from app.auth.callers import Callers
 from app.auth.credentials import Credential
 from app.auth.key_cache import KEPT_S, KeyCache
@@ -155,7 +157,7 @@ async def _replica(service: Keyed, operator: str | None = None) -> tuple[Callers
     operator_hash = None if operator is None else hash_of(operator)
     keys = KeyCache(Keys(service.sessions), operator_hash, lambda: clock[0])
     browser_sessions = BrowserSessions(service.sessions, operator_hash, LIFETIME)
-    return Callers(keys, browser_sessions, AgentSessionKeys(service.sessions), lambda: clock[0]), clock
+    return Callers(keys, browser_sessions, AgentSessionKeys(service.sessions, keys), lambda: clock[0]), clock
 
 
 async def test_a_session_ends_with_its_key_on_every_replica(service: Keyed) -> None:
@@ -200,6 +202,55 @@ async def test_sessions_of_the_operator_end_when_its_key_is_changed(service: Key
         replica, _ = await _replica(service, changed)
         with pytest.raises(Unauthorized):
             await replica.caller(token)
+
+
+async def _agent_session(
+    service: Keyed, opener_sha256: str | None, ttl: timedelta = timedelta(days=30)
+) -> OpenedSession:
+    model = PinnedModel("learnloop/tiny", "learnloop/tiny", None, "embedded", None)
+    return await AgentSessions(service.sessions).open(SessionSpec("mail", model, ttl, opener_sha256=opener_sha256))
+
+
+def _session_key(opened: OpenedSession) -> Credential:
+    assert opened.key is not None
+    return Credential(opened.key, is_session=False)
+
+
+@pytest.mark.parametrize("how", ["revoked", "expired"])
+async def test_an_agents_session_ends_with_its_key_on_every_replica(service: Keyed, how: str) -> None:
+    new, other = await service.new(), await service.new()
+    mine, theirs = await _agent_session(service, new.row.sha256), await _agent_session(service, other.row.sha256)
+    replica, clock = await _replica(service)
+    assert (await replica.caller(_session_key(mine))).agent is not None
+    if how == "revoked":
+        await service.client.delete(f"/keys/{new.row.id}", headers=bearer(OPERATOR_KEY))
+        assert (await AgentSessions(service.sessions).get(LOCAL, mine.row.id)).state == "expired"
+    else:
+        async with service.sessions.begin() as session:
+            await session.execute(update(ApiKey).where(ApiKey.id == new.row.id).values(expires_at=func.now()))
+    clock[0] = KEPT_S
+    with pytest.raises(Unauthorized, match="the API key that opened it"):
+        await replica.caller(_session_key(mine))
+    assert (await replica.caller(_session_key(theirs))).project == "mail"
+    assert (await AgentSessions(service.sessions).get(LOCAL, theirs.row.id)).state == "open"
+
+
+async def test_an_agents_session_does_not_outlive_its_key(service: Keyed) -> None:
+    new = await service.new(expires_days=1)
+    assert (await _agent_session(service, new.row.sha256)).row.expires_at == new.row.expires_at
+    short = (await _agent_session(service, new.row.sha256, timedelta(hours=1))).row
+    assert short.expires_at - short.opened_at < timedelta(hours=2)
+
+
+async def test_agents_sessions_of_the_operator_end_when_its_key_is_changed(service: Keyed) -> None:
+    operators, nobodys = await _agent_session(service, hash_of(OPERATOR_KEY)), await _agent_session(service, None)
+    same, _ = await _replica(service, OPERATOR_KEY)
+    assert (await same.caller(_session_key(operators))).project == "mail"
+    for changed in (OPERATOR_KEY + "x", None):
+        replica, _ = await _replica(service, changed)
+        with pytest.raises(Unauthorized):
+            await replica.caller(_session_key(operators))
+        assert (await replica.caller(_session_key(nobodys))).project == "mail"
 
 
 async def test_a_key_has_a_limited_number_of_sessions(service: Keyed) -> None:

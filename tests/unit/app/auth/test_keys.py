@@ -29,8 +29,8 @@ def test_the_hash_is_sha256() -> None:
 
 
 def test_a_caller_sees_its_project_only_and_one_without_sees_all() -> None:
-    row = ApiKey(prefix="ll_abcdefgh", project="mail", scopes=["read"])
-    assert caller_with(row) == Caller("key:ll_abcdefgh", "mail", frozenset({Scope.READ}))
+    row = ApiKey(prefix="ll_abcdefgh", sha256="a hash", project="mail", scopes=["read"])
+    assert caller_with(row) == Caller("key:ll_abcdefgh", "mail", frozenset({Scope.READ}), key_sha256="a hash")
     assert caller_with(row).sees("mail")
     assert not caller_with(row).sees("sales")
     assert not caller_with(row).sees(None)
