@@ -8,11 +8,14 @@ INSTALLED := $(VENV)/.installed
 ARGS ?=
 # Processes that run tests: as many as pay on this machine, and fit into its memory.
 WORKERS ?= $(shell $(PYTHON) scripts/test_workers.py)
+# What runs the tests. CI names another module, which gives a test that fails a second chance.
+PYTEST ?= pytest
+RUN_TESTS = $(BIN)/python -m $(PYTEST) -q --workers $(WORKERS) --durations=10
 # Modules are compiled when they are first imported, not at the installation: what is compiled has to be kept.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-sales serve test check bench bench-learning constraints
+.PHONY: help install demo demo-sales serve test test-all check bench bench-learning constraints
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 24
@@ -41,8 +44,11 @@ demo-sales: $(RUNTIME) ## the same with the sales-email agent on a knowledge gra
 serve: $(RUNTIME) ## the service on http://127.0.0.1:8000
 	@$(BIN)/learnloop serve $(ARGS)
 
-test: $(INSTALLED) ## all tests
-	$(BIN)/python -m pytest -q --workers $(WORKERS) --durations=10 $(ARGS)
+test: $(INSTALLED) ## all tests but the long ones
+	$(RUN_TESTS) -m "not long" $(ARGS)
+
+test-all: $(INSTALLED) ## all tests
+	$(RUN_TESTS) $(ARGS)
 
 check: $(INSTALLED) ## lint, formatting, imports, types, the OpenAPI file and the dashboard
 	$(BIN)/ruff check .

@@ -196,4 +196,5 @@ def _shares_with(item: pytest.Item) -> str | Path:
 
 
 def _failure(nodeid: str, location: _Location, text: str) -> pytest.TestReport:
-    return pytest.TestReport(nodeid, location, {}, "failed", text, "call")
+    """The report of what no test has reported itself."""
+    return pytest.TestReport(nodeid, location, {}, "failed", text, "call", crashed=True)
