@@ -14,7 +14,6 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from app.logs import RepeatedLog
 from environment.plugins import PluginFault
 from training.protocol.validation_message import message_of
 
@@ -31,7 +30,6 @@ DATABASE_DOWN = (
 such as a standby after a failover, and a transaction that idled too long are internal errors.)"""
 
 log = structlog.get_logger(__name__)
-_repeated_log = RepeatedLog(log)
 
 
 class ServiceError(Exception):
@@ -197,7 +195,7 @@ def install(app: FastAPI) -> None:
 def problem_of(error: Exception, path: str) -> JSONResponse:
     """The problem document for a service error or an unreachable database (DATABASE_DOWN)."""
     if not isinstance(error, ServiceError):
-        _repeated_log.warning("database not available", path=path, error=str(error).splitlines()[0])
+        log.warning("database not available", path=path, error=str(error).splitlines()[0])
         error = Unavailable("The database is unreachable; retry.", retry_after_s=2)
     return problem(error.status, error.title, str(error), headers=error.headers(), **error.members())
 

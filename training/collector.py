@@ -170,23 +170,27 @@ class RolloutCollector:
 
         Raises RolloutsFailed if every one of them failed, except for a showcase. Raises BackendUnavailable where the
         endpoint was away for so long that a rollout gave up: that says nothing about the agent, and the journal would
-        keep it for good. Raises BudgetReached where the next rollout does not fit the budget; those that have begun are
+        keep it for good. Raises BudgetReached if a rollout does not fit the budget, once those that have begun are
         finished and kept.
         """
         counted = self._counted(purpose.rollout_phase, len(tasks))
-        started = []
+        started: list[asyncio.Task[Rollout | BudgetReached]] = []
         with first_of_several():
             async with open_chat(endpoint, self._run.config.concurrency) as chat, asyncio.TaskGroup() as group:
                 for number, task in enumerate(tasks):
                     entry = EntryName("rollout", purpose, number)
-                    made = self._rollout(task, entry, chat, temperature, counted)
+                    made = self._rollout_in_budget(task, entry, chat, temperature, counted)
                     started.append(group.create_task(made))
                     if number == 0 and not isinstance(self._run.agent, RemoteRollouts):
                         await _head_start(started[0], chat)
                     await asyncio.sleep(0)  # requests are sent while others are still being made
                 if begun is not None:
                     begun.set()
-        rollouts = [each.result() for each in started]
+        rollouts = []
+        for each in started:
+            if isinstance(outcome := each.result(), BudgetReached):
+                raise outcome
+            rollouts.append(outcome)
         if failed(rollouts) == len(rollouts) and purpose is not Purpose.SHOWCASE:
             raise RolloutsFailed(
                 f"all {len(rollouts)} rollouts of iteration {self.journal.iteration} failed, the first: "
@@ -202,6 +206,15 @@ class RolloutCollector:
         counted.expect(more)
         return counted
 
+    async def _rollout_in_budget(
+        self, task: RolloutTask, entry: EntryName, chat: Chat, temperature: float, counted: "_Counted"
+    ) -> Rollout | BudgetReached:
+        """As `_rollout`. BudgetReached is returned, because raising it would cancel the rollouts that have begun."""
+        try:
+            return await self._rollout(task, entry, chat, temperature, counted)
+        except BudgetReached as reached:
+            return reached
+
     async def _rollout(
         self,
         task: RolloutTask,
@@ -216,32 +229,36 @@ class RolloutCollector:
             return load_rollout(task.scenario, kept)
         run = self._run
         worst_case = partial(run.estimates.rollout, task.scenario)
-        async with run.gate.turn(self.journal.iteration), self._budget.reserve(entry.phase, worst_case) as reservation:
-            finished = await rollout(
-                run.environment,
-                task.scenario,
-                chat,
-                id=str(ULID()),
-                seed=task.seed,
-                max_turns=run.config.max_turns,
-                temperature=temperature,
-                max_completion_tokens=run.config.max_completion_tokens,
-                timeout_s=run.config.rollout_timeout_s,
-                reservation=reservation,
-                recorded=self._recorded(entry),
-                agent=run.agent,
-                name=RolloutName(self.journal.iteration, str(entry)),
-                now=run.now,
-            )
-            run.estimates.saw_rollout(finished)
-        if chat.remembers and finished.failure is not None and finished.failure.kind is FailureKind.BACKEND_AWAY:
-            raise BackendUnavailable(finished.error)
+        with self._recorded(entry) as recorded:
+            async with (
+                run.gate.turn(self.journal.iteration),
+                self._budget.reserve(entry.phase, worst_case) as reservation,
+            ):
+                finished = await rollout(
+                    run.environment,
+                    task.scenario,
+                    chat,
+                    id=str(ULID()),
+                    seed=task.seed,
+                    max_turns=run.config.max_turns,
+                    temperature=temperature,
+                    max_completion_tokens=run.config.max_completion_tokens,
+                    timeout_s=run.config.rollout_timeout_s,
+                    reservation=reservation,
+                    recorded=recorded,
+                    agent=run.agent,
+                    name=RolloutName(self.journal.iteration, str(entry)),
+                    now=run.now,
+                )
+                run.estimates.saw_rollout(finished)
+            if chat.remembers and finished.failure is not None and finished.failure.kind is FailureKind.BACKEND_AWAY:
+                raise BackendUnavailable(finished.error)
         self.journal.keep_soon(str(entry), dump_rollout(finished))
         counted.made()
         return finished
 
     def _recorded(self, entry: EntryName) -> RecordedCalls:
-        """The answered calls of that rollout, those before us too; further ones go to the journal."""
+        """The answered calls of that rollout, with those that the journal has; further ones go to the journal."""
         kept: list[str] = []
         while (part := self.journal.kept.get(str(entry.calls(len(kept))))) is not None:
             kept.append(part)
@@ -268,7 +285,7 @@ class RolloutCollector:
         entry = str(EntryName("judge", purpose))
         if entry in self.journal.kept:
             return load_judgements(self.journal.kept[entry])
-        judgements = await asyncio.gather(
+        judgements = await all_of(
             *(
                 self._judgement(EntryName("judge", purpose, number), scenario, group)
                 for number, (scenario, group) in enumerate(zip(scenarios, groups, strict=True))
@@ -292,7 +309,7 @@ class RolloutCollector:
         return judgement
 
 
-async def _head_start(first: asyncio.Task[Rollout], chat: EndpointChat) -> None:
+async def _head_start(first: asyncio.Task[Rollout | BudgetReached], chat: EndpointChat) -> None:
     """Let the first request be sent, so that the model has work: that takes ten rounds of the event loop, and in each
     of them another rollout would be made."""
     sent = asyncio.create_task(chat.sent.wait())

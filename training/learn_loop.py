@@ -20,7 +20,7 @@ from environment.trace import span
 from judges.base import Judge
 from training.backends.art_import import import_art
 from training.backends.base import Endpoint, Policy
-from training.budget import Estimates, RunBudget, Unlimited
+from training.budget import BudgetReached, Estimates, RunBudget, Unlimited
 from training.collector import (
     Report,
     RolloutCollector,
@@ -117,6 +117,9 @@ async def learn_loop(
             with span("iteration", iteration=iteration):
                 result = await loop.iterate(iteration)
             yield result
+    except BudgetReached:
+        await loop.finish()
+        raise
     finally:
         await loop.stop()
 
@@ -298,8 +301,13 @@ class _Loop:
         if not isinstance(self._environment, Reflective) and not self._run.budget.limited:
             self._drawn[iteration] = asyncio.create_task(self._draw(iteration, self._run))
 
+    async def finish(self) -> None:
+        """Wait for the rollouts ahead that have begun: the journal keeps them, so that a resumed run does not make them
+        again. Where the budget is reached no others begin."""
+        await asyncio.gather(*(each.ended() for each in self._ahead.values()))
+
     async def stop(self) -> None:
-        """Stop what runs ahead."""
+        """Stop what runs ahead. Rollouts that are cut off keep the answers of their model in the journal."""
         await asyncio.gather(*(each.stop() for each in self._ahead.values()))
         for drawn in self._drawn.values():
             drawn.cancel()

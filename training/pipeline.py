@@ -85,9 +85,13 @@ class RolloutsAhead:
             self._report(self._last)
         return await self._task
 
+    async def ended(self) -> None:
+        """Wait until they have ended, whatever ended them."""
+        await asyncio.wait((self._task,))
+
     async def stop(self) -> None:
         """Leave nothing running. What the journal has of them is not made again."""
         self._task.cancel()
-        await asyncio.wait((self._task,))
+        await self.ended()
         if not self._task.cancelled():
             self._task.exception()  # so that it counts as seen: its iteration will find out for itself

@@ -1,8 +1,8 @@
-"""The answered calls of an unfinished rollout: whoever makes it again is given their answers, and goes on where it was
-cut off.
+"""The answered calls of an unfinished rollout. Whoever makes the rollout again gets these answers, and asks the model
+only from where it was cut off.
 
-A call is found again by all that was asked, its seed included. So nothing is given to a request that was not the same,
-and an agent that goes another way this time is answered anew from there.
+A call is recognized by everything that was asked, its seed included. A request that differs is therefore answered anew,
+and so is an agent that takes another way this time.
 """
 
 import json
@@ -16,11 +16,16 @@ if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion
 
 KEEP_AFTER_S = 5.0
-"""Of sampling: so much is done again at most, and turns that are shorter cost no entry of their own."""
+"""Seconds of sampling after which answers are kept: a killed process loses at most these, and short turns cost no entry
+each."""
 
 
 class RecordedCalls:
-    """Those of one rollout, whose attempts share them."""
+    """The answered calls of one rollout.
+
+    As a context manager around the rollout it also keeps the last answers if the rollout ends without a result: because
+    it was cancelled, or its budget was used up.
+    """
 
     def __init__(self, parts: Iterable[str] = (), keep: Callable[[str], None] = lambda part: None) -> None:
         """`parts` were kept before; `keep` is given further ones."""
@@ -30,6 +35,13 @@ class RecordedCalls:
         self._keep = keep
         self._unkept: list[tuple[str, ChatCompletion]] = []
         self._unkept_s = 0.0
+
+    def __enter__(self) -> "RecordedCalls":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self._unkept:
+            self._keep_answers()
 
     def answer(self, body: Mapping[str, Json]) -> "ChatCompletion | None":
         """The answer to that request, if it was answered before."""
@@ -44,9 +56,12 @@ class RecordedCalls:
         self._unkept.append((digest, completion))
         self._unkept_s += seconds
         if self._unkept_s >= KEEP_AFTER_S:
-            kept = [{"digest": name, "completion": each.model_dump(mode="json")} for name, each in self._unkept]
-            self._keep(json.dumps(kept))
-            self._unkept, self._unkept_s = [], 0.0
+            self._keep_answers()
+
+    def _keep_answers(self) -> None:
+        kept = [{"digest": name, "completion": each.model_dump(mode="json")} for name, each in self._unkept]
+        self._keep(json.dumps(kept))
+        self._unkept, self._unkept_s = [], 0.0
 
 
 def usages_of(part: Json) -> list[Mapping[str, int]]:

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 import structlog
 
 from app.errors import DATABASE_DOWN
-from app.logs import RepeatedLog
 
 log = structlog.get_logger(__name__)
 
@@ -24,12 +23,11 @@ async def every(period_s: float, work: Callable[[], Awaitable[None]], name: str)
 
 
 async def _again_and_again(period_s: float, work: Callable[[], Awaitable[None]], name: str) -> None:
-    repeated = RepeatedLog(log)
     while True:
         await asyncio.sleep(period_s)
         try:
             await work()
         except DATABASE_DOWN as error:
-            repeated.warning("periodic work failed", work=name, error=str(error).splitlines()[0])
+            log.warning("periodic work failed", work=name, error=str(error).splitlines()[0])
         except Exception as error:  # the next period may do better; nobody else would hear of it
-            repeated.error("periodic work failed", work=name, exc_info=error)
+            log.error("periodic work failed", work=name, exc_info=error)

@@ -24,7 +24,6 @@ from app.errors import DATABASE_DOWN
 from app.events.log import CHANNEL
 from app.events.progress import Moved, Position, positions_of
 from app.events.stream_limit import StreamPlaces
-from app.logs import RepeatedLog
 
 LOOK_S = 1.0
 """Polling interval: how long an event can go unseen after a lost notification, and the minimum time between progress
@@ -166,15 +165,14 @@ class EventFeed:
         return 0
 
     async def _look_for_ever(self) -> None:
-        repeated = RepeatedLog(log)
         while True:
             await asyncio.sleep(LOOK_S)
             try:
                 await self._look()
             except DATABASE_DOWN:
                 pass  # the API says so already
-            except Exception as error:
-                repeated.error("watched runs could not be looked at, trying again", exc_info=error)
+            except Exception:
+                log.exception("watched runs could not be looked at, trying again")
 
     async def _look(self) -> None:
         if not (watched := list(self._tails)):
@@ -203,7 +201,6 @@ class EventFeed:
             task.add_done_callback(self._tasks.discard)
 
     async def _listen_for_ever(self) -> None:
-        repeated = RepeatedLog(log)
         first_s, longest_s = _RECONNECT_S
         pause_s = first_s
         while True:
@@ -211,8 +208,7 @@ class EventFeed:
             try:
                 await self._listen()
             except (psycopg.Error, OSError) as error:
-                said = str(error).splitlines()[0] if str(error) else "lost"
-                repeated.warning("event listener reconnects", error=said)
+                log.warning("event listener reconnects", error=str(error).splitlines()[0] if str(error) else "lost")
             lasted_s = asyncio.get_running_loop().time() - began
             pause_s = first_s if lasted_s > longest_s else min(2 * pause_s, longest_s)
             await asyncio.sleep(pause_s)

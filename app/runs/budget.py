@@ -91,6 +91,7 @@ class Meter:
         self._settled_at = clock()
         self._seconds = prior.seconds
         self._before = prior.usage
+        self._reached: BudgetExceeded | None = None
         self._open: list[MeterReservation] = []
         self._changed = asyncio.Event()
 
@@ -155,17 +156,20 @@ class Meter:
             self._change()
 
     async def _admit(self, most: Callable[[], Usage | None]) -> Usage:
-        """What is reserved for a call, once it fits."""
+        """What is reserved for a call, once it fits. After one that did not fit no other begins; those that have begun
+        are finished."""
         if not self.limited:
             return Usage()
         while True:
+            if self._reached is not None:
+                raise RunBudgetReached(self._reached)
             needed = most()
             alone = needed is None and bool(self._open)
             exceeded = self._exceeded(needed)
             if exceeded is None and not alone:
                 return needed or Usage()
             if exceeded is not None and not self._open:
-                raise RunBudgetReached(exceeded)
+                raise self._reach(exceeded)
             await self._changed.wait()
 
     @property
@@ -181,7 +185,7 @@ class Meter:
                 reservation.left += more
                 return
             if all(other.waits for other in self._open if other is not reservation):
-                raise RunBudgetReached(exceeded)
+                raise self._reach(exceeded)
             reservation.waits = True
             try:
                 await self._changed.wait()
@@ -192,6 +196,10 @@ class Meter:
         """Record usage."""
         phases = self._unfinished.setdefault(iteration, {})
         phases[phase] = phases.get(phase, Usage()) + used
+
+    def _reach(self, exceeded: BudgetExceeded) -> RunBudgetReached:
+        self._reached = exceeded
+        return RunBudgetReached(exceeded)
 
     def _change(self) -> None:
         self._changed.set()

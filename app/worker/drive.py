@@ -42,7 +42,7 @@ from environment.access import Access
 from environment.base import Environment, Json
 from judges.base import Judge, JudgeServices
 from training.backends.base import BackendUnavailable, Policy
-from training.budget import BudgetReached, RunBudget
+from training.budget import RunBudget
 from training.journal import Journal
 from training.learn_loop import Demonstrations
 from training.rollout.rollout import Player
@@ -202,21 +202,27 @@ class Driver:
         with self.tracing.run(work.run.id, work.lease.worker, _trace_inputs(work.run, work.request)):
             while True:
                 try:
-                    return await self._learn(work, noted)
-                except BudgetReached:
-                    await work.journal.flush()
-                    raise
-                except asyncio.CancelledError:
-                    # A planned end loses no finished rollout, unless the database is away.
-                    with suppress(LeaseLost, *DATABASE_DOWN):
-                        await work.journal.flush(_SETTLE_S)
-                    raise
+                    return await self._learn_and_keep(work, noted)
                 except _AWAY as error:
                     if (pause_s := next(pauses, None)) is None:
                         raise
                     log.warning("backend away, waiting", error=str(error), pause_s=pause_s)
                     work.waits(str(error))
                     await asyncio.sleep(pause_s)
+
+    async def _learn_and_keep(self, work: _Work, note: Callable[[Progress], None]) -> None:
+        """Learn. Whatever ends that, the journal has all that was finished and answered before we return."""
+        try:
+            await self._learn(work, note)
+        except (LeaseLost, *DATABASE_DOWN):
+            raise
+        except asyncio.CancelledError:
+            with suppress(LeaseLost, *DATABASE_DOWN):  # a planned end does not wait for a database that is away
+                await work.journal.flush(_SETTLE_S)
+            raise
+        except Exception:
+            await work.journal.flush()
+            raise
 
     async def _learn(self, work: _Work, note: Callable[[Progress], None]) -> None:
         run, request, main_loop = work.run, work.request, work.main_loop

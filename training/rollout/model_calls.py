@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from environment.base import Json
 from environment.genai_spans import Reply
 from environment.genai_spans import chat as chat_span
-from training.budget import Reservation, Usage
+from training.budget import BudgetReached, Reservation, Usage
 from training.recorded_calls import RecordedCalls
 from training.rollout.chat import Chat, identity, message_of, sampled_ids
 
@@ -80,6 +80,7 @@ class ModelCalls:
         self._recorded = recorded or RecordedCalls()
         self._answered: dict[int, AnsweredCall] = {}
         self._running: dict[int, Callable[[], Usage]] = {}
+        self._call_ended = asyncio.Event()
         self._admission = asyncio.Lock()
 
     @property
@@ -108,7 +109,7 @@ class ModelCalls:
             return known
         most = partial(self._most, asked, tools, limit)
         async with self._admission:  # what the running calls need must not be promised twice
-            await self._reservation.room_for(lambda: sum((each() for each in self._running.values()), most()))
+            await self._room_for(most)
             self._running[number] = most
         try:
             with chat_span("openai", model=self.model, messages=asked, parameters=parameters) as traced:
@@ -120,8 +121,21 @@ class ModelCalls:
                 )
         finally:
             del self._running[number]
+            self._call_ended.set()
         self._reservation.spend(used)
         return completion
+
+    async def _room_for(self, most: Callable[[], Usage]) -> None:
+        """Reserve what one more call needs beside the running ones. Raises BudgetReached, but lets those end first."""
+        while True:
+            try:
+                await self._reservation.room_for(lambda: sum((each() for each in self._running.values()), most()))
+                return
+            except BudgetReached:
+                if not self._running:
+                    raise
+            self._call_ended.clear()
+            await self._call_ended.wait()
 
     def _body(
         self, messages: tuple[Message, ...], tools: Sequence[Json], parameters: Mapping[str, Json]

@@ -12,16 +12,17 @@ import pytest
 from sqlalchemy import text
 
 from app.db.session import make_engine, parse_url
-from tests.conditions import answered
-from tests.fakes.scripted_chat import Reply, ScriptedChat, scripted_chat
+from environment.email_search.environment import SyntheticEmailSearch
+from tests.conditions import answered, until
+from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy
 from tests.integration.app.served import run_with, served, settings_for
-from tests.integration.training.test_learn_loop import lucky, skilled
+from tests.integration.training.test_learn_loop import address_of, lucky, skilled
 from training.backends.art_import import import_art
 from training.backends.base import ModelSpec, Policy, TrainOutcome
 from training.learn_loop import learn_loop
 
-RUN = {
+RUN: dict[str, Any] = {
     "iterations": 4,
     "groups_per_iteration": 2,
     "rollouts_per_group": 4,
@@ -198,6 +199,36 @@ async def test_a_run_that_is_paused_while_its_rollouts_run_ahead_goes_on_with_th
         ledger = (await client.get(f"/runs/{run_id}/ledger", params={"limit": 200})).json()
     tokens = ledger["totals"]["prompt_tokens"] + ledger["totals"]["completion_tokens"]
     assert tokens == 60 * backend.sampled.total()
+    await engine.dispose()
+
+
+async def test_a_run_that_stops_by_its_rule_keeps_what_was_answered_ahead(data_dir: Path, database_url: str) -> None:
+    """Iteration 1 learns nothing and ends while the rollouts of iteration 2 are in their second turn."""
+    backend, engine, hanging = Held(), make_engine(parse_url(database_url)), list[str]()
+    environment = SyntheticEmailSearch()
+    first, second = (
+        {scenario.task["inbox_address"] for scenario in environment.scenarios("train", 2, RUN["seed"], start)}
+        for start in (0, 2)
+    )
+
+    async def script(request: Mapping[str, Any]) -> Reply:
+        address = address_of(request)
+        if address in second and any(message["role"] == "tool" for message in request["messages"]):
+            hanging.append(address)
+            await asyncio.Event().wait()
+        if address in second:
+            return call("search_inbox", keywords=["kickoff"])
+        if address in first:
+            await until(lambda: len(hanging) == PER_ITERATION)
+        return call("return_final_answer", answer="no idea", sources=["x"])
+
+    async with scripted_chat(script) as model, service(data_dir, database_url, backend, model) as client:
+        run_id = await start(client, on_no_signal={"action": "pause", "after": 1}, concurrency=2 * PER_ITERATION)
+        run = await run_with(client, run_id, "paused")
+        assert "taught nothing" in run["wait_reason"]
+        async with engine.connect() as connection:
+            kept = list((await connection.execute(text("SELECT name FROM journal WHERE iteration = 2"))).scalars())
+    assert sorted(kept) == [f"calls/train/{number}/0" for number in range(PER_ITERATION)]
     await engine.dispose()
 
 
