@@ -14,6 +14,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from app.logs import RepeatedLog
 from environment.plugins import PluginFault
 from training.protocol.validation_message import message_of
 
@@ -30,6 +31,7 @@ DATABASE_DOWN = (
 such as a standby after a failover, and a transaction that idled too long are internal errors.)"""
 
 log = structlog.get_logger(__name__)
+_repeated_log = RepeatedLog(log)
 
 
 class ServiceError(Exception):
@@ -195,7 +197,7 @@ def install(app: FastAPI) -> None:
 def problem_of(error: Exception, path: str) -> JSONResponse:
     """The problem document for a service error or an unreachable database (DATABASE_DOWN)."""
     if not isinstance(error, ServiceError):
-        log.warning("database not available", path=path, error=str(error).splitlines()[0])
+        _repeated_log.warning("database not available", path=path, error=str(error).splitlines()[0])
         error = Unavailable("The database is unreachable; retry.", retry_after_s=2)
     return problem(error.status, error.title, str(error), headers=error.headers(), **error.members())
 

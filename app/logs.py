@@ -1,8 +1,10 @@
 """Structured logs: one event a line, on standard error, with the run and iteration they belong to."""
 
 import logging
+import math
 import sys
-from typing import Literal
+import time
+from typing import Any, Literal
 
 import structlog
 
@@ -42,3 +44,34 @@ def configure_logs(level: str, style: Literal["auto", "console", "json"]) -> Non
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = name != "uvicorn.access"
+
+
+class RepeatedLog:
+    """The log of something that is tried again and again: each of its events is written once a minute at most.
+
+    A line says how many equal events came since the one before (`repeated`); their other fields may have differed.
+    """
+
+    def __init__(self, log: Any, period_s: float = 60.0) -> None:
+        self._log = log
+        self._period_s = period_s
+        self._written: dict[str, tuple[float, int]] = {}
+        """For each event the time of its last line, and how many came since."""
+
+    def info(self, event: str, **fields: object) -> None:
+        self._write("info", event, fields)
+
+    def warning(self, event: str, **fields: object) -> None:
+        self._write("warning", event, fields)
+
+    def error(self, event: str, **fields: object) -> None:
+        self._write("error", event, fields)
+
+    def _write(self, level: str, event: str, fields: dict[str, object]) -> None:
+        now = time.monotonic()
+        written_at, repeated = self._written.get(event, (-math.inf, 0))
+        if now - written_at < self._period_s:
+            self._written[event] = written_at, repeated + 1
+            return
+        self._written[event] = now, 0
+        getattr(self._log, level)(event, **fields, **({"repeated": repeated} if repeated else {}))

@@ -8,6 +8,7 @@ import structlog
 
 from app.agent_sessions.store import AgentSessions
 from app.errors import DATABASE_DOWN
+from app.logs import RepeatedLog
 from training.rollout.agents.sessions import SessionEnd
 
 _LOOK_EVERY_S = 0.1
@@ -41,13 +42,14 @@ class Outcomes:
             del self._waiting[session_id]
 
     async def _look_again_and_again(self) -> None:
+        repeated = RepeatedLog(log)
         try:
             while self._waiting:
                 try:
                     await self._look(list(self._waiting))
                     await asyncio.sleep(_LOOK_EVERY_S)
                 except DATABASE_DOWN as error:
-                    log.warning("outcomes of sessions cannot be read", error=str(error).splitlines()[0])
+                    repeated.warning("outcomes of sessions cannot be read", error=str(error).splitlines()[0])
                     await asyncio.sleep(_AFTER_AN_ERROR_S)
         finally:
             self._looking = None

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import structlog
 
 from app.errors import DATABASE_DOWN
+from app.logs import RepeatedLog
 
 log = structlog.get_logger(__name__)
 
@@ -23,11 +24,12 @@ async def every(period_s: float, work: Callable[[], Awaitable[None]], name: str)
 
 
 async def _again_and_again(period_s: float, work: Callable[[], Awaitable[None]], name: str) -> None:
+    repeated = RepeatedLog(log)
     while True:
         await asyncio.sleep(period_s)
         try:
             await work()
         except DATABASE_DOWN as error:
-            log.warning("periodic work failed", work=name, error=str(error).splitlines()[0])
+            repeated.warning("periodic work failed", work=name, error=str(error).splitlines()[0])
         except Exception as error:  # the next period may do better; nobody else would hear of it
-            log.error("periodic work failed", work=name, exc_info=error)
+            repeated.error("periodic work failed", work=name, exc_info=error)

@@ -11,6 +11,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 
 from app.db.session import DatabaseUrlError
 from app.errors import DATABASE_DOWN
+from app.logs import RepeatedLog
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -29,11 +30,12 @@ class SchemaError(Exception):
 
 async def migrate_when_up(database: AsyncEngine) -> None:
     """Wait for a database that starts at the same time, then migrate. Raises DatabaseUrlError, SchemaError."""
+    repeated = RepeatedLog(log)
     retrying = AsyncRetrying(
         retry=retry_if_exception_type(DATABASE_DOWN),
         wait=wait_fixed(1),
         stop=stop_after_delay(_START_S),
-        before_sleep=lambda _: log.warning("waiting for the database"),
+        before_sleep=lambda _: repeated.warning("waiting for the database"),
         reraise=True,
     )
     try:

@@ -24,6 +24,7 @@ from app.errors import DATABASE_DOWN
 from app.events.log import CHANNEL
 from app.events.progress import Moved, Position, positions_of
 from app.events.stream_limit import StreamPlaces
+from app.logs import RepeatedLog
 
 LOOK_S = 1.0
 """Polling interval: how long an event can go unseen after a lost notification, and the minimum time between progress
@@ -165,14 +166,15 @@ class EventFeed:
         return 0
 
     async def _look_for_ever(self) -> None:
+        repeated = RepeatedLog(log)
         while True:
             await asyncio.sleep(LOOK_S)
             try:
                 await self._look()
             except DATABASE_DOWN:
                 pass  # the API says so already
-            except Exception:
-                log.exception("watched runs could not be looked at, trying again")
+            except Exception as error:
+                repeated.error("watched runs could not be looked at, trying again", exc_info=error)
 
     async def _look(self) -> None:
         if not (watched := list(self._tails)):
@@ -201,6 +203,7 @@ class EventFeed:
             task.add_done_callback(self._tasks.discard)
 
     async def _listen_for_ever(self) -> None:
+        repeated = RepeatedLog(log)
         first_s, longest_s = _RECONNECT_S
         pause_s = first_s
         while True:
@@ -208,7 +211,8 @@ class EventFeed:
             try:
                 await self._listen()
             except (psycopg.Error, OSError) as error:
-                log.warning("event listener reconnects", error=str(error).splitlines()[0] if str(error) else "lost")
+                said = str(error).splitlines()[0] if str(error) else "lost"
+                repeated.warning("event listener reconnects", error=said)
             lasted_s = asyncio.get_running_loop().time() - began
             pause_s = first_s if lasted_s > longest_s else min(2 * pause_s, longest_s)
             await asyncio.sleep(pause_s)

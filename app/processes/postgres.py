@@ -6,8 +6,8 @@ interrupted safely, its lock file is shared by all users of the machine, and it 
 - `initdb` works in a temporary directory that is renamed when it is complete, so a kill leaves nothing half made;
 - one service holds the data directory (`DataDirectory`), so the server is our child and ends with us;
 - stale lock files (of a zombie, or of another process under a reused pid) are removed before the start;
-- the server counts as up when `SELECT 1` has answered; if it dies it is started again, and so it is if it takes no
-  connections for a set time;
+- the server counts as up when it has accepted a connection; if it dies it is started again, and so it is if it accepts
+  none for a set time, whether it is silent or refuses them because its recovery does not end;
 - a stop has an end: a server that does not stop in time is killed with all its processes, and what a start finds of an
   earlier one in the data directory is ended first;
 - it listens on a Unix socket in a directory that only its own user may enter.
@@ -35,6 +35,7 @@ import structlog
 from sqlalchemy import URL
 
 from app.aio.pulse import Pulse
+from app.logs import RepeatedLog
 from app.processes import child as child_process
 
 VERSION = "18"
@@ -43,10 +44,16 @@ SERVER_USER = "learnloop"
 _SOCKET = ".s.PGSQL.5432"
 _MAX_SOCKET_PATH = 100
 """Bytes; the kernel takes 107 with the file name, and Postgres adds `.lock` beside it."""
-_START_TIMEOUT_S = 120.0
+_START_TIMEOUTS_S = (60.0, 120.0)
+"""Patience with each attempt of the first start."""
 _STOP_TIMEOUT_S = 10.0
 _KILL_TIMEOUT_S = 10.0
 _RESTART_AFTER_S = 60.0
+_LONGEST_PATIENCE_S = 3_600.0
+_PAUSE_S = 1.0
+"""Between starts of a server that dies before it accepts connections."""
+_ALL_TAKEN = "sorry, too many clients already"
+"""How a server in good order refuses a connection. libpq hands on the text of a refusal, but not its code."""
 _OPTIONS = {
     "listen_addresses": "",
     "unix_socket_permissions": "0700",
@@ -67,13 +74,19 @@ class EmbeddedPostgres:
     """The server of one data directory. `start` before use, `stop` after; the caller holds the DataDirectory."""
 
     def __init__(self, data_dir: Path, *, restart_after_s: float = _RESTART_AFTER_S) -> None:
-        """A server that has taken no connections for `restart_after_s` is killed and started again; 0: never."""
+        """A server that has accepted no connection for `restart_after_s` is killed and started again; 0: never. Until
+        one is accepted that time doubles with each kill, because a long crash recovery begins again after each."""
         self._restart_after_s = restart_after_s
+        self._kills = 0
+        """Since the server last accepted a connection."""
+        self._accepted = False
+        """Whether the running server has accepted a connection since it was started."""
         self._leaving = False
         self._pulse: Pulse | None = None
         self._killing: asyncio.Task[None] | None = None
         self.pgdata = data_dir / "postgres"
         self._log_file = data_dir / "postgres.log"
+        self._log_of_killed = data_dir / "postgres.killed.log"
         self._process: asyncio.subprocess.Process | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._user: tuple[int, int] | None = None
@@ -135,40 +148,58 @@ class EmbeddedPostgres:
         _clear_leftover(self.pgdata, self._socket_dir)
 
     async def _launch(self) -> None:
+        """Start the server and wait until it accepts connections. Raises EmbeddedPostgresError."""
+        for timeout_s in _START_TIMEOUTS_S:
+            process = await self._spawn()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return await self._accepts(process)
+            except TimeoutError:
+                await self._give_up(process, timeout_s)
+                await process.wait()
+                await asyncio.to_thread(_clear_leftover, self.pgdata, self._socket_dir)
+        raise EmbeddedPostgresError(
+            f"Postgres accepted no connections within {timeout_s:.0f} s. Its log was kept: {self._log_of_killed}"
+        )
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
         argv = [str(_binaries() / "postgres"), "-D", str(self.pgdata), "-k", str(self._socket_dir)]
         for name, value in _OPTIONS.items():
             argv += ["-c", f"{name}={value}"]
+        self._accepted = False
         with self._log_file.open("wb") as log_file:
             self._process = await child_process.spawn(
                 argv, stderr=log_file, user=self._user, death_signal=signal.SIGINT
             )
-        await self._answers(self._process)
-        log.info("embedded postgres is up", pid=self._process.pid)
+        return self._process
 
-    async def _answers(self, process: asyncio.subprocess.Process) -> None:
-        try:
-            async with asyncio.timeout(_START_TIMEOUT_S):
-                while process.returncode is None:
-                    with suppress(psycopg.OperationalError):
-                        async with await self._connect() as connection:
-                            await connection.execute("SELECT 1")
-                            return
-                    await asyncio.sleep(0.03)
-        except TimeoutError:
-            raise EmbeddedPostgresError(
-                f"Postgres did not respond within {_START_TIMEOUT_S:.0f} s. {self._said()}"
-            ) from None
+    async def _accepts(self, process: asyncio.subprocess.Process) -> None:
+        """Returns when the server accepts connections. Raises EmbeddedPostgresError if it has ended."""
+        while process.returncode is None:
+            with suppress(psycopg.OperationalError):
+                await self._ask()
+                return self._note_accepted(process)
+            await asyncio.sleep(0.03)
         raise EmbeddedPostgresError(f"Postgres exited immediately. {self._said()}")
+
+    def _note_accepted(self, process: asyncio.subprocess.Process) -> None:
+        if not self._accepted:
+            log.info("embedded postgres is up", pid=process.pid)
+        self._accepted, self._kills = True, 0
 
     async def _connect(self) -> psycopg.AsyncConnection[tuple[object, ...]]:
         conninfo = f"host='{self._socket_dir}' user=postgres dbname=postgres connect_timeout=5"
         return await psycopg.AsyncConnection.connect(conninfo)
 
     def _said(self) -> str:
-        return f"Last lines of {self._log_file}: {_tail(self._log_file.read_text(errors='replace'))}"
+        text = ""
+        with suppress(OSError):  # it has been put aside, or the disk fails
+            text = self._log_file.read_text(errors="replace")
+        return f"Last lines of {self._log_file}: {_tail(text)}"
 
     async def _supervise(self) -> None:
         """Start the server again whenever it has died."""
+        repeated = RepeatedLog(log)
         while True:
             assert self._process is not None
             watch = asyncio.create_task(self._watch(self._process), name="postgres-watch")
@@ -178,23 +209,44 @@ class EmbeddedPostgres:
                 watch.cancel()
             if self._leaving:
                 return
-            log.error("embedded postgres died, starting it again", exit_status=status)
-            while self._process.returncode is not None:
-                try:
-                    await asyncio.to_thread(_clear_leftover, self.pgdata, self._socket_dir)
-                    await self._launch()
-                except (EmbeddedPostgresError, OSError) as error:  # of a disk that is full, until it is not
-                    log.error("embedded postgres did not start", error=str(error))
-                    await asyncio.sleep(1.0)
+            repeated.error("embedded postgres died, starting it again", exit_status=status, said=self._said())
+            await self._start_again(repeated)
+
+    async def _start_again(self, repeated: RepeatedLog) -> None:
+        while True:
+            if not self._accepted:
+                await asyncio.sleep(_PAUSE_S)
+            try:
+                await asyncio.to_thread(_clear_leftover, self.pgdata, self._socket_dir)
+                await self._spawn()
+                return
+            except (EmbeddedPostgresError, OSError) as error:  # of a disk that is full, until it is not
+                self._accepted = False
+                repeated.error("embedded postgres did not start", error=str(error))
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
-        """Kill a server that does not answer for too long: then it is started again."""
+        """Kill a server that accepts no connections for too long: then it is started again."""
         self._pulse = Pulse(self._ask)
+        patience_s = min(self._restart_after_s * 2**self._kills, _LONGEST_PATIENCE_S)
         async for trouble in self._pulse.beats():
-            if trouble is not None and (self._leaving or 0 < self._restart_after_s <= trouble.seconds):
-                log.error("embedded postgres killed: it did not answer", seconds=round(trouble.seconds, 1))
-                await self._kill(process)
+            if trouble is None:
+                self._note_accepted(process)
+                patience_s = self._restart_after_s
+            elif self._leaving or 0 < patience_s <= trouble.seconds:
+                self._kills += 1
+                await self._give_up(process, trouble.seconds)
                 return
+
+    async def _give_up(self, process: asyncio.subprocess.Process, seconds: float) -> None:
+        """Kill a server that accepts no connections, and keep its log: the next server begins a new one."""
+        with suppress(FileNotFoundError):
+            self._log_file.replace(self._log_of_killed)
+        log.error(
+            "embedded postgres killed: it accepted no connections",
+            seconds=round(seconds, 1),
+            its_log=str(self._log_of_killed),
+        )
+        await self._kill(process)
 
     async def _kill(self, process: asyncio.subprocess.Process) -> None:
         processes = await asyncio.to_thread(_processes, self.pgdata)
@@ -202,13 +254,14 @@ class EmbeddedPostgres:
         await asyncio.to_thread(_kill, processes)
 
     async def _ask(self) -> None:
+        """Raises psycopg.OperationalError unless the server accepts connections, though all of them may be taken."""
         try:
             connection = await self._connect()
-        except psycopg.errors.ConnectionTimeout:
-            raise
-        except psycopg.OperationalError:
-            return  # a refusal is an answer: it starts or stops, or all its connections are taken
-        await connection.close()
+        except psycopg.OperationalError as error:
+            if _ALL_TAKEN not in str(error):
+                raise
+        else:
+            await connection.close()
 
 
 def _binaries() -> Path:

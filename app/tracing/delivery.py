@@ -7,7 +7,6 @@ tries until it is closed. Whoever ends a span waits for nothing.
 import json
 import re
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.trace import SpanKind, Status
 from opentelemetry.util.types import AttributeValue
 
+from app.logs import RepeatedLog
 from app.tracing.destinations import Destination, NotTaken
 from app.tracing.redaction import Redactor
 
@@ -25,7 +25,6 @@ _MAX_BATCH_SIZE = 4_000_000
 _GATHER_S = 0.5
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
-_WARN_EVERY_S = 60.0
 _MAX_NAME = 128
 _REFUSALS = (400, 413, 422)
 _OPERATION = "gen_ai.operation.name"
@@ -116,7 +115,7 @@ class _Sender(SpanExporter):
         self._redactor = redactor
         self._queue = queue
         self._connected = False
-        self._warned_at: float | None = None
+        self._repeated = RepeatedLog(log)
         self.closing = threading.Event()
         self.given_up = False
 
@@ -170,12 +169,8 @@ class _Sender(SpanExporter):
             return problem
 
     def _warn(self, message: str, problem: Exception) -> None:
-        """Log it, unless something was logged less than a minute ago."""
-        now = time.monotonic()
-        if self._warned_at is None or now >= self._warned_at + _WARN_EVERY_S:
-            self._warned_at = now
-            said = self._redactor.clean_text(f"{type(problem).__name__}: {problem}")
-            log.warning(message, error=said, queued=self._queue.waiting, dropped=self._queue.lost)
+        said = self._redactor.clean_text(f"{type(problem).__name__}: {problem}")
+        self._repeated.warning(message, error=said, queued=self._queue.waiting, dropped=self._queue.lost)
 
     def _fit(self, span: ReadableSpan) -> ReadableSpan:
         """The span as it may leave the machine."""

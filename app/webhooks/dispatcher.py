@@ -16,6 +16,7 @@ import structlog
 from app import instruments
 from app.db.session import Sessions
 from app.errors import DATABASE_DOWN
+from app.logs import RepeatedLog
 from app.webhooks.queue import ClaimedDelivery, Group, claim, record_attempt
 from app.webhooks.retries import RETRY_DELAYS_S, retry_delay_s
 from app.webhooks.sender import Sender, SendResult
@@ -53,6 +54,7 @@ class Dispatcher:
         self._visibility_timeout_s = visibility_timeout_s
         self._concurrency = concurrency
         self._random = Random()
+        self._repeated = RepeatedLog(log)
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._sending: dict[asyncio.Task[None], Group] = {}
@@ -90,8 +92,8 @@ class Dispatcher:
                 await self._send_due()
             except DATABASE_DOWN:
                 pass  # the API reports it already; deliveries wait
-            except Exception:
-                log.exception("webhook deliveries could not be claimed, retrying")
+            except Exception as error:
+                self._repeated.error("webhook deliveries could not be claimed, retrying", exc_info=error)
             with contextlib.suppress(TimeoutError):
                 # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the event.
                 async with asyncio.timeout(_POLL_S):
@@ -135,7 +137,7 @@ class Dispatcher:
                     async with recording_of_project, self._recording:
                         return await record_attempt(self._sessions, claimed, result, delay_s)
                 except DATABASE_DOWN:
-                    log.warning("webhook attempt could not be saved, retrying", delivery=claimed.id)
+                    self._repeated.warning("webhook attempt could not be saved, retrying", delivery=claimed.id)
                 await asyncio.sleep(_POLL_S)
 
 

@@ -23,6 +23,7 @@ from app.domain.stored_evaluation import Slot, StoredEvaluation
 from app.errors import DATABASE_DOWN
 from app.evaluations.publications import Publications
 from app.evaluations.store import EvaluationStore
+from app.logs import RepeatedLog
 from app.processes.child import spawn, stop
 from app.settings import Settings
 from app.tracing.redaction import Redactor, secrets_of
@@ -74,6 +75,7 @@ class EvaluationPublisher:
             await asyncio.wait({self._task})
 
     async def _publish_forever(self) -> None:
+        repeated = RepeatedLog(log)
         while True:
             self._wake.clear()
             try:
@@ -81,7 +83,7 @@ class EvaluationPublisher:
                     await self._attempt(job)
                     continue
             except DATABASE_DOWN as error:
-                log.warning("database unavailable, nothing is published", error=str(error).splitlines()[0])
+                repeated.warning("database unavailable, nothing is published", error=str(error).splitlines()[0])
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_POLL_S):
                     await self._wake.wait()

@@ -10,6 +10,7 @@ from app.db.tables import EvaluationJob
 from app.domain.evaluation_state import EvaluationStatus
 from app.errors import DATABASE_DOWN
 from app.evaluations.store import EvaluationLease, EvaluationLost, EvaluationStore
+from app.logs import RepeatedLog
 from app.processes.engine import EngineUnavailable
 from app.runs.budget import RunBudgetReached
 from app.worker.evaluation_driver import EvaluationDriver, Waiting
@@ -65,6 +66,7 @@ class EvaluationRunner:
             await self._publisher.close()
 
     async def _claim_forever(self) -> None:
+        repeated = RepeatedLog(log)
         while True:
             self._wake.clear()
             try:
@@ -72,7 +74,7 @@ class EvaluationRunner:
                     await self._drive(*claimed)
                     continue
             except DATABASE_DOWN as error:
-                log.warning("database unavailable, no evaluation is claimed", error=str(error).splitlines()[0])
+                repeated.warning("database unavailable, no evaluation is claimed", error=str(error).splitlines()[0])
             await self._pause(_POLL_S)
 
     async def _pause(self, seconds: float) -> None:
@@ -100,6 +102,7 @@ class EvaluationRunner:
         self, lease: EvaluationLease, work: asyncio.Task[object], waiting: Waiting
     ) -> EvaluationStatus | None:
         """Renew the lease until the work ends (RUNNING), its owner cancels it, or the lease is lost (None)."""
+        repeated = RepeatedLog(log)
         loop, renewed = asyncio.get_running_loop(), asyncio.get_running_loop().time()
         while not work.done():
             self._wake.clear()
@@ -116,7 +119,7 @@ class EvaluationRunner:
                 await _stop(work)
                 return None
             except DATABASE_DOWN as error:
-                log.warning("lease of an evaluation not renewed", error=str(error).splitlines()[0])
+                repeated.warning("lease of an evaluation not renewed", error=str(error).splitlines()[0])
                 if loop.time() - renewed > 0.8 * self._ttl_s:  # before another worker may begin
                     await _stop(work)
                     return None

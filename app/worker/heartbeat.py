@@ -10,6 +10,7 @@ from sqlalchemy import URL, create_engine, tuple_, update
 from app.db.tables import Run
 from app.domain.run_state import RunStatus
 from app.errors import DATABASE_DOWN
+from app.logs import RepeatedLog
 from app.runs.leases import Lease, until
 
 _PATIENCE = 0.8
@@ -42,6 +43,7 @@ class Heartbeat:
             },
         )
         self._ttl_s = ttl_s
+        self._repeated = RepeatedLog(log)
         self._leases = leases
         self._lost = lost
         self._renewed: dict[Lease, float] = {}
@@ -72,7 +74,9 @@ class Heartbeat:
             held = self._renew(leases)
         except Exception as error:  # any: if the thread ended, every lease would lapse and nobody be told
             unexpected = None if isinstance(error, DATABASE_DOWN) else error
-            log.warning("leases not renewed", error=next(iter(str(error).splitlines()), ""), exc_info=unexpected)
+            self._repeated.warning(
+                "leases not renewed", error=next(iter(str(error).splitlines()), ""), exc_info=unexpected
+            )
             self._tell_overdue(leases, sent - _PATIENCE * self._ttl_s)
             return
         for lease in leases:

@@ -17,6 +17,7 @@ from app.db.session import Sessions
 from app.db.tables import Run
 from app.domain.run_state import RunStatus
 from app.errors import DATABASE_DOWN
+from app.logs import RepeatedLog
 from app.processes.engine import EngineUnavailable
 from app.results.summary import summarise
 from app.runs.budget import RunBudgetReached
@@ -105,6 +106,7 @@ class Runner:
     ) -> None:
         """`phase_timeout_s`: a run without any progress for that long hangs, and fails."""
         self._store = RunStore(sessions)
+        self._repeated = RepeatedLog(log)
         self._sessions = sessions
         self._leases = leases
         self._driver = driver
@@ -164,7 +166,7 @@ class Runner:
                 while len(self._active) < self._max_concurrent and (claimed := await self._leases.claim()):
                     self._take(*claimed)
             except DATABASE_DOWN as error:
-                log.warning("database unavailable, no run is claimed", error=_first_line(error))
+                self._repeated.warning("database unavailable, no run is claimed", error=_first_line(error))
             with contextlib.suppress(TimeoutError):
                 # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the event.
                 async with asyncio.timeout(_POLL_S):
@@ -271,7 +273,7 @@ class Runner:
         try:
             pending = await self._store.heartbeat(active.lease, progress, active.wait_reason)
         except DATABASE_DOWN as error:
-            log.warning("progress not saved", run_id=active.run.id, error=_first_line(error))
+            self._repeated.warning("progress not saved", run_id=active.run.id, error=_first_line(error))
             return False
         except LeaseLost:
             active.stop(_End.LOST)

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from app.aio.pulse import Pulse
-from app.processes.postgres import EmbeddedPostgres, EmbeddedPostgresError
+from app.processes.postgres import EmbeddedPostgres, EmbeddedPostgresError, _processes
 from tests.conditions import answered, until
 from tests.integration.app.frozen_server import freeze, lives
 
@@ -66,6 +66,12 @@ def _pid(data_dir: Path) -> int:
     """The server's, once it is ready; 0 before."""
     lines = _lines(data_dir / "postgres" / "postmaster.pid")
     return int(lines[0]) if len(lines) > 7 and lines[7].strip() == "ready" else 0
+
+
+def _refuses(data_dir: Path) -> bool:
+    """Whether the server runs and recovers, but accepts no connections."""
+    lines = _lines(data_dir / "postgres" / "postmaster.pid")
+    return len(lines) > 7 and lines[7].strip() == "standby"
 
 
 def _lines(file: Path) -> list[str]:
@@ -275,6 +281,61 @@ async def test_a_server_that_takes_no_connections_is_killed_and_started_again(
         await answered(lambda: _answers(server), bool)  # a busy machine may be too slow for it, again
     finally:
         await server.stop()
+
+
+async def test_a_server_that_accepts_no_connections_is_killed_and_started_again(
+    used_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.processes.postgres.Pulse", partial(Pulse, period_s=0.05))
+    # Far shorter than a start takes: it comes up because the time doubles.
+    server = EmbeddedPostgres(used_dir, restart_after_s=0.01)
+    await server.start()
+    try:
+        first = _pid(used_dir)
+        recovers = _recover_for_ever(used_dir)
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: _refuses(used_dir))
+        recovers.unlink()
+        await answered(lambda: _answers(server), bool)
+    finally:
+        await server.stop()
+
+
+async def test_a_first_start_that_accepts_no_connections_is_made_again(
+    used_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.processes.postgres._START_TIMEOUTS_S", [2.0**n for n in range(8)])
+    recovers = _recover_for_ever(used_dir)
+    server = EmbeddedPostgres(used_dir)
+    starting = asyncio.create_task(server.start())
+    await until(lambda: _refuses(used_dir))
+    recovers.unlink()
+    await starting
+    try:
+        assert await _answer(server) == 42
+    finally:
+        await server.stop()
+
+
+async def test_a_server_that_accepts_no_connections_at_any_start_is_ended(
+    used_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.processes.postgres._START_TIMEOUTS_S", (0.1, 0.1))
+    _recover_for_ever(used_dir)
+    with pytest.raises(EmbeddedPostgresError, match=r"accepted no connections within 0 s.*postgres\.killed\.log"):
+        await EmbeddedPostgres(used_dir).start()
+    assert not _processes(used_dir / "postgres")
+    assert (used_dir / "postgres.killed.log").exists()
+
+
+def _recover_for_ever(data_dir: Path) -> Path:
+    """Makes the next server a standby without a primary, which waits for more to recover and refuses connections. It
+    is one for as long as the returned file is there when it starts."""
+    with (data_dir / "postgres" / "postgresql.auto.conf").open("a") as settings:
+        settings.write("hot_standby = off\n")
+    signal_file = data_dir / "postgres" / "standby.signal"
+    signal_file.touch()
+    return signal_file
 
 
 def _freeze(data_dir: Path) -> list[psutil.Process]:

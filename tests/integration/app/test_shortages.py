@@ -3,6 +3,8 @@
 import asyncio
 import random
 import threading
+import time
+from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import httpx
 import psycopg
 import pytest
+from structlog.testing import capture_logs
 
 from app.aio.event_loops import run_on_loop
 from app.processes import postgres
@@ -74,7 +77,8 @@ async def test_a_full_disk_of_the_database_makes_runs_wait() -> None:
 
 async def test_a_database_that_a_full_disk_has_ended_comes_back_with_the_disk() -> None:
     loop = ScriptedLoop(gates={1: threading.Event()})
-    with small_disk(POSTGRES_MB) as disk:
+    began = time.monotonic()
+    with small_disk(POSTGRES_MB) as disk, capture_logs() as lines:
         async with served(settings_for(disk, None), loop) as client:
             run_id = (await client.post("/learn-loop", json={"iterations": 2})).json()["run_id"]
             await until(loop.has_entered(1).is_set)
@@ -88,6 +92,11 @@ async def test_a_database_that_a_full_disk_has_ended_comes_back_with_the_disk() 
             await answered(lambda: client.get("/health/ready"), lambda reply: reply.status_code == 200)
             run = await run_with(client, run_id, "completed", "failed")
             assert (run["status"], len(run["iterations"])) == ("completed", 3)
+    complaints = Counter(
+        (line["event"], line.get("work")) for line in lines if line["log_level"] in ("warning", "error")
+    )
+    assert ("embedded postgres died, starting it again", None) in complaints
+    assert max(complaints.values()) <= 1 + (time.monotonic() - began) // 60, complaints
 
 
 async def _write_much_log(data_dir: Path) -> None:
