@@ -3,7 +3,8 @@
 One engine works in a data directory. It listens on loopback with a key made for each service start. If it dies it is
 started again on the same port; if it keeps dying, whoever waits for it is told why, and the next one to ask makes us
 try again. It is asked all the time whether it answers: its event loop does so also while it trains. One that does not
-is called unresponsive, and ended and started again after `LEARNLOOP_RESTART_AFTER_S`.
+is called unresponsive, and ended and started again after `LEARNLOOP_RESTART_AFTER_S`. So is one that has not begun to
+listen ten minutes after its start.
 """
 
 import asyncio
@@ -32,6 +33,8 @@ _QUICK_DEATHS = 5
 """So many starts in a row that end within `_STABLE_S` are a broken engine, not bad luck."""
 _STABLE_S = 60.0
 _READY_TIMEOUT_S = 120.0
+_START_TIMEOUT_S = 600.0
+"""Until it listens: it imports what it needs, perhaps from a slow disk. Models are loaded when they are first used."""
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 15.0
 _STOP_TIMEOUT_S = 10.0
@@ -355,7 +358,12 @@ class EngineProcess:
         return status
 
     async def _attend(self, process: asyncio.subprocess.Process) -> None:
-        await self._announce(process)
+        try:
+            async with asyncio.timeout(_START_TIMEOUT_S if self._restart_after_s > 0 else None):
+                await self._announce(process)
+        except TimeoutError:
+            log.error("engine ended: it did not begin to listen", pid=process.pid, seconds=_START_TIMEOUT_S)
+            return child_process.kill_group(process)
         if self._watched:
             await self._watch(process)
 

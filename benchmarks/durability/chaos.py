@@ -54,7 +54,7 @@ class Plan:
     iterations: int
     """Of each run, beside its baseline."""
     faults_s: float
-    """At most."""
+    """At most, if by then each kind of fault was injected: a slow machine takes longer."""
     pause_s: float = 1.5
     """Between two faults, on average."""
     pace_s: float = 0.05
@@ -117,12 +117,12 @@ async def create_run(sessions: Sessions, name: str, iterations: int, engine: str
 
 
 async def _disturbed(plan: Plan, workers: Workers, nemesis: Nemesis, sessions: Sessions) -> float:
-    """Seconds from the first claim until the last run ended, or the time for faults was over."""
+    """Seconds from the first claim until the last run ended, or the time was over and each kind of fault injected."""
     pauses = random.Random(plan.seed + 1)
     workers.mend()
     await _claimed(sessions)  # a fault before it would meet nothing
     started = time.monotonic()
-    while (seconds := time.monotonic() - started) < plan.faults_s and await _unfinished(sessions):
+    while ((seconds := time.monotonic() - started) < plan.faults_s or nemesis.missing) and await _unfinished(sessions):
         workers.mend()
         await asyncio.sleep(plan.pause_s * pauses.uniform(0.3, 1.7))
         await nemesis.strike()

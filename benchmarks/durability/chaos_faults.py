@@ -96,10 +96,14 @@ class Nemesis:
         self._order = [*FAULTS]
         rng.shuffle(self._order)
 
+    @property
+    def missing(self) -> list[str]:
+        """The kinds of faults that have met nothing yet."""
+        return [kind for kind in self._order if not self.injected[kind]]
+
     async def strike(self) -> None:
         """One fault: each kind once, then by their weights."""
-        missing = [kind for kind in self._order if not self.injected[kind]]
-        kind = missing[0] if missing else self._rng.choices([*FAULTS], [*FAULTS.values()])[0]
+        kind = self.missing[0] if self.missing else self._rng.choices([*FAULTS], [*FAULTS.values()])[0]
         if kind in ("cut", "crash"):
             met = await self._cut() if kind == "cut" else self._crash()
         else:

@@ -1,6 +1,7 @@
 """A child process that behaves like the engine towards whoever supervises it, and does nothing else.
 
-Obeys the file `orders` in its data directory: `die at start` exits with a message before it is ready.
+Obeys the file `orders` in its data directory: with `die at start` it exits with a message before it is ready, with
+`hang at start` it never gets ready.
 """
 
 import argparse
@@ -37,6 +38,8 @@ def main() -> None:
     orders = arguments.data_dir / "orders"
     if orders.exists() and orders.read_text() == "die at start":
         sys.exit("no torch here")
+    if orders.exists() and orders.read_text() == "hang at start":
+        signal.pause()
     assert os.environ[arguments.api_key_env]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     line = json.dumps({"event": "engine child is listening", "level": "info", "threads": 1})

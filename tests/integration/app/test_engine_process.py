@@ -129,6 +129,19 @@ async def test_an_engine_that_had_worked_is_started_again_without_a_pause(
         assert _pid(data_dir) != killed
 
 
+async def test_an_engine_that_never_listens_is_ended_and_started_again(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.processes.engine._STABLE_S", -1.0)
+    monkeypatch.setattr("app.processes.engine._START_TIMEOUT_S", 0.1)
+    (data_dir / "orders").write_text("hang at start")
+    async with _engine(data_dir) as engine:
+        await until(lambda: engine.trouble is not None)
+        (data_dir / "orders").unlink()
+        monkeypatch.setattr("app.processes.engine._START_TIMEOUT_S", 600.0)  # the next start may take long
+        await engine.address()
+
+
 async def test_an_engine_that_cannot_start_is_given_up_with_its_last_words(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
