@@ -17,6 +17,7 @@ from app.db.session import DatabaseUrlError
 from app.evaluations.publications import Publications
 from app.evaluations.store import EvaluationStore
 from app.events.feed import EventFeed
+from app.listed_models import log_listed_models
 from app.processes.engine import Engine
 from app.processes.state_file import DamagedFile, read_line, write_line
 from app.resources import Resources, open_resources
@@ -83,6 +84,7 @@ async def open_service(
         stack.push_async_callback(feed.close)
         feed.start()
         runner, evaluations = await stack.enter_async_context(_driving(resources, learn))
+        log_listed_models(settings)
         log.info("service is up", data_dir=str(settings.data_dir))
         yield Service(
             **vars(resources),
@@ -110,6 +112,7 @@ async def open_worker(
     if settings.database_url is None:
         raise DatabaseUrlError("a worker needs DATABASE_URL, the Postgres of the service whose runs it drives")
     async with open_resources(settings, connect, engine) as resources, _driving(resources, learn):
+        log_listed_models(settings)
         log.info("worker is up", data_dir=str(settings.data_dir), max_concurrent_runs=settings.max_concurrent_runs)
         yield resources
 

@@ -5,6 +5,7 @@ Each field comes from the environment variable named after it (`LEARNLOOP_PORT`,
 """
 
 import ipaddress
+import json
 import os
 import re
 import shlex
@@ -12,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
 from opentelemetry.util.re import parse_env_headers
@@ -27,10 +27,12 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from app.domain.listed_model import ListedModel, server_url
 from app.domain.names import MODEL_PATTERN, NAME_PATTERN, PATH_PATTERN, REPO_PATTERN, TINY_BASE, Name
 from app.domain.unknown_name import similar
 from app.security.address_guard import is_admissible
 from app.security.webhook_signing import is_secret
+from judges.providers import Provider, provider_of
 from training.backends import embedded, serverless
 from training.backends.local import backend as local
 from training.base_model_files import added_base_models
@@ -190,21 +192,20 @@ class Settings(BaseSettings):
     """None names each run's model after the run."""
     art_base_model: str = Field(TINY_BASE, validation_alias=_from("ART_BASE_MODEL"), min_length=1, max_length=256)
     openai_api_key: SecretStr | None = Field(None, validation_alias=_from("OPENAI_API_KEY"))
+    models: Annotated[tuple[ListedModel, ...], NoDecode] = ()
+    """The language models that requests can name, as a JSON list; the first one judges where a request names none."""
     judge_model: str | None = Field(None, pattern=MODEL_PATTERN)
-    """The judge model in litellm's form: `openai/gpt-4.1-mini`, `anthropic/...`."""
+    """PROVIDER/MODEL, or a name of `models`: becomes the first of the list."""
     judge_base_url: HttpUrl | None = None
-    """An OpenAI-compatible server for `openai/...` names; None: the provider's own address."""
+    """An OpenAI-compatible server; None: the provider's own address."""
     judge_api_key: SecretStr | None = None
-    """None: OPENAI_API_KEY, or what the provider's library reads."""
+    """None: that of the provider, if the model is at the provider's own address."""
     judge_concurrency: int = Field(8, ge=1, le=256)
     """Simultaneous requests to the judge model, per run."""
     judge_requests_per_minute: float | None = Field(None, gt=0, le=1e6)
     """To each judge model, over all runs and workers; None: no limit."""
     judge_tokens_per_minute: float | None = Field(None, gt=0, le=1e9)
     """Of prompts and answers, to each judge model, over all runs and workers; None: no limit."""
-    prompted_servers: Annotated[dict[str, SecretStr], NoDecode] = Field(default_factory=dict)
-    """OpenAI-compatible servers that evaluations may ask, each with its key: HOST:PORT or HOST:PORT=KEY,
-    comma-separated."""
     environment_commands: Annotated[tuple[str, ...], NoDecode] = ()
     """Commands that environments may run, such as an MCP server's, comma-separated: word for word, or the beginning and
     `*`. Empty: none."""
@@ -399,15 +400,38 @@ class Settings(BaseSettings):
         local.model_config(info.data.get("local_trainer_gpus", ()), info.data.get("local_inference_gpus", ()), value)
         return value
 
-    @field_validator("prompted_servers", mode="before")
+    @field_validator("models", mode="before")
     @classmethod
-    def _server_key_pairs(cls, value: object) -> object:
-        if not isinstance(value, str):
+    def _listed(cls, value: object) -> object:
+        return [_with_key(each) for each in _json_list(value)] if isinstance(value, str) else value
+
+    @field_validator("models")
+    @classmethod
+    def _names_differ(cls, value: tuple[ListedModel, ...]) -> tuple[ListedModel, ...]:
+        names = [each.name for each in value]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"each model needs a name that no other has; twice: {', '.join(twice)}")
+        return value
+
+    @field_validator("judge_model")
+    @classmethod
+    def _of_a_known_provider(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and value not in [each.name for each in info.data.get("models", ())]:
+            provider_of(value)
+        return value
+
+    @field_validator("judge_base_url", "judge_api_key")
+    @classmethod
+    def _of_the_judge_model(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is None or "judge_model" not in info.data:
             return value
-        pairs = [entry.strip().partition("=") for entry in value.split(",") if entry.strip()]
-        if not all(re.fullmatch(rf"{_HOST}(?::\d{{1,5}})?", host.lower()) for host, _, _ in pairs):
-            raise ValueError("expected HOST:PORT or HOST:PORT=KEY, comma-separated")
-        return {host.lower(): key for host, _, key in pairs}
+        if info.data["judge_model"] is None:
+            raise ValueError("this is for the model that LEARNLOOP_JUDGE_MODEL names, which is missing")
+        if info.data["judge_model"] in [each.name for each in info.data.get("models", ())]:
+            raise ValueError("LEARNLOOP_JUDGE_MODEL is on the list of LEARNLOOP_MODELS, which has its address and key")
+        if info.field_name == "judge_base_url":
+            server_url(str(value))
+        return value
 
     @property
     def base_models(self) -> dict[str, Path]:
@@ -415,13 +439,11 @@ class Settings(BaseSettings):
         `engine_base_models`."""
         return added_base_models(self.data_dir) | self.engine_base_models
 
-    def prompted_key(self, model: str, base_url: str | None) -> str | None:
-        """The key for a prompted model; None leaves it to the provider's own variable, or there is none."""
-        if base_url is not None:
-            key = self.prompted_servers.get(urlsplit(base_url).netloc.lower())
-        else:
-            key = self.openai_api_key if model.startswith("openai/") else None
-        return key.get_secret_value() or None if key else None
+    def provider_key(self, provider: Provider) -> SecretStr | None:
+        """The operator's key for a provider, which is for that provider's own address."""
+        if provider.key_variable == "OPENAI_API_KEY":
+            return self.openai_api_key
+        return _variable(provider.key_variable)
 
     @field_validator("engine_samplers", "engine_trainers")
     @classmethod
@@ -441,6 +463,38 @@ class Settings(BaseSettings):
         if any(not name or not directory for name, _, directory in pairs):
             raise ValueError("expected NAME=DIRECTORY, comma-separated")
         return {name.strip(): directory.strip() for name, _, directory in pairs}
+
+
+def _json_list(text: str) -> list[dict[str, Any]]:
+    """Raises ValueError."""
+    expected = 'expected a JSON list such as [{"model": "openai/gpt-4.1-mini", "key_variable": "OPENAI_API_KEY"}]'
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{expected}; {error}") from error
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise ValueError(expected)
+    return found
+
+
+def _with_key(entry: dict[str, Any]) -> dict[str, Any]:
+    """With the key in place of the variable that holds it. Raises ValueError."""
+    if "key" in entry:
+        raise ValueError("give the name of the variable that holds the key, as key_variable, instead of the key")
+    model, variable = entry.get("model"), entry.get("key_variable")
+    if variable is None and isinstance(model, str) and entry.get("base_url") is None:
+        variable = provider_of(model).key_variable
+    if variable is None:
+        return entry
+    if not isinstance(variable, str) or (key := _variable(variable)) is None:
+        raise ValueError(f"{model} needs a key, and the variable {variable} is not set")
+    return {**{name: value for name, value in entry.items() if name != "key_variable"}, "key": key}
+
+
+def _variable(name: str) -> SecretStr | None:
+    """A secret in the environment or the `.env` file; None if it is missing or empty."""
+    value = os.environ.get(name) or dotenv_values(str(Settings.model_config["env_file"])).get(name)
+    return SecretStr(value) if value else None
 
 
 def is_loopback(host: str) -> bool:

@@ -75,7 +75,7 @@ class Asker:
     async def _once(self, messages: Sequence[Mapping[str, Json]], usage: CallUsage) -> Completion:
         slots = self._slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._model.concurrency))
         async with slots:
-            name, estimate = self._model.name or "", _tokens(messages)
+            name, estimate = self._model.name, _tokens(messages)
             await self._model.rate.turn(name, estimate)
             usage.requests += 1
             parameters = {} if self._temperature is None else {"temperature": self._temperature}
@@ -102,7 +102,7 @@ def call_of(
     """What a verdict cost."""
     return JudgeCall(
         judge=judge,
-        model=model.name or "",
+        model=model.name,
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,
         cost_usd=usage.cost_usd,

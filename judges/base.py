@@ -4,11 +4,14 @@ A judge that cannot tell says so with a Score without a value. That is never a z
 leaves the rollout out and counts it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import httpx
+
 from environment.base import REPORTED_REWARD, Json, Outcome, Scenario
+from judges.prices import Price
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,17 +169,45 @@ class NoFeedback:
 
 @dataclass(frozen=True, slots=True)
 class JudgeModel:
-    """Which language model judges, and how it is reached."""
+    """A language model that is asked, and how it is reached. Its key is sent to its address and nowhere else."""
 
-    name: str | None = None
-    """In litellm's form, such as `openai/gpt-4.1-mini`; None: no model is configured."""
-    base_url: str | None = None
-    """An OpenAI-compatible server; None: the provider's own."""
-    api_key: str | None = field(default=None, repr=False)
-    """None leaves the key to the provider's environment variable."""
+    name: str
+    """PROVIDER/MODEL, as in litellm's price list: `openai/gpt-4.1-mini`."""
+    base_url: str
+    """Where its server speaks OpenAI's chat completions, without a slash at the end."""
+    api_key: str | None = field(repr=False)
+    transport: Callable[[], httpx.AsyncBaseTransport] = field(repr=False)
+    """Makes the transport of one request. It connects to no address that requests must not reach."""
+    price: Price | None = None
+    """None: unknown."""
     concurrency: int = 8
     """Requests that run at the same time."""
-    rate: RateLimit = field(default_factory=NoRateLimit)
+    rate: RateLimit = field(default_factory=NoRateLimit, repr=False)
+    not_taken: set[str] = field(default_factory=set, compare=False, repr=False)
+    """Fields of requests that it turned out not to take."""
+
+    @property
+    def id(self) -> str:
+        """As its server calls it."""
+        return self.name.partition("/")[2]
+
+
+class UnknownModel(ValueError):
+    """There is no model of that name; the message lists those that there are."""
+
+
+class Models(Protocol):
+    """The language models that may be asked."""
+
+    def model(self, name: str | None) -> JudgeModel:
+        """The model of that name; None: the first one. Raises UnknownModel."""
+
+
+class NoModels:
+    """There are none."""
+
+    def model(self, name: str | None) -> JudgeModel:
+        raise UnknownModel("there is no model to ask")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +216,6 @@ class JudgeServices:
 
     rubric: str = ""
     """The environment's."""
-    model: JudgeModel = field(default_factory=JudgeModel)
+    models: Models = field(default_factory=NoModels)
     cache: VerdictCache = field(default_factory=NoCache)
     feedback: FeedbackSource = field(default_factory=NoFeedback)

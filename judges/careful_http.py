@@ -1,57 +1,53 @@
-"""HTTP to a judge model's provider, who is not trusted.
+"""HTTP to the server of a language model, which is not trusted.
 
-It follows no redirect, which would hand trajectories and the key to another server, and what it reads is bounded.
+It follows no redirect, which would hand trajectories and the key to another server; what it reads is bounded; proxies
+and other settings of the process's environment are not used.
 """
 
-import ssl
-from functools import cache
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
-from environment.bounded_http import AnswerLimits, AnswerRefused, ask_uncompressed, bounded
+from environment.base import Json
+from environment.bounded_http import AnswerLimits, BoundedTransport
 
 MAX_ANSWER_BYTES = 1_000_000
-_OF_THE_WIRE = ("content-encoding", "content-length", "transfer-encoding")
 
 
-class CarefulHttp(httpx.AsyncClient):
-    """What cannot be taken is answered as 502. Deadlines are the caller's."""
+class UnusableReply(Exception):
+    """The reply cannot be taken; the message says why."""
 
-    def __init__(self) -> None:
-        super().__init__(timeout=None, verify=_tls())
 
-    async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
-        ask_uncompressed(request)
-        response = await super().send(request, **options | {"stream": True, "follow_redirects": False})
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Status, headers and the body as text."""
+
+    status: int
+    headers: Mapping[str, str]
+    text: str
+
+    def object(self) -> dict[str, Json]:
+        """The body as a JSON object. Raises UnusableReply."""
         try:
-            body = await bounded(response, AnswerLimits(MAX_ANSWER_BYTES)).aread()
-        except AnswerRefused as refused:
-            return _refusal(request, str(refused))
-        finally:
-            await response.aclose()
-        headers = [item for item in response.headers.multi_items() if item[0] not in _OF_THE_WIRE]
-        return httpx.Response(response.status_code, headers=headers, content=body, request=request)
+            found: Any = json.loads(self.text)
+        except (ValueError, RecursionError):
+            raise UnusableReply("an answer that is not JSON") from None
+        if not isinstance(found, dict):
+            raise UnusableReply("an answer that is not a JSON object")
+        return found
 
 
-@cache
-def make_litellm_careful() -> None:
-    """Let what litellm sends by clients of its own go through CarefulHttp: they follow redirects with all headers."""
-    from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
-    from litellm.llms.openai.common_utils import BaseOpenAILLM
+async def post(
+    transport: httpx.AsyncBaseTransport, url: str, headers: Mapping[str, str], body: Mapping[str, Json]
+) -> Reply:
+    """The reply to the body, sent as JSON. Deadlines are the caller's. Closes the transport.
 
-    def client(*_: object, **__: object) -> CarefulHttp:
-        return CarefulHttp()
-
-    AsyncHTTPHandler.create_client = client  # type: ignore[method-assign]
-    BaseOpenAILLM._get_async_http_client = staticmethod(client)  # type: ignore[method-assign]
-
-
-def _refusal(request: httpx.Request, why: str) -> httpx.Response:
-    return httpx.Response(502, json={"error": {"message": why}}, request=request)
-
-
-@cache
-def _tls() -> ssl.SSLContext:
-    """Reading the certificates takes 20 ms."""
-    return httpx.create_ssl_context()
+    Raises what httpx and the transport raise, and AnswerRefused.
+    """
+    bounded = BoundedTransport(transport, AnswerLimits(MAX_ANSWER_BYTES))
+    async with httpx.AsyncClient(transport=bounded, timeout=None, trust_env=False, follow_redirects=False) as client:
+        response = await client.post(url, headers=headers, json=dict(body))
+    return Reply(response.status_code, response.headers, response.content.decode("utf-8", "replace"))

@@ -1,29 +1,34 @@
-"""One question to a judge model, through litellm: its answer and what that cost, or why there is none."""
+"""One question to a language model in OpenAI's chat completions: its answer and what that cost, or why there is none.
+
+The address and the key are those of the JudgeModel and of nothing else: no variable of the environment adds to a
+request, and no provider's own library is involved.
+"""
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
 
 from environment.base import Json
+from environment.bounded_http import AnswerRefused
 from judges.base import JudgeModel
-from judges.careful_http import MAX_ANSWER_BYTES, CarefulHttp, make_litellm_careful
-from judges.litellm_loop import import_litellm, on_litellm_loop
-
-if TYPE_CHECKING:
-    from openai import AsyncOpenAI
+from judges.careful_http import Reply, UnusableReply, post
+from judges.prices import answers_in_schema
 
 _MAX_ERROR_CHARACTERS = 300
 _HIDDEN = "[key]"
 _KEY = re.compile(r"(?i)\bbearer\s+\S+|\b(?:sk|key|gsk|xai)-[\w*.-]{6,}")
 """What looks like a key: some providers echo the one they were sent."""
-_NO_KEY = "none"
-"""A client must send some key; a server of one's own without a key gets this, and never the one of a provider."""
+_INSTEAD: Mapping[str, str | None] = {
+    "max_completion_tokens": "max_tokens",
+    "response_format": None,
+    "seed": None,
+    "temperature": None,
+}
+"""The field to send instead of one that a model does not take; None: leave it out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,102 +62,112 @@ async def complete(
     temperature: float | None,
     timeout_s: float,
 ) -> Completion:
-    """One request, never repeated here, for JSON of that schema; a model that knows no schemas is asked for any JSON.
+    """The answer as JSON of that schema; a model that is not known to take schemas is asked for any JSON.
 
-    What the model does not take (a temperature, say) is left out. Raises JudgeUnavailable; its text holds no key.
+    Raises JudgeUnavailable; its text holds no key.
     """
-    request = {"messages": [dict(message) for message in messages], "temperature": temperature}
-    return await on_litellm_loop(_complete(model, request, dict(schema), timeout_s))
+    request: dict[str, Json] = {"messages": [dict(message) for message in messages]}
+    request["response_format"] = _response_format(model, schema)
+    if temperature is not None:
+        request["temperature"] = temperature
+    return _completion(model, await response_to(model, request, timeout_s))
 
 
 async def response_to(model: JudgeModel, request: Mapping[str, Json], timeout_s: float) -> dict[str, Json]:
-    """What the model answers to any chat request, in OpenAI's form; as `complete` in all else."""
-    return await on_litellm_loop(_response_to(model, dict(request), timeout_s))
+    """The model's response to any chat request, with a list of choices that each have a message.
 
-
-async def _response_to(model: JudgeModel, request: dict[str, Json], timeout_s: float) -> dict[str, Json]:
-    litellm = import_litellm()
-    with _as_unavailable(model, timeout_s):
-        response: dict[str, Json] = (await _requested(litellm, model, request, timeout_s)).model_dump(mode="json")
-        return response
-
-
-async def _complete(
-    model: JudgeModel, request: dict[str, Any], schema: dict[str, Json], timeout_s: float
-) -> Completion:
-    litellm = import_litellm()
-    with _as_unavailable(model, timeout_s):
-        request["response_format"] = _response_format(litellm, model, schema)
-        return _completion(litellm, model, await _requested(litellm, model, request, timeout_s))
-
-
-@contextmanager
-def _as_unavailable(model: JudgeModel, timeout_s: float) -> Iterator[None]:
-    """Whatever goes wrong, as JudgeUnavailable."""
+    It is sent again only without fields that the model turned out not to take, such as `temperature`. Raises
+    JudgeUnavailable; its text holds no key.
+    """
     try:
-        yield
+        async with asyncio.timeout(timeout_s):
+            return await _response_to(model, request)
     except TimeoutError:
         raise JudgeUnavailable(f"no answer within {timeout_s:g} s", retryable=True) from None
+    except JudgeUnavailable:
+        raise
     except Exception as error:
-        # From None: what litellm raises may hold the request's headers.
-        raise _unavailable(error, model.api_key) from None
+        reason = str(error) if isinstance(error, (UnusableReply, AnswerRefused)) else f"{type(error).__name__}: {error}"
+        # From None: the error can hold the request with its headers.
+        raise JudgeUnavailable(_scrubbed(reason, model.api_key), retryable=True) from None
 
 
-async def _requested(litellm: ModuleType, model: JudgeModel, request: dict[str, Any], timeout_s: float) -> Any:
-    """litellm's response."""
-    make_litellm_careful()
-    async with asyncio.timeout(timeout_s), AsyncExitStack() as opened:
-        if litellm.get_llm_provider(model.name, api_base=model.base_url)[1] == "openai":
-            request["client"] = await opened.enter_async_context(_openai_client(model))
-        return await litellm.acompletion(
-            model=model.name,
-            base_url=model.base_url,
-            api_key=model.api_key or (_NO_KEY if model.base_url else None),
-            timeout=timeout_s,
-            num_retries=0,
-            max_retries=0,
-            drop_params=True,
-            **request,
-        )
+async def _response_to(model: JudgeModel, request: Mapping[str, Json]) -> dict[str, Json]:
+    headers = {"authorization": f"Bearer {model.api_key}"} if model.api_key else {}
+    while True:
+        body = {"model": model.id, **_taken(model, request)}
+        reply = await post(model.transport(), f"{model.base_url}/chat/completions", headers, body)
+        if reply.status == 200:
+            return _checked(reply.object())
+        field = _not_taken(reply, body)
+        if field is None:
+            raise _unavailable(reply, model.api_key)
+        model.not_taken.add(field)
 
 
-def _response_format(litellm: ModuleType, model: JudgeModel, schema: dict[str, Json]) -> dict[str, Json]:
-    if not litellm.supports_response_schema(model.name):
+def _taken(model: JudgeModel, request: Mapping[str, Json]) -> dict[str, Json]:
+    """The request with the fields that the model takes, as far as is known."""
+    named = {_INSTEAD[field] if field in model.not_taken else field: value for field, value in request.items()}
+    return {field: value for field, value in named.items() if field is not None}
+
+
+def _not_taken(reply: Reply, body: Mapping[str, Json]) -> str | None:
+    """The field of the body that the server names as its reason to refuse it."""
+    if reply.status not in (400, 422):
+        return None
+    named = (field for field in _INSTEAD if field in body and re.search(rf"\b{field}\b", reply.text))
+    return next(named, None)
+
+
+def _response_format(model: JudgeModel, schema: Mapping[str, Json]) -> dict[str, Json]:
+    if not answers_in_schema(model.name):
         return {"type": "json_object"}
-    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": dict(schema), "strict": True}}
 
 
-def _completion(litellm: ModuleType, model: JudgeModel, response: Any) -> Completion:
-    if not response.choices:
-        raise JudgeUnavailable("an answer without choices", retryable=True)
-    choice, usage = response.choices[0], getattr(response, "usage", None)
-    text = choice.message.content or ""
-    if len(text) > MAX_ANSWER_BYTES:
-        raise JudgeUnavailable(f"an answer of more than {MAX_ANSWER_BYTES:,} characters", retryable=True)
-    refusal = (getattr(choice.message, "provider_specific_fields", None) or {}).get("refusal")
-    cost: float | None = None
-    with suppress(Exception):  # it raises Exception itself for a model without a price
-        cost = float(litellm.completion_cost(completion_response=response, model=model.name))
+def _checked(response: dict[str, Json]) -> dict[str, Json]:
+    """Raises UnusableReply."""
+    choices = response.get("choices")
+    if not isinstance(choices, list) or not choices:
+        raise UnusableReply("an answer without choices")
+    if not all(isinstance(choice, dict) and isinstance(choice.get("message"), dict) for choice in choices):
+        raise UnusableReply("an answer with a choice that has no message")
+    return response
+
+
+def _completion(model: JudgeModel, response: Mapping[str, Json]) -> Completion:
+    choice, usage = response["choices"][0], response.get("usage")
+    content, refusal = choice["message"].get("content"), choice["message"].get("refusal")
+    finish_reason = choice.get("finish_reason")
+    prompt_tokens, completion_tokens = _tokens(usage, "prompt_tokens"), _tokens(usage, "completion_tokens")
     return Completion(
-        text=_without(model.api_key, text),
-        finish_reason=choice.finish_reason,
+        text=_without(model.api_key, content) if isinstance(content, str) else "",
+        finish_reason=finish_reason if isinstance(finish_reason, str) else None,
         refusal=_scrubbed(str(refusal), model.api_key) if refusal else None,
-        prompt_tokens=max(0, getattr(usage, "prompt_tokens", 0) or 0),
-        completion_tokens=max(0, getattr(usage, "completion_tokens", 0) or 0),
-        cost_usd=cost,
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
+        cost_usd=None if model.price is None else model.price.of(prompt_tokens, completion_tokens),
     )
 
 
-def _unavailable(error: Exception, key: str | None) -> JudgeUnavailable:
-    if isinstance(error, JudgeUnavailable):
-        return error
-    status = getattr(error, "status_code", None)
-    said = str(error).rpartition("Exception - ")[2]  # litellm writes the names of three classes before it
+def _tokens(usage: Json, name: str) -> int:
+    count = usage.get(name) if isinstance(usage, dict) else None
+    return max(0, count) if isinstance(count, int) else 0
+
+
+def _unavailable(reply: Reply, key: str | None) -> JudgeUnavailable:
     return JudgeUnavailable(
-        _scrubbed(f"{type(error).__name__}: {said}", key),
-        retryable=isinstance(status, int) and (status in (408, 409, 425, 429) or status >= 500),
-        retry_after_s=_retry_after_s(error),
+        _scrubbed(f"HTTP {reply.status}: {_message(reply)}", key),
+        retryable=reply.status in (408, 409, 425, 429) or reply.status >= 500,
+        retry_after_s=_retry_after_s(reply.headers.get("retry-after", "")),
     )
+
+
+def _message(reply: Reply) -> str:
+    """The server's own words, where it has OpenAI's form of an error."""
+    with suppress(UnusableReply, KeyError, TypeError):
+        return str(reply.object()["error"]["message"])
+    return reply.text
 
 
 def _scrubbed(text: str, key: str | None) -> str:
@@ -164,23 +179,10 @@ def _without(key: str | None, text: str) -> str:
     return text.replace(key, _HIDDEN) if key else text
 
 
-def _retry_after_s(error: Exception) -> float | None:
+def _retry_after_s(value: str) -> float | None:
     """Seconds or an HTTP date (RFC 9110, section 10.2.3)."""
-    headers = getattr(error, "litellm_response_headers", None) or {}
-    value = headers.get("retry-after", "")
     with suppress(ValueError, OverflowError):
         if value.strip().isdecimal():
             return float(value)
         return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
     return None
-
-
-def _openai_client(model: JudgeModel) -> "AsyncOpenAI":
-    from openai import AsyncOpenAI
-
-    return AsyncOpenAI(
-        base_url=model.base_url,
-        api_key=model.api_key or (_NO_KEY if model.base_url else None),
-        http_client=CarefulHttp(),
-        max_retries=0,
-    )

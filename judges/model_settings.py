@@ -2,14 +2,13 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 
 from environment.base import Json
 from judges import registry
-from judges.base import Judge, JudgeModel, JudgeServices
+from judges.base import Judge, JudgeModel, JudgeServices, UnknownModel
 
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]*(/[A-Za-z0-9._:@-]+)*")
-"""As of the service's setting: never an address, which some of litellm's providers would open."""
+"""The service's settings have the same pattern."""
 
 
 def check_names(judge: str, config: Mapping[str, Json], known: tuple[str, ...]) -> None:
@@ -35,13 +34,11 @@ def check_model_settings(judge: str, *, model: Json, fallback: Json, temperature
 
 
 def model_for(judge: str, name: str | None, services: JudgeServices) -> JudgeModel:
-    """The configured model, or the one of that name at the same address. Raises ValueError if there is none."""
-    model = replace(services.model, name=name or services.model.name)
-    if model.name is None:
-        raise ValueError(
-            f"{judge} needs a judge model: set LEARNLOOP_JUDGE_MODEL (and a key) or name it in the judge's config"
-        )
-    return model
+    """The model of that name; None: the first one that there is. Raises UnknownModel."""
+    try:
+        return services.models.model(name)
+    except UnknownModel as error:
+        raise UnknownModel(f"{judge}: {error}") from None
 
 
 def fallback_of(name: str | None, services: JudgeServices) -> Judge | None:

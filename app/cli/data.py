@@ -5,7 +5,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -86,7 +86,8 @@ def prepare(
         int | None, typer.Option(min=0, help="Decides which emails they are about. \\[default: 0]")
     ] = None,
     question_model: Annotated[
-        str | None, typer.Option(help="Writes them, in litellm's form. \\[default: LEARNLOOP_JUDGE_MODEL]")
+        str | None,
+        typer.Option(help="Writes them: a listed model or PROVIDER/MODEL. \\[default: the first listed]"),
     ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -125,7 +126,8 @@ def tasks(
     url: Annotated[str | None, typer.Option(help="URL of the MCP server, if it is not started by a command.")] = None,
     count: Annotated[int, typer.Option(min=3, max=1_000, help="Maximum number of tasks.")] = 60,
     model: Annotated[
-        str | None, typer.Option(help="Writes them, in litellm's form. \\[default: LEARNLOOP_JUDGE_MODEL]")
+        str | None,
+        typer.Option(help="Writes them: a listed model or PROVIDER/MODEL. \\[default: the first listed]"),
     ] = None,
 ) -> None:
     """Have a language model write tasks for the tools of an MCP server, for the environment mcp."""
@@ -133,20 +135,22 @@ def tasks(
 
     from app.datasets.model_writer import NotWritten
     from app.datasets.task_writer import write_tasks
+    from app.listed_models import ListedModels
     from app.runs.environment_access import EnvironmentAccess
-    from app.worker.judge_services import judge_model
     from environment.base import EpisodeFailed
     from environment.mcp.config import HttpServer, StdioServer
     from environment.mcp.session import tools_of
+    from judges.base import UnknownModel
 
     if (command is None) == (url is None):
         raise Failure("give either --command or --url")
     # Who gives a command or a URL here may run or reach it without us, too.
     hosts = None if url is None else [httpx.URL(url).host]
     settings = settings_with(environment_commands=command and [command], environment_hosts=hosts)
-    writer = replace(judge_model(settings), name=model or settings.judge_model)
-    if writer.name is None:
-        raise Failure("name the model that writes the tasks: --model, or LEARNLOOP_JUDGE_MODEL")
+    try:
+        writer = ListedModels(settings).model(model)
+    except UnknownModel as error:
+        raise Failure(str(error)) from error
     server = HttpServer(url) if url is not None else StdioServer(tuple(shlex.split(command or "")))
 
     async def write(advance: Callable[[int], None]) -> list[dict[str, Any]]:
@@ -242,12 +246,12 @@ def _preparation(recipe: Any, settings: "Settings", advance: "Advance") -> "Prep
     from app.datasets.prepare import Hub, Preparation
     from app.datasets.question_writer import QuestionWriter
     from app.datasets.store import DatasetStore
-    from app.worker.judge_services import judge_model
+    from app.listed_models import ListedModels
 
     store = DatasetStore(settings.data_dir)
     token = settings.hf_token.get_secret_value() if settings.hf_token else None
     hub = Hub(str(settings.hf_endpoint).rstrip("/"), token, store.folder / "hub")
-    writer = QuestionWriter(judge_model(settings), store.folder / "written")
+    writer = QuestionWriter(ListedModels(settings), store.folder / "written")
     return Preparation(recipe, store, hub, writer.write, advance)
 
 

@@ -77,7 +77,7 @@ def evaluate(
     ] = None,
     prompted: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME[@URL]", help="Any other model, such as openai/gpt-4.1-mini. Repeatable."),
+        typer.Option(metavar="NAME", help="Any other model that the service lists (LEARNLOOP_MODELS). Repeatable."),
     ] = None,
     scenarios: Annotated[int | None, typer.Option(help="Number of scenarios.")] = None,
     samples: Annotated[int | None, typer.Option(help="Rollouts of each scenario per model.")] = None,
@@ -210,10 +210,7 @@ def _move(id: str, verb: str, url: str, as_json: bool, body: Json = None) -> Non
 
 
 def _models(model: list[str] | None, prompted: list[str] | None) -> list[Json] | None:
-    named: list[Json] = [{"model": name} for name in model or ()]
-    for each in prompted or ():
-        name, _, base_url = each.partition("@http")
-        named.append({"prompted": name} | ({"base_url": f"http{base_url}"} if base_url else {}))
+    named: list[Json] = [{"model": name} for name in model or ()] + [{"prompted": name} for name in prompted or ()]
     return named or None
 
 

@@ -7,7 +7,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
 from itertools import islice
@@ -20,7 +20,7 @@ from app.datasets.store import canonical
 from environment.email_search.inbox import Email, Inbox
 from environment.email_search.question_sets import Question, words_of
 from environment.email_search.template_questions import emails_in_random_order, topic_of
-from judges.base import JudgeModel
+from judges.base import JudgeModel, Models, UnknownModel
 from judges.llm import JudgeUnavailable
 
 Json = Any
@@ -73,17 +73,18 @@ class WriterCounts:
 
 
 class QuestionWriter:
-    """Writes questions with one model; its journals lie in `folder`."""
+    """Writes questions with one of the models; its journals lie in `folder`."""
 
-    def __init__(self, model: JudgeModel, folder: Path) -> None:
-        self._model = model
+    def __init__(self, models: Models, folder: Path) -> None:
+        self._models = models
         self._folder = folder
 
     def write(self, inbox: Inbox, hash: str, recipe: Recipe, advance: Any) -> tuple[list[Question], dict[str, Json]]:
         """The questions and what they took. Raises BadRecipe without a model, or NotWritten."""
-        model = replace(self._model, name=recipe.question_model or self._model.name)
-        if model.name is None:
-            raise BadRecipe("questions: llm needs a model: set question_model or LEARNLOOP_JUDGE_MODEL")
+        try:
+            model = self._models.model(recipe.question_model)
+        except UnknownModel as error:
+            raise BadRecipe(f"question_model: {error}") from error
         key = sha256(canonical([hash, model.name, _PROMPT, recipe.question_seed, _PER_EMAIL]).encode()).hexdigest()
         self._folder.mkdir(parents=True, exist_ok=True)
         journal = self._folder / f"{key}.jsonl"

@@ -58,7 +58,7 @@ class Recipe(BaseModel):
     question_seed: int = Field(0, ge=0)
     """Which emails they are about."""
     question_model: _Text | None = None
-    """That writes them, in litellm's form; None: the judge model."""
+    """The listed model that writes them; None: the first of the list."""
 
     @field_validator("exclude_questions", mode="before")
     @classmethod

@@ -14,7 +14,7 @@ DATASET_VERSION_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}(@[0-9]{1,9})?$"
 """The same with a version, or without one."""
 
 MODEL_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@-]*(/[A-Za-z0-9._:@-]+)*$"
-"""A model's name; never an address, which some of litellm's providers would open."""
+"""A model's name, which is never an address."""
 
 PATH_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*"
 """A place in a store of objects: no slash at its ends, nothing that leads upwards."""

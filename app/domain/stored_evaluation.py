@@ -21,12 +21,11 @@ class Contestant(BaseModel):
     """Its name in the report; no other one of the evaluation has it."""
     kind: Literal["trained", "prompted"]
     model: str
-    """`trained`: as its backend knows it; `prompted`: in litellm's form."""
+    """`trained`: as its backend knows it; `prompted`: its name on the operator's list."""
     step: int | None = None
     backend: str | None = None
     spec: Mapping[str, str] | None = None
     """Project, name and base model of a trained one that is not on the engine."""
-    base_url: str | None = None
 
 
 class Trial(BaseModel):

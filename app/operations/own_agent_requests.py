@@ -17,7 +17,7 @@ from app.http.body_limit import MAX_VALUES_OF_BIG
 from app.http.json_values import has_more_values
 from app.runs import documents
 from app.runs.configuration import runner_of
-from app.security.address_guard import AddressGuard, AddressRefused, GuardedTransport
+from app.security.address_guard import AddressGuard, AddressRefused, guarded_transport
 from app.security.secret_box import secret_box
 from app.security.webhook_signing import is_secret
 from app.settings import Settings
@@ -108,9 +108,8 @@ class OwnAgentRequests:
 
     async def _read(self, url: str) -> bytes:
         """Raises AddressRefused, httpx.HTTPError, ValueError."""
-        direct = httpx.AsyncHTTPTransport(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
         limits = AnswerLimits(self.settings.max_graph_bytes)
-        transport = BoundedTransport(GuardedTransport(self._guard, direct), limits)
+        transport = BoundedTransport(guarded_transport(self._guard), limits)
         try:
             async with (
                 asyncio.timeout(_FETCH_TIMEOUT_S),

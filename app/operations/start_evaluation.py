@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -18,6 +17,7 @@ from app.domain.stored_evaluation import Contestant, StoredEvaluation, Trial
 from app.domain.stored_request import Budget, Choice
 from app.errors import InvalidRequest, Unavailable
 from app.events.log import append_to_evaluation
+from app.listed_models import ListedModels
 from app.model_registry.resolver import ModelResolver, ResolvedModel
 from app.operations.own_agent_requests import OwnAgentRequests
 from app.processes.engine import EngineUnavailable
@@ -28,11 +28,10 @@ from app.runs.environment_access import EnvironmentAccess
 from app.runs.store import RunStore
 from app.schemas.evaluations import EvaluationRequest, ModelToEvaluate
 from app.schemas.run_request import EnvironmentChoice
-from app.worker.judge_services import judge_model
 from environment.base import Synthetic
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
-from judges.base import JudgeServices
+from judges.base import JudgeServices, UnknownModel
 from judges.registry import UnknownJudge
 from training.backends import embedded
 from training.backends.base import BackendUnavailable
@@ -103,9 +102,8 @@ class EvaluationStarter:
     async def _contestant(self, place: int, asked: ModelToEvaluate, caller: Caller) -> tuple[Contestant, str | None]:
         """The model by a name that keeps its meaning, and the engine that has it; None: any, or no engine."""
         if asked.prompted is not None:
-            self._check_server(place, asked.base_url)
-            label = asked.label or asked.prompted
-            return Contestant(label=label, kind="prompted", model=asked.prompted, base_url=asked.base_url), None
+            self._check_listed(place, asked.prompted)
+            return Contestant(label=asked.label or asked.prompted, kind="prompted", model=asked.prompted), None
         resolved = await self._newest(await self.models.resolve(caller, str(asked.model)))
         await self._check_checkpoint(place, resolved)
         label, run = asked.label or resolved.name, resolved.run
@@ -153,13 +151,11 @@ class EvaluationStarter:
         if not steps or named.step not in (None, *steps):
             raise InvalidRequest(("body", "models", place, "model"), f"There is no checkpoint {model.name}.")
 
-    def _check_server(self, place: int, base_url: str | None) -> None:
-        if base_url is None or urlsplit(base_url).netloc.lower() in self.resources.settings.prompted_servers:
-            return
-        raise InvalidRequest(
-            ("body", "models", place, "base_url"),
-            f"Evaluations may not ask {urlsplit(base_url).netloc}: the operator adds it to LEARNLOOP_PROMPTED_SERVERS.",
-        )
+    def _check_listed(self, place: int, name: str) -> None:
+        try:
+            ListedModels(self.resources.settings).model(name)
+        except UnknownModel as error:
+            raise InvalidRequest(("body", "models", place, "prompted"), str(error)) from error
 
     async def _stored(
         self, request: EvaluationRequest, run: Run | None, project: str, models: tuple[Contestant, ...]
@@ -231,7 +227,7 @@ class EvaluationStarter:
         return made.default_judge, request.scenarios if synthetic else different
 
     def _check_judge(self, judge: Choice) -> None:
-        services = JudgeServices(model=judge_model(self.resources.settings))
+        services = JudgeServices(models=ListedModels(self.resources.settings))
         try:
             make_judge(judge, services)
         except (UnknownJudge, PluginFault) as error:

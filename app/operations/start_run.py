@@ -18,6 +18,7 @@ from app.domain.run_state import RunStatus
 from app.domain.stored_request import Choice
 from app.errors import InvalidRequest, Unavailable
 from app.events.log import append
+from app.listed_models import ListedModels
 from app.operations.own_agent_requests import OwnAgentRequests
 from app.operations.run_defaults import judge_with_defaults, with_defaults
 from app.processes.engine import EngineUnavailable
@@ -32,7 +33,6 @@ from app.runs.store import RunStore
 from app.schemas.run_request import LearnLoopRequest
 from app.settings import Settings
 from app.webhooks.endpoints import Endpoints, NewEndpoint
-from app.worker.judge_services import judge_model
 from environment.base import Environment, Solvable, Split, Synthetic
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
@@ -326,7 +326,7 @@ def _checked(
         with _as_fault_of((*where, "name"), UnknownAgent, PluginFault), _as_fault_of((*where, "config"), ValueError):
             make_agent(Choice(**given["agent"]))
     judge = judge_with_defaults(request.judge, made.default_judge)
-    _check_judges(request, judge, JudgeServices(rubric=made.rubric, model=judge_model(settings)))
+    _check_judges(request, judge, JudgeServices(rubric=made.rubric, models=ListedModels(settings)))
     return {**given, "environment": stored.model_dump(), "judge": judge}, new, _foreseen(given, made, environment)
 
 

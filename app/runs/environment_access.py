@@ -11,7 +11,7 @@ from signal import SIGKILL
 import httpx
 
 from app.processes.child import spawn
-from app.security.address_guard import DEFAULT_PORTS, AddressGuard, AddressRefused, GuardedTransport, parse
+from app.security.address_guard import DEFAULT_PORTS, AddressGuard, AddressRefused, guarded_transport, parse
 from app.settings import Settings
 
 _ANY_ARGUMENTS = "*"
@@ -63,10 +63,7 @@ class EnvironmentAccess:
         return secret.get_secret_value()
 
     def http_transport(self) -> httpx.AsyncBaseTransport:
-        """Without proxies, and with a connection for each request: a kept one could be to an address that was allowed
-        for another name."""
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        return GuardedTransport(self._guard, httpx.AsyncHTTPTransport(trust_env=False, limits=limits))
+        return guarded_transport(self._guard)
 
     async def connect(self, url: str) -> socket.socket:
         """Raises OSError or ValueError."""

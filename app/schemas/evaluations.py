@@ -22,10 +22,8 @@ class ModelToEvaluate(RequestPart):
     """A model of this service: a base model, `PROJECT/NAME@STEP`, `PROJECT/NAME` (what is now its newest checkpoint), a
     promoted name, or a run's id (its best checkpoint)."""
     prompted: Annotated[str, Field(pattern=MODEL_PATTERN, max_length=256)] | None = None
-    """A model that is only prompted, in litellm's form, such as `openai/gpt-4.1-mini`. Its key is the operator's."""
-    base_url: str | None = Field(default=None, pattern=r"^https?://[^\s/@]+(/\S*)?$", max_length=1_000)
-    """With `prompted` as `openai/NAME`: an OpenAI-compatible server. The operator names those that may be asked
-    (LEARNLOOP_PROMPTED_SERVERS)."""
+    """A model that is only prompted: one of the operator's list (LEARNLOOP_MODELS) or, where no API keys are required,
+    PROVIDER/MODEL such as `openai/gpt-4.1-mini`."""
     label: str | None = Field(default=None, min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]+$")
     """Its name in the report. Default: the name of the model."""
 
@@ -33,8 +31,6 @@ class ModelToEvaluate(RequestPart):
     def _is_one(self) -> Self:
         if (self.model is None) == (self.prompted is None):
             raise ValueError("give either model or prompted")
-        if self.base_url is not None and not (self.prompted or "").startswith("openai/"):
-            raise ValueError("base_url needs prompted as openai/NAME")
         return self
 
 

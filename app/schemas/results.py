@@ -146,7 +146,7 @@ class JudgeCallOut(ResponseModel):
     judge: str
     """Name of the judge."""
     model: str
-    """Name of the judge model, in litellm's form."""
+    """The judge model as PROVIDER/MODEL."""
     prompt_tokens: int
     """Number of prompt tokens."""
     completion_tokens: int

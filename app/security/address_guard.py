@@ -8,8 +8,10 @@ answers otherwise the second time leads inside.
 import asyncio
 import re
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 import httpx
@@ -117,6 +119,19 @@ class GuardedTransport(httpx.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+
+def guarded_transport(guard: AddressGuard) -> GuardedTransport:
+    """Without proxies, and with a connection for each request: a kept one could be to an address that was allowed for
+    another name."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    return GuardedTransport(guard, httpx.AsyncHTTPTransport(trust_env=False, limits=limits, verify=_tls()))
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """Reading the certificates takes 20 ms."""
+    return httpx.create_ssl_context()
 
 
 def parse(url: str) -> httpx.URL:

@@ -15,6 +15,7 @@ from pydantic import SecretStr
 
 from app.settings import Settings
 from environment.base import Json
+from judges.providers import PROVIDERS
 
 HIDDEN = "[redacted]"
 MAX_TEXT = 20_000
@@ -52,8 +53,11 @@ _SHAPES = (
 
 
 def secrets_of(settings: Settings) -> list[str]:
-    """The values of all secret settings, the passwords in those that are addresses, and the keys in headers."""
-    values = [value.get_secret_value() for _, value in settings if isinstance(value, SecretStr)]
+    """The values of all secret settings, keys of language models, passwords in addresses, and keys in headers."""
+    secrets = [value for _, value in settings if isinstance(value, SecretStr)]
+    secrets += [model.key for model in settings.models if model.key is not None]
+    secrets += [key for provider in PROVIDERS.values() if (key := settings.provider_key(provider)) is not None]
+    values = [secret.get_secret_value() for secret in secrets]
     # After the scheme, such as Bearer.
     values += [header.rpartition(" ")[2] for header in settings.otlp_headers.values()]
     return values + [password for value in values if (password := _password(value)) is not None]

@@ -14,7 +14,7 @@ import structlog
 from app.agent_sessions.tasks import UNCLAIMED, AgentTasks
 from app.aio.event_loops import run_on_loop
 from app.aio.retry import retry_while_database_is_down
-from app.security.address_guard import AddressGuard, AddressRefused, GuardedTransport
+from app.security.address_guard import AddressGuard, AddressRefused, guarded_transport
 from app.security.webhook_signing import signed_headers
 from environment.bounded_http import AnswerLimits, AnswerRefused, BoundedTransport
 from environment.own_agent.outcome import BadOutcome, parse_outcome
@@ -123,10 +123,9 @@ class PushDispatch:
         body = json.dumps(document)
         headers = {"content-type": "application/json", "user-agent": "learnloop"}
         headers |= signed_headers(f"{session.id}.{session.attempt}", now, body, self.receiver.secrets)
-        direct = httpx.AsyncHTTPTransport(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
         # What ends a request that hangs is the session's deadline.
         limits = httpx.Timeout(None, connect=15.0, write=15.0)
-        transport = BoundedTransport(GuardedTransport(self.guard, direct), _ANSWER)
+        transport = BoundedTransport(guarded_transport(self.guard), _ANSWER)
         try:
             async with httpx.AsyncClient(transport=transport, timeout=limits, follow_redirects=False) as client:
                 response = await client.post(self.receiver.url, content=body.encode(), headers=headers)

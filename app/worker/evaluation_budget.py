@@ -2,63 +2,47 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.db.tables import EvaluationJob
-from app.domain.stored_evaluation import Contestant, Slot, StoredEvaluation
+from app.domain.stored_evaluation import Slot, StoredEvaluation
 from app.domain.stored_request import Budget
 from app.runs.budget import Meter, PriorUsage
 from environment.base import Environment, Scenario
-from judges.base import Judgement
+from judges.base import Judgement, Models
+from judges.prices import Price
 from training.budget import Estimates, Reservation, Usage, usage_of_calls
 from training.phases import Phase
-from training.rollout.prompted import cost_usd
 from training.types import Rollout, RunConfig
 
-_MILLION = 1_000_000
+
+def prices_of(request: StoredEvaluation, models: Models) -> tuple[Price | None, ...]:
+    """Of each model; None: unknown, or nothing. Raises UnknownModel."""
+    return tuple(models.model(each.model).price if each.kind == "prompted" else None for each in request.models)
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
-    """What a model's tokens cost, in US dollars each; None: unknown, or nothing."""
-
-    prompt: float | None = None
-    completion: float | None = None
-
-    def of(self, used: Usage) -> Usage:
-        """The same with its price."""
-        if self.prompt is None or self.completion is None:
-            return used
-        usd = self.prompt * used.prompt_tokens + self.completion * used.completion_tokens
-        return Usage(used.prompt_tokens, used.completion_tokens, usd)
+def _used(row: Any, price: Price | None) -> Usage:
+    return _priced(Usage(row.prompt_tokens, row.completion_tokens), price)
 
 
-async def prices_of(request: StoredEvaluation) -> tuple[Price, ...]:
-    """Of each model, where money is limited."""
-    if request.budget is None or request.budget.max_usd is None:
-        return tuple(Price() for _ in request.models)
-    return tuple([await _price(each) for each in request.models])
+def _priced(used: Usage, price: Price | None) -> Usage:
+    """The same with what it cost."""
+    if price is None:
+        return used
+    return replace(used, usd=price.of(used.prompt_tokens, used.completion_tokens))
 
 
-async def _price(model: Contestant) -> Price:
-    if model.kind != "prompted":
-        return Price()
-    prompt = await cost_usd(model.model, _MILLION, 0)
-    completion = await cost_usd(model.model, 0, _MILLION)
-    if prompt is None or completion is None:
-        return Price()
-    return Price(prompt / _MILLION, completion / _MILLION)
-
-
-def saved_usage(job: EvaluationJob, rows: Mapping[Slot, Any], prices: Sequence[Price]) -> Usage:
+def saved_usage(job: EvaluationJob, rows: Mapping[Slot, Any], prices: Sequence[Price | None]) -> Usage:
     """What the saved rollouts and verdicts used."""
     judge = Usage(job.judge.get("prompt_tokens", 0), job.judge.get("completion_tokens", 0), job.judge.get("usd"))
-    models = (prices[slot.model].of(Usage(row.prompt_tokens, row.completion_tokens)) for slot, row in rows.items())
-    return sum(models, judge)
+    rollouts = (_used(row, prices[slot.model]) for slot, row in rows.items())
+    return sum(rollouts, judge)
 
 
-def meter_of(job: EvaluationJob, request: StoredEvaluation, rows: Mapping[Slot, Any], prices: Sequence[Price]) -> Meter:
+def meter_of(
+    job: EvaluationJob, request: StoredEvaluation, rows: Mapping[Slot, Any], prices: Sequence[Price | None]
+) -> Meter:
     """The meter that goes on where the worker before left off."""
     means = [row.prompt_tokens / row.turns for row in rows.values() if row.turns]
     used = saved_usage(job, rows, prices) + Usage(**job.lost)
@@ -70,7 +54,7 @@ class EvaluationBudget:
     """What the calls of an evaluation are charged to. All come from its own event loop."""
 
     def __init__(
-        self, meter: Meter, request: StoredEvaluation, environment: Environment, prices: Sequence[Price]
+        self, meter: Meter, request: StoredEvaluation, environment: Environment, prices: Sequence[Price | None]
     ) -> None:
         config = RunConfig(max_turns=request.max_turns, max_completion_tokens=request.max_completion_tokens)
         self._meter = meter
@@ -84,7 +68,7 @@ class EvaluationBudget:
 
         def most() -> Usage | None:
             worst_case = self._estimates.rollout(scenario)
-            return None if worst_case is None else price.of(worst_case)
+            return None if worst_case is None else _priced(worst_case, price)
 
         async with self._meter.reserve(Phase.EVALUATE, most) as reserved:
             yield _Priced(reserved, price)
@@ -110,10 +94,10 @@ class _Priced:
     """A reservation whose usage has a price."""
 
     reservation: Reservation
-    price: Price
+    price: Price | None
 
     async def room_for(self, most: Callable[[], Usage]) -> None:
-        await self.reservation.room_for(lambda: self.price.of(most()))
+        await self.reservation.room_for(lambda: _priced(most(), self.price))
 
     def spend(self, used: Usage) -> None:
-        self.reservation.spend(self.price.of(used))
+        self.reservation.spend(_priced(used, self.price))

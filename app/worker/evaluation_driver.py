@@ -26,19 +26,21 @@ from app.errors import DATABASE_DOWN
 from app.evaluations.report import differences, report_of
 from app.evaluations.sequential import Decision, Evidence, Rule, evidence
 from app.evaluations.store import EvaluationLease, EvaluationLost, EvaluationStore
+from app.listed_models import ListedModels
 from app.processes.engine import Engine, EngineUnavailable
 from app.runs.budget import Meter
 from app.runs.configuration import make_environment, make_judge, make_player
 from app.runs.documents import resolve_references
 from app.runs.environment_access import EnvironmentAccess
 from app.settings import Settings
-from app.worker.evaluation_budget import EvaluationBudget, Price, meter_of, prices_of, saved_usage
+from app.worker.evaluation_budget import EvaluationBudget, meter_of, prices_of, saved_usage
 from app.worker.judge_services import judge_services
 from app.worker.measures import count_judge_calls, count_rollouts
 from app.worker.own_agents import OwnAgents
 from app.worker.save_iteration import rollout_row, verdict_row
 from environment.base import Environment, Json, Scenario
 from judges.base import Judge, Judgement
+from judges.prices import Price
 from training.backends import embedded
 from training.backends.art_import import import_art
 from training.backends.base import BackendUnavailable, Endpoint, ModelSpec
@@ -46,7 +48,7 @@ from training.budget import Usage
 from training.collector import first_of_several, seed_of
 from training.rollout.agents.remote import RolloutName
 from training.rollout.chat import Chat, open_chat
-from training.rollout.prompted import PromptedChat, cost_usd
+from training.rollout.prompted import PromptedChat
 from training.rollout.rollout import Player, rollout
 from training.scoring import assign_rewards, judge_group
 from training.types import Failure, FailureKind, Rollout
@@ -81,7 +83,7 @@ class EvaluationDriver:
         main_loop = asyncio.get_running_loop()
         request = StoredEvaluation.parse(job.request)
         store = EvaluationStore(self.sessions)
-        prices = await prices_of(request)
+        prices = prices_of(request, ListedModels(self.settings))
         rows = await retry_while_database_is_down(lambda: store.rows(job.id))
         meter = meter_of(job, request, {Slot.parse(row.slot): row for row in rows}, prices)
         work = _Driven(job, request, lease, main_loop, meter, prices, _Progress(waiting))
@@ -147,7 +149,7 @@ class EvaluationDriver:
                 [await self._player(each, whole, driven, clock) for each in request.models],
             )
             trial = await work.all_scenarios()
-            return await _report(work) | ({"trial": trial} if trial else {})
+            return await _report(work, driven.prices) | ({"trial": trial} if trial else {})
 
     async def _player(
         self, contestant: Contestant, environment: Choice, driven: "_Driven", clock: DatabaseTime
@@ -164,8 +166,8 @@ class EvaluationDriver:
         self, contestant: Contestant, request: StoredEvaluation, main_loop: asyncio.AbstractEventLoop
     ) -> AsyncIterator[Chat]:
         if contestant.kind == "prompted":
-            key = self.settings.prompted_key(contestant.model, contestant.base_url)
-            yield PromptedChat(contestant.model, contestant.base_url, key, concurrency=request.concurrency)
+            model = ListedModels(self.settings).model(contestant.model)
+            yield PromptedChat(model, concurrency=request.concurrency)
             return
         endpoint = await self._endpoint(contestant, main_loop)
         async with open_chat(endpoint, request.concurrency) as chat:
@@ -207,7 +209,7 @@ class _Driven:
     lease: EvaluationLease
     main_loop: asyncio.AbstractEventLoop
     meter: Meter
-    prices: Sequence[Price]
+    prices: Sequence[Price | None]
     progress: _Progress
 
 
@@ -378,16 +380,15 @@ def _again(scenario: Scenario, row: Any, messages: list[Json]) -> Rollout:
     return Rollout(row.id, scenario, cast(Any, _StoredTrajectory(messages)), row.outcome, failure)
 
 
-async def _report(work: _Work) -> dict[str, Json]:
+async def _report(work: _Work, prices: Sequence[Price | None]) -> dict[str, Json]:
     rows = await work.saved.rows()
     costs = [
-        await cost_usd(
-            contestant.model,
+        None
+        if price is None
+        else price.of(
             sum(row.prompt_tokens for slot, row in rows.items() if slot.model == number),
             sum(row.completion_tokens for slot, row in rows.items() if slot.model == number),
         )
-        if contestant.kind == "prompted"
-        else None
-        for number, contestant in enumerate(work.request.models)
+        for number, price in enumerate(prices)
     ]
     return await asyncio.to_thread(report_of, work.request, list(rows.values()), costs)

@@ -1,8 +1,7 @@
-"""What the service lends to judges: the configured model, a cache of verdicts, and the feedback there is."""
+"""What the service lends to judges: the listed models, a cache of verdicts, and the feedback there is."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -14,22 +13,12 @@ from app.db.session import Sessions
 from app.db.tables import Run, Verdict
 from app.errors import DATABASE_DOWN
 from app.feedback.evidence import StoredFeedback
+from app.listed_models import ListedModels
 from app.settings import Settings
 from environment.base import Environment
-from judges.base import JudgeModel, JudgeServices, NoFeedback, NoRateLimit, RateLimit
+from judges.base import JudgeServices, NoFeedback, NoRateLimit, RateLimit
 
 log = structlog.get_logger(__name__)
-
-
-def judge_model(settings: Settings) -> JudgeModel:
-    """The configured judge model."""
-    key = settings.judge_api_key or settings.openai_api_key
-    return JudgeModel(
-        name=settings.judge_model,
-        base_url=str(settings.judge_base_url) if settings.judge_base_url else None,
-        api_key=key.get_secret_value() if key else None,
-        concurrency=settings.judge_concurrency,
-    )
 
 
 def judge_services(
@@ -43,7 +32,7 @@ def judge_services(
     there is no feedback."""
     return JudgeServices(
         rubric=environment.rubric,
-        model=replace(judge_model(settings), rate=_rate(settings, sessions, main_loop)),
+        models=ListedModels(settings, _rate(settings, sessions, main_loop)),
         cache=StoredVerdicts(sessions, main_loop),
         feedback=NoFeedback() if run is None else StoredFeedback(sessions, main_loop, run),
     )

@@ -3,8 +3,8 @@
     python -m benchmarks.learning.ruler [--groups 200] [--attempts 6] [--json]
 
 The judge is a scripted server (tests/fakes/scripted_judge.py): it knows what every attempt deserves, and adds a bias
-for the attempts it reads first, noise, and malformed replies. Both sides reach it through litellm over HTTP, see the
-same groups. A group without a finite score for each attempt is lost.
+for the attempts it reads first, noise, and malformed replies. Both sides reach it over HTTP and see the same groups.
+A group without a finite score for each attempt is lost.
 """
 
 import argparse
@@ -20,7 +20,6 @@ from typing import Any
 
 from environment.base import Json, Scenario
 from judges.base import Candidate
-from judges.litellm_loop import on_litellm_loop
 from judges.ruler import RulerJudge
 from tests.fakes.scripted_judge import Remembering, ScriptedJudge, marked, scripted_judge
 from training.backends.art_import import import_art
@@ -128,14 +127,12 @@ async def art_side(groups: Sequence[Group], server: ScriptedJudge) -> Side:
     model, scores = server.model(), list[Sequence[float] | None]()
     for _, _, conversations in groups:
         trajectories = [art.Trajectory(messages_and_choices=[*messages], reward=0.0) for messages in conversations]
-        judged = await on_litellm_loop(
-            ruler.ruler_score_group(
-                art.TrajectoryGroup(trajectories),
-                model.name,
-                extra_litellm_params={"api_base": model.base_url, "api_key": model.api_key},
-                rubric=RUBRIC,
-                swallow_exceptions=True,
-            )
+        judged = await ruler.ruler_score_group(
+            art.TrajectoryGroup(trajectories),
+            model.name,
+            extra_litellm_params={"api_base": model.base_url, "api_key": model.api_key},
+            rubric=RUBRIC,
+            swallow_exceptions=True,
         )
         found = None if judged is None else [trajectory.reward for trajectory in judged.trajectories]
         scores.append(found if found is not None and all(map(math.isfinite, found)) else None)

@@ -11,10 +11,13 @@ import random
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import httpx
+
 from judges.base import JudgeModel
+from judges.prices import listed_price
 
 Json = Any
 KEY = "sk-scripted-0123456789"
@@ -99,7 +102,9 @@ class ScriptedJudge:
 
     def model(self, **options: Json) -> JudgeModel:
         """How it is reached."""
-        return JudgeModel(**{"name": "openai/scripted", "base_url": self.url, "api_key": KEY, **options})
+        name = options.get("name", "openai/scripted")
+        reached = {"base_url": self.url, "api_key": KEY, "transport": httpx.AsyncHTTPTransport}
+        return JudgeModel(**{"name": name, "price": listed_price(name), **reached, **options})
 
     @property
     def tokens(self) -> int:
@@ -184,6 +189,16 @@ class Remembering:
 
     async def put(self, key: str, value: Json) -> None:
         self.kept[key] = json.dumps(value)
+
+
+@dataclass(frozen=True)
+class OnlyModel:
+    """`judges.base.Models` with one model, which answers to every name."""
+
+    only: JudgeModel = field(default_factory=lambda: ScriptedJudge().model())
+
+    def model(self, name: str | None) -> JudgeModel:
+        return replace(self.only, name=name or self.only.name)
 
 
 @asynccontextmanager

@@ -15,8 +15,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from judges.litellm_loop import IMPORTING
 from training.backends.later_packages import later
+from training.import_lock import IMPORTING
 
 _UNWANTED = ("torch", "transformers")
 _CHOICES = "litellm.types.utils"

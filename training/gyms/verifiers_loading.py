@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from environment.base import Json
-from judges.litellm_loop import IMPORTING
+from training.import_lock import IMPORTING
 
 NAME = "verifiers"
 _SETTINGS = ("args", "env", "success_from")
@@ -54,7 +54,7 @@ class Gym:
 @lru_cache(maxsize=8)
 def _loaded(module: str, function: str, args: str) -> Any:
     try:
-        with IMPORTING:  # ART's and litellm's imports would deadlock with these, or hide modules from them
+        with IMPORTING:  # ART's imports would deadlock with these, or hide modules from them
             vf: Any = importlib.import_module("verifiers")
             _leave_signals_alone()
             importlib.import_module(_module_name(module))

@@ -1,22 +1,22 @@
-"""A model that is prompted, not trained, as a rollout asks it: any that litellm reaches, or an OpenAI-compatible
-server."""
+"""A model that is prompted, not trained, as a rollout asks it."""
 
 import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
 
 from environment.base import Json
 from judges.asking import MAX_REQUESTS, Sleep, pause_s
 from judges.base import JudgeModel
-from judges.litellm_loop import import_litellm, on_litellm_loop
 from judges.llm import JudgeUnavailable, response_to
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion
 
 _TIMEOUT_S = 120.0
+_FINISH_REASONS = ("stop", "length", "tool_calls", "content_filter", "function_call")
 
 
 class PromptedModelUnavailable(Exception):
@@ -29,22 +29,15 @@ class PromptedChat:
     remembers = False
     tells_token_ids = False
 
-    def __init__(
-        self, name: str, base_url: str | None, api_key: str | None, *, concurrency: int, sleep: Sleep = asyncio.sleep
-    ) -> None:
-        """`name` is litellm's, such as `openai/gpt-4.1-mini`; `base_url` is that of an OpenAI-compatible server.
-
-        At most `concurrency` requests run at the same time; `sleep` waits out the pauses between repetitions.
-        """
-        self.model = name
-        self._model = JudgeModel(name, base_url, api_key)
+    def __init__(self, model: JudgeModel, *, concurrency: int, sleep: Sleep = asyncio.sleep) -> None:
+        """At most `concurrency` requests run at the same time; `sleep` waits out the pauses between repetitions."""
+        self.model = model.name
+        self._model = model
         self._gate = asyncio.Semaphore(concurrency)
         self._sleep = sleep
 
     async def complete(self, body: Mapping[str, Json]) -> "ChatCompletion":
         """The response, asked for again where that may help. Raises PromptedModelUnavailable."""
-        from openai.types.chat import ChatCompletion
-
         request = {name: value for name, value in body.items() if name != "model"}
         retrying = AsyncRetrying(
             sleep=self._sleep,
@@ -58,20 +51,25 @@ class PromptedChat:
                 response: dict[str, Json] = await retrying(response_to, self._model, request, _TIMEOUT_S)
         except JudgeUnavailable as error:
             raise PromptedModelUnavailable(str(error)) from None
-        if not response.get("choices"):
-            raise PromptedModelUnavailable("an answer without choices")
-        return ChatCompletion.model_validate(response)
+        return _as_completion(response, self.model)
 
 
-async def cost_usd(name: str, prompt_tokens: int, completion_tokens: int) -> float | None:
-    """What that many tokens of the model cost, by litellm's price list; None if it does not know the model."""
-    return await on_litellm_loop(_cost_usd(name, prompt_tokens, completion_tokens))
+def _as_completion(response: Mapping[str, Json], model: str) -> "ChatCompletion":
+    """In OpenAI's form, without what other providers add. Raises PromptedModelUnavailable."""
+    from openai.types.chat import ChatCompletion
 
-
-async def _cost_usd(name: str, prompt_tokens: int, completion_tokens: int) -> float | None:
-    litellm = import_litellm()
+    choices = [
+        {
+            "index": number,
+            "finish_reason": choice["finish_reason"] if choice.get("finish_reason") in _FINISH_REASONS else "stop",
+            "message": {"role": "assistant", **choice["message"]},
+        }
+        for number, choice in enumerate(response["choices"])
+    ]
+    whole = {"id": response.get("id") or "", "object": "chat.completion", "created": 0, "model": model}
     try:
-        costs = litellm.cost_per_token(model=name, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens)
-    except Exception:  # it raises Exception itself for a model without a price
-        return None
-    return float(sum(costs))
+        return ChatCompletion.model_validate({**whole, "choices": choices, "usage": response.get("usage")})
+    except ValidationError as error:
+        problem = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise PromptedModelUnavailable(f"an answer that is not a chat completion: {where}: {problem['msg']}") from None

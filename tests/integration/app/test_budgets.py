@@ -15,7 +15,6 @@ from app.domain.stored_request import Budget
 from app.runs.budget import Meter, PriorUsage, RunBudgetReached
 from environment.email_search.environment import SyntheticEmailSearch
 from environment.email_search.synthetic import make_world, parse_address
-from judges.litellm_loop import import_litellm
 from judges.reference import ReferenceJudge
 from tests.fakes.scripted_chat import Reply, ScriptedChat, scripted_chat
 from tests.fakes.scripted_chat import call as tool_call
@@ -45,9 +44,8 @@ RUN = {
 
 @pytest.fixture(scope="module", autouse=True)
 def art() -> None:
-    """Imported, and litellm, before the clocks of the tests run: it takes seconds."""
+    """Imported before the clocks of the tests run: it takes seconds."""
     import_art()
-    import_litellm()
 
 
 async def talker(request: Mapping[str, Any]) -> Reply:

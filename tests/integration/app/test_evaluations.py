@@ -53,8 +53,11 @@ async def _clever(request: Json) -> Reply:
 async def _service(
     data_dir: Path, database_url: str, chat: ScriptedChat, **more: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
-    server = chat.url.removeprefix("http://").partition("/")[0]
-    settings = settings_for(data_dir, database_url, prompted_servers=f"{server}=sk-prompted", **more)
+    server = {"base_url": chat.url, "key": "sk-prompted"}
+    price = {"usd_per_million_prompt_tokens": 1_000, "usd_per_million_completion_tokens": 1_000}
+    models = [{"model": f"openai/{name}", **server} for name in ("clever", "broken")]
+    models += [{"name": "openai/dear", "model": "openai/clever", **server, **price}]
+    settings = settings_for(data_dir, database_url, models=models, **more)
     async with served(settings, ScriptedLoop(), ScriptedBackend(chat.url)) as client:
         yield client
 
@@ -75,15 +78,15 @@ async def ended(client: httpx.AsyncClient, id: str) -> Json:
     return await answered(ask, lambda found: found["status"] in ("completed", "failed", "cancelled", "paused"))
 
 
-def _prompted(chat: ScriptedChat, name: str) -> Json:
-    return {"prompted": f"openai/{name}", "base_url": chat.url}
+def _prompted(name: str) -> Json:
+    return {"prompted": f"openai/{name}"}
 
 
 async def test_models_are_compared_on_the_same_scenarios_and_figures_can_be_traced(
     data_dir: Path, database_url: str
 ) -> None:
     async with scripted_chat(_clever) as chat, _service(data_dir, database_url, chat) as client:
-        id = await _start(client, models=[{"model": TINY, "label": "base"}, _prompted(chat, "clever")], **SMALL)
+        id = await _start(client, models=[{"model": TINY, "label": "base"}, _prompted("clever")], **SMALL)
         found = await ended(client, id)
         assert (found["status"], found["error"], found["done"], found["total"]) == ("completed", None, 16, 16)
         base, clever = found["report"]["models"]
@@ -152,7 +155,7 @@ async def test_a_dead_worker_is_followed_by_one_that_repeats_nothing(data_dir: P
         return await _clever(request)
 
     async with scripted_chat(slow) as chat:
-        models = [{"model": TINY}, _prompted(chat, "clever")]
+        models = [{"model": TINY}, _prompted("clever")]
         async with _service(data_dir, database_url, chat) as client:
             id = await _start(client, models=models, concurrency=2, **SMALL)
             await until(lambda: chat.answering == 2 and len(chat.requests) == 7)
@@ -210,7 +213,7 @@ async def test_a_prompted_model_that_fails_is_a_figure_not_a_failure(data_dir: P
         return Reply(status=400) if request["model"] == "broken" else await _clever(request)
 
     async with scripted_chat(broken) as chat, _service(data_dir, database_url, chat) as client:
-        models = [_prompted(chat, "clever"), _prompted(chat, "broken")]
+        models = [_prompted("clever"), _prompted("broken")]
         found = await ended(client, await _start(client, models=models, scenarios=2))
         assert found["status"] == "completed"
         assert found["report"]["models"][1]["errors"] == {"failed": 2}
@@ -224,12 +227,8 @@ async def test_a_prompted_model_that_fails_is_a_figure_not_a_failure(data_dir: P
         ({"models": [{}]}, ["models", 0], "give either model or prompted"),
         ({"models": [{"model": TINY, "prompted": "openai/a"}]}, ["models", 0], "give either model or prompted"),
         ({"models": [{"prompted": "http://x/y"}]}, ["models", 0, "prompted"], "pattern"),
-        ({"models": [{"prompted": "gemini/a", "base_url": "http://x/v1"}]}, ["models", 0], "base_url needs prompted"),
-        (
-            {"models": [{"prompted": "openai/a", "base_url": "http://169.254.169.254/v1"}]},
-            ["models", 0, "base_url"],
-            "LEARNLOOP_PROMPTED_SERVERS",
-        ),
+        ({"models": [{"prompted": "ollama/a"}]}, ["models", 0, "prompted"], "Unknown model 'ollama/a'. No models are"),
+        ({"models": [{"prompted": "openai/a"}]}, ["models", 0, "prompted"], "needs a key: set OPENAI_API_KEY"),
         ({"models": [{"model": TINY}, {"model": "no/ne@3"}]}, ["models", 1, "model"], "There is no checkpoint no/ne@3"),
         ({"models": [{"model": TINY}, {"model": TINY}]}, ["models", 1, "label"], "give it a label of its own"),
         ({"models": [{"model": TINY}], "scenarios": 1_000, "samples": 32}, [], "more than 20000"),
@@ -240,7 +239,11 @@ async def test_a_prompted_model_that_fails_is_a_figure_not_a_failure(data_dir: P
             "reward must be one of",
         ),
         ({"models": [{"model": TINY}], "judge": {"name": "nobody"}}, ["judge", "name"], "nobody"),
-        ({"models": [{"model": TINY}], "judge": {"name": "ruler"}}, ["judge", "config"], "needs a judge model"),
+        (
+            {"models": [{"model": TINY}], "judge": {"name": "ruler"}},
+            ["judge", "config"],
+            "none is listed",
+        ),
     ],
 )
 async def test_a_bad_request_names_its_field(
@@ -286,7 +289,7 @@ async def test_the_command_compares_and_writes_the_report(data_dir: Path, databa
             return await asyncio.to_thread(CliRunner().invoke, app, [*arguments, "--url", str(client.base_url)])
 
         out = data_dir / "report"
-        compared = ("--model", TINY, "--prompted", f"openai/clever@{chat.url}")
+        compared = ("--model", TINY, "--prompted", "openai/clever")
         made = await command("eval", *compared, "--scenarios", "3", "--out", str(out))
         assert made.exit_code == 0, made.output
         assert "100% [100, 100]" in made.stdout
@@ -331,15 +334,9 @@ async def test_a_budget_pauses_it_and_a_higher_one_goes_on(data_dir: Path, datab
         assert len(chat.requests) == 8  # nothing was repeated
 
 
-async def test_what_prompted_models_cost_counts(
-    data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def price(name: str, prompt_tokens: int, completion_tokens: int) -> float | None:
-        return 1e-3 * (prompt_tokens + completion_tokens) if "clever" in name else None
-
-    monkeypatch.setattr("app.worker.evaluation_budget.cost_usd", price)
+async def test_what_prompted_models_cost_counts(data_dir: Path, database_url: str) -> None:
     async with scripted_chat(_clever) as chat, _service(data_dir, database_url, chat) as client:
-        id = await _start(client, models=[_prompted(chat, "clever")], budget={"max_usd": 0.01}, **SMALL)
+        id = await _start(client, models=[_prompted("dear")], budget={"max_usd": 0.01}, **SMALL)
         paused = await ended(client, id)
         assert (paused["status"], "the budget of 0.01 usd is reached" in paused["wait_reason"]) == ("paused", True)
         cancelled = await client.post(f"/evaluations/{id}/cancel")
@@ -407,7 +404,7 @@ async def test_it_is_published_to_weave_after_it_has_completed(data_dir: Path, d
             scripted_chat(_clever) as chat,
             _service(data_dir, database_url, chat, **settings) as client,
         ):
-            models = [{"model": TINY, "label": "base"}, _prompted(chat, "clever")]
+            models = [{"model": TINY, "label": "base"}, _prompted("clever")]
             id = await _start(client, models=models, scenarios=2)
             done = await ended(client, id)
             assert (done["status"], done["weave"]["state"]) == ("completed", "due")

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -193,7 +192,6 @@ async def test_workers_that_take_a_run_over_from_each_other_build_one_tree(data_
 
 
 async def test_requests_to_a_judge_model_lie_below_their_judge(data_dir: Path, database_url: str) -> None:
-    import_module("litellm")  # takes seconds that are not the run's
     with trace_server(key=KEY) as weave:
         async with scripted_judge() as model:
             options = {"judge_model": "openai/scripted", "judge_base_url": model.url, "judge_api_key": JUDGE_KEY}

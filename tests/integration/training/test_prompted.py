@@ -1,16 +1,21 @@
-"""A prompted model as a rollout asks it, through litellm as it is installed."""
+"""A prompted model as a rollout asks it."""
 
 from typing import Any
 
+import httpx
 import pytest
 
 from environment.email_search.environment import SyntheticEmailSearch
+from judges.base import JudgeModel
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
-from training.rollout.prompted import PromptedChat, PromptedModelUnavailable, cost_usd
+from training.rollout.prompted import PromptedChat, PromptedModelUnavailable
 from training.rollout.rollout import rollout
 
-pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # litellm's, on its own answers
 KEY = "sk-prompted-0123456789"
+
+
+def _model(url: str) -> JudgeModel:
+    return JudgeModel("openai/qwen", url, KEY, httpx.AsyncHTTPTransport)
 
 
 async def at_once(seconds: float) -> None:
@@ -26,7 +31,7 @@ async def test_it_plays_an_episode_and_no_log_probabilities_are_asked_for() -> N
     environment = SyntheticEmailSearch()
     [scenario] = environment.scenarios("test", 1, 0)
     async with scripted_chat(answer) as server:
-        chat = PromptedChat("openai/qwen", server.url, KEY, concurrency=2, sleep=at_once)
+        chat = PromptedChat(_model(server.url), concurrency=2, sleep=at_once)
         done = await rollout(environment, scenario, chat, id="r", seed=1, temperature=0.0)
     assert (done.failure, done.outcome["finish"], done.outcome["turns"]) == (None, "answered", 3)
     assert done.trajectory.metrics["completion_tokens"] > 0
@@ -41,13 +46,8 @@ async def test_a_refusal_is_told_without_the_key() -> None:
         return Reply(status=401, body={"error": {"message": f"the key {KEY} is wrong"}})
 
     async with scripted_chat(refuse) as server:
-        chat = PromptedChat("openai/qwen", server.url, KEY, concurrency=2, sleep=at_once)
+        chat = PromptedChat(_model(server.url), concurrency=2, sleep=at_once)
         with pytest.raises(PromptedModelUnavailable) as refused:
             await chat.complete({"model": "openai/qwen", "messages": [{"role": "user", "content": "?"}]})
     assert len(server.requests) == 1
     assert KEY not in str(refused.value)
-
-
-async def test_prices_are_litellms() -> None:
-    assert await cost_usd("openai/gpt-4.1-mini", 1_000_000, 1_000_000) == pytest.approx(0.4 + 1.6)
-    assert await cost_usd("openai/of-our-own", 10, 10) is None

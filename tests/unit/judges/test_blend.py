@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from environment.base import Scenario
 from environment.sales_email.environment import SalesEmail
 from judges import registry
-from judges.base import Candidate, JudgeCall, Judgement, JudgeModel, JudgeServices, Score
+from judges.base import Candidate, JudgeCall, Judgement, JudgeServices, Score
 from judges.blend import BlendedJudge, BlendJudge, build
 from judges.registry import UnknownJudge
+from tests.fakes.scripted_judge import OnlyModel
 
 SCENARIO = Scenario("s1", "train", {}, {"answer": "14 March"})
 CANDIDATES = [Candidate("a", {"answer": "14 March"}, ()), Candidate("b", {"answer": "15 March"}, ())]
-SERVICES = JudgeServices(rubric="rubric", model=JudgeModel("openai/scripted"))
+SERVICES = JudgeServices(rubric="rubric", models=OnlyModel())
 CALL = JudgeCall("fixed", "m", 10, 5, None, 1, 0.1)
 
 
@@ -116,7 +117,7 @@ def test_without_a_config_it_is_the_mix_of_codreamer() -> None:
 
 
 def test_without_a_judge_model_that_mix_is_refused() -> None:
-    with pytest.raises(ValueError, match="ruler needs a judge model"):
+    with pytest.raises(ValueError, match="ruler: there is no model to ask"):
         build({}, JudgeServices())
 
 

@@ -1,4 +1,4 @@
-"""The judge `correctness` over HTTP, through litellm as it is installed, against a scripted judge model."""
+"""The judge `correctness` over HTTP, against a scripted judge model."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,16 +8,14 @@ import pytest
 
 from environment.base import Scenario
 from judges.asking import MAX_REQUESTS
-from judges.base import Candidate, Judgement, JudgeModel, JudgeServices, NoRateLimit
+from judges.base import Candidate, Judgement, JudgeServices, NoRateLimit
 from judges.correctness import REPAIRS, CorrectnessJudge, build
 from judges.reference import ReferenceJudge
 from judges.registry import UnknownJudge
-from tests.fakes.scripted_judge import MALFORMED, Raw, Remembering, ScriptedJudge, completion, scripted_judge
+from tests.fakes.scripted_judge import MALFORMED, OnlyModel, Raw, Remembering, ScriptedJudge, completion, scripted_judge
 
 SCENARIO = Scenario("s1", "train", {"question": "When is the launch?"}, {"answer": "14 March"})
-SERVICES = JudgeServices(model=JudgeModel("openai/scripted"))
-
-pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # litellm's, on its own answers
+SERVICES = JudgeServices(models=OnlyModel())
 
 
 def says(document: Any) -> Raw:
@@ -166,8 +164,8 @@ def test_a_bad_config_is_refused(config: dict[str, Any], said: str) -> None:
 
 
 def test_it_needs_a_model() -> None:
-    with pytest.raises(ValueError, match="correctness needs a judge model: set LEARNLOOP_JUDGE_MODEL"):
+    with pytest.raises(ValueError, match="correctness: there is no model to ask"):
         build({}, JudgeServices())
     with pytest.raises(UnknownJudge):
         build({"fallback": "nobody"}, SERVICES)
-    assert build({"model": "gemini/gemini-2.0-flash", "fallback": "reference"}, JudgeServices()).name == "correctness"
+    assert build({"model": "gemini/gemini-2.0-flash", "fallback": "reference"}, SERVICES).name == "correctness"

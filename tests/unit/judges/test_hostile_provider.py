@@ -1,5 +1,6 @@
-"""A provider that does its worst, through litellm as it is installed: the group is left out, and the key stays here."""
+"""A provider that does its worst, the group is left out, and the key stays here."""
 
+import httpx
 import pytest
 
 from environment.base import Scenario
@@ -19,16 +20,6 @@ from tests.fakes.hostile_provider import (
 )
 
 KEY = "judge-canary-key-0001"
-PROVIDERS = (
-    "openai/gpt-4.1-mini",
-    "anthropic/claude-sonnet-4-5",
-    "gemini/gemini-2.5-flash",
-    "mistral/mistral-large-latest",
-    "openrouter/openai/gpt-4.1-mini",
-    "together_ai/any",
-    "ollama/llama3",
-)
-"""litellm has a way of its own for each."""
 MOST_TAKEN = 32 * 2**20
 """Bytes. We take 1 MB; the rest lies in the buffers of two sockets."""
 ODD = {
@@ -41,11 +32,13 @@ ODD = {
     "cut": b'{"choices": [{"mess',
 }
 
-pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # litellm's, on its own answers
+
+def _model(url: str) -> JudgeModel:
+    return JudgeModel("openai/gpt-4.1-mini", url, KEY, httpx.AsyncHTTPTransport)
 
 
-async def _refusal(name: str, url: str, timeout_s: float = 20.0) -> JudgeUnavailable:
-    model = JudgeModel(name, url, KEY)
+async def _refusal(url: str, timeout_s: float = 20.0) -> JudgeUnavailable:
+    model = _model(url)
     messages = [{"role": "system", "content": "Judge."}, {"role": "user", "content": "This."}]
     with pytest.raises(JudgeUnavailable) as refused:
         await complete(model, messages, schema={"type": "object"}, temperature=0.0, timeout_s=timeout_s)
@@ -53,44 +46,40 @@ async def _refusal(name: str, url: str, timeout_s: float = 20.0) -> JudgeUnavail
     return refused.value
 
 
-@pytest.mark.parametrize("name", PROVIDERS)
-async def test_the_key_follows_no_redirect(name: str) -> None:
+async def test_the_key_follows_no_redirect() -> None:
     async with hostile_provider(saying(b"{}")) as elsewhere:
         for status in (301, 303, 307, 308):
             async with hostile_provider(redirecting(status, elsewhere)) as provider:
-                await _refusal(name, provider.url)
+                await _refusal(provider.url)
                 assert [head for head in provider.heads if KEY in head]
     assert elsewhere.heads == []
 
 
-@pytest.mark.parametrize("name", PROVIDERS[:3])
 @pytest.mark.parametrize("answer", [gigabyte, endless, endless_head, bomb])
-async def test_what_has_no_end_is_not_taken(name: str, answer: Answer) -> None:
+async def test_what_has_no_end_is_not_taken(answer: Answer) -> None:
     async with hostile_provider(answer) as provider:
-        await _refusal(name, provider.url, timeout_s=10.0)
+        await _refusal(provider.url, timeout_s=10.0)
         assert provider.heads
         assert provider.sent < MOST_TAKEN
 
 
-@pytest.mark.parametrize("name", PROVIDERS[:2])
-async def test_an_answer_that_drips_meets_the_deadline(name: str) -> None:
+async def test_an_answer_that_drips_meets_the_deadline() -> None:
     async with hostile_provider(drip) as provider:
-        refused = await _refusal(name, provider.url, timeout_s=0.5)
+        refused = await _refusal(provider.url, timeout_s=0.5)
     assert refused.retryable
     assert str(refused) == "no answer within 0.5 s"
 
 
-@pytest.mark.parametrize("name", PROVIDERS[:2])
 @pytest.mark.parametrize("body", ODD.values(), ids=ODD)
-async def test_rubbish_is_no_answer(name: str, body: bytes) -> None:
+async def test_rubbish_is_no_answer(body: bytes) -> None:
     async with hostile_provider(saying(body)) as provider:
-        assert await _scores(JudgeModel(name, provider.url, KEY)) == [None, None]
+        assert await _scores(_model(provider.url)) == [None, None]
 
 
 @pytest.mark.parametrize(("answer", "timeout_s"), [(gigabyte, 1.0), (bomb, 1.0), (drip, 0.1)])
 async def test_the_group_is_left_out(answer: Answer, timeout_s: float) -> None:
     async with hostile_provider(answer) as provider:
-        assert await _scores(JudgeModel(PROVIDERS[0], provider.url, KEY), timeout_s) == [None, None]
+        assert await _scores(_model(provider.url), timeout_s) == [None, None]
 
 
 async def _scores(model: JudgeModel, timeout_s: float = 1.0) -> list[float | None]:

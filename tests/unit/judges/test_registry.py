@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from judges import registry
-from judges.base import JudgeModel, JudgeServices
+from judges.base import JudgeServices
+from tests.fakes.scripted_judge import OnlyModel
 
-MODEL = JudgeServices(model=JudgeModel(name="openai/judge", api_key="none"))
+MODEL = JudgeServices(models=OnlyModel())
 
 
 def test_the_shipped_judges_are_registered_under_their_names() -> None:

@@ -8,8 +8,6 @@ import pytest
 from benchmarks.learning.ruler import Options, again, make_groups, ours, spearman
 from tests.fakes.scripted_judge import Remembering, scripted_judge
 
-pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # litellm's, on its own answers
-
 
 async def test_it_ranks_as_the_truth_does_loses_no_group_and_pays_once() -> None:
     options = Options(groups=20, passes=4)

@@ -176,7 +176,9 @@ def test_the_configured_secrets_are_all_secret_settings(tmp_path: Path) -> None:
         database_url="postgresql://learner:p%40ssword@db/learnloop",
         wandb_api_key="wandb-key",
         openai_api_key="openai-key",
+        judge_model="openai/judge",
         judge_api_key="judge-key",
+        models=[{"model": "openai/listed", "key": "listed-key"}],
     )
     url = "postgresql://learner:p%40ssword@db/learnloop"
-    assert set(secrets_of(settings)) >= {url, "p@ssword", "wandb-key", "openai-key", "judge-key"}
+    assert set(secrets_of(settings)) >= {url, "p@ssword", "wandb-key", "openai-key", "judge-key", "listed-key"}

@@ -1,0 +1,66 @@
+"""A model on the operator's list: what requests call it, where it is, which key it gets and what it costs."""
+
+from typing import Annotated, Self
+
+import httpx
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+from app.domain.names import MODEL_PATTERN
+from judges.prices import Price, listed_price
+from judges.providers import provider_of
+
+_MILLION = 1e6
+_Dollars = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | None
+
+
+class ListedModel(BaseModel):
+    """One entry of LEARNLOOP_MODELS. Its key is sent to its address and nowhere else."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str = Field(pattern=MODEL_PATTERN, max_length=256)
+    """PROVIDER/MODEL."""
+    name: str = Field(default_factory=lambda given: given.get("model", ""), pattern=MODEL_PATTERN, max_length=256)
+    """What requests call it. Default: the model."""
+    base_url: str | None = Field(default=None, max_length=1_000)
+    """An OpenAI-compatible server; None: the provider's own address."""
+    key: SecretStr | None = None
+    """None: its server takes requests without a key."""
+    usd_per_million_prompt_tokens: _Dollars = None
+    usd_per_million_completion_tokens: _Dollars = None
+
+    @field_validator("model")
+    @classmethod
+    def _of_a_known_provider(cls, value: str) -> str:
+        provider_of(value)
+        return value
+
+    @field_validator("base_url")
+    @classmethod
+    def _plain(cls, value: str | None) -> str | None:
+        return None if value is None else server_url(value)
+
+    @model_validator(mode="after")
+    def _priced_whole(self) -> Self:
+        if (self.usd_per_million_prompt_tokens is None) != (self.usd_per_million_completion_tokens is None):
+            raise ValueError("give the price of prompt tokens and that of completion tokens, or neither")
+        return self
+
+    @property
+    def price(self) -> Price | None:
+        """The entry's own, or that of litellm's list; None: unknown."""
+        prompt, completion = self.usd_per_million_prompt_tokens, self.usd_per_million_completion_tokens
+        if prompt is None or completion is None:
+            return listed_price(self.model)
+        return Price(prompt / _MILLION, completion / _MILLION)
+
+
+def server_url(value: str) -> str:
+    """The address of a server, without a slash at the end. Raises ValueError."""
+    try:
+        url = httpx.URL(value)
+    except httpx.InvalidURL as error:
+        raise ValueError(f"{value!r} is not a URL: {error}") from error
+    if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query or url.fragment:
+        raise ValueError("expected the address of a server such as https://llm.internal:8000/v1")
+    return value.rstrip("/")

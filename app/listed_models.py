@@ -1,0 +1,103 @@
+"""The language models that requests can name: the operator's list, and without API keys those of known providers.
+
+A model brings its address and its key. The key is sent to no other address, and connections go to public addresses and
+to the host that the operator gave for the model.
+"""
+
+from functools import partial
+
+import httpx
+import structlog
+
+from app.domain.listed_model import ListedModel
+from app.security.address_guard import AddressGuard, guarded_transport
+from app.settings import Settings
+from judges.base import JudgeModel, NoRateLimit, RateLimit, UnknownModel
+from judges.providers import PROVIDERS, provider_of
+
+log = structlog.get_logger(__name__)
+
+
+class ListedModels:
+    """`judges.base.Models`, by the settings."""
+
+    def __init__(self, settings: Settings, rate: RateLimit | None = None) -> None:
+        self._settings = settings
+        self._rate = rate or NoRateLimit()
+        self._listed = {each.name: each for each in _entries(settings)}
+
+    @property
+    def names(self) -> list[str]:
+        """Of the list, in its order."""
+        return list(self._listed)
+
+    def model(self, name: str | None) -> JudgeModel:
+        """The model of that name; None: the first of the list. Raises UnknownModel."""
+        if name is None:
+            name = next(iter(self._listed), None)
+        if name is None:
+            raise UnknownModel(
+                "no model is named, and none is listed: set LEARNLOOP_JUDGE_MODEL or LEARNLOOP_MODELS, or name one"
+            )
+        found = self._listed.get(name) or self._unlisted(name)
+        address = found.base_url or provider_of(found.model).base_url
+        # What the operator wrote may be private. A provider's own address is public.
+        guard = AddressGuard([httpx.URL(address).host] if found.base_url else [])
+        return JudgeModel(
+            name=found.model,
+            base_url=address,
+            api_key=found.key.get_secret_value() if found.key else None,
+            transport=partial(guarded_transport, guard),
+            price=found.price,
+            concurrency=self._settings.judge_concurrency,
+            rate=self._rate,
+        )
+
+    def _unlisted(self, name: str) -> ListedModel:
+        """A model of a known provider, with that provider's key."""
+        if self._settings.keys_required:
+            raise UnknownModel(f"Unknown model {name!r}. {self._available}")
+        try:
+            provider = provider_of(name)
+        except ValueError as error:
+            raise UnknownModel(f"Unknown model {name!r}. {self._available}") from error
+        if (key := self._settings.provider_key(provider)) is None:
+            raise UnknownModel(f"The model {name!r} needs a key: set {provider.key_variable}. {self._available}")
+        return ListedModel(model=name, key=key)
+
+    @property
+    def _available(self) -> str:
+        listed = f"Available: {', '.join(self._listed)}" if self._listed else "No models are listed"
+        if self._settings.keys_required:
+            return f"{listed}. The operator lists models in LEARNLOOP_MODELS."
+        return (
+            f"{listed}; PROVIDER/MODEL also works for {', '.join(PROVIDERS)}, if the provider's key is set. "
+            "Other models can be listed in LEARNLOOP_MODELS."
+        )
+
+
+def log_listed_models(settings: Settings) -> None:
+    """Say at start which models requests can name, and where the first one comes from."""
+    names = ListedModels(settings).names
+    if settings.judge_model is not None:
+        log.info("LEARNLOOP_JUDGE_MODEL is the first of the listed models", model=settings.judge_model)
+    if names or settings.keys_required:
+        log.info("models that requests can name", models=names, others=not settings.keys_required)
+
+
+def _entries(settings: Settings) -> list[ListedModel]:
+    """The judge model first."""
+    judge = settings.judge_model
+    if judge is None:
+        return list(settings.models)
+    first = [each for each in settings.models if each.name == judge] or [_judge_model(settings, judge)]
+    return first + [each for each in settings.models if each.name != judge]
+
+
+def _judge_model(settings: Settings, model: str) -> ListedModel:
+    """As LEARNLOOP_JUDGE_* describe it. A provider's key is for the provider's own address only."""
+    base_url = None if settings.judge_base_url is None else str(settings.judge_base_url)
+    key = settings.judge_api_key
+    if key is None and base_url is None:
+        key = settings.provider_key(provider_of(model))
+    return ListedModel(model=model, base_url=base_url, key=key)
