@@ -55,7 +55,7 @@ async def _service(
 ) -> AsyncIterator[httpx.AsyncClient]:
     server = {"base_url": chat.url, "key": "sk-prompted"}
     price = {"usd_per_million_prompt_tokens": 1_000, "usd_per_million_completion_tokens": 1_000}
-    models = [{"model": f"openai/{name}", **server} for name in ("clever", "broken")]
+    models: list[Json] = [{"model": f"openai/{name}", **server} for name in ("clever", "broken")]
     models += [{"name": "openai/dear", "model": "openai/clever", **server, **price}]
     settings = settings_for(data_dir, database_url, models=models, **more)
     async with served(settings, ScriptedLoop(), ScriptedBackend(chat.url)) as client:

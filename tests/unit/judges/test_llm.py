@@ -1,0 +1,55 @@
+"""Fields that a model does not take, and prices."""
+
+import json
+
+import pytest
+
+from judges.llm import JudgeUnavailable, complete, response_to
+from judges.prices import Price, answers_in_schema, listed_price
+from tests.fakes.scripted_judge import Raw, completion, scripted_judge
+
+QUESTION = [{"role": "user", "content": "?"}]
+ANSWER = Raw(body=json.dumps(completion("{}")))
+
+
+def _refusal(status: int, message: str) -> Raw:
+    return Raw(status, json.dumps({"error": {"message": message}}))
+
+
+async def test_a_field_that_the_model_does_not_take_is_left_out_from_then_on() -> None:
+    refusal = _refusal(400, "Unsupported value: 'temperature' does not support 0.0 with this model.")
+    async with scripted_judge([refusal, ANSWER, ANSWER]) as server:
+        model = server.model()
+        for _ in range(2):
+            await complete(model, QUESTION, schema={}, temperature=0.0, timeout_s=10)
+        assert ["temperature" in request for request in server.requests] == [True, False, False]
+
+
+async def test_several_fields_are_left_out_or_renamed() -> None:
+    refusals = [
+        _refusal(400, 'Invalid JSON payload received. Unknown name "seed": Cannot find field.'),
+        _refusal(422, "extra_forbidden: max_completion_tokens"),
+    ]
+    async with scripted_judge([*refusals, ANSWER]) as server:
+        await response_to(server.model(), {"messages": QUESTION, "seed": 1, "max_completion_tokens": 7}, 10)
+        assert server.requests[-1] == {"model": "scripted", "messages": QUESTION, "max_tokens": 7}
+
+
+@pytest.mark.parametrize("message", ["messages are too long", "max_tokens is too large", "temperature"])
+async def test_any_other_refusal_is_final(message: str) -> None:
+    async with scripted_judge([_refusal(400, message)]) as server:
+        with pytest.raises(JudgeUnavailable, match=f"HTTP 400: {message}") as refused:
+            await response_to(server.model(), {"messages": QUESTION}, 10)
+        assert not refused.value.retryable
+        assert len(server.requests) == 1
+
+
+def test_prices_are_those_of_litellms_list() -> None:
+    assert listed_price("openai/gpt-4.1-mini") == Price(4e-7, 1.6e-6)
+    assert listed_price("gemini/gemini-2.0-flash") == Price(1e-7, 4e-7)
+    assert listed_price("anthropic/claude-sonnet-4-5") == Price(3e-6, 1.5e-5)
+    assert Price(4e-7, 1.6e-6).of(1_000_000, 1_000_000) == pytest.approx(2.0)
+    # No other provider's price, and none for a model that the list does not have.
+    assert listed_price("groq/gpt-4.1-mini") is None
+    assert listed_price("openai/of-our-own") is None
+    assert (answers_in_schema("openai/gpt-4.1-mini"), answers_in_schema("openai/of-our-own")) == (True, False)
