@@ -194,7 +194,7 @@ def failure(ran: Ran) -> str:
         (("prepare", "a", "--emails", "a.mbox", "--questions", "empty.jsonl"), "no question is left for train"),
         (("prepare", "a", "--emails", "a.mbox", "--questions", "a.mbox"), "no dataset in a.mbox"),
         (("prepare", "a", "--emails", "a.mbox", "--question-model", "m"), "question_model is for questions: llm"),
-        (("prepare", "a", "--emails", "a.mbox", "--questions", "llm"), "questions: llm needs a model"),
+        (("prepare", "a", "--emails", "a.mbox", "--questions", "llm"), "question_model: no model is named"),
     ],
 )
 def test_failures_are_one_line_and_leave_nothing(

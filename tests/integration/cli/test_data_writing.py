@@ -64,7 +64,7 @@ def test_an_interrupted_command_continues_where_it_was(learnloop: Learnloop, aut
     author.left = 11
     refused = learnloop(*write(20))
     assert refused.exit_code == 1
-    assert "cannot be asked: AuthenticationError" in refused.stderr
+    assert "cannot be asked: HTTP 401" in refused.stderr
     assert "What it wrote so far is kept" in refused.stderr
     author.left = 1_000
     (journal,) = (tmp_path / "data" / "datasets" / "written").glob("*.jsonl")
@@ -130,9 +130,11 @@ def test_tasks_for_the_tools_of_a_server(learnloop: Learnloop, tmp_path: Path, m
     assert made_of_it.scenarios("test", 1, seed=0)
 
 
-def test_tasks_need_a_server_and_a_model(learnloop: Learnloop, tmp_path: Path) -> None:
+def test_tasks_need_a_server_and_a_model(learnloop: Learnloop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "tasks.json")
     assert "give either --command or --url" in learnloop("data", "tasks", path).stderr
     assert "LEARNLOOP_JUDGE_MODEL" in learnloop("data", "tasks", path, "--command", "true").stderr
+    assert "set OPENAI_API_KEY" in learnloop("data", "tasks", path, "--command", "true", "--model", "openai/x").stderr
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
     ended = learnloop("data", "tasks", path, "--command", "true", "--model", "openai/x")
     assert "the MCP server ended with status 0" in ended.stderr
