@@ -4,6 +4,7 @@ What the database knows, such as how many runs wait, is read from there instead 
 a value that a caller chooses: the number of series is bounded.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client import (
@@ -20,7 +21,7 @@ from app.domain.run_state import TERMINAL, RunStatus
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the number of series
 RELEASED: Final = "released"
-"""How work on a run ends that another worker continues."""
+"""How work ends that another worker continues."""
 REGISTRY: Final = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
 PlatformCollector(registry=REGISTRY)
@@ -45,17 +46,42 @@ HTTP_SECONDS = Histogram(
 )
 EVENT_STREAMS = Gauge("learnloop_event_streams", "Open streams of server-sent events.", registry=REGISTRY)
 
-RUN_SLOTS = Gauge("learnloop_worker_run_slots", "Runs that this process may drive at the same time.", registry=REGISTRY)
-RUNS_DRIVEN = Gauge("learnloop_worker_runs", "Runs that this process drives now.", registry=REGISTRY)
-RUNS_CLAIMED = Counter("learnloop_runs_claimed_total", "Claims of runs by this process.", registry=REGISTRY)
-RUNS_ENDED = Counter(
-    "learnloop_runs_ended_total",
-    "Ends of this process's work on runs: with a status of the run, or released for another worker.",
-    ("status",),
-    registry=REGISTRY,
-)
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What this process does with one kind of claimed work."""
+
+    slots: Gauge
+    driven: Gauge
+    claimed: Counter
+    ended: Counter
+    """Labelled with a status, or RELEASED."""
+
+
+def _work(noun: str) -> Work:
+    return Work(
+        Gauge(
+            f"learnloop_worker_{noun}_slots",
+            f"{noun.capitalize()}s that this process may drive at the same time.",
+            registry=REGISTRY,
+        ),
+        Gauge(f"learnloop_worker_{noun}s", f"{noun.capitalize()}s that this process drives now.", registry=REGISTRY),
+        Counter(f"learnloop_{noun}s_claimed_total", f"Claims of {noun}s by this process.", registry=REGISTRY),
+        Counter(
+            f"learnloop_{noun}s_ended_total",
+            f"Ends of this process's work on {noun}s: with a status, or released for another worker.",
+            ("status",),
+            registry=REGISTRY,
+        ),
+    )
+
+
+RUNS: Final = _work("run")
+EVALUATIONS: Final = _work("evaluation")
 LEASES_LOST = Counter(
-    "learnloop_leases_lost_total", "Runs that this process drove until another worker took them.", registry=REGISTRY
+    "learnloop_leases_lost_total",
+    "Runs and evaluations that this process drove until another worker took them.",
+    registry=REGISTRY,
 )
 ITERATION_SECONDS = Histogram(
     "learnloop_iteration_duration_seconds",
@@ -134,7 +160,8 @@ WEBHOOK_SECONDS = Histogram(
 
 # A series that begins with its first event hides it from `increase`: what alerts count is 0 from the start.
 for _counter, _values in (
-    (RUNS_ENDED, (*TERMINAL, RunStatus.PAUSED, RELEASED)),
+    (RUNS.ended, (*TERMINAL, RunStatus.PAUSED, RELEASED)),
+    (EVALUATIONS.ended, (*TERMINAL, RunStatus.PAUSED, RELEASED)),
     (GROUPS, ("trained", "no_signal", "unscored")),
     (TOKENS, ("prompt", "completion")),
     (JUDGE_CALLS, ("ok", "cached", "failed")),

@@ -65,7 +65,7 @@ from app.model_registry.trainable import KnownJobs
 from app.operations.prune import prune
 from app.processes.engine import Engine
 from app.resources import Resources
-from app.runs.leases import Limits
+from app.runs.claims import Limits
 from app.service import open_service
 from app.settings import Settings
 from app.worker.drive import LearnLoop

@@ -4,16 +4,19 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import structlog
 
 from app.backends import Connect, usable
+from app.claims.claims import Claims
 from app.db.session import DatabaseUrlError
+from app.evaluations.claims import EvaluationClaims
 from app.evaluations.publications import Publications
 from app.evaluations.store import EvaluationStore
 from app.events.feed import EventFeed
@@ -22,8 +25,8 @@ from app.processes.engine import Engine
 from app.processes.state_file import DamagedFile, read_line, write_line
 from app.resources import Resources, open_resources
 from app.results.files import ResultsFiles
+from app.runs.claims import Limits, RunClaims
 from app.runs.environment_access import EnvironmentAccess
-from app.runs.leases import Leases, Limits
 from app.runs.queries import RunQueries
 from app.runs.store import RunStore
 from app.security.address_guard import AddressGuard
@@ -34,13 +37,18 @@ from app.webhooks.endpoints import Endpoints
 from app.webhooks.frontend import keep_frontend_endpoint
 from app.webhooks.sender import Sender
 from app.worker.drive import Driver, LearnLoop
-from app.worker.evaluation_driver import EvaluationDriver
-from app.worker.evaluation_publisher import EvaluationPublisher
-from app.worker.evaluation_runner import EvaluationRunner
+from app.worker.evaluations.driver import EvaluationDriver
+from app.worker.evaluations.jobs import EvaluationJobs
+from app.worker.evaluations.publisher import EvaluationPublisher
 from app.worker.judge_services import judge_services
 from app.worker.own_agents import OwnAgents
+from app.worker.run_jobs import RunJobs
 from app.worker.runner import Runner
 from training.learn_loop import learn_loop
+
+_EVALUATIONS = 2
+"""A worker drives at least this many evaluations at the same time: they mostly wait for models, and one whose prompted
+model or agent is slow should not keep another project waiting."""
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +60,6 @@ class Service(Resources):
     store: RunStore
     queries: RunQueries
     runner: Runner
-    evaluations: EvaluationRunner
     webhooks: Endpoints
     feed: EventFeed
 
@@ -83,7 +90,7 @@ async def open_service(
         feed = EventFeed(resources.sessions, resources.database_engine.url, on_hint=dispatcher.wake)
         stack.push_async_callback(feed.close)
         feed.start()
-        runner, evaluations = await stack.enter_async_context(_driving(resources, learn))
+        runner = await stack.enter_async_context(_driving(resources, learn))
         log_listed_models(settings)
         log.info("service is up", data_dir=str(settings.data_dir))
         yield Service(
@@ -91,7 +98,6 @@ async def open_service(
             store=RunStore(resources.sessions),
             queries=RunQueries(resources.sessions),
             runner=runner,
-            evaluations=evaluations,
             webhooks=Endpoints(resources.sessions, box, guard),
             feed=feed,
         )
@@ -118,13 +124,35 @@ async def open_worker(
 
 
 @asynccontextmanager
-async def _driving(resources: Resources, learn: LearnLoop) -> AsyncIterator[tuple[Runner, EvaluationRunner]]:
+async def _driving(resources: Resources, learn: LearnLoop) -> AsyncIterator[Runner]:
     """Drive runs and evaluations in this process, those of the data directory's previous worker among them, without
     waiting for their leases to lapse."""
+    settings = resources.settings
+    worker = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+    store = EvaluationStore(resources.sessions)
+    publisher = EvaluationPublisher(store, Publications(resources.sessions), settings)
+    runs, evaluations = _runs(resources, worker, learn), _evaluations(resources, worker, store, publisher)
+    await _release_predecessor([runs.claims, evaluations.claims], worker, settings.data_dir / "worker")
+    runner = Runner(
+        resources.database_engine.url,
+        [runs, evaluations],
+        ttl_s=settings.lease_s,
+        phase_timeout_s=settings.phase_timeout_s,
+    )
+    runner.start()
+    if evaluations.slots:
+        publisher.start()
+    try:
+        yield runner
+    finally:
+        await asyncio.gather(runner.close(), publisher.close())
+
+
+def _runs(resources: Resources, worker: str, learn: LearnLoop) -> RunJobs:
     settings, sessions = resources.settings, resources.sessions
-    leases = Leases(
+    claims = RunClaims(
         sessions,
-        worker=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}",
+        worker,
         ttl_s=settings.lease_s,
         limits=Limits(settings.max_runs_per_project, settings.max_runs_per_backend),
         backends=usable(settings),
@@ -141,39 +169,25 @@ async def _driving(resources: Resources, learn: LearnLoop) -> AsyncIterator[tupl
         own_agents=OwnAgents(sessions, settings),
         access=EnvironmentAccess(settings),
     )
-    store = EvaluationStore(sessions)
-    await _release_predecessor(leases, store, settings.data_dir / "worker")
-    runner = Runner(
-        sessions,
-        resources.database_engine.url,
-        leases,
-        driver,
-        max_concurrent=settings.max_concurrent_runs,
-        phase_timeout_s=settings.phase_timeout_s,
-    )
-    evaluations = EvaluationRunner(
-        store,
-        EvaluationDriver(sessions, settings, resources.connect, resources.engine),
-        EvaluationPublisher(store, Publications(sessions), settings),
-        worker=leases.worker,
-        engine=resources.engine_name,
-        ttl_s=settings.lease_s,
-    )
-    runner.start()
-    if settings.max_concurrent_runs:
-        evaluations.start()
-    try:
-        yield runner, evaluations
-    finally:
-        await asyncio.gather(runner.close(), evaluations.close())
+    return RunJobs(sessions, claims, driver, settings.max_concurrent_runs)
 
 
-async def _release_predecessor(leases: Leases, evaluations: EvaluationStore, name_file: Path) -> None:
+def _evaluations(
+    resources: Resources, worker: str, store: EvaluationStore, publisher: EvaluationPublisher
+) -> EvaluationJobs:
+    settings, sessions = resources.settings, resources.sessions
+    claims = EvaluationClaims(sessions, worker, ttl_s=settings.lease_s, engine=resources.engine_name)
+    driver = EvaluationDriver(sessions, settings, resources.connect, resources.engine)
+    slots = max(settings.max_concurrent_runs, _EVALUATIONS) if settings.max_concurrent_runs else 0
+    return EvaluationJobs(store, claims, driver, publisher, slots)
+
+
+async def _release_predecessor(claims: Sequence[Claims[Any]], worker: str, name_file: Path) -> None:
     """End the leases of the previous worker: it is dead, as we hold its data directory."""
     try:
         if (previous := read_line(name_file, r"\S+:\d+:[0-9a-f]{6}", "the name of a worker")) is not None:
-            await leases.expire(previous)
-            await evaluations.expire(previous)
+            for each in claims:
+                await each.expire(previous)
     except DamagedFile as error:  # nothing is lost: its leases lapse
-        log.warning("runs of the previous worker are taken over when their leases lapse", error=str(error))
-    write_line(name_file, leases.worker)
+        log.warning("work of the previous worker is taken over when its leases lapse", error=str(error))
+    write_line(name_file, worker)

@@ -103,14 +103,14 @@ class Settings(BaseSettings):
     max_training_bytes: int = Field(64_000_000, ge=1_000_000, le=256_000_000)
     """Maximum size of training jobs that ART's clients send."""
     max_concurrent_runs: int = Field(1, ge=0, le=64)
-    """In this process. 0: it only serves the API, and workers drive the runs."""
+    """In this process; of evaluations as many, but at least two. 0: it only serves the API, and workers drive them."""
     max_runs_per_project: int | None = Field(None, ge=1)
     """Simultaneous runs over all workers; None: no limit."""
     max_runs_per_backend: int | None = Field(None, ge=1)
     lease_s: float = Field(30.0, ge=1.0, le=3600.0)
-    """Lease duration: after this time another worker may take over a run whose worker died."""
+    """Lease duration: after this time another worker may take over a run or evaluation whose worker died."""
     phase_timeout_s: float = Field(3600.0, ge=1.0)
-    """A run without any progress for this long counts as hung and fails."""
+    """A run or evaluation without any progress for this long counts as hung and fails."""
     keep_trajectories_days: int | None = Field(None, ge=1)
     """Trajectories and judge calls of runs that ended longer ago, and older questions, are deleted, unless they have
     feedback; None: never, as for the others."""

@@ -43,7 +43,7 @@ async def post_evaluation(
     service: CurrentService, models: CurrentModels, caller: CurrentCaller, request: EvaluationRequest
 ) -> EvaluationBrief:
     """Start an evaluation in the background. Poll it until it has ended."""
-    starter = EvaluationStarter(service, service.store, models, service.evaluations.wake)
+    starter = EvaluationStarter(service, service.store, models, service.runner.wake)
     return evaluation_brief(await starter.start(str(ULID()), request, caller, save_evaluation_reply))
 
 
@@ -125,7 +125,7 @@ async def cancel_evaluation(
 ) -> EvaluationBrief:
     """Cancel an evaluation. Finished rollouts are kept; resume it to go on."""
     await store.cancel(evaluation_id, caller.actor)
-    service.evaluations.wake()
+    service.runner.nudge(evaluation_id)
     return evaluation_brief(await store.get(evaluation_id))
 
 
@@ -143,7 +143,7 @@ async def resume_evaluation(
     """
     budget = request.budget.model_dump(exclude_unset=True) if request and request.budget else None
     await store.resume(evaluation_id, caller.actor, budget)
-    service.evaluations.wake()
+    service.runner.wake()
     return evaluation_brief(await store.get(evaluation_id))
 
 

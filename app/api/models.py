@@ -240,7 +240,7 @@ async def promote_model(
     """
     if request.if_better_than is None:
         return promotion_out(await checkpoints.promote(str(request.name), request.step, caller))
-    starter = EvaluationStarter(service, service.store, models, service.evaluations.wake)
+    starter = EvaluationStarter(service, service.store, models, service.runner.wake)
     name = request.name or request.if_better_than
     asked = Challenge(
         request.step,

@@ -7,7 +7,7 @@ from app.aio.coalesced_reads import CoalescedReads
 from app.api.presentation import run_whole
 from app.db.session import Sessions
 from app.errors import NotFound
-from app.runs.leases import Limits
+from app.runs.claims import Limits
 from app.runs.queries import RunFigures, RunQueries
 from app.runs.queue_position import queue_position
 

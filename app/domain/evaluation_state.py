@@ -1,6 +1,9 @@
-"""The states of an evaluation that was asked for by itself. Pure."""
+"""The states of an evaluation that was asked for by itself, which are those of a run. Pure."""
 
+from collections.abc import Mapping
 from enum import StrEnum
+
+from app.domain.run_state import Move
 
 
 class EvaluationStatus(StrEnum):
@@ -16,5 +19,9 @@ class EvaluationStatus(StrEnum):
 
 
 TERMINAL = frozenset({EvaluationStatus.COMPLETED, EvaluationStatus.FAILED, EvaluationStatus.CANCELLED})
-RESUMABLE = frozenset({EvaluationStatus.PAUSED, EvaluationStatus.FAILED, EvaluationStatus.CANCELLED})
-"""What was saved is kept, and the rest can still be done."""
+RESUMING: Mapping[str, Move] = {
+    EvaluationStatus.PAUSED: Move.RESUME,
+    EvaluationStatus.FAILED: Move.RETRY,
+    EvaluationStatus.CANCELLED: Move.REOPEN,
+}
+"""How an evaluation is queued again, by its status. What was saved is kept, and the rest can still be done."""

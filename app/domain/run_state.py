@@ -1,6 +1,7 @@
 """The states of a run, the moves between them, and what its owner may ask for. Pure.
 
-This is the one table of both: `app/runs/moves.py` makes of a move the statement that makes it, which names its sources.
+This is the one table of both: `app/claims/moves.py` turns a move into the statement that makes it, which names its
+sources. Evaluations have the same states and make the same moves.
 """
 
 from collections.abc import Mapping
@@ -48,6 +49,8 @@ class Move(Enum):
     RESUME = {RunStatus.PAUSED}, RunStatus.QUEUED
     RETRY = {RunStatus.FAILED}, RunStatus.QUEUED
     """The run continues after the last iteration that was saved."""
+    REOPEN = {RunStatus.CANCELLED}, RunStatus.QUEUED
+    """Only of evaluations: what was saved is kept, and the rest can still be done."""
 
     def __init__(self, sources: set[RunStatus], target: RunStatus) -> None:
         self.sources = frozenset(sources)

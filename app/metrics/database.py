@@ -10,6 +10,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from sqlalchemy import and_, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.claims.lease import lapsed
 from app.db.session import Sessions
 from app.db.tables import EvaluationJob, Event, Run, WebhookDelivery
 from app.domain.delivery_state import DeliveryState
@@ -76,7 +77,7 @@ async def _counts(
 
 _RUNNING = select(
     func.count().filter(Run.wait_reason.is_not(None)),
-    func.count().filter(func.coalesce(Run.lease_until, func.now()) <= func.now()),
+    func.count().filter(lapsed(Run.lease_until)),
 ).where(Run.status == RunStatus.RUNNING)
 _QUEUE_AGE = (
     # Its last event put a run into the queue, where it may be for the second time.

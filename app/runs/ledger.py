@@ -13,12 +13,12 @@ from typing import Any
 from sqlalchemy import Float, Select, cast, delete, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.claims.lease import Lease, require
 from app.db.session import Sessions
 from app.db.tables import Event, JudgeCall, LedgerEntry, Run, Trajectory
 from app.domain.event_types import EventType
 from app.errors import Conflict
 from app.runs.budget import Meter, PriorUsage, RunUsage
-from app.runs.leases import Lease, require
 from judges.base import JudgeCall as JudgeCallResult
 from training.budget import Usage, usage_of_calls, usage_of_rollouts
 from training.phases import Phase
@@ -135,7 +135,7 @@ async def save(session: AsyncSession, run_id: str, iteration: int, entries: Sequ
         await session.execute(insert(LedgerEntry), rows)
 
 
-async def save_unfinished(sessions: Sessions, lease: Lease, meter: Meter, seconds: float) -> None:
+async def save_unfinished(sessions: Sessions, lease: Lease[Run], meter: Meter, seconds: float) -> None:
     """Save what the unfinished iterations used so far, when the work stops. Raises LeaseLost."""
     async with sessions.begin() as session:
         await require(session, lease)
@@ -143,7 +143,7 @@ async def save_unfinished(sessions: Sessions, lease: Lease, meter: Meter, second
             used = [Entry(phase, 0.0, usage) for phase, usage in meter.unfinished.get(iteration, {}).items()]
             driven = [Entry(OTHER, seconds)] if iteration == meter.iteration else []
             entries = [*used, *driven, *_lost(meter.lost(iteration))]
-            await save(session, lease.run_id, iteration, entries, whole=False)
+            await save(session, lease.id, iteration, entries, whole=False)
 
 
 async def prior_usage(sessions: Sessions, run_id: str) -> PriorUsage:

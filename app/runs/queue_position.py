@@ -2,17 +2,18 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, ScalarSelect, and_, func, select, tuple_
+from sqlalchemy import ColumnElement, ScalarSelect, and_, func, select
 
+from app.claims.turns import turns
 from app.db.session import Sessions
 from app.db.tables import Run
 from app.domain.run_state import RunStatus
-from app.runs.leases import Limits
+from app.runs.claims import Limits
 
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """`position` queued runs are older; `reason` says why this one has not started."""
+    """`position` queued runs are claimed before this one; `reason` says why it has not started."""
 
     position: int
     reason: str
@@ -22,15 +23,16 @@ async def queue_position(sessions: Sessions, run: Run, limits: Limits) -> QueueP
     """None unless the run is queued."""
     if run.status != RunStatus.QUEUED:
         return None
-    running = and_(Run.status == RunStatus.RUNNING, Run.id != run.id)  # it may have been claimed itself meanwhile
+    others = and_(Run.status == RunStatus.RUNNING, Run.id != run.id)
     counts = select(
-        _count(Run.status == RunStatus.QUEUED, tuple_(Run.created_at, Run.id) < (run.created_at, run.id)),
-        _count(running, Run.model_project == run.model_project),
-        _count(running, Run.backend == run.backend),
-        _count(running),
+        _ahead(run.id),
+        _count(others, Run.model_project == run.model_project),
+        _count(others, Run.backend == run.backend),
+        _count(others),
     )
     async with sessions() as session:
         before, of_project, on_backend, in_all = (await session.execute(counts)).one()
+    before = before or 0  # none: it has been claimed meanwhile
     if limits.per_project is not None and of_project >= limits.per_project:
         return QueuePosition(before, f"The project has reached its limit of {_runs(limits.per_project)} in progress.")
     if limits.per_backend is not None and on_backend >= limits.per_backend:
@@ -42,6 +44,23 @@ async def queue_position(sessions: Sessions, run: Run, limits: Limits) -> QueueP
     if in_all:
         return QueuePosition(0, f"It is next and starts when a worker is free: {_runs(in_all)} in progress.")
     return QueuePosition(0, "It is next and starts when a worker takes it; no run is in progress.")
+
+
+def _ahead(run_id: str) -> ScalarSelect[int]:
+    """How many queued runs are claimed before that one, if no run ends meanwhile."""
+    turn, oldest_first = turns(Run), (Run.created_at, Run.id)
+    place = func.row_number().over(partition_by=Run.project, order_by=oldest_first)
+    oldest = func.first_value(Run.id).over(partition_by=Run.project, order_by=oldest_first)
+    queued = (
+        select(Run.id, (turn.c.running + place).label("round"), turn.c.running, turn.c.served, oldest.label("oldest"))
+        .join(turn, turn.c.project == Run.project)
+        .where(Run.status == RunStatus.QUEUED)
+        .subquery()
+    )
+    # In a round each project is served once. One that has fewer in progress was served in an earlier round already.
+    order = (queued.c.round, queued.c.running.desc(), queued.c.served.nulls_first(), queued.c.oldest)
+    numbered = select(queued.c.id, func.row_number().over(order_by=order).label("number")).subquery()
+    return select(numbered.c.number - 1).where(numbered.c.id == run_id).scalar_subquery()
 
 
 def _count(*conditions: ColumnElement[bool]) -> ScalarSelect[int]:

@@ -2,13 +2,13 @@
 
 from sqlalchemy import update
 
+from app.claims.lease import Lease
 from app.db.session import Sessions
 from app.db.tables import Run
-from app.runs.leases import Lease
 from training.backends.base import Reproducibility
 
 
-async def save_reproducibility(sessions: Sessions, lease: Lease, found: Reproducibility) -> None:
+async def save_reproducibility(sessions: Sessions, lease: Lease[Run], found: Reproducibility) -> None:
     """A run that some worker's backend could not repeat stays irreproducible, whoever resumes it."""
     keep = (
         update(Run)

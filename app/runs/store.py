@@ -5,10 +5,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, Text, Update, and_, bindparam, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, Text, and_, bindparam, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.claims.lease import Lease, LeaseLost
+from app.claims.moves import move_held, move_locked
 from app.db.session import Sessions
 from app.db.tables import Run
 from app.domain.event_types import EventType
@@ -16,9 +18,8 @@ from app.domain.run_state import LIVE, Move, RunStatus, Verb, allowed
 from app.errors import Conflict, ModelBusy, NotAllowed, NotFound
 from app.events.log import append
 from app.runs import ledger
+from app.runs.claims import UNOWNED
 from app.runs.documents import NewDocument, save
-from app.runs.leases import UNOWNED, Lease, LeaseLost
-from app.runs.moves import moving
 from training.protocol.model_name import ModelName
 from training.types import Progress
 
@@ -96,7 +97,7 @@ class RunStore:
         return run
 
     async def heartbeat(
-        self, lease: Lease, progress: Progress | None, wait_reason: str | None = None
+        self, lease: Lease[Run], progress: Progress | None, wait_reason: str | None = None
     ) -> PendingRequests:
         """Save a running run's progress and what it waits for; return what its owner asked for. Raises LeaseLost."""
         values: dict[str, Any] = {"wait_reason": wait_reason}
@@ -126,7 +127,7 @@ class RunStore:
                     run.cancel_requested = True
                     await append(session, run_id, EventType.CANCEL_REQUESTED, actor)
             elif run.status != RunStatus.CANCELLED:
-                await _make(session, Move.CANCEL, run, finished_at=func.now(), wait_reason=None)
+                await move_locked(session, run, Move.CANCEL, finished_at=func.now(), wait_reason=None)
                 await append(session, run_id, EventType.RUN_CANCELLED, actor)
             return RunStatus(run.status)
 
@@ -140,7 +141,7 @@ class RunStore:
                     await append(session, run_id, EventType.PAUSE_REQUESTED, actor)
             else:
                 reason = f"paused by {actor}"
-                await _make(session, Move.PAUSE, run, wait_reason=reason)
+                await move_locked(session, run, Move.PAUSE, wait_reason=reason)
                 await append(session, run_id, EventType.RUN_PAUSED, actor, {"reason": reason})
             return RunStatus(run.status)
 
@@ -172,7 +173,7 @@ class RunStore:
                     changed = await ledger.change_budget(session, run, budget)
                     if budget is not None:
                         data["budget"] = changed
-                await _make(session, move, run, **_AFRESH)
+                await move_locked(session, run, move, **_AFRESH)
                 await append(session, run_id, event, actor, data)
         except IntegrityError as error:
             run = await self.get(run_id)
@@ -181,28 +182,33 @@ class RunStore:
             raise ModelBusy(f"{run.model_project}/{run.model_name}", holder) from None
         return move.target
 
-    async def suspend(self, lease: Lease, reason: str, shortage: Mapping[str, Any] | None = None) -> None:
+    async def suspend(self, lease: Lease[Run], reason: str, shortage: Mapping[str, Any] | None = None) -> None:
         """Pause a running run whose work has stopped, until it is resumed. Does nothing if the lease is lost.
 
         `shortage` describes the budget that stopped it.
         """
-        suspend = moving(Move.SUSPEND, lease.held(), pause_requested=False, wait_reason=reason, **UNOWNED)
+        values = {"pause_requested": False, "wait_reason": reason, **UNOWNED}
         async with self._sessions.begin() as session:
-            if await _made(session, suspend):
+            if await move_held(session, lease, Move.SUSPEND, **values):
                 if shortage is not None:
-                    await append(session, lease.run_id, EventType.BUDGET_REACHED, lease.actor, shortage)
-                await append(session, lease.run_id, EventType.RUN_PAUSED, lease.actor, {"reason": reason})
+                    await append(session, lease.id, EventType.BUDGET_REACHED, lease.actor, shortage)
+                await append(session, lease.id, EventType.RUN_PAUSED, lease.actor, {"reason": reason})
 
     async def finish(
-        self, lease: Lease, status: RunStatus, *, error: str | None = None, summary: Mapping[str, Any] | None = None
+        self,
+        lease: Lease[Run],
+        status: RunStatus,
+        *,
+        error: str | None = None,
+        summary: Mapping[str, Any] | None = None,
     ) -> None:
         """End a running run with a final status. Does nothing if the lease is lost."""
         move, event = _ENDINGS[status]
         values = {"error": error, "summary": summary, "finished_at": func.now(), "wait_reason": None, **UNOWNED}
         async with self._sessions.begin() as session:
-            if await _made(session, moving(move, lease.held(), **values)):
+            if await move_held(session, lease, move, **values):
                 data = {"error": error} if error else {"summary": summary} if summary else {}
-                await append(session, lease.run_id, event, lease.actor, data)
+                await append(session, lease.id, event, lease.actor, data)
 
     async def delete(self, run_id: str, forget_model: Callable[[], Awaitable[None]]) -> Run:
         """Delete a run that has ended and all its rows; returns the deleted run. Raises NotFound, NotAllowed.
@@ -282,16 +288,6 @@ def _live(backend: str, model: ModelName) -> Select[str]:
         Run.model_name == model.name,
         Run.status.in_(LIVE),
     )
-
-
-async def _make(session: AsyncSession, move: Move, run: Run, **values: Any) -> None:
-    """Move a run whose row is locked, and which was found in one of the move's source states."""
-    moved = moving(move, Run.id == run.id, **values).returning(Run).execution_options(populate_existing=True)
-    (await session.execute(moved)).scalar_one()
-
-
-async def _made(session: AsyncSession, move: Update) -> bool:
-    return (await session.execute(move.returning(Run.id))).scalar_one_or_none() is not None
 
 
 def _created(run: Run) -> dict[str, Any]:

@@ -241,7 +241,7 @@ class Queue(ResponseModel):
     """Position of a queued run."""
 
     position: int
-    """Number of older queued runs."""
+    """Number of queued runs that start before it, if no run ends meanwhile: the projects take turns."""
     reason: str
     """Why the run is waiting."""
 

@@ -15,6 +15,7 @@ import structlog
 from app.aio.event_loops import run_in_thread, run_on_loop, shielded
 from app.aio.retry import retry_while_database_is_down
 from app.backends import Connect
+from app.claims.lease import Lease, LeaseLost
 from app.db.clock import DatabaseTime, database_time
 from app.db.session import Sessions
 from app.db.tables import Run
@@ -27,7 +28,6 @@ from app.runs.baseline_key import baseline_key
 from app.runs.budget import Clock, Meter
 from app.runs.configuration import make_environment, make_judge, make_player, model_spec
 from app.runs.documents import resolve_references, stored_text
-from app.runs.leases import Lease, LeaseLost
 from app.runs.no_signal import check_rule
 from app.runs.reproducibility import save_reproducibility
 from app.runs.resume_point import begin_with, inherited_state, resume_of
@@ -91,7 +91,7 @@ class _Work:
 
     run: Run
     request: StoredRequest
-    lease: Lease
+    lease: Lease[Run]
     main_loop: asyncio.AbstractEventLoop
     journal: StoredJournal
     meter: Meter
@@ -152,7 +152,7 @@ class Driver:
     async def drive(
         self,
         run: Run,
-        lease: Lease,
+        lease: Lease[Run],
         note: Callable[[Progress], None],
         waits: Callable[[str], None],
         on_lost: Callable[[], None],

@@ -16,11 +16,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.aio.event_loops import run_on_loop
 from app.aio.retry import LONG_S, retry_while_database_is_down
+from app.claims.lease import Lease, LeaseLost, require
 from app.db.session import Sessions
 from app.db.tables import Journal, Run
 from app.domain.event_types import EventType
 from app.events.log import append
-from app.runs.leases import Lease, LeaseLost, require
 from training.journal import ALL_JUDGED, TRAINED, repair
 from training.phases import Phase
 
@@ -75,7 +75,7 @@ class StoredJournal:
     def __init__(
         self,
         sessions: Sessions,
-        lease: Lease,
+        lease: Lease[Run],
         main_loop: asyncio.AbstractEventLoop,
         on_lost: Callable[[], None],
     ) -> None:
@@ -108,7 +108,7 @@ class StoredJournal:
     async def _read(self, session: AsyncSession, iteration: int) -> tuple[dict[str, str], list[str]]:
         """The entries, and the names of those that are damaged."""
         query = select(Journal.name, Journal.value, Journal.checksum).where(
-            Journal.run_id == self._lease.run_id, Journal.iteration == iteration
+            Journal.run_id == self._lease.id, Journal.iteration == iteration
         )
         whole, damaged = {}, []
         for name, value, checksum in (await session.execute(query)).all():
@@ -125,8 +125,8 @@ class StoredJournal:
         """Drop what is damaged, and what rests on it, from the table and from `whole`; log an event that says so."""
         found = repair(whole, damaged)
         names = sorted(found.drop)
-        log.error("journal entries damaged: their work is done again", run_id=self._lease.run_id, entries=names)
-        mine = (Journal.run_id == self._lease.run_id, Journal.iteration == iteration)
+        log.error("journal entries damaged: their work is done again", run_id=self._lease.id, entries=names)
+        mine = (Journal.run_id == self._lease.id, Journal.iteration == iteration)
         await session.execute(delete(Journal).where(*mine, Journal.name.in_(names)))
         for name in names:
             whole.pop(name, None)
@@ -134,9 +134,7 @@ class StoredJournal:
             await self._insert(session, [self._row(iteration, name, value) for name, value in found.put.items()])
             whole |= found.put
         data = {"damaged": damaged, "dropped": names}
-        await append(
-            session, self._lease.run_id, EventType.JOURNAL_DAMAGED, self._lease.actor, data, iteration=iteration
-        )
+        await append(session, self._lease.id, EventType.JOURNAL_DAMAGED, self._lease.actor, data, iteration=iteration)
 
     async def keep(self, iteration: int, name: str, value: str) -> None:
         """Raises LeaseLost."""
@@ -169,7 +167,7 @@ class StoredJournal:
         return iteration, name, packed, self._checksum(iteration, name, packed)
 
     def _checksum(self, iteration: int, name: str, packed: bytes) -> int:
-        return zlib.crc32(packed, zlib.crc32(f"{self._lease.run_id}/{iteration}/{name}".encode()))
+        return zlib.crc32(packed, zlib.crc32(f"{self._lease.id}/{iteration}/{name}".encode()))
 
     def _flush_soon(self) -> None:
         task = asyncio.get_running_loop().create_task(self._flush_or_tell())
@@ -189,12 +187,12 @@ class StoredJournal:
             new = await self._insert(session, rows)
             if not new:
                 return
-            await session.execute(update(Run).where(Run.id == self._lease.run_id).values(claims=0))
+            await session.execute(update(Run).where(Run.id == self._lease.id).values(claims=0))
             for iteration, name in new:
                 for phase in _COMPLETED.get(name, ()):
                     await append(
                         session,
-                        self._lease.run_id,
+                        self._lease.id,
                         EventType.PHASE_COMPLETED,
                         self._lease.actor,
                         {"phase": phase},
@@ -204,7 +202,7 @@ class StoredJournal:
     async def _insert(self, session: AsyncSession, rows: list[Row]) -> list[tuple[int, str]]:
         """Those that are new, by iteration and name."""
         iterations, names, values, checksums = (list(column) for column in zip(*rows, strict=True))
-        mine = {"run_id": self._lease.run_id, "epoch": self._lease.epoch}
+        mine = {"run_id": self._lease.id, "epoch": self._lease.epoch}
         entries = {"iterations": iterations, "names": names, "values": values, "checksums": checksums}
         new = (await session.execute(_WRITE, mine | entries)).all()
         return [(iteration, name) for iteration, name in new]

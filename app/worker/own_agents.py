@@ -9,18 +9,17 @@ from datetime import datetime
 from typing import Any
 
 from app.agent_sessions.tasks import AgentTasks
+from app.claims.lease import Lease
 from app.db.session import Sessions
 from app.db.tables import EvaluationJob, Run
 from app.domain.stored_evaluation import Contestant, StoredEvaluation
 from app.domain.stored_request import Choice
-from app.evaluations.store import EvaluationLease
 from app.runs.configuration import runner_of
-from app.runs.leases import Lease
 from app.security.address_guard import AddressGuard
 from app.security.secret_box import SecretBox, SecretUnreadable, secret_box
 from app.settings import Settings
 from app.worker.agent_dispatch import PullDispatch, PushDispatch, Receiver
-from app.worker.rollout_sessions import SessionsOfEvaluation, SessionsOfRun
+from app.worker.rollout_sessions import LeasedSessions
 from environment.own_agent.runner import Pull, Push
 from training.backends import embedded
 from training.rollout.agents.remote import Dispatch, RemoteRollouts, SessionRollouts
@@ -40,7 +39,7 @@ class OwnAgents:
         self,
         environment: Choice,
         run: Run,
-        lease: Lease,
+        lease: Lease[Run],
         main_loop: asyncio.AbstractEventLoop,
         now: Callable[[], datetime],
     ) -> RemoteRollouts | None:
@@ -48,7 +47,7 @@ class OwnAgents:
         runner = runner_of(environment)
         if not isinstance(runner, Push | Pull):
             return None
-        mine = SessionsOfRun(self.sessions, lease, main_loop, project=run.model_project, backend=run.backend)
+        mine = LeasedSessions(self.sessions, lease, main_loop, project=run.model_project, backend=run.backend)
         dispatch = self._dispatch(runner, mine, main_loop, run.model_project, run.id, now)
         return SessionRollouts(mine, dispatch, limited=run.stored_request.budget is not None)
 
@@ -57,7 +56,7 @@ class OwnAgents:
         environment: Choice,
         job: EvaluationJob,
         contestant: Contestant,
-        lease: EvaluationLease,
+        lease: Lease[EvaluationJob],
         main_loop: asyncio.AbstractEventLoop,
         now: Callable[[], datetime],
     ) -> RemoteRollouts | None:
@@ -70,7 +69,7 @@ class OwnAgents:
                 f"an agent that lives elsewhere can only be given models of the backend {embedded.NAME}, not "
                 f"{contestant.model}"
             )
-        mine = SessionsOfEvaluation(self.sessions, lease, main_loop, project=job.project, backend=embedded.NAME)
+        mine = LeasedSessions(self.sessions, lease, main_loop, project=job.project, backend=embedded.NAME)
         dispatch = self._dispatch(runner, mine, main_loop, job.project, job.id, now)
         return SessionRollouts(mine, dispatch, limited=StoredEvaluation.parse(job.request).budget is not None)
 

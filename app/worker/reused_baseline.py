@@ -13,18 +13,20 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
+from app.claims.lease import Lease, require
 from app.db.session import Sessions
 from app.db.tables import Base, Checkpoint, Evaluation, Event, Iteration, Journal, Reflection, Run, Trajectory
 from app.domain.event_types import EventType
 from app.events.log import append
-from app.runs.leases import Lease, require
 
 _BASELINE = 0
 """Its iteration."""
 _TOOK_NO_TIME = {f"{name}_s": 0.0 for name in ("rollout", "judge", "train", "reflect", "evaluate", "total", "ahead")}
 
 
-async def take_over_baseline(sessions: Sessions, lease: Lease, key: str | None, model: str, *, wanted: bool) -> bool:
+async def take_over_baseline(
+    sessions: Sessions, lease: Lease[Run], key: str | None, model: str, *, wanted: bool
+) -> bool:
     """Note what decides the run's baseline and, if that is `wanted`, take it over from a run with the same key; returns
     whether that was done. A second call changes nothing. Raises LeaseLost.
 
@@ -32,7 +34,7 @@ async def take_over_baseline(sessions: Sessions, lease: Lease, key: str | None, 
     """
     async with sessions.begin() as session:
         await require(session, lease)
-        run = await session.get_one(Run, lease.run_id)
+        run = await session.get_one(Run, lease.id)
         if run.next_iteration > _BASELINE:  # the reply to the call before was lost
             return True
         if await _begun(session, run):
@@ -119,7 +121,7 @@ def _value(value: Any, column: ColumnElement[Any]) -> ColumnElement[Any]:
 
 
 async def _advance(
-    session: AsyncSession, earlier: Run, run: Run, lease: Lease, trajectories: Mapping[str, str]
+    session: AsyncSession, earlier: Run, run: Run, lease: Lease[Run], trajectories: Mapping[str, str]
 ) -> None:
     """Move the run past its baseline, with the event that says so. What counts as made or used stays as it is."""
     baseline = await session.get_one(Iteration, (run.id, _BASELINE))

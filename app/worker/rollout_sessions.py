@@ -1,10 +1,9 @@
 """The agent sessions of the rollouts of a run or an evaluation, opened and restarted under its lease."""
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -22,24 +21,32 @@ from app.agent_sessions.store import (
 from app.aio.event_loops import run_on_loop
 from app.aio.retry import retry_while_database_is_down
 from app.auth.caller import Caller
+from app.claims.lease import Lease, require
 from app.db.session import Sessions
-from app.db.tables import AgentSession
-from app.evaluations.store import EvaluationLease, require_held
-from app.runs.leases import Lease, require
+from app.db.tables import AgentSession, Run
 from training.rollout.agents.sessions import Outcome, RolloutSession, SessionEnd, SessionLimits, SessionOver
 from training.rollout.model_calls import AnsweredCall, Sampling
 
 Result = TypeVar("Result")
 
 
-class _LeasedSessions(ABC):
-    """`training.rollout.agents.sessions.RolloutSessions` under one lease.
+class LeasedSessions:
+    """`training.rollout.agents.sessions.RolloutSessions` of one run or evaluation, under its lease.
 
     Used on any event loop; the database is asked on the service's (`main_loop`).
     """
 
-    def __init__(self, sessions: Sessions, main_loop: asyncio.AbstractEventLoop, *, project: str, backend: str) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        lease: Lease[Any],
+        main_loop: asyncio.AbstractEventLoop,
+        *,
+        project: str,
+        backend: str,
+    ) -> None:
         self._sessions = sessions
+        self._lease = lease
         self._main_loop = main_loop
         self._project = project
         self._backend = backend
@@ -47,16 +54,10 @@ class _LeasedSessions(ABC):
         self._calls = SessionCalls(sessions)
         self._outcomes = Outcomes(self._store)
 
-    @abstractmethod
-    async def _require(self, session: AsyncSession) -> None:
-        """Raises where the lease is lost."""
-
-    @abstractmethod
-    def _slot(self, iteration: int, entry: str) -> RolloutSlot: ...
-
-    @property
-    @abstractmethod
-    def _actor(self) -> str: ...
+    def _slot(self, iteration: int, entry: str) -> RolloutSlot:
+        if self._lease.table is Run:
+            return RolloutSlot(self._lease.id, iteration, entry)
+        return RolloutSlot(None, iteration, entry, self._lease.id)
 
     async def open(
         self,
@@ -110,66 +111,18 @@ class _LeasedSessions(ABC):
 
     @property
     def _owner(self) -> Caller:
-        return Caller(self._actor, self._project, frozenset())
+        return Caller(self._lease.actor, self._project, frozenset())
 
     async def _leased(self, act: Callable[[AsyncSession], Awaitable[OpenedSession]]) -> OpenedSession:
         async def work() -> OpenedSession:
             async with self._sessions.begin() as session:
-                await self._require(session)
+                await require(session, self._lease)
                 return await act(session)
 
         return await self._on_main_loop(work)
 
     async def _on_main_loop(self, act: Callable[[], Awaitable[Result]]) -> Result:
         return await run_on_loop(self._main_loop, retry_while_database_is_down(act))
-
-
-class SessionsOfRun(_LeasedSessions):
-    """Of one run under one lease."""
-
-    def __init__(
-        self, sessions: Sessions, lease: Lease, main_loop: asyncio.AbstractEventLoop, *, project: str, backend: str
-    ) -> None:
-        super().__init__(sessions, main_loop, project=project, backend=backend)
-        self._lease = lease
-
-    async def _require(self, session: AsyncSession) -> None:
-        """Raises LeaseLost."""
-        await require(session, self._lease)
-
-    def _slot(self, iteration: int, entry: str) -> RolloutSlot:
-        return RolloutSlot(self._lease.run_id, iteration, entry)
-
-    @property
-    def _actor(self) -> str:
-        return self._lease.actor
-
-
-class SessionsOfEvaluation(_LeasedSessions):
-    """Of one evaluation under one lease."""
-
-    def __init__(
-        self,
-        sessions: Sessions,
-        lease: EvaluationLease,
-        main_loop: asyncio.AbstractEventLoop,
-        *,
-        project: str,
-        backend: str,
-    ) -> None:
-        super().__init__(sessions, main_loop, project=project, backend=backend)
-        self._lease = lease
-
-    async def _require(self, session: AsyncSession) -> None:
-        """Raises EvaluationLost."""
-        await require_held(session, self._lease)
-
-    def _slot(self, iteration: int, entry: str) -> RolloutSlot:
-        return RolloutSlot(None, iteration, entry, self._lease.evaluation_id)
-
-    @property
-    def _actor(self) -> str:
-        return f"worker:{self._lease.worker}"
 
 
 def _shown(opened: OpenedSession) -> RolloutSession:

@@ -1,48 +1,102 @@
-"""A worker: claims runs, drives each to its end or hands it over, and stops in good order."""
+"""A worker: claims runs and evaluations, drives each to its end or hands it over, and stops in good order."""
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 from sqlalchemy import URL
 
 from app import instruments
 from app.aio.retry import retry_while_database_is_down
-from app.db.session import Sessions
-from app.db.tables import Run
+from app.claims.claims import Claims
+from app.claims.heartbeat import Heartbeat
+from app.claims.lease import Lease, LeaseLost
+from app.db.tables.claimable import Claimable
 from app.domain.run_state import RunStatus
 from app.errors import DATABASE_DOWN
 from app.logs import RepeatedLog
 from app.processes.engine import EngineUnavailable
-from app.results.summary import summarise
 from app.runs.budget import RunBudgetReached
-from app.runs.leases import Lease, LeaseLost, Leases
 from app.runs.no_signal import NoSignalStop
-from app.runs.store import RunStore
-from app.worker.drive import Driver
-from app.worker.heartbeat import Heartbeat
+from app.runs.store import PendingRequests
 from environment.plugins import PluginFault
-from training.backends.base import BackendUnavailable, StepConflict, TrainingFailed
+from training.backends.base import BackendRefused, BackendUnavailable, StepConflict, TrainingFailed
 from training.collector import RolloutsFailed
 from training.learn_loop import CheckpointLost, NothingScored
 from training.types import Progress
 
 _POLL_S = 1.0
-_HEARTBEAT_S = 0.5
+_REPORT_S = 0.5
 _CLOSE_S = 15.0
-_EXPECTED = (CheckpointLost, TrainingFailed, StepConflict, RolloutsFailed, NothingScored, NoSignalStop, ValueError)
+_EXPECTED = (
+    BackendRefused,
+    BackendUnavailable,
+    CheckpointLost,
+    EngineUnavailable,
+    NoSignalStop,
+    NothingScored,
+    RolloutsFailed,
+    StepConflict,
+    TrainingFailed,
+    ValueError,
+)
 """Failures that their message explains: no traceback in the log."""
 
 log = structlog.get_logger(__name__)
 
 
+class Activity(Protocol):
+    """What driven work tells its runner. Called from any thread."""
+
+    def note(self, progress: Progress) -> None:
+        """It made progress."""
+
+    def wait(self, reason: str) -> None:
+        """It waits and will try again, which is not a hang."""
+
+    def lose(self) -> None:
+        """It has found that its lease is lost."""
+
+
+class Jobs(Protocol):
+    """One kind of work, runs or evaluations: how it is driven and ended. Called on the service's event loop."""
+
+    @property
+    def claims(self) -> Claims[Any]: ...
+
+    @property
+    def slots(self) -> int:
+        """How many this worker drives at the same time."""
+
+    @property
+    def instruments(self) -> instruments.Work: ...
+
+    async def drive(self, row: Any, lease: Lease[Any], activity: Activity) -> Any:
+        """Drive the row to its end; returns its result. Raises LeaseLost, RunBudgetReached, and what ends it."""
+
+    async def report(
+        self, lease: Lease[Any], progress: Progress | None, wait_reason: str | None, driven_s: float
+    ) -> PendingRequests:
+        """Save new progress, what it waits for, and the time driven since the last report; return what its owner has
+        asked for. Raises LeaseLost."""
+
+    def pause_reason(self, error: BaseException) -> str | None:
+        """Why it is paused after that error; None: it has failed."""
+
+    async def suspend(self, lease: Lease[Any], reason: str, shortage: Mapping[str, Any] | None = None) -> None:
+        """Pause it; `shortage` describes the budget that stopped it. Does nothing if the lease is lost."""
+
+    async def finish(self, lease: Lease[Any], status: RunStatus, error: str | None, result: Any) -> None:
+        """Save how it ended; `result` is what `drive` returned. Does nothing if the lease is lost."""
+
+
 class _End(StrEnum):
-    """Why we ended the work on a run before it was done."""
+    """Why we ended the work before it was done."""
 
     CANCELLED = "cancelled"
     PAUSED = "paused"
@@ -53,16 +107,19 @@ class _End(StrEnum):
 
 @dataclass(eq=False)
 class _Active:
-    """A run that we drive: `work` does so, `supervisor` waits for it and saves how it ended."""
+    """What we drive: `work` does so, `supervisor` waits for it and saves how it ended."""
 
-    run: Run
-    lease: Lease
+    jobs: Jobs
+    lease: Lease[Any]
     main_loop: asyncio.AbstractEventLoop
-    work: asyncio.Task[None] | None = None
+    about: Mapping[str, str]
+    """Its id, for the log."""
+    work: asyncio.Task[Any] | None = None
     supervisor: asyncio.Task[None] | None = None
     progress: Progress | None = None
     moved_at: float = field(default_factory=time.monotonic)
     """When it last made progress, on the monotonic clock."""
+    reported_at: float = field(default_factory=time.monotonic)
     wait_reason: str | None = None
     """What it waits for before it can continue."""
     end: _End | None = None
@@ -70,12 +127,13 @@ class _Active:
     """Set if the work hangs, and its end is not waited for."""
 
     def note(self, progress: Progress) -> None:
-        """The run made progress. Called from any thread."""
         self.progress, self.wait_reason, self.moved_at = progress, None, time.monotonic()
 
     def wait(self, reason: str) -> None:
-        """The run waits, which is not a hang: somebody retries. Called from any thread."""
         self.wait_reason, self.moved_at = reason, time.monotonic()
+
+    def lose(self) -> None:
+        self.stop_soon(_End.LOST)
 
     def stop(self, why: _End) -> None:
         """End the work; the first reason counts."""
@@ -92,49 +150,38 @@ class _Active:
 
 
 class Runner:
-    """Drives up to `max_concurrent` runs at the same time."""
+    """Drives work of several kinds, each up to the number of its slots at the same time."""
 
-    def __init__(
-        self,
-        sessions: Sessions,
-        url: URL,
-        leases: Leases,
-        driver: Driver,
-        *,
-        max_concurrent: int,
-        phase_timeout_s: float,
-    ) -> None:
-        """`phase_timeout_s`: a run without any progress for that long hangs, and fails."""
-        self._store = RunStore(sessions)
+    def __init__(self, url: URL, kinds: Sequence[Jobs], *, ttl_s: float, phase_timeout_s: float) -> None:
+        """`phase_timeout_s`: work without any progress for that long hangs, and fails."""
+        self._kinds = kinds
         self._repeated = RepeatedLog(log)
-        self._sessions = sessions
-        self._leases = leases
-        self._driver = driver
-        self._max_concurrent = max_concurrent
         self._phase_timeout_s = phase_timeout_s
         self._active: dict[str, _Active] = {}
         self._wake = asyncio.Event()
         self._claimer: asyncio.Task[None] | None = None
-        self._heartbeat = Heartbeat(url, leases.ttl_s, self._alive, self._lost)
+        self._heartbeat = Heartbeat(url, ttl_s, self._alive, self._lost)
 
     def start(self) -> None:
-        """Start to claim runs."""
-        instruments.RUN_SLOTS.set(self._max_concurrent)
+        """Start to claim work."""
+        for jobs in self._kinds:
+            jobs.instruments.slots.set(jobs.slots)
         self._heartbeat.start()
-        self._claimer = asyncio.create_task(self._claim_forever(), name="run-claimer")
+        self._claimer = asyncio.create_task(self._claim_forever(), name="claimer")
 
     def wake(self) -> None:
-        """Look for runs to claim now: there may be a new one."""
+        """Look for work to claim now: there may be some."""
         self._wake.set()
 
-    def nudge(self, run_id: str) -> None:
-        """The run's owner has asked for something: look for it now, if we drive the run or can claim it."""
+    def nudge(self, id: str) -> None:
+        """The owner of that run or evaluation has asked for something: look for it now, if we drive it or can claim
+        it."""
         self.wake()
-        if (active := self._active.get(run_id)) is not None:
+        if (active := self._active.get(id)) is not None:
             asyncio.get_running_loop().create_task(self._save_progress(active, None)).add_done_callback(_log_failure)
 
     async def close(self) -> None:
-        """Stop all work and hand the runs over."""
+        """Stop all work and hand it over."""
         if self._claimer is not None:
             self._claimer.cancel()
             await asyncio.wait({self._claimer})
@@ -146,8 +193,8 @@ class Runner:
                 supervisor.cancel()
         await asyncio.to_thread(self._heartbeat.close)
 
-    def _alive(self) -> list[Lease]:
-        """The leases to renew: all but those of runs that hang. Called on the heartbeat's thread."""
+    def _alive(self) -> list[Lease[Any]]:
+        """The leases to renew: all but those of work that hangs. Called on the heartbeat's thread."""
         since = time.monotonic() - self._phase_timeout_s
         actives = list(self._active.values())
         for active in actives:
@@ -155,32 +202,36 @@ class Runner:
                 active.stop_soon(_End.HUNG)
         return [active.lease for active in actives if active.moved_at >= since]
 
-    def _lost(self, lease: Lease) -> None:
-        if (active := self._active.get(lease.run_id)) is not None and active.lease == lease:
-            active.stop_soon(_End.LOST)
+    def _lost(self, lease: Lease[Any]) -> None:
+        if (active := self._active.get(lease.id)) is not None and active.lease == lease:
+            active.lose()
 
     async def _claim_forever(self) -> None:
         while True:
             self._wake.clear()
             try:
-                while len(self._active) < self._max_concurrent and (claimed := await self._leases.claim()):
-                    self._take(*claimed)
+                for jobs in self._kinds:
+                    while self._has_room(jobs) and (claimed := await jobs.claims.claim()):
+                        self._take(jobs, *claimed)
             except DATABASE_DOWN as error:
-                self._repeated.warning("database unavailable, no run is claimed", error=_first_line(error))
+                self._repeated.warning("database unavailable, nothing is claimed", error=_first_line(error))
             with contextlib.suppress(TimeoutError):
                 # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the event.
                 async with asyncio.timeout(_POLL_S):
                     await self._wake.wait()
 
-    def _take(self, run: Run, lease: Lease) -> None:
-        active = _Active(run, lease, asyncio.get_running_loop())
-        work = self._driver.drive(run, lease, active.note, active.wait, lambda: active.stop_soon(_End.LOST))
-        active.work = asyncio.create_task(work, name=f"run-{run.id}")
-        self._active[run.id] = active
-        instruments.RUNS_CLAIMED.inc()
-        instruments.RUNS_DRIVEN.inc()
-        active.supervisor = asyncio.create_task(self._supervise(active), name=f"run-{run.id}-supervisor")
-        log.info("run claimed", run_id=run.id, epoch=lease.epoch, claims=run.claims)
+    def _has_room(self, jobs: Jobs) -> bool:
+        return sum(active.jobs is jobs for active in self._active.values()) < jobs.slots
+
+    def _take(self, jobs: Jobs, row: Claimable, lease: Lease[Any]) -> None:
+        noun = jobs.claims.noun
+        about = {f"{noun}_id": row.id}
+        active = self._active[row.id] = _Active(jobs, lease, asyncio.get_running_loop(), about)
+        active.work = asyncio.create_task(jobs.drive(row, lease, active), name=f"{noun}-{row.id}")
+        jobs.instruments.claimed.inc()
+        jobs.instruments.driven.inc()
+        active.supervisor = asyncio.create_task(self._supervise(active), name=f"{noun}-{row.id}-supervisor")
+        log.info(f"{noun} claimed", **about, epoch=lease.epoch, claims=row.claims)
 
     async def _supervise(self, active: _Active) -> None:
         """Wait until the work ends or hangs; then save how it ended."""
@@ -194,86 +245,76 @@ class Runner:
             await asyncio.wait({reporting, abandoned})
             await self._settle(active, active.work)
         finally:
-            del self._active[active.run.id]
-            instruments.RUNS_DRIVEN.dec()
+            del self._active[active.lease.id]
+            active.jobs.instruments.driven.dec()
             self.wake()
 
-    async def _settle(self, active: _Active, work: asyncio.Task[None]) -> None:
-        lease = active.lease
+    async def _settle(self, active: _Active, work: asyncio.Task[Any]) -> None:
         match active.end if not work.done() or work.cancelled() else None:
             case _End.LOST:
-                _note_loss(lease)
+                _note_loss(active)
             case _End.STOPPED:
-                await self._release(lease)
+                await self._release(active)
             case _End.CANCELLED:
-                await self._finish(lease, RunStatus.CANCELLED)
+                await self._finish(active, RunStatus.CANCELLED)
             case _End.PAUSED:
-                await self._suspend(lease, "asked for by its owner")
+                await self._suspend(active, "asked for by its owner")
             case _End.HUNG:
                 phase = active.progress.phase if active.progress else "start"
                 hung = f"the phase {phase} made no progress for {self._phase_timeout_s:.0f} s"
-                await self._finish(lease, RunStatus.FAILED, hung)
+                await self._finish(active, RunStatus.FAILED, hung)
             case _:
-                await self._settle_result(lease, work)
+                await self._settle_result(active, work)
 
-    async def _settle_result(self, lease: Lease, work: asyncio.Task[None]) -> None:
+    async def _settle_result(self, active: _Active, work: asyncio.Task[Any]) -> None:
         error = work.exception()
-        if isinstance(error, LeaseLost):
-            _note_loss(lease)
+        if error is None:
+            await self._finish(active, RunStatus.COMPLETED, result=work.result())
+        elif isinstance(error, LeaseLost):
+            _note_loss(active)
         elif isinstance(error, DATABASE_DOWN):
-            await self._release(lease)
+            await self._release(active)
         elif isinstance(error, RunBudgetReached):
-            exceeded = error.exceeded
-            await self._suspend(lease, str(exceeded), exceeded.figures())
-            log.info("run paused: its budget is reached", run_id=lease.run_id, **exceeded.figures())
-        elif isinstance(error, NoSignalStop) and error.rule.action == "pause":
-            await self._suspend(lease, f"{error}; resume the run to go on all the same")
-            log.warning("run paused: it learns nothing", run_id=lease.run_id, reason=str(error))
-        elif isinstance(error, EngineUnavailable | BackendUnavailable):
-            await self._suspend(lease, f"{error}; resume the run when that is fixed")
-            log.warning("run paused: its backend is unavailable", run_id=lease.run_id, error=str(error))
-        elif error is not None:
-            await self._finish(lease, RunStatus.FAILED, _reason(error))
+            await self._suspend(active, str(error.exceeded), error.exceeded.figures())
+        elif (reason := active.jobs.pause_reason(error)) is not None:
+            await self._suspend(active, reason)
         else:
-            await self._finish(lease, RunStatus.COMPLETED)
+            await self._finish(active, RunStatus.FAILED, _reason(active, error))
 
-    async def _release(self, lease: Lease) -> None:
-        await retry_while_database_is_down(lambda: self._leases.release(lease))
-        instruments.RUNS_ENDED.labels(instruments.RELEASED).inc()
+    async def _release(self, active: _Active) -> None:
+        await retry_while_database_is_down(lambda: active.jobs.claims.release(active.lease))
+        active.jobs.instruments.ended.labels(instruments.RELEASED).inc()
 
-    async def _suspend(self, lease: Lease, reason: str, shortage: Mapping[str, Any] | None = None) -> None:
-        await retry_while_database_is_down(lambda: self._store.suspend(lease, reason, shortage))
-        instruments.RUNS_ENDED.labels(RunStatus.PAUSED).inc()
+    async def _suspend(self, active: _Active, reason: str, shortage: Mapping[str, Any] | None = None) -> None:
+        await retry_while_database_is_down(lambda: active.jobs.suspend(active.lease, reason, shortage))
+        active.jobs.instruments.ended.labels(RunStatus.PAUSED).inc()
+        log.info(f"{active.jobs.claims.noun} paused", **active.about, reason=reason)
 
-    async def _finish(self, lease: Lease, status: RunStatus, error: str | None = None) -> None:
-        """Save how a run ended, even if the database is down for up to an hour. After that its lease lapses, and the
-        next worker finds everything saved and ends the run in the same way."""
-
-        async def finish() -> None:
-            completed = status is RunStatus.COMPLETED
-            await self._driver.results.write(lease.run_id, completed=completed)
-            summary = await summarise(self._sessions, lease.run_id) if completed else None
-            await self._store.finish(lease, status, error=error, summary=summary)
-
-        await retry_while_database_is_down(finish)
-        instruments.RUNS_ENDED.labels(status).inc()
-        log.info("run ended", run_id=lease.run_id, status=status, error=error)
+    async def _finish(self, active: _Active, status: RunStatus, error: str | None = None, result: Any = None) -> None:
+        """Save how it ended, even if the database is down for up to an hour. After that its lease lapses, and the next
+        worker finds everything saved and ends it in the same way."""
+        await retry_while_database_is_down(lambda: active.jobs.finish(active.lease, status, error, result))
+        active.jobs.instruments.ended.labels(status).inc()
+        log.info(f"{active.jobs.claims.noun} ended", **active.about, status=status, error=error)
 
     async def _report(self, active: _Active) -> None:
-        """Save the progress and look for requests of the run's owner, again and again."""
+        """Save the progress and look for requests of the owner, again and again."""
         saved: Progress | None = None
         while True:
             progress = active.progress
             if await self._save_progress(active, progress if progress != saved else None):
                 saved = progress
-            await asyncio.sleep(_HEARTBEAT_S)
+            await asyncio.sleep(_REPORT_S)
 
     async def _save_progress(self, active: _Active, progress: Progress | None) -> bool:
-        """Returns whether the progress was saved, and does what the run's owner has asked for."""
+        """Returns whether the progress was saved, and does what the owner has asked for."""
+        before, active.reported_at = active.reported_at, time.monotonic()
+        driven_s = active.reported_at - before
         try:
-            pending = await self._store.heartbeat(active.lease, progress, active.wait_reason)
+            pending = await active.jobs.report(active.lease, progress, active.wait_reason, driven_s)
         except DATABASE_DOWN as error:
-            self._repeated.warning("progress not saved", run_id=active.run.id, error=_first_line(error))
+            active.reported_at -= driven_s
+            self._repeated.warning("progress not saved", **active.about, error=_first_line(error))
             return False
         except LeaseLost:
             active.stop(_End.LOST)
@@ -285,9 +326,9 @@ class Runner:
         return True
 
 
-def _note_loss(lease: Lease) -> None:
+def _note_loss(active: _Active) -> None:
     instruments.LEASES_LOST.inc()
-    log.warning("run lost to another worker", run_id=lease.run_id, epoch=lease.epoch)
+    log.warning(f"{active.jobs.claims.noun} lost to another worker", **active.about, epoch=active.lease.epoch)
 
 
 def _log_failure(task: asyncio.Task[bool]) -> None:
@@ -296,14 +337,15 @@ def _log_failure(task: asyncio.Task[bool]) -> None:
         log.warning("nudge failed", error=_first_line(error))
 
 
-def _reason(error: BaseException) -> str:
-    """The failure as saved with the run. Unexpected errors are logged with their traceback."""
+def _reason(active: _Active, error: BaseException) -> str:
+    """The failure as it is saved. Unexpected errors are logged with their traceback."""
+    noun = active.jobs.claims.noun
     if isinstance(error, _EXPECTED):
         return str(error)
     if isinstance(error, PluginFault):
-        log.error("run failed: its plug-in failed", exc_info=error)
+        log.error(f"{noun} failed: its plug-in failed", **active.about, exc_info=error)
         return str(error)
-    log.error("run failed unexpectedly", exc_info=error)
+    log.error(f"{noun} failed unexpectedly", **active.about, exc_info=error)
     return f"{type(error).__name__}: {error}"
 
 

@@ -8,12 +8,12 @@ from typing import Any
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.claims.lease import Lease, LeaseLost
 from app.db.session import Sessions
 from app.db.tables import Checkpoint, Evaluation, Iteration, Journal, JudgeCall, Reflection, Run, Trajectory
 from app.domain.event_types import EventType
 from app.events.log import append
 from app.runs import ledger
-from app.runs.leases import Lease, LeaseLost
 from app.worker.iteration_event import iteration_data
 from judges.base import JudgeCall as JudgeCallResult
 from training.no_signal import no_signal_of
@@ -56,9 +56,9 @@ def iteration_rows(run: Run, result: IterationResult, used: Sequence[ledger.Entr
     )
 
 
-async def save_iteration(sessions: Sessions, lease: Lease, rows: IterationRows) -> None:
+async def save_iteration(sessions: Sessions, lease: Lease[Run], rows: IterationRows) -> None:
     """Save an iteration once: a second call with the same rows changes nothing. Raises LeaseLost."""
-    run_id, iteration = lease.run_id, rows.result.iteration
+    run_id, iteration = lease.id, rows.result.iteration
     async with sessions.begin() as session:
         in_a_row = await _advance(session, lease, rows.result)
         if in_a_row is None:
@@ -87,7 +87,7 @@ async def save_iteration(sessions: Sessions, lease: Lease, rows: IterationRows) 
             await append(session, run_id, EventType.ITERATION_NO_SIGNAL, lease.actor, data, iteration=iteration)
 
 
-async def _advance(session: AsyncSession, lease: Lease, result: IterationResult) -> int | None:
+async def _advance(session: AsyncSession, lease: Lease[Run], result: IterationResult) -> int | None:
     """Move the run's counters past this iteration; None if that was done before (a reply was lost).
 
     Returns how many iterations in a row, up to this one, taught nothing.

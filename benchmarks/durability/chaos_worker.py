@@ -20,15 +20,17 @@ from typing import Any
 
 from sqlalchemy import event
 
+from app.claims.lease import Lease
 from app.db.session import make_engine, make_sessions, parse_url
 from app.db.tables import Run
 from app.logs import configure_logs
 from app.results.files import ResultsFiles
-from app.runs.leases import Lease, Leases, Limits
+from app.runs.claims import Limits, RunClaims
 from app.settings import load_settings
 from app.tracing.tracer import Tracing
 from app.worker.drive import Driver
 from app.worker.own_agents import OwnAgents
+from app.worker.run_jobs import RunJobs
 from app.worker.runner import Runner
 from environment.base import Environment, Json
 from judges.base import Judge, JudgeServices
@@ -59,12 +61,12 @@ class History:
         os.write(self._file, (json.dumps(act | {"pid": os.getpid(), "at": time.time()}) + "\n").encode())
 
 
-class Claims(Leases):
-    """Leases that remember the epoch of each run, for the history."""
+class Claims(RunClaims):
+    """Claims that remember the epoch of each run, for the history."""
 
     epochs: dict[str, int]
 
-    async def claim(self) -> tuple[Run, Lease] | None:
+    async def claim(self) -> tuple[Run, Lease[Run]] | None:
         claimed = await super().claim()
         if claimed is not None:
             self.epochs[claimed[0].model_name] = claimed[1].epoch
@@ -222,7 +224,8 @@ async def work(options: argparse.Namespace) -> None:
         tracing=Tracing(),
         own_agents=OwnAgents(sessions, load_settings(_env_file=None, data_dir=options.directory)),
     )
-    runner = Runner(sessions, url, leases, driver, max_concurrent=options.concurrent, phase_timeout_s=600)
+    runs = RunJobs(sessions, leases, driver, options.concurrent)
+    runner = Runner(url, [runs], ttl_s=options.ttl, phase_timeout_s=600)
     runner.start()
     await stop.wait()
     await runner.close()

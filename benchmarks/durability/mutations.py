@@ -22,6 +22,7 @@ _LEASES = "tests/integration/app/test_leases.py"
 _MACHINE = "tests/unit/app/runs/test_lease_machine.py"
 _ONCE = "tests/integration/training/test_train_once.py"
 _PHASES = "tests/integration/app/test_phases.py"
+_EVALUATIONS = "tests/integration/app/test_evaluations.py"
 _INTERRUPTIONS = "tests/integration/app/test_interruptions.py"
 _RACES = "tests/acceptance/test_races.py"
 _PROTOCOL = "tests/integration/app/test_training_protocol.py"
@@ -57,7 +58,10 @@ def _one(guard: str, file: str, old: str, new: str, test: str) -> Mutation:
     return Mutation(guard, file, ((old, new),), test)
 
 
-_EPOCH = ("and_(Run.id == self.run_id, Run.epoch == self.epoch, ", "and_(Run.id == self.run_id, ")
+_LEASE_CODE = "app/claims/lease.py"
+_CLAIMS = "app/claims/claims.py"
+_STORE = "app/evaluations/store.py"
+_EPOCH = ("and_(table.id == self.id, table.epoch == self.epoch, ", "and_(table.id == self.id, ")
 _NEXT = ("where(lease.held(), Run.next_iteration == result.iteration)", "where(lease.held())")
 _ON_THE_LOOP = """
         import asyncio
@@ -72,18 +76,25 @@ _ON_THE_LOOP = """
         self._task = asyncio.get_running_loop().create_task(beat())
 """
 MUTATIONS = (
-    Mutation("the epoch in a commit", "app/runs/leases.py", (_EPOCH,), f"{_LEASES}::test_a_lease_that_lapsed_goes_to"),
-    Mutation("the epoch in a commit (machine)", "app/runs/leases.py", (_EPOCH,), _MACHINE),
+    Mutation("the epoch in a commit", _LEASE_CODE, (_EPOCH,), f"{_LEASES}::test_a_lease_that_lapsed_goes_to"),
+    Mutation("the epoch in a commit (machine)", _LEASE_CODE, (_EPOCH,), _MACHINE),
     Mutation(
         "iterations in order", "app/worker/save_iteration.py", (_NEXT,), f"{_LEASES}::test_an_iteration_is_saved_once"
     ),
     Mutation("iterations in order (machine)", "app/worker/save_iteration.py", (_NEXT,), _MACHINE),
     _one(
         "no commit to a run that has ended",
-        "app/runs/leases.py",
-        "Run.epoch == self.epoch, Run.status == RunStatus.RUNNING)",
-        "Run.epoch == self.epoch)",
+        _LEASE_CODE,
+        "table.epoch == self.epoch, table.status == RunStatus.RUNNING)",
+        "table.epoch == self.epoch)",
         _MACHINE,
+    ),
+    _one(
+        "no commit to work that has ended",
+        _LEASE_CODE,
+        "table.epoch == self.epoch, table.status == RunStatus.RUNNING)",
+        "table.epoch == self.epoch)",
+        f"{_LEASES}::test_nothing_is_saved_after_the_end",
     ),
     _one(
         "deliveries in their event's transaction",
@@ -99,31 +110,66 @@ MUTATIONS = (
     ),
     _one(
         "a claim only after the lease is over",
-        "app/runs/leases.py",
-        "or_(Run.lease_until.is_(None), Run.lease_until < func.clock_timestamp())",
-        "True",
+        _LEASE_CODE,
+        "func.coalesce(lease_until < func.clock_timestamp(), True)",
+        "func.coalesce(lease_until < func.clock_timestamp(), True) | True",
         f"{_LEASES}::test_a_lease_that_lapsed_goes_to",
     ),
     _one(
         "a claim locks its row",
-        "app/runs/leases.py",
-        "            .with_for_update(skip_locked=True)\n",
+        _CLAIMS,
+        "            .with_for_update(of=table, skip_locked=True)\n",
         "",
-        f"{_LEASES}::test_a_run_that_somebody_else_moves",
+        f"{_LEASES}::test_work_that_somebody_else_moves",
     ),
     _one(
         "a claim passes locked rows",
-        "app/runs/leases.py",
-        ".with_for_update(skip_locked=True)",
-        ".with_for_update()",
-        f"{_LEASES}::test_a_run_that_somebody_else_moves",
+        _CLAIMS,
+        ".with_for_update(of=table, skip_locked=True)",
+        ".with_for_update(of=table)",
+        f"{_LEASES}::test_work_that_somebody_else_moves",
     ),
     _one(
-        "a poison run is given up",
-        "app/runs/leases.py",
+        "poisonous work is given up",
+        _CLAIMS,
         "if found.claims < MAX_CLAIMS:",
         "if True:",
-        f"{_LEASES}::test_a_run_that_ends_its_workers",
+        f"{_LEASES}::test_work_that_ends_its_workers",
+    ),
+    _one(
+        "projects take turns",
+        "app/claims/turns.py",
+        "        turn.c.running,\n",
+        "",
+        f"{_LEASES}::test_projects_take_turns",
+    ),
+    _one(
+        "of projects with equally much in progress, the one that waited longest is next",
+        "app/claims/turns.py",
+        "        turn.c.served.nulls_first(),\n",
+        "",
+        f"{_LEASES}::test_with_one_place",
+    ),
+    _one(
+        "a rollout of an evaluation needs the lease",
+        _STORE,
+        "            await require(session, lease)\n            await session.execute(insert(Trajectory)",
+        "            await session.execute(insert(Trajectory)",
+        f"{_LEASES}::test_a_lease_that_lapsed_goes_to",
+    ),
+    _one(
+        "verdicts of an evaluation need the lease",
+        _STORE,
+        "            await require(session, lease)\n            for verdict",
+        "            for verdict",
+        f"{_LEASES}::test_a_lease_that_lapsed_goes_to",
+    ),
+    _one(
+        "the end of an evaluation needs the lease",
+        _STORE,
+        "            except LeaseLost:\n                return\n",
+        "            except LeaseLost:\n                pass\n",
+        f"{_LEASES}::test_a_lease_that_lapsed_goes_to",
     ),
     _one(
         "a journal entry needs the lease",
@@ -218,13 +264,19 @@ MUTATIONS = (
     ),
     Mutation(
         "a heartbeat on a thread",
-        "app/worker/heartbeat.py",
+        "app/claims/heartbeat.py",
         (("        self._thread.start()\n", _ON_THE_LOOP), ("        self._thread.join(self._ttl_s)\n", "")),
         f"{_PHASES}::test_a_blocked_loop_keeps_its_run",
     ),
+    Mutation(
+        "a heartbeat on a thread (evaluations)",
+        "app/claims/heartbeat.py",
+        (("        self._thread.start()\n", _ON_THE_LOOP), ("        self._thread.join(self._ttl_s)\n", "")),
+        f"{_EVALUATIONS}::test_a_blocked_service_keeps_its_evaluation",
+    ),
     _one(
         "a heartbeat that outlives any error",
-        "app/worker/heartbeat.py",
+        "app/claims/heartbeat.py",
         "except Exception as error:",
         "except DATABASE_DOWN as error:",
         f"{_LEASES}::test_an_error_that_nobody_foresaw",
@@ -235,6 +287,13 @@ MUTATIONS = (
         "if active.moved_at < since:",
         "if False:",
         f"{_INTERRUPTIONS}::test_a_run_that_hangs",
+    ),
+    _one(
+        "an evaluation that hangs is ended",
+        "app/worker/runner.py",
+        "if active.moved_at < since:",
+        "if False:",
+        f"{_EVALUATIONS}::test_one_that_hangs",
     ),
     _one(
         "only calls that extend each other are one sequence",

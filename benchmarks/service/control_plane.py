@@ -31,6 +31,7 @@ import psutil
 from sqlalchemy import delete, update
 from ulid import ULID
 
+from app.claims.lease import Lease
 from app.cli.client import Service
 from app.cli.service_process import free_port
 from app.db.migration import migrate
@@ -40,7 +41,7 @@ from app.domain.event_types import EventType
 from app.domain.run_state import RunStatus
 from app.events.log import append
 from app.processes.postgres import EmbeddedPostgres
-from app.runs.leases import Lease, Leases, Limits
+from app.runs.claims import Limits, RunClaims
 from app.runs.store import RunStore
 from app.worker.journal_store import StoredJournal
 from benchmarks import processes
@@ -71,7 +72,7 @@ _VALUE = json.dumps(
 
 async def journal_figures(sessions: Sessions, rollouts: int) -> dict[str, Any]:
     """Rollouts kept a second by four runs together, and what it left in memory."""
-    leases = Leases(sessions, "bench", ttl_s=3600, limits=Limits(), backends=["none"], engine="none")
+    leases = RunClaims(sessions, "bench", ttl_s=3600, limits=Limits(), backends=["none"], engine="none")
     held = [await _claimed(sessions, leases) for _ in range(_RUNS)]
     process = psutil.Process()
     await _keep(sessions, held[0], 10 * _AN_ITERATION)  # caches fill
@@ -91,7 +92,7 @@ async def journal_figures(sessions: Sessions, rollouts: int) -> dict[str, Any]:
     }
 
 
-async def _keep(sessions: Sessions, lease: Lease, rollouts: int) -> None:
+async def _keep(sessions: Sessions, lease: Lease[Run], rollouts: int) -> None:
     """Whole iterations: their rollouts in groups, the verdicts, and the journal emptied as a saved iteration does."""
     journal = StoredJournal(sessions, lease, asyncio.get_running_loop(), lambda: None)
     for iteration in range(rollouts // _AN_ITERATION):
@@ -99,10 +100,10 @@ async def _keep(sessions: Sessions, lease: Lease, rollouts: int) -> None:
             journal.keep_soon(iteration, f"rollout/train/{number}", _VALUE)
         await journal.keep(iteration, "judge/train", "[]")
         async with sessions.begin() as session:
-            await session.execute(delete(Journal).where(Journal.run_id == lease.run_id))
+            await session.execute(delete(Journal).where(Journal.run_id == lease.id))
 
 
-async def _claimed(sessions: Sessions, leases: Leases) -> Lease:
+async def _claimed(sessions: Sessions, leases: RunClaims) -> Lease[Run]:
     await RunStore(sessions).create(_run("none"))
     claimed = await leases.claim()
     assert claimed is not None

@@ -8,46 +8,32 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     String,
-    Text,
     func,
     text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.db.tables.base import Base, Json
+from app.db.tables.claimable import Claimable
 from app.domain.evaluation_state import EvaluationStatus
 
 _EVALUATION_STATES = ", ".join(sorted(f"'{status}'" for status in EvaluationStatus))
 
 
-class EvaluationJob(Base):
+class EvaluationJob(Claimable):
     """A comparison of models on the same scenarios, asked for by itself. Its rollouts are trajectories."""
 
     __tablename__ = "evaluation_job"
     __table_args__ = (
         CheckConstraint(f"status IN ({_EVALUATION_STATES})", name="status"),
         Index("ix_evaluation_job_project_id", "project", "id"),
+        Index("ix_evaluation_job_project_claimed_at", "project", "claimed_at"),
         Index("ix_evaluation_job_to_publish", "finished_at", postgresql_where=text("published ->> 'state' = 'due'")),
         Index("ix_evaluation_job_open", "created_at", postgresql_where=text("status IN ('queued', 'running')")),
     )
 
-    id: Mapped[str] = mapped_column(String(26), primary_key=True)
-    project: Mapped[str]
-    status: Mapped[str] = mapped_column(Text, default=EvaluationStatus.QUEUED)
     request: Mapped[dict[str, Json]]
     """The accepted request with all defaults filled in; see app/domain/stored_evaluation.py."""
-    engine: Mapped[str | None]
-    """The engine that has the models; only workers that reach it can drive the evaluation."""
-    owner: Mapped[str | None]
-    """The worker that holds the lease."""
-    epoch: Mapped[int] = mapped_column(default=0, server_default="0")
-    """Raised by each claim; every commit of a worker names the epoch it claimed with."""
-    lease_until: Mapped[datetime | None]
-    claims: Mapped[int] = mapped_column(default=0, server_default="0")
-    """Claims since a rollout was last saved: an evaluation that kills its workers ends."""
-    cancel_requested: Mapped[bool] = mapped_column(default=False, server_default="false")
-    wait_reason: Mapped[str | None]
-    """What a running one waits for."""
     done: Mapped[int] = mapped_column(default=0, server_default="0")
     """Rollouts that have been judged."""
     total: Mapped[int]
@@ -61,16 +47,12 @@ class EvaluationJob(Base):
     """The limit of the budget that paused it."""
     report: Mapped[dict[str, Json] | None]
     """The figures, written when it completes."""
-    error: Mapped[str | None]
     event_seq: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
     """The number of its last event."""
     pruned: Mapped[dict[str, Json]] = mapped_column(default=dict, server_default="{}")
     """Which of its details were deleted because of their age, and when."""
     published: Mapped[dict[str, Json] | None]
     """Whether it was published to Weave: `state`, and what belongs to it; None: nobody asked."""
-    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
-    started_at: Mapped[datetime | None]
-    finished_at: Mapped[datetime | None]
 
 
 class EvaluationEvent(Base):

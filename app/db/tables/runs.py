@@ -14,9 +14,10 @@ from sqlalchemy import (
     func,
     text,
 )
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import Mapped, mapped_column, synonym
 
 from app.db.tables.base import Base, Json, run_id
+from app.db.tables.claimable import Claimable
 from app.domain.run_state import LIVE, RunStatus
 from app.domain.stored_request import StoredRequest
 
@@ -24,7 +25,7 @@ _LIVE = ", ".join(sorted(f"'{status}'" for status in LIVE))
 _KNOWN = ", ".join(sorted(f"'{status}'" for status in RunStatus))
 
 
-class Run(Base):
+class Run(Claimable):
     """One accepted learn-loop."""
 
     __tablename__ = "run"
@@ -42,6 +43,7 @@ class Run(Base):
         ),
         Index("ix_run_status_id", "status", "id"),
         Index("ix_run_model_project_id", "model_project", "id"),
+        Index("ix_run_model_project_claimed_at", "model_project", "claimed_at"),
         Index(
             "ix_run_model_project_baseline_key",
             "model_project",
@@ -50,26 +52,16 @@ class Run(Base):
         ),
     )
 
-    id: Mapped[str] = mapped_column(String(26), primary_key=True)
-    status: Mapped[str] = mapped_column(Text, default=RunStatus.QUEUED)
     request: Mapped[dict[str, Json]]
     """The accepted request with all defaults filled in; see `stored_request`."""
+    claims: Mapped[int] = mapped_column("attempts", default=0, server_default="0")
     environment: Mapped[str]
     judge: Mapped[str]
     backend: Mapped[str]
     model_project: Mapped[str]
+    project = synonym("model_project")
     model_name: Mapped[str]
     base_model: Mapped[str]
-    owner: Mapped[str | None]
-    """The worker that holds the run's lease."""
-    epoch: Mapped[int] = mapped_column(default=0, server_default="0")
-    """Raised by each claim; every commit of a worker names the epoch it claimed with."""
-    lease_until: Mapped[datetime | None]
-    """Until then, by the database's clock, nobody else may claim it."""
-    claims: Mapped[int] = mapped_column("attempts", default=0, server_default="0")
-    """Claims since progress was last saved: a run that kills its workers ends."""
-    engine: Mapped[str | None]
-    """The engine that has the run's model, once it was driven; only workers that reach it can go on."""
     reproducible: Mapped[bool | None]
     """Whether sampling and training repeat to the bit, as the backend reports; None until the run was driven."""
     reproducible_reason: Mapped[str | None]
@@ -77,9 +69,6 @@ class Run(Base):
     """Hash of all that decided the run's baseline (app/runs/baseline_key.py); None: it may not repeat."""
     baseline_run_id: Mapped[str | None] = mapped_column(String(26))
     """The run that made the baseline, which this one took over; it may be deleted since. None: its own."""
-    wait_reason: Mapped[str | None]
-    """Why a paused run is paused, or what a running one waits for."""
-    cancel_requested: Mapped[bool] = mapped_column(default=False)
     pause_requested: Mapped[bool] = mapped_column(default=False, server_default="false")
     no_signal: Mapped[str | None]
     """Why the last iteration taught nothing (training/no_signal.py); None if it did."""
@@ -109,16 +98,12 @@ class Run(Base):
     judge_completion_tokens: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
     judge_cost_usd: Mapped[float] = mapped_column(default=0.0, server_default="0")
     """Of the calls whose price is known."""
-    error: Mapped[str | None]
     results_error: Mapped[str | None]
     """Why the folder of results is not complete; the database is."""
     summary: Mapped[dict[str, Json] | None]
     """Before and after, written when the run completes."""
     pruned: Mapped[dict[str, Json]] = mapped_column(default=dict, server_default="{}")
     """When what was deleted because of its age (app/operations/prune.py)."""
-    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
-    started_at: Mapped[datetime | None]
-    finished_at: Mapped[datetime | None]
 
     @property
     def stored_request(self) -> StoredRequest:

@@ -22,11 +22,11 @@ from app.agent_sessions.replay import Repetition
 from app.agent_sessions.store import AgentSessions, OutcomeKnown, PinnedModel, SessionIsOver, SessionSpec
 from app.auth.caller import LOCAL, Caller
 from app.auth.keys import hash_of
+from app.claims.lease import Lease, LeaseLost
 from app.db.session import Sessions, make_engine, make_sessions, parse_url
-from app.db.tables import AgentSession, SessionCall
+from app.db.tables import AgentSession, Run, SessionCall
 from app.errors import NotFound, TooManyRequests
-from app.runs.leases import Lease, LeaseLost
-from app.worker.rollout_sessions import SessionsOfRun
+from app.worker.rollout_sessions import LeasedSessions
 from tests.integration.app.test_leases import claimed, queued, worker
 from training.rollout.agents.sessions import Outcome, SessionEnd, SessionLimits
 from training.rollout.agents.sessions import SessionOver as RolloutSessionOver
@@ -219,11 +219,11 @@ async def test_other_projects_see_nothing(sessions: Sessions) -> None:
     assert [row.id for row in await store.listed(LOCAL, state=None, before=None, limit=9)] == [id]
 
 
-def of_run(sessions: Sessions, lease: Lease) -> SessionsOfRun:
-    return SessionsOfRun(sessions, lease, asyncio.get_running_loop(), project="p", backend="embedded")
+def of_run(sessions: Sessions, lease: Lease[Run]) -> LeasedSessions:
+    return LeasedSessions(sessions, lease, asyncio.get_running_loop(), project="p", backend="embedded")
 
 
-async def opened_rollout(mine: SessionsOfRun) -> Any:
+async def opened_rollout(mine: LeasedSessions) -> Any:
     return await mine.open(
         1,
         "rollout/train/0",
@@ -260,7 +260,7 @@ async def test_who_takes_a_run_over_finds_its_sessions(sessions: Sessions) -> No
 async def test_a_worker_that_lost_the_run_opens_nothing(sessions: Sessions) -> None:
     await queued(sessions)
     lease = await claimed(worker(sessions, "a"))
-    old = Lease(lease.run_id, lease.epoch - 1, lease.worker)
+    old = Lease(Run, lease.id, lease.epoch - 1, lease.worker)
     with pytest.raises(LeaseLost):
         await opened_rollout(of_run(sessions, old))
 

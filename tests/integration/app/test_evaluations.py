@@ -26,6 +26,7 @@ from tests.fakes.webhook_receiver import receiver
 from tests.fonts import HAS_FONT
 from tests.integration.app.keyed import keyed
 from tests.integration.app.served import run_with, served, settings_for
+from tests.integration.app.test_phases import held_past_its_lease
 
 Json = Any
 TINY = "learnloop/tiny"
@@ -192,20 +193,95 @@ async def test_an_evaluation_is_cancelled_and_resumed(data_dir: Path, database_u
 
     async with scripted_chat(slow) as chat, _service(data_dir, database_url, chat) as client:
         id = await _start(client, models=[{"model": TINY}], scenarios=2)
+        other = await _start(client, models=[{"model": TINY}], scenarios=1)
+        await until(lambda: chat.answering == 3)
         waiting = await _start(client, models=[{"model": TINY}], scenarios=1)
-        await until(lambda: chat.answering == 2)
         assert (await client.get(f"/evaluations/{id}/report")).status_code == 409
         refused = await client.delete(f"/evaluations/{id}")
         assert (refused.status_code, refused.json()["allowed"]) == (409, ["cancel"])
         assert (await client.post(f"/evaluations/{waiting}/cancel")).json()["status"] == "cancelled"
-        assert (await client.post(f"/evaluations/{id}/cancel")).status_code == 202
-        assert (await ended(client, id))["status"] == "cancelled"
+        for running in (id, other):
+            assert (await client.post(f"/evaluations/{running}/cancel")).status_code == 202
+            assert (await ended(client, running))["status"] == "cancelled"
         await until(lambda: chat.answering == 0)
         held.set()
         assert (await client.post(f"/evaluations/{id}/resume")).json()["status"] in ("queued", "running", "completed")
         assert (await ended(client, id))["status"] == "completed"
         assert (await client.post(f"/evaluations/{id}/resume")).status_code == 409
         assert (await client.post(f"/evaluations/{id}/cancel")).status_code == 409
+
+
+async def test_one_that_waits_for_its_model_does_not_hold_up_another(data_dir: Path, database_url: str) -> None:
+    async def slow(request: Json) -> Reply:
+        if request["model"] == "broken":
+            await asyncio.Event().wait()
+        return await _clever(request)
+
+    async with scripted_chat(slow) as chat, _service(data_dir, database_url, chat) as client:
+        first = await _start(client, models=[_prompted("broken")], scenarios=1)
+        await until(lambda: chat.answering == 1)
+        second = await ended(client, await _start(client, models=[_prompted("clever")], scenarios=1))
+        assert second["status"] == "completed"
+        assert (await client.get(f"/evaluations/{first}")).json()["status"] == "running"
+
+
+async def test_one_that_hangs_is_ended_and_can_be_resumed(data_dir: Path, database_url: str) -> None:
+    held, numbers = asyncio.Event(), itertools.count()
+
+    async def hanging(request: Json) -> Reply:
+        if next(numbers):
+            await held.wait()
+        return await _clever(request)
+
+    settings = {"phase_timeout_s": 3, "lease_s": 1.5}
+    async with scripted_chat(hanging) as chat, _service(data_dir, database_url, chat, **settings) as client:
+        id = await _start(client, models=[{"model": TINY}], scenarios=3)
+        found = await ended(client, id)
+        assert (found["status"], found["error"]) == ("failed", "the phase evaluate made no progress for 3 s")
+        held.set()
+        assert (await client.post(f"/evaluations/{id}/resume")).status_code == 202
+        assert (await ended(client, id))["status"] == "completed"
+        assert len(await _rows(database_url, id)) == 3
+
+
+async def test_one_whose_service_was_killed_goes_on_in_the_next(data_dir: Path, database_url: str) -> None:
+    """The next service holds the data directory, so it knows that the first one's worker is dead: it does not wait for
+    the lease."""
+    held = asyncio.Event()
+
+    async def slow(request: Json) -> Reply:
+        await held.wait()
+        return await _clever(request)
+
+    async with scripted_chat(slow) as chat:
+        async with _service(data_dir, database_url, chat, lease_s=3600) as client:
+            id = await _start(client, models=[{"model": TINY}], scenarios=1)
+            await until(lambda: chat.answering == 1)
+        killed = (data_dir / "worker").read_text()
+        engine = make_engine(parse_url(database_url))
+        as_sigkill_leaves_it = "status = 'running', owner = :owner, lease_until = now() + interval '1 hour'"
+        async with engine.begin() as connection:
+            await connection.execute(text(f"UPDATE evaluation_job SET {as_sigkill_leaves_it}"), {"owner": killed})
+        await engine.dispose()
+        held.set()
+        async with _service(data_dir, database_url, chat, lease_s=3600) as client:
+            assert (await ended(client, id))["status"] == "completed"
+
+
+async def test_a_blocked_service_keeps_its_evaluation(data_dir: Path, database_url: str) -> None:
+    """The heartbeat is on a separate thread. The reply is made on the service's event loop."""
+    kept: list[bool] = []
+
+    async def blocking(request: Json) -> Reply:
+        kept.append(held_past_its_lease(database_url, "evaluation_job"))
+        return await _clever(request)
+
+    async with scripted_chat(blocking) as chat, _service(data_dir, database_url, chat, lease_s=1) as client:
+        id = await _start(client, models=[{"model": TINY}], scenarios=1)
+        assert (await ended(client, id))["status"] == "completed"
+        events = (await client.get(f"/evaluations/{id}/events")).json()["items"]
+    assert kept == [True]
+    assert [each["type"] for each in events].count("evaluation.started") == 1
 
 
 async def test_a_prompted_model_that_fails_is_a_figure_not_a_failure(data_dir: Path, database_url: str) -> None:

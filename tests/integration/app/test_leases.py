@@ -1,10 +1,10 @@
-"""Leases: one worker at a time drives a run, and whoever lost it writes nothing."""
+"""Leases: one worker at a time drives a run or an evaluation, and one that has lost its lease writes nothing."""
 
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -12,13 +12,19 @@ import pytest
 from sqlalchemy import event, func, select, text, update
 from ulid import ULID
 
+from app.claims.claims import MAX_CLAIMS, Claims
+from app.claims.heartbeat import Heartbeat
+from app.claims.lease import Lease, LeaseLost
 from app.db.migration import migrate
 from app.db.session import Sessions, make_engine, make_sessions, parse_url
-from app.db.tables import Event, Journal, Run
+from app.db.tables import EvaluationEvent, EvaluationJob, Event, Journal, Run
+from app.domain.evaluation_state import EvaluationStatus
 from app.domain.run_state import RunStatus
-from app.runs.leases import MAX_CLAIMS, Lease, LeaseLost, Leases, Limits
+from app.evaluations.claims import EvaluationClaims
+from app.evaluations.store import EvaluationStore
+from app.runs.claims import Limits, RunClaims
+from app.runs.queue_position import queue_position
 from app.runs.store import RunStore
-from app.worker.heartbeat import Heartbeat
 from app.worker.journal_store import StoredJournal
 from app.worker.save_iteration import iteration_rows, save_iteration
 from tests.conditions import answered
@@ -35,8 +41,8 @@ async def sessions(database_url: str) -> AsyncIterator[Sessions]:
     await engine.dispose()
 
 
-def worker(sessions: Sessions, name: str, **limits: Any) -> Leases:
-    return Leases(sessions, name, ttl_s=30, limits=Limits(**limits), backends=["embedded"], engine="here")
+def worker(sessions: Sessions, name: str, **limits: Any) -> RunClaims:
+    return RunClaims(sessions, name, ttl_s=30, limits=Limits(**limits), backends=["embedded"], engine="here")
 
 
 async def queued(sessions: Sessions, **more: Any) -> str:
@@ -56,16 +62,10 @@ async def queued(sessions: Sessions, **more: Any) -> str:
     return run_id
 
 
-async def claimed(leases: Leases) -> Lease:
-    found = await leases.claim()
+async def claimed(claims: Claims[Any]) -> Lease[Any]:
+    found = await claims.claim()
     assert found is not None
     return found[1]
-
-
-async def lapse(sessions: Sessions, run_id: str) -> None:
-    async with sessions.begin() as session:
-        past = func.clock_timestamp() - text("interval '1 second'")
-        await session.execute(update(Run).where(Run.id == run_id).values(lease_until=past))
 
 
 async def status_of(sessions: Sessions, run_id: str) -> str:
@@ -78,36 +78,190 @@ async def events(sessions: Sessions, run_id: str) -> list[tuple[int, str]]:
         return [(seq, type) for seq, type in rows]
 
 
-async def test_many_workers_claim_each_run_once_and_the_oldest_first(sessions: Sessions) -> None:
-    ids = [await queued(sessions) for _ in range(12)]
-    workers = [worker(sessions, f"w{number}") for number in range(4)]
+async def lapse(sessions: Sessions, id: str, table: type[Run] | type[EvaluationJob] = Run) -> None:
+    async with sessions.begin() as session:
+        past = func.clock_timestamp() - text("interval '1 second'")
+        await session.execute(update(table).where(table.id == id).values(lease_until=past))
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Runs as claimed work."""
+
+    sessions: Sessions
+    table = Run
+    noun = "run"
+
+    def worker(self, name: str) -> RunClaims:
+        return worker(self.sessions, name)
+
+    async def queue(self, project: str = "p", **columns: Any) -> str:
+        return await queued(self.sessions, model_project=project, **columns)
+
+    async def get(self, id: str) -> Run:
+        return await RunStore(self.sessions).get(id)
+
+    async def save(self, lease: Lease[Run], number: int) -> None:
+        journal = StoredJournal(self.sessions, lease, asyncio.get_running_loop(), lambda: None)
+        await journal.keep(0, f"rollout/test.greedy/{number}", "{}")
+
+    def refused(self, lease: Lease[Run]) -> Sequence[Awaitable[object]]:
+        """What raises LeaseLost where another worker has the lease."""
+        return RunStore(self.sessions).heartbeat(lease, None), self.save(lease, 0)
+
+    async def end(self, lease: Lease[Run]) -> None:
+        """What does nothing there."""
+        await RunStore(self.sessions).finish(lease, RunStatus.FAILED, error="a zombie says so")
+        await RunStore(self.sessions).suspend(lease, "a zombie says so")
+
+    async def log(self, id: str) -> list[tuple[int, str]]:
+        return await events(self.sessions, id)
+
+
+@dataclass(frozen=True)
+class Evaluations:
+    """Evaluations as claimed work."""
+
+    sessions: Sessions
+    table = EvaluationJob
+    noun = "evaluation"
+
+    def worker(self, name: str) -> EvaluationClaims:
+        return EvaluationClaims(self.sessions, name, ttl_s=30, engine="here")
+
+    async def queue(self, project: str = "p", **columns: Any) -> str:
+        row = EvaluationJob(id=str(ULID()), project=project, request={"models": []}, total=1, **columns)
+        async with self.sessions.begin() as session:
+            session.add(row)
+        return row.id
+
+    async def get(self, id: str) -> EvaluationJob:
+        return await EvaluationStore(self.sessions).get(id)
+
+    async def save(self, lease: Lease[EvaluationJob], number: int) -> None:
+        await EvaluationStore(self.sessions).keep_verdicts(lease, [], [])
+
+    def refused(self, lease: Lease[EvaluationJob]) -> Sequence[Awaitable[object]]:
+        """What raises LeaseLost where another worker has the lease."""
+        store = EvaluationStore(self.sessions)
+        return store.heartbeat(lease, None, 1.0), self.save(lease, 0), store.keep_rollout(lease, {"id": "t"})
+
+    async def end(self, lease: Lease[EvaluationJob]) -> None:
+        """What does nothing there."""
+        store = EvaluationStore(self.sessions)
+        await store.finish(lease, EvaluationStatus.FAILED, error="a zombie says so")
+        await store.finish(lease, EvaluationStatus.COMPLETED, report={"models": []})
+        await store.suspend(lease, "a zombie says so")
+        await store.keep_lost(lease, {"usd": 1.0})
+
+    async def log(self, id: str) -> list[tuple[int, str]]:
+        """Its creation is part of no claim, so the log begins with the first one."""
+        query = select(EvaluationEvent.seq, EvaluationEvent.type).where(EvaluationEvent.evaluation_id == id)
+        async with self.sessions() as session:
+            return [(seq, type) for seq, type in await session.execute(query.order_by(EvaluationEvent.seq))]
+
+
+Kind = Runs | Evaluations
+
+
+@pytest.fixture(params=[Runs, Evaluations], ids=["runs", "evaluations"])
+def kind(request: pytest.FixtureRequest, sessions: Sessions) -> Any:
+    return request.param(sessions)
+
+
+async def test_many_workers_claim_each_row_once_and_the_oldest_first(kind: Kind) -> None:
+    ids = [await kind.queue() for _ in range(12)]
     taken: list[str] = []
 
-    async def claim_all(leases: Leases) -> None:
-        while (found := await leases.claim()) is not None:
+    async def claim_all(claims: Claims[Any]) -> None:
+        while (found := await claims.claim()) is not None:
             taken.append(found[0].id)
 
-    await asyncio.gather(*map(claim_all, workers))
+    await asyncio.gather(*(claim_all(kind.worker(f"w{number}")) for number in range(4)))
     assert sorted(taken) == taken == ids
 
 
-async def test_a_lease_that_lapsed_goes_to_another_with_a_higher_epoch(sessions: Sessions) -> None:
-    run_id = await queued(sessions)
-    first, second = worker(sessions, "first"), worker(sessions, "second")
+async def test_projects_take_turns(kind: Kind) -> None:
+    many = [await kind.queue("many") for _ in range(6)]
+    single, pair = await kind.queue("single"), [await kind.queue("pair") for _ in range(2)]
+    claims = kind.worker("w")
+    assert [(await claimed(claims)).id for _ in range(9)] == [
+        many[0],
+        single,
+        pair[0],
+        many[1],
+        pair[1],
+        *many[2:],
+    ]
+
+
+async def test_with_one_place_the_project_that_waited_longest_is_next(kind: Kind) -> None:
+    """None is in progress when the next one is claimed, so the number in progress does not decide."""
+    many, single = [await kind.queue("many") for _ in range(3)], await kind.queue("single")
+    claims, taken = kind.worker("w"), []
+    for _ in range(4):
+        lease = await claimed(claims)
+        taken.append(lease.id)
+        await kind.end(lease)
+    assert taken == [many[0], single, *many[1:]]
+
+
+async def test_the_position_in_the_queue_is_the_order_of_claims(sessions: Sessions) -> None:
+    runs, claims = Runs(sessions), worker(sessions, "w")
+    for project in ("a", "c", "a"):  # a has two in progress, c has one
+        await runs.queue(project)
+        await claimed(claims)
+    ended = await runs.queue("d")
+    await runs.end(await claimed(claims))
+    ids = [await runs.queue(project) for project in "aabbbbcccdde"]
+    positions = {}
+    for id in ids:
+        position = await queue_position(sessions, await runs.get(id), Limits())
+        assert position is not None
+        positions[position.position] = id
+    assert [positions[number] for number in range(len(ids))] == [(await claimed(claims)).id for _ in ids]
+    assert await queue_position(sessions, await runs.get(ended), Limits()) is None
+
+
+async def test_work_whose_worker_is_gone_goes_first(kind: Kind) -> None:
+    lost = await kind.queue("busy")
+    await claimed(kind.worker("dead"))
+    await kind.queue("new")
+    await lapse(kind.sessions, lost, kind.table)
+    assert (await claimed(kind.worker("w"))).id == lost
+
+
+async def test_a_lease_that_lapsed_goes_to_another_with_a_higher_epoch(kind: Kind) -> None:
+    id = await kind.queue()
+    before = await kind.log(id)
+    first, second = kind.worker("first"), kind.worker("second")
     old = await claimed(first)
     assert await second.claim() is None
-    await lapse(sessions, run_id)
+    await lapse(kind.sessions, id, kind.table)
     new = await claimed(second)
-    assert (new.run_id, new.epoch) == (run_id, old.epoch + 1)
-    store = RunStore(sessions)
-    with pytest.raises(LeaseLost):
-        await store.heartbeat(old, None)
-    await store.finish(old, RunStatus.FAILED, error="a zombie says so")
-    await store.suspend(old, "a zombie says so")
+    assert (new.id, new.epoch) == (id, old.epoch + 1)
+    for late in kind.refused(old):
+        with pytest.raises(LeaseLost):
+            await late
+    await kind.end(old)
     await first.release(old)
-    run = await store.get(run_id)
-    assert (run.status, run.owner, run.error) == ("running", "second", None)
-    assert await events(sessions, run_id) == [(1, "run.created"), (2, "run.started"), (3, "run.started")]
+    row = await kind.get(id)
+    assert (row.status, row.owner, row.error, row.wait_reason) == ("running", "second", None, None)
+    started = f"{kind.noun}.started"
+    assert await kind.log(id) == [*before, *((len(before) + number, started) for number in (1, 2))]
+
+
+async def test_nothing_is_saved_after_the_end(kind: Kind) -> None:
+    id = await kind.queue()
+    lease = await claimed(kind.worker("w"))
+    await kind.end(lease)
+    log = await kind.log(id)
+    for late in kind.refused(lease):
+        with pytest.raises(LeaseLost):
+            await late
+    await kind.end(lease)
+    assert (await kind.get(id)).error == "a zombie says so"
+    assert await kind.log(id) == log
 
 
 async def test_a_zombie_keeps_nothing_in_the_journal(sessions: Sessions) -> None:
@@ -166,52 +320,61 @@ async def test_an_iteration_is_saved_once_and_none_is_left_out(sessions: Session
     assert [type for _, type in await events(sessions, run_id)].count("iteration.completed") == 2
 
 
-async def test_a_run_that_ends_its_workers_ends_alone(sessions: Sessions) -> None:
-    poison = await queued(sessions)
-    other = await queued(sessions)
-    leases = worker(sessions, "w")
+async def test_work_that_ends_its_workers_ends_alone(kind: Kind) -> None:
+    poison = await kind.queue()
+    other = await kind.queue()
+    claims = kind.worker("w")
     for attempt in range(MAX_CLAIMS):
-        lease = await claimed(leases)
-        assert lease.run_id == poison, attempt
-        await lapse(sessions, poison)
-    assert (await claimed(leases)).run_id == other
-    run = await RunStore(sessions).get(poison)
-    assert run.status == "failed"
-    assert run.error is not None
-    assert run.error.startswith("given up: 5 workers took the run")
+        lease = await claimed(claims)
+        assert lease.id == poison, attempt
+        await lapse(kind.sessions, poison, kind.table)
+    assert (await claimed(claims)).id == other
+    row = await kind.get(poison)
+    assert row.status == "failed"
+    assert row.error is not None
+    assert row.error.startswith(f"given up: 5 workers took the {kind.noun}")
+    assert (await kind.log(poison))[-1][1] == f"{kind.noun}.failed"
 
 
-async def test_progress_makes_earlier_losses_forgotten(sessions: Sessions) -> None:
-    run_id = await queued(sessions)
-    leases = worker(sessions, "w")
+async def test_progress_makes_earlier_losses_forgotten(kind: Kind) -> None:
+    id = await kind.queue()
+    claims = kind.worker("w")
     for number in range(2 * MAX_CLAIMS):
-        lease = await claimed(leases)
-        journal = StoredJournal(sessions, lease, asyncio.get_running_loop(), lambda: None)
-        await journal.keep(0, f"rollout/test.greedy/{number}", "{}")
-        await lapse(sessions, run_id)
-    assert await status_of(sessions, run_id) == "running"
+        await kind.save(await claimed(claims), number)
+        await lapse(kind.sessions, id, kind.table)
+    assert (await kind.get(id)).status == "running"
 
 
-async def test_a_stop_in_good_order_hands_over_at_once_and_counts_for_nothing(sessions: Sessions) -> None:
-    run_id = await queued(sessions)
+async def test_a_stop_in_good_order_hands_over_at_once_and_counts_for_nothing(kind: Kind) -> None:
+    id = await kind.queue()
     for name in ("a", "b", "c", "d", "e", "f", "g"):
-        leases = worker(sessions, name)
-        lease = await claimed(leases)
-        assert lease.run_id == run_id
-        await leases.release(lease)
-    assert await status_of(sessions, run_id) == "queued"
+        claims = kind.worker(name)
+        lease = await claimed(claims)
+        assert lease.id == id
+        await claims.release(lease)
+    assert (await kind.get(id)).status == "queued"
 
 
-async def test_a_run_that_somebody_else_moves_is_not_claimed_meanwhile(sessions: Sessions) -> None:
-    cancelled, free = await queued(sessions), await queued(sessions)
-    async with sessions.begin() as session:
-        run = await session.get_one(Run, cancelled, with_for_update={"key_share": True})
-        run.status = RunStatus.CANCELLED
+async def test_the_leases_of_a_dead_worker_end(kind: Kind) -> None:
+    id = await kind.queue()
+    dead, successor = kind.worker("dead"), kind.worker("successor")
+    await claimed(dead)
+    await successor.expire("another")
+    assert await successor.claim() is None
+    await successor.expire("dead")
+    assert (await claimed(successor)).id == id
+
+
+async def test_work_that_somebody_else_moves_is_not_claimed_meanwhile(kind: Kind) -> None:
+    cancelled, free = await kind.queue(), await kind.queue()
+    async with kind.sessions.begin() as session:
+        row = await session.get_one(kind.table, cancelled, with_for_update={"key_share": True})
+        row.status = RunStatus.CANCELLED
         await session.flush()
         async with asyncio.timeout(60):
-            assert (await claimed(worker(sessions, "w"))).run_id == free
-            assert await worker(sessions, "w").claim() is None
-    assert await worker(sessions, "w").claim() is None
+            assert (await claimed(kind.worker("w"))).id == free
+            assert await kind.worker("w").claim() is None
+    assert await kind.worker("w").claim() is None
 
 
 async def test_no_worker_tells_the_database_its_own_time(sessions: Sessions) -> None:
@@ -229,11 +392,11 @@ async def test_no_worker_tells_the_database_its_own_time(sessions: Sessions) -> 
     await StoredJournal(sessions, lease, asyncio.get_running_loop(), lambda: None).keep(0, "judge/train", "[]")
     policy = ScriptedPolicy(ModelSpec("p", "m", "learnloop/tiny"), "http://127.0.0.1:9")
     result = replace(scripted_result(policy, 0, 0, 3, "so"), evaluations=())  # a rollout tells when it began
-    await save_iteration(sessions, lease, iteration_rows(await store.get(lease.run_id), result, ()))
+    await save_iteration(sessions, lease, iteration_rows(await store.get(lease.id), result, ()))
     await leases.release(lease)
     lease = await claimed(leases)
     await store.finish(lease, RunStatus.COMPLETED)
-    assert lease.run_id in sent
+    assert lease.id in sent
     now = time.time()
     times = [each for each in sent if isinstance(each, datetime) or (isinstance(each, float) and abs(each) > now / 2)]
     assert times == []
@@ -252,43 +415,51 @@ async def test_limits_hold_over_all_workers(sessions: Sessions) -> None:
 async def test_a_worker_takes_only_what_it_can_drive(sessions: Sessions) -> None:
     await queued(sessions, backend="serverless")
     assert await worker(sessions, "w").claim() is None
-    run_id = await queued(sessions, engine="elsewhere")
-    assert await worker(sessions, "w").claim() is None
-    async with sessions.begin() as session:
-        await session.execute(update(Run).where(Run.id == run_id).values(engine=None))
-    assert (await claimed(worker(sessions, "w"))).run_id == run_id
+    run_id = await queued(sessions)
+    assert (await claimed(worker(sessions, "w"))).id == run_id
     assert (await RunStore(sessions).get(run_id)).engine == "here"
 
 
-async def test_the_heartbeat_renews_and_tells_what_is_lost(sessions: Sessions, database_url: str) -> None:
-    kept, taken = await queued(sessions), await queued(sessions)
-    leases = worker(sessions, "w")
-    held = [await claimed(leases), await claimed(leases)]
-    for run_id in (kept, taken):
-        await lapse(sessions, run_id)
-    await claimed(worker(sessions, "thief"))  # the older one: `kept` is its loss
-    lost: list[Lease] = []
+async def test_work_waits_for_a_worker_that_reaches_its_engine(kind: Kind) -> None:
+    await kind.queue(engine="elsewhere")
+    assert await kind.worker("w").claim() is None
+    near = await kind.queue(engine="here")
+    assert (await claimed(kind.worker("w"))).id == near
+
+
+async def test_one_heartbeat_renews_both_kinds_and_tells_what_is_lost(sessions: Sessions, database_url: str) -> None:
+    held: list[Lease[Any]] = []
+    stolen, kept = set(), set()
+    for kind in (Runs(sessions), Evaluations(sessions)):
+        mine = [await kind.queue(), await kind.queue()]
+        held += [await claimed(kind.worker("w")), await claimed(kind.worker("w"))]
+        for id in mine:
+            await lapse(sessions, id, kind.table)
+        stolen.add((await claimed(kind.worker("thief"))).id)
+        kept |= {*mine} - stolen
+    lost: set[str] = set()
     told = threading.Event()
 
-    def tell(lease: Lease) -> None:
-        lost.append(lease)
-        told.set()
+    def tell(lease: Lease[Any]) -> None:
+        lost.add(lease.id)
+        if lost >= stolen:
+            told.set()
 
     heartbeat = Heartbeat(parse_url(database_url), 3.0, lambda: held, tell)
     heartbeat.start()
     assert await asyncio.to_thread(told.wait, 10)
     heartbeat.close()
-    assert {lease.run_id for lease in lost} == {kept}
+    assert lost == stolen
     async with sessions() as session:
-        live = select(Run.id).where(Run.id == taken, Run.lease_until > func.clock_timestamp(), Run.owner == "w")
-        assert (await session.execute(live)).scalar_one() == taken
+        for table in (Run, EvaluationJob):
+            live = select(table.id).where(table.lease_until > func.clock_timestamp(), table.owner == "w")
+            kept -= set((await session.execute(live)).scalars())
+    assert kept == set()
 
 
-async def test_a_worker_that_freezes_while_it_renews_leaves_the_run_to_others(
-    sessions: Sessions, database_url: str
-) -> None:
-    await queued(sessions)
-    lease = await claimed(worker(sessions, "w"))
+async def test_a_worker_that_freezes_while_it_renews_leaves_its_work_to_others(kind: Kind, database_url: str) -> None:
+    await kind.queue()
+    lease = await claimed(kind.worker("w"))
     heartbeat = Heartbeat(parse_url(database_url), 0.6, lambda: [lease], lambda _: None)
     frozen, thawed = threading.Event(), threading.Event()
 
@@ -301,20 +472,20 @@ async def test_a_worker_that_freezes_while_it_renews_leaves_the_run_to_others(
     heartbeat.start()
     try:
         assert await asyncio.to_thread(frozen.wait, 60)
-        async with sessions.begin() as session:
-            await session.execute(select(Run.id).with_for_update(nowait=True))
+        async with kind.sessions.begin() as session:
+            await session.execute(select(kind.table.id).with_for_update(nowait=True))
     finally:
         thawed.set()
         heartbeat.close()
 
 
 async def test_without_the_database_the_work_stops_before_another_may_begin() -> None:
-    lost: list[Lease] = []
+    lost: list[Lease[Any]] = []
     told = threading.Event()
     nowhere = parse_url("postgresql://u:p@127.0.0.1:9/none")
-    lease = Lease("run", 1, "w")
+    lease = Lease(Run, "run", 1, "w")
 
-    def tell(lease: Lease) -> None:
+    def tell(lease: Lease[Any]) -> None:
         lost.append(lease)
         told.set()
 
@@ -325,23 +496,23 @@ async def test_without_the_database_the_work_stops_before_another_may_begin() ->
     assert set(lost) == {lease}
 
 
-async def test_an_error_that_nobody_foresaw_does_not_end_the_heartbeat(sessions: Sessions, database_url: str) -> None:
-    await queued(sessions)
-    leases = worker(sessions, "w")
-    lease = await claimed(leases)
-    await lapse(sessions, lease.run_id)
+async def test_an_error_that_nobody_foresaw_does_not_end_the_heartbeat(kind: Kind, database_url: str) -> None:
+    await kind.queue()
+    lease = await claimed(kind.worker("w"))
+    await lapse(kind.sessions, lease.id, kind.table)
     told = threading.Event()
     heartbeat = Heartbeat(parse_url(database_url), 0.6, lambda: [lease], lambda _: told.set())
-    await _rename(sessions, "run", "away")
+    name = kind.table.__tablename__
+    await _rename(kind.sessions, name, "away")
     heartbeat.start()
     assert await asyncio.to_thread(told.wait, 60)  # it is not renewed, and the work stops in time
-    await _rename(sessions, "away", "run")
+    await _rename(kind.sessions, "away", name)
 
     async def renewed() -> Any:
-        async with sessions() as session:
-            return await session.scalar(select(Run.id).where(Run.lease_until > func.clock_timestamp()))
+        async with kind.sessions() as session:
+            return await session.scalar(select(kind.table.id).where(kind.table.lease_until > func.clock_timestamp()))
 
-    assert await answered(renewed, bool) == lease.run_id
+    assert await answered(renewed, bool) == lease.id
     heartbeat.close()
 
 

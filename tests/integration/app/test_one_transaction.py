@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Select, select, text
 
+from app.claims.lease import Lease
 from app.db.tables import Event, Iteration, Journal, Run, WebhookDelivery
 from app.domain.run_state import RunStatus
 from app.errors import DATABASE_DOWN
-from app.runs.leases import Lease, Leases, Limits
+from app.runs.claims import Limits, RunClaims
 from app.runs.store import RunStore
 from app.worker.journal_store import StoredJournal
 from app.worker.save_iteration import iteration_rows, save_iteration
@@ -22,7 +23,7 @@ from tests.fakes.scripted_learning import ScriptedPolicy, scripted_result
 from tests.integration.app.webhook_stage import Stage, stage
 from training.backends.base import ModelSpec
 
-Act = Callable[[Stage, Lease], Awaitable[object]]
+Act = Callable[[Stage, Lease[Run]], Awaitable[object]]
 
 _TOLD: tuple[Select[*tuple[Any, ...]], ...] = (
     select(Run.id, Run.status, Run.next_iteration, Run.event_seq, Run.error, Run.cancel_requested),
@@ -34,26 +35,26 @@ _TOLD: tuple[Select[*tuple[Any, ...]], ...] = (
 """What of a run must change together."""
 
 
-async def save(here: Stage, lease: Lease) -> None:
-    run = await RunStore(here.sessions).get(lease.run_id)
+async def save(here: Stage, lease: Lease[Run]) -> None:
+    run = await RunStore(here.sessions).get(lease.id)
     policy = ScriptedPolicy(ModelSpec("p", run.model_name, "t"), "http://127.0.0.1:9/v1")
     await save_iteration(here.sessions, lease, iteration_rows(run, scripted_result(policy, 0, 0, 1, "an answer"), []))
 
 
-async def keep(here: Stage, lease: Lease) -> None:
+async def keep(here: Stage, lease: Lease[Run]) -> None:
     journal = StoredJournal(here.sessions, lease, asyncio.get_running_loop(), lambda: None)
     await journal._write([(0, "train", b"", 0)])
 
 
-async def finish(here: Stage, lease: Lease) -> None:
+async def finish(here: Stage, lease: Lease[Run]) -> None:
     await RunStore(here.sessions).finish(lease, RunStatus.FAILED, error="it did not work")
 
 
-async def cancel(here: Stage, lease: Lease) -> None:
-    await RunStore(here.sessions).cancel(lease.run_id, "local")
+async def cancel(here: Stage, lease: Lease[Run]) -> None:
+    await RunStore(here.sessions).cancel(lease.id, "local")
 
 
-async def release(here: Stage, lease: Lease) -> None:
+async def release(here: Stage, lease: Lease[Run]) -> None:
     await _worker(here).release(lease)
 
 
@@ -72,8 +73,8 @@ async def deadly(here: Stage, table: str) -> AsyncIterator[None]:
             await session.execute(text("DROP FUNCTION dies CASCADE"))
 
 
-def _worker(here: Stage) -> Leases:
-    return Leases(here.sessions, "w", ttl_s=600, limits=Limits(), backends=["b"], engine="here")
+def _worker(here: Stage) -> RunClaims:
+    return RunClaims(here.sessions, "w", ttl_s=600, limits=Limits(), backends=["b"], engine="here")
 
 
 async def told(here: Stage) -> list[list[tuple[Any, ...]]]:

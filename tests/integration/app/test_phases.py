@@ -89,7 +89,7 @@ async def test_a_blocked_loop_keeps_its_run(data_dir: Path, database_url: str, b
     service = asyncio.get_running_loop()
 
     async def block() -> None:
-        kept.append(_held_past_its_lease(database_url))
+        kept.append(held_past_its_lease(database_url))
 
     async def block_the_service() -> None:
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(block(), service))
@@ -102,11 +102,11 @@ async def test_a_blocked_loop_keeps_its_run(data_dir: Path, database_url: str, b
     assert kept == [True]
 
 
-def _held_past_its_lease(database_url: str) -> bool:
-    """Blocks until the lease of the only run is over as it stands now; whether the run is held then."""
+def held_past_its_lease(database_url: str, table: str = "run") -> bool:
+    """Blocks until the lease on the table's only row is over as it stands now; whether the row is held then."""
     with psycopg.connect(database_url, autocommit=True) as connection:
-        ends = connection.execute("SELECT lease_until FROM run").fetchone()
-        query = "SELECT clock_timestamp() > %s, lease_until > clock_timestamp() FROM run"
+        ends = connection.execute(f"SELECT lease_until FROM {table}".encode()).fetchone()
+        query = f"SELECT clock_timestamp() > %s, lease_until > clock_timestamp() FROM {table}".encode()
         while True:
             [(over, held)] = connection.execute(query, ends).fetchall()
             if over:

@@ -10,9 +10,10 @@ import httpx
 import pytest
 from sqlalchemy import delete, func, select, update
 
+from app.claims.lease import Lease, LeaseLost
 from app.db.tables import Checkpoint, Evaluation, Event, Iteration, Journal, Run, Trajectory
 from app.errors import DATABASE_DOWN
-from app.runs.leases import Lease, LeaseLost, Leases, Limits
+from app.runs.claims import Limits, RunClaims
 from app.runs.store import RunStore
 from app.worker.reused_baseline import take_over_baseline
 from app.worker.save_iteration import iteration_rows, save_iteration
@@ -136,12 +137,12 @@ async def _baseline_of(here: Stage, run_id: str) -> None:
         await session.execute(update(Run).where(Run.id == run_id).values(reproducible=True))
 
 
-def _leases(here: Stage) -> Leases:
-    return Leases(here.sessions, "w", ttl_s=600, limits=Limits(), backends=["b"], engine="here")
+def _leases(here: Stage) -> RunClaims:
+    return RunClaims(here.sessions, "w", ttl_s=600, limits=Limits(), backends=["b"], engine="here")
 
 
 @asynccontextmanager
-async def two_runs(database_url: str, project: str = "p") -> AsyncIterator[tuple[Stage, str, Lease]]:
+async def two_runs(database_url: str, project: str = "p") -> AsyncIterator[tuple[Stage, str, Lease[Run]]]:
     """One with a baseline, and the lease on a new one."""
     async with stage(database_url) as here:
         earlier = await here.run()
@@ -164,29 +165,29 @@ async def test_a_repeated_commit_changes_nothing(database_url: str) -> None:
     async with two_runs(database_url) as (here, earlier, lease):
         for _ in range(2):
             assert await take_over_baseline(here.sessions, lease, KEY, "p/n@0", wanted=True)
-        run = await RunStore(here.sessions).get(lease.run_id)
+        run = await RunStore(here.sessions).get(lease.id)
         assert (run.baseline_run_id, run.next_iteration, run.best_step) == (earlier, 1, 0)
-        assert (await _rows(here, lease.run_id))[:4] == (await _rows(here, earlier))[:4]
+        assert (await _rows(here, lease.id))[:4] == (await _rows(here, earlier))[:4]
         assert (run.rollouts, run.prompt_tokens, run.completion_tokens) == (0, 0, 0)
         async with here.sessions() as session:
-            checkpoint = await session.get_one(Checkpoint, (lease.run_id, 0))
+            checkpoint = await session.get_one(Checkpoint, (lease.id, 0))
         assert (checkpoint.model, checkpoint.is_best) == ("p/n@0", True)
 
 
 @pytest.mark.parametrize("table", ["iteration", "trajectory", "checkpoint", "event"])
 async def test_who_dies_in_the_middle_has_taken_nothing(database_url: str, table: str) -> None:
     async with two_runs(database_url) as (here, _, lease):
-        before = await _rows(here, lease.run_id)
+        before = await _rows(here, lease.id)
         async with deadly(here, table):
             with pytest.raises(DATABASE_DOWN):
                 await take_over_baseline(here.sessions, lease, KEY, "p/n@0", wanted=True)
-        assert await _rows(here, lease.run_id) == before
+        assert await _rows(here, lease.id) == before
         assert await take_over_baseline(here.sessions, lease, KEY, "p/n@0", wanted=True)
 
 
 async def test_who_lost_the_run_takes_nothing(database_url: str) -> None:
     async with two_runs(database_url) as (here, _, lease):
-        late = Lease(lease.run_id, lease.epoch - 1, lease.worker)
+        late = Lease(Run, lease.id, lease.epoch - 1, lease.worker)
         with pytest.raises(LeaseLost):
             await take_over_baseline(here.sessions, late, KEY, "p/n@0", wanted=True)
 
@@ -223,20 +224,20 @@ async def test_what_is_not_the_same_or_not_whole_is_not_taken(database_url: str,
     async with two_runs(database_url) as (here, earlier, lease):
         await change(here, earlier)
         assert not await take_over_baseline(here.sessions, lease, KEY, "p/n@0", wanted=True)
-        run = await RunStore(here.sessions).get(lease.run_id)
+        run = await RunStore(here.sessions).get(lease.id)
         assert (run.baseline_run_id, run.next_iteration, run.baseline_key) == (None, 0, KEY)
 
 
 async def test_a_baseline_that_was_begun_is_finished(database_url: str) -> None:
     """By another worker, whose code or machine may be others: then nobody can take it over."""
     async with two_runs(database_url) as (here, _, lease):
-        entry = Journal(run_id=lease.run_id, iteration=0, name="rollout/test.greedy/0", epoch=lease.epoch, value=b"")
+        entry = Journal(run_id=lease.id, iteration=0, name="rollout/test.greedy/0", epoch=lease.epoch, value=b"")
         assert not await take_over_baseline(here.sessions, lease, KEY, "p/n@0", wanted=False)
         async with here.sessions.begin() as session:
             session.add(entry)
         for key, kept in ((KEY, KEY), ("that of another machine", None), (KEY, None)):
             assert not await take_over_baseline(here.sessions, lease, key, "p/n@0", wanted=True)
-            assert (await RunStore(here.sessions).get(lease.run_id)).baseline_key == kept
+            assert (await RunStore(here.sessions).get(lease.id)).baseline_key == kept
 
 
 class RealBackend(ScriptedBackend):

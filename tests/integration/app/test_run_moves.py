@@ -1,120 +1,119 @@
-"""The table of moves is what the database does: every move, and everything that moves a run, from every state."""
+"""The table of moves is what the database does: every move, and everything that moves a run or an evaluation, from
+every state."""
 
 import ast
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import delete, func, select
-from ulid import ULID
+from sqlalchemy import delete
 
-from app.db.migration import migrate
-from app.db.session import Sessions, make_engine, make_sessions, parse_url
-from app.db.tables import Event, Run
+from app.claims.claims import MAX_CLAIMS
+from app.claims.lease import Lease
+from app.claims.moves import moving
+from app.db.session import Sessions
+from app.domain.evaluation_state import EvaluationStatus
 from app.domain.run_state import Move, RunStatus, Verb, allowed
 from app.errors import NotAllowed
-from app.runs.leases import MAX_CLAIMS, Lease, Leases, Limits
-from app.runs.moves import moving
+from app.evaluations.store import EvaluationStore
 from app.runs.store import RunStore
-from tests.fakes.stored_request import stored_request
+from tests.integration.app.test_leases import Evaluations, Kind, Runs, kind, sessions
+
+__all__ = ["kind", "sessions"]
 
 APP = Path(__file__).parents[3] / "app"
 STATES = sorted(RunStatus)
+UPDATES = ("update(Run)", "update(EvaluationJob)", "update(table)", "update(self.table)")
 Async = ast.AsyncFunctionDef
-Act = Callable[[Sessions, str], Awaitable[object]]
+Act = Callable[[Any, str], Awaitable[object]]
 
 
-@pytest.fixture
-async def sessions(database_url: str) -> AsyncIterator[Sessions]:
-    engine = make_engine(parse_url(database_url))
-    await migrate(engine)
-    yield make_sessions(engine)
-    await engine.dispose()
+async def row_that_is(kind: Kind, status: RunStatus, claims: int = 0) -> str:
+    """The only row, in that state. The lease on a running one was given with epoch 1, and has lapsed."""
+    async with kind.sessions.begin() as session:
+        await session.execute(delete(kind.table))
+    return await kind.queue(status=status, epoch=1, claims=claims)
 
 
-async def run_that_is(sessions: Sessions, status: RunStatus, claims: int = 0) -> str:
-    """The only run, in that state. The lease on a running one was given with epoch 1, and has lapsed."""
-    run = Run(
-        id=str(ULID()),
-        status=status,
-        request=stored_request(),
-        environment="email_search",
-        judge="reference",
-        backend="embedded",
-        model_project="p",
-        model_name=str(ULID()),
-        base_model="tiny",
-        iterations_total=1,
-        epoch=1,
-        claims=claims,
-    )
-    async with sessions.begin() as session:
-        await session.execute(delete(Run))
-        session.add(run)
-    return run.id
+async def status_and_events(kind: Kind, id: str) -> tuple[str, int]:
+    return (await kind.get(id)).status, len(await kind.log(id))
 
 
-async def status_and_events(sessions: Sessions, run_id: str) -> tuple[RunStatus, int]:
-    async with sessions() as session:
-        run = await session.get_one(Run, run_id)
-        events = select(func.count()).select_from(Event).where(Event.run_id == run_id)
-        return RunStatus(run.status), (await session.execute(events)).scalar_one()
+def lease(kind: Kind, id: str) -> Lease[Any]:
+    return Lease(kind.table, id, 1, "w")
 
 
-def workers(sessions: Sessions) -> Leases:
-    return Leases(sessions, "w", ttl_s=60, limits=Limits(), backends=["embedded"], engine="here")
+def store(kind: Kind) -> Any:
+    return RunStore(kind.sessions) if isinstance(kind, Runs) else EvaluationStore(kind.sessions)
 
 
 def finish(status: RunStatus) -> Act:
-    return lambda sessions, run_id: RunStore(sessions).finish(Lease(run_id, 1, "w"), status)
+    return lambda kind, id: store(kind).finish(lease(kind, id), status)
 
 
-ACTS: dict[Move, Act] = {
-    Move.CLAIM: lambda sessions, _: workers(sessions).claim(),
-    Move.GIVE_UP: lambda sessions, _: workers(sessions).claim(),
-    Move.RELEASE: lambda sessions, run_id: workers(sessions).release(Lease(run_id, 1, "w")),
-    Move.SUSPEND: lambda sessions, run_id: RunStore(sessions).suspend(Lease(run_id, 1, "w"), "so"),
-    Move.COMPLETE: finish(RunStatus.COMPLETED),
-    Move.FAIL: finish(RunStatus.FAILED),
-    Move.STOP: finish(RunStatus.CANCELLED),
-    Move.CANCEL: lambda sessions, run_id: RunStore(sessions).cancel(run_id, "owner"),
-    Move.PAUSE: lambda sessions, run_id: RunStore(sessions).pause(run_id, "owner"),
-    Move.RESUME: lambda sessions, run_id: RunStore(sessions).resume(run_id, "owner"),
-    Move.RETRY: lambda sessions, run_id: RunStore(sessions).retry(run_id, "owner"),
+_BY_WORKERS: Mapping[tuple[Move, ...], Act] = {
+    (Move.CLAIM,): lambda kind, _: kind.worker("w").claim(),
+    (Move.GIVE_UP,): lambda kind, _: kind.worker("w").claim(),
+    (Move.RELEASE,): lambda kind, id: kind.worker("w").release(lease(kind, id)),
+    (Move.SUSPEND,): lambda kind, id: store(kind).suspend(lease(kind, id), "so"),
+    (Move.COMPLETE,): finish(RunStatus.COMPLETED),
+    (Move.FAIL,): finish(RunStatus.FAILED),
+    (Move.STOP,): finish(RunStatus.CANCELLED),
+    (Move.CANCEL,): lambda kind, id: store(kind).cancel(id, "owner"),
+}
+ACTS: Mapping[type[Kind], Mapping[tuple[Move, ...], Act]] = {
+    Runs: {
+        **_BY_WORKERS,
+        (Move.PAUSE,): lambda kind, id: store(kind).pause(id, "owner"),
+        (Move.RESUME,): lambda kind, id: store(kind).resume(id, "owner"),
+        (Move.RETRY,): lambda kind, id: store(kind).retry(id, "owner"),
+    },
+    Evaluations: {
+        **_BY_WORKERS,
+        (Move.RESUME, Move.RETRY, Move.REOPEN): lambda kind, id: store(kind).resume(id, "owner"),
+    },
 }
 REQUESTS = {(Move.CANCEL, RunStatus.RUNNING), (Move.PAUSE, RunStatus.RUNNING)}
 """The worker is asked for it: an event, and no move yet."""
 
 
 def test_every_move_is_tried() -> None:
-    assert set(ACTS) == set(Move)
+    assert {move for acts in ACTS.values() for moves in acts for move in moves} == set(Move)
 
 
-async def test_a_move_is_made_from_its_sources_only(sessions: Sessions) -> None:
+def test_evaluations_have_the_states_of_runs() -> None:
+    assert {str(status) for status in EvaluationStatus} == {str(status) for status in RunStatus}
+
+
+async def test_a_move_is_made_from_its_sources_only(kind: Kind) -> None:
     for move, status in product(Move, STATES):
-        run_id = await run_that_is(sessions, status)
-        async with sessions.begin() as session:
-            made = (await session.execute(moving(move, Run.id == run_id).returning(Run.id))).scalar_one_or_none()
+        id = await row_that_is(kind, status)
+        events = len(await kind.log(id))
+        async with kind.sessions.begin() as session:
+            moved = moving(kind.table, move, kind.table.id == id).returning(kind.table.id)
+            made = (await session.execute(moved)).scalar_one_or_none()
         assert (made is not None) == (status in move.sources), (move, status)
-        assert await status_and_events(sessions, run_id) == (move.target if made else status, 0), (move, status)
+        assert await status_and_events(kind, id) == (move.target if made else status, events), (move, status)
 
 
-async def test_what_moves_a_run_makes_the_drawn_moves_only(sessions: Sessions) -> None:
-    for move, status in product(Move, STATES):
-        run_id = await run_that_is(sessions, status, claims=MAX_CLAIMS if move is Move.GIVE_UP else 0)
+async def test_what_moves_a_row_makes_the_drawn_moves_only(kind: Kind) -> None:
+    for (moves, act), status in product(ACTS[type(kind)].items(), STATES):
+        id = await row_that_is(kind, status, claims=MAX_CLAIMS if Move.GIVE_UP in moves else 0)
+        events = len(await kind.log(id))
         with suppress(NotAllowed):
-            await ACTS[move](sessions, run_id)
-        drawn = status in move.sources
-        said = drawn or (move, status) in REQUESTS
-        found = await status_and_events(sessions, run_id)
-        assert found == (move.target if drawn else status, int(said)), (move, status)
+            await act(kind, id)
+        drawn = next((move.target for move in moves if status in move.sources), None)
+        said = drawn is not None or (moves[0], status) in REQUESTS
+        assert await status_and_events(kind, id) == (drawn or status, events + said), (moves, status)
 
 
 async def test_a_verb_is_refused_where_it_is_not_offered(sessions: Sessions) -> None:
+    runs = Runs(sessions)
     for verb, status in product((Verb.CANCEL, Verb.PAUSE, Verb.RESUME, Verb.RETRY, Verb.DELETE), STATES):
-        run_id = await run_that_is(sessions, status)
+        run_id = await row_that_is(runs, status)
         offered = allowed(status)
         if verb in offered:
             await ask(sessions, run_id, verb)
@@ -132,8 +131,10 @@ async def ask(sessions: Sessions, run_id: str, verb: Verb) -> None:
 
 
 def test_nothing_else_changes_a_status() -> None:
-    """Neither an UPDATE of runs that names it, nor an assignment."""
-    assert [place for file in sorted(APP.rglob("*.py")) for place in status_changes(file)] == ["runs/moves.py: moving"]
+    """Neither an UPDATE of runs or evaluations that names it, nor an assignment."""
+    assert [place for file in sorted(APP.rglob("*.py")) for place in status_changes(file)] == [
+        "claims/moves.py: moving"
+    ]
 
 
 def status_changes(file: Path) -> list[str]:
@@ -143,8 +144,9 @@ def status_changes(file: Path) -> list[str]:
 
 def changes_status(node: ast.AST) -> bool:
     if isinstance(node, ast.Assign):
-        return any(ast.unparse(target).endswith("run.status") for target in node.targets)
-    if not isinstance(node, ast.Call) or "update(Run)" not in ast.unparse(node.func):
+        targets = (ast.unparse(each) for target in node.targets for each in ast.walk(target))
+        return any(each.endswith(".status") and each != "self.status" for each in targets)
+    if not isinstance(node, ast.Call) or not any(each in ast.unparse(node.func) for each in UPDATES):
         return False
     given = [each.arg for each in node.keywords] + [
         each.value for argument in node.args for each in ast.walk(argument) if isinstance(each, ast.Constant)

@@ -178,8 +178,8 @@ async def test_a_queued_run_says_why_it_waits(data_dir: Path, database_url: str)
         shown = [(await client.get(f"/runs/{run_id}")).json() for run_id in ids]
         assert [run["queue"] for run in shown] == [
             None,
-            {"position": 0, "reason": "It is next and starts when a worker is free: 1 run in progress."},
             {"position": 1, "reason": "1 run is ahead of it."},
+            {"position": 0, "reason": "It is next and starts when a worker is free: 1 run in progress."},
             {"position": 2, "reason": "2 runs are ahead of it."},
         ]
         assert not any("owner" in run for run in shown)

@@ -8,7 +8,6 @@ from sqlalchemy import select
 
 from app.db.session import Sessions
 from app.db.tables import Run
-from app.evaluations.store import EvaluationStore
 from app.processes.data_directory import DataDirectoryError
 from app.resources import _engine_name
 from app.service import _release_predecessor
@@ -26,11 +25,11 @@ async def test_without_the_workers_name_its_leases_lapse(sessions: Sessions, tmp
     dead, new = worker(sessions, "host:1:abcdef"), worker(sessions, "host:2:abcdef")
     await claimed(dead)
     (tmp_path / "worker").write_bytes(garbled)
-    await _release_predecessor(new, EvaluationStore(sessions), tmp_path / "worker")
+    await _release_predecessor([new], new.worker, tmp_path / "worker")
     assert (tmp_path / "worker").read_text() == new.worker
     assert await new.claim() is None
     (tmp_path / "worker").write_text(dead.worker)
-    await _release_predecessor(new, EvaluationStore(sessions), tmp_path / "worker")
+    await _release_predecessor([new], new.worker, tmp_path / "worker")
     await claimed(new)
     assert await status_of(sessions, run_id) == "running"
 

@@ -17,11 +17,11 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from app.claims.lease import Lease
 from app.db.migration import SchemaError, migrate, newest, scripts
 from app.db.session import make_engine, make_sessions, parse_url
-from app.db.tables import Journal
+from app.db.tables import Journal, Run
 from app.runs.documents import stored_text
-from app.runs.leases import Lease
 from app.worker.journal_store import StoredJournal
 from environment.base import Scenario
 from tests.conditions import until
@@ -164,7 +164,7 @@ def _trained() -> ScriptedBackend:
 async def test_old_journals_documents_and_keys_are_still_read(old: AsyncEngine, data_dir: Path) -> None:
     await migrate(old)
     sessions = make_sessions(old)
-    journal = StoredJournal(sessions, Lease(_id("3R"), 4, "gone:3"), asyncio.get_running_loop(), lambda: None)
+    journal = StoredJournal(sessions, Lease(Run, _id("3R"), 4, "gone:3"), asyncio.get_running_loop(), lambda: None)
     kept = await journal.kept(1)
     assert kept.keys() == {"rollout/train/0", "train.intent"}
     rollout = load_rollout(Scenario("train:1", "train", {}, {}), kept["rollout/train/0"])

@@ -18,12 +18,14 @@ from sqlalchemy import URL, delete, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
+from app.claims.claims import MAX_CLAIMS
+from app.claims.lease import Lease, LeaseLost
 from app.db.migration import migrate
 from app.db.session import Sessions, make_engine, make_sessions
 from app.db.tables import Event, Iteration, Run, WebhookDelivery, WebhookEndpoint
 from app.domain.run_state import TERMINAL, Move, RunStatus, Verb, allowed
 from app.errors import NotAllowed
-from app.runs.leases import MAX_CLAIMS, Lease, LeaseLost, Leases, Limits
+from app.runs.claims import Limits, RunClaims
 from app.runs.store import RunStore
 from app.webhooks.queue import claim, record_attempt
 from app.webhooks.sender import SendResult
@@ -63,9 +65,9 @@ class LeaseMachine(RuleBasedStateMachine):
         self._crashes = crashes
         self._store = RunStore(sessions)
         self._workers = [
-            Leases(sessions, name, ttl_s=60, limits=Limits(), backends=["embedded"], engine="here") for name in "ab"
+            RunClaims(sessions, name, ttl_s=60, limits=Limits(), backends=["embedded"], engine="here") for name in "ab"
         ]
-        self._given: list[Lease] = []
+        self._given: list[Lease[Run]] = []
         self._status = RunStatus.QUEUED
         self._lapsed = False
         self._claims = 0
@@ -111,10 +113,10 @@ class LeaseMachine(RuleBasedStateMachine):
         async with self._sessions.begin() as session:
             await session.execute(delete(Run))
 
-    def _lease(self, back: int) -> Lease | None:
+    def _lease(self, back: int) -> Lease[Run] | None:
         return self._given[-1 - back] if back < len(self._given) else None
 
-    def _holds(self, lease: Lease) -> bool:
+    def _holds(self, lease: Lease[Run]) -> bool:
         return self._status is RunStatus.RUNNING and lease == self._given[-1]
 
     def _move(self, move: Move) -> None:
@@ -174,7 +176,7 @@ class LeaseMachine(RuleBasedStateMachine):
                 self._entries += 1
                 self._claims = 0
 
-    async def _keep(self, lease: Lease) -> None:
+    async def _keep(self, lease: Lease[Run]) -> None:
         journal = StoredJournal(self._sessions, lease, asyncio.get_running_loop(), lambda: None)
         await journal.keep(self._done, f"rollout/train/{self._entries}", "{}")
 
@@ -197,7 +199,7 @@ class LeaseMachine(RuleBasedStateMachine):
                 if again:
                     self._do(self._save(lease, iteration))
 
-    async def _save(self, lease: Lease, iteration: int) -> None:
+    async def _save(self, lease: Lease[Run], iteration: int) -> None:
         run = await self._store.get(self._id)
         policy = ScriptedPolicy(ModelSpec("p", self._id, "tiny"), "http://127.0.0.1:9")
         rows = iteration_rows(run, scripted_result(policy, iteration, iteration, _ITERATIONS, "so"), ())

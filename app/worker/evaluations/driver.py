@@ -17,6 +17,7 @@ from ulid import ULID
 from app.aio.event_loops import run_in_thread, run_on_loop, shielded
 from app.aio.retry import retry_while_database_is_down
 from app.backends import Connect
+from app.claims.lease import Lease, LeaseLost
 from app.db.clock import DatabaseTime, database_time
 from app.db.session import Sessions
 from app.db.tables import EvaluationJob
@@ -25,7 +26,7 @@ from app.domain.stored_request import Choice
 from app.errors import DATABASE_DOWN
 from app.evaluations.report import differences, report_of
 from app.evaluations.sequential import Decision, Evidence, Rule, evidence
-from app.evaluations.store import EvaluationLease, EvaluationLost, EvaluationStore
+from app.evaluations.store import EvaluationStore
 from app.listed_models import ListedModels
 from app.processes.engine import Engine, EngineUnavailable
 from app.runs.budget import Meter
@@ -33,7 +34,7 @@ from app.runs.configuration import make_environment, make_judge, make_player
 from app.runs.documents import resolve_references
 from app.runs.environment_access import EnvironmentAccess
 from app.settings import Settings
-from app.worker.evaluation_budget import EvaluationBudget, meter_of, prices_of, saved_usage
+from app.worker.evaluations.budget import EvaluationBudget, meter_of, prices_of, saved_usage
 from app.worker.judge_services import judge_services
 from app.worker.measures import count_judge_calls, count_rollouts
 from app.worker.own_agents import OwnAgents
@@ -46,24 +47,18 @@ from training.backends.art_import import import_art
 from training.backends.base import BackendUnavailable, Endpoint, ModelSpec
 from training.budget import Usage
 from training.collector import first_of_several, seed_of
+from training.phases import Phase
 from training.rollout.agents.remote import RolloutName
 from training.rollout.chat import Chat, open_chat
 from training.rollout.prompted import PromptedChat
 from training.rollout.rollout import Player, rollout
 from training.scoring import assign_rewards, judge_group
-from training.types import Failure, FailureKind, Rollout
+from training.types import Failure, FailureKind, Progress, Rollout
 
 _PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 60.0, 60.0, 60.0)
 """Before a backend that is away is tried again; when they are used up without progress the evaluation fails."""
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass
-class Waiting:
-    """What an evaluation waits for; None while it works. Written on its thread, read on the service's."""
-
-    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -75,10 +70,17 @@ class EvaluationDriver:
     connect: Connect
     engine: Engine
 
-    async def drive(self, job: EvaluationJob, lease: EvaluationLease, waiting: Waiting) -> dict[str, Json]:
-        """Drive it to its end on a thread of its own; returns the report.
+    async def drive(
+        self,
+        job: EvaluationJob,
+        lease: Lease[EvaluationJob],
+        note: Callable[[Progress], None],
+        waits: Callable[[str], None],
+    ) -> dict[str, Json]:
+        """Drive it to its end on a separate thread, where `note` and `waits` (with what it waits for) are called;
+        returns the report.
 
-        Raises EvaluationLost, BudgetReached, and what ends it.
+        Raises LeaseLost, RunBudgetReached, and what ends it.
         """
         main_loop = asyncio.get_running_loop()
         request = StoredEvaluation.parse(job.request)
@@ -86,10 +88,10 @@ class EvaluationDriver:
         prices = prices_of(request, ListedModels(self.settings))
         rows = await retry_while_database_is_down(lambda: store.rows(job.id))
         meter = meter_of(job, request, {Slot.parse(row.slot): row for row in rows}, prices)
-        work = _Driven(job, request, lease, main_loop, meter, prices, _Progress(waiting))
+        work = _Driven(job, request, lease, main_loop, meter, prices, _Made(note, request.slots, len(rows)), waits)
         try:
             return await run_in_thread(lambda: self._retrying(work), name=f"evaluation-{job.id}")
-        except EvaluationLost:
+        except LeaseLost:
             raise
         except BaseException:
             await self._settle(work)
@@ -115,15 +117,16 @@ class EvaluationDriver:
 
     async def _retrying(self, work: "_Driven") -> dict[str, Json]:
         await asyncio.to_thread(import_art)
-        job, progress, waiting = work.job, work.progress, work.progress.waiting
+        job = work.job
+        work.made.saved()
         while True:
             try:
                 return await self._evaluate(work)
             except (EngineUnavailable, BackendUnavailable) as error:
-                if (pause_s := progress.next_pause_s()) is None:
+                if (pause_s := work.made.next_pause_s()) is None:
                     raise
                 log.warning("backend away, waiting", evaluation_id=job.id, error=str(error), pause_s=pause_s)
-                waiting.reason = str(error)
+                work.waits(str(error))
                 await asyncio.sleep(pause_s)
 
     async def _evaluate(self, driven: "_Driven") -> dict[str, Json]:
@@ -145,7 +148,7 @@ class EvaluationDriver:
                 EvaluationBudget(driven.meter, request, environment, driven.prices),
                 asyncio.Semaphore(request.concurrency),
                 lambda: clock.now().timestamp(),
-                driven.progress,
+                driven.made,
                 [await self._player(each, whole, driven, clock) for each in request.models],
             )
             trial = await work.all_scenarios()
@@ -186,14 +189,18 @@ class EvaluationDriver:
 
 
 @dataclass
-class _Progress:
-    """Any saved rollout makes us patient again with a backend that is away."""
+class _Made:
+    """Counts what was saved. Anything that is makes us patient again with a backend that is away."""
 
-    waiting: Waiting
+    note: Callable[[Progress], None]
+    total: int
+    done: int
     pauses: Any = field(default_factory=lambda: iter(_PAUSES_S))
 
-    def made(self) -> None:
-        self.waiting.reason, self.pauses = None, iter(_PAUSES_S)
+    def saved(self, rollouts: int = 0) -> None:
+        """Rollouts or verdicts were saved."""
+        self.done, self.pauses = self.done + rollouts, iter(_PAUSES_S)
+        self.note(Progress(0, Phase.EVALUATE, self.done, self.total))
 
     def next_pause_s(self) -> float | None:
         pause_s: float | None = next(self.pauses, None)
@@ -206,11 +213,12 @@ class _Driven:
 
     job: EvaluationJob
     request: StoredEvaluation
-    lease: EvaluationLease
+    lease: Lease[EvaluationJob]
     main_loop: asyncio.AbstractEventLoop
     meter: Meter
     prices: Sequence[Price | None]
-    progress: _Progress
+    made: _Made
+    waits: Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -218,15 +226,15 @@ class _Saved:
     """The rows of the evaluation, used on its own event loop and written on the service's."""
 
     store: EvaluationStore
-    lease: EvaluationLease
+    lease: Lease[EvaluationJob]
     main_loop: asyncio.AbstractEventLoop
 
     async def rows(self) -> dict[Slot, Any]:
-        found = await self._at_home(lambda: self.store.rows(self.lease.evaluation_id))
+        found = await self._at_home(lambda: self.store.rows(self.lease.id))
         return {Slot.parse(row.slot): row for row in found}
 
     async def messages(self, slots: Sequence[Slot]) -> dict[str, list[Json]]:
-        found: dict[str, list[Json]] = await self._at_home(lambda: self.store.messages(self.lease.evaluation_id, slots))
+        found: dict[str, list[Json]] = await self._at_home(lambda: self.store.messages(self.lease.id, slots))
         return found
 
     async def keep_rollout(self, row: Mapping[str, Json]) -> None:
@@ -252,7 +260,7 @@ class _Work:
     budget: EvaluationBudget
     gate: asyncio.Semaphore
     now: Callable[[], float]
-    progress: _Progress
+    made: _Made
     players: Sequence[Player | None]
     """Who makes the rollouts of each model, in place of the built-in loop."""
 
@@ -279,7 +287,7 @@ class _Work:
         """The scenarios from number `start` to before `end`. Nothing is left running at the end."""
         request = self.request
         scenarios = self.environment.scenarios(request.split, end - start, request.seed, start)
-        with first_of_several(EvaluationLost):
+        with first_of_several(LeaseLost):
             async with asyncio.TaskGroup() as group:
                 for number, scenario in enumerate(scenarios, start):
                     group.create_task(self._scenario(number, scenario, saved))
@@ -306,6 +314,7 @@ class _Work:
             judged(judgement)
         scored = assign_rewards(self.environment, scenario, rollouts, judgement).rollouts
         await self.saved.keep_verdicts([{"id": each.rollout.id} | verdict_row(each) for each in scored], judgement)
+        self.made.saved()
         count_judge_calls(judgement.calls)
 
     async def _rollout(self, slot: Slot, scenario: Scenario) -> Rollout:
@@ -346,7 +355,7 @@ class _Work:
         }
         await self.saved.keep_rollout(row)
         count_rollouts("evaluation", [made])
-        self.progress.made()
+        self.made.saved(1)
         return made
 
 

@@ -1,32 +1,32 @@
-"""Renews a worker's leases from a thread with a connection of its own: a blocked event loop does not lose its runs."""
+"""Renews a worker's leases from a separate thread and connection: a blocked event loop does not lose its work."""
 
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import structlog
 from sqlalchemy import URL, create_engine, tuple_, update
 
-from app.db.tables import Run
+from app.claims.lease import Lease, until
 from app.domain.run_state import RunStatus
 from app.errors import DATABASE_DOWN
 from app.logs import RepeatedLog
-from app.runs.leases import Lease, until
 
 _PATIENCE = 0.8
-"""Of a lease's time without a renewal, after which the work stops: before somebody else may begin."""
+"""The fraction of a lease's time without a renewal after which the work stops: before another worker may begin."""
 
 log = structlog.get_logger(__name__)
 
 
 class Heartbeat:
-    """Beats every third of a lease's time for the leases that `leases()` tells, and tells `lost` those that are gone.
+    """Renews the leases that `leases()` returns every third of their time, and calls `lost` with those that are gone.
 
-    Both are called on the thread. A lease that `leases` leaves out is renewed no more, and lapses.
+    Both are called on the thread. A lease that `leases` leaves out is not renewed, and lapses.
     """
 
     def __init__(
-        self, url: URL, ttl_s: float, leases: Callable[[], Sequence[Lease]], lost: Callable[[Lease], None]
+        self, url: URL, ttl_s: float, leases: Callable[[], Sequence[Lease[Any]]], lost: Callable[[Lease[Any]], None]
     ) -> None:
         self._engine = create_engine(
             url,
@@ -34,7 +34,7 @@ class Heartbeat:
             max_overflow=0,
             pool_pre_ping=True,
             # The server ends the transaction with the statement. If that were left to us, a process that was frozen in
-            # between would keep the runs' rows locked, and nobody could take the runs over.
+            # between would keep the rows locked, and no other worker could take them over.
             isolation_level="AUTOCOMMIT",
             connect_args={
                 "connect_timeout": 5,
@@ -46,7 +46,7 @@ class Heartbeat:
         self._repeated = RepeatedLog(log)
         self._leases = leases
         self._lost = lost
-        self._renewed: dict[Lease, float] = {}
+        self._renewed: dict[Lease[Any], float] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat_for_ever, name="heartbeat", daemon=True)
 
@@ -55,7 +55,7 @@ class Heartbeat:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop. Leases lapse if nobody releases them."""
+        """Stop. Leases that are not released lapse."""
         self._stop.set()
         self._thread.join(self._ttl_s)
         self._engine.dispose()
@@ -68,35 +68,39 @@ class Heartbeat:
             if leases:
                 self._beat(leases)
 
-    def _beat(self, leases: Sequence[Lease]) -> None:
+    def _beat(self, leases: Sequence[Lease[Any]]) -> None:
         sent = time.monotonic()
         try:
             held = self._renew(leases)
-        except Exception as error:  # any: if the thread ended, every lease would lapse and nobody be told
+        except Exception as error:  # any: if the thread ended, every lease would lapse unnoticed
             unexpected = None if isinstance(error, DATABASE_DOWN) else error
             self._repeated.warning(
                 "leases not renewed", error=next(iter(str(error).splitlines()), ""), exc_info=unexpected
             )
-            self._tell_overdue(leases, sent - _PATIENCE * self._ttl_s)
+            self._lose_overdue(leases, sent - _PATIENCE * self._ttl_s)
             return
         for lease in leases:
-            if (lease.run_id, lease.epoch) in held:
+            if lease in held:
                 self._renewed[lease] = sent
             else:
                 self._lost(lease)
 
-    def _tell_overdue(self, leases: Sequence[Lease], since: float) -> None:
+    def _lose_overdue(self, leases: Sequence[Lease[Any]], since: float) -> None:
         for lease in leases:
             if self._renewed[lease] < since:
                 self._lost(lease)
 
-    def _renew(self, leases: Sequence[Lease]) -> set[tuple[str, int]]:
-        mine = [(lease.run_id, lease.epoch) for lease in leases]
-        renew = (
-            update(Run)
-            .where(tuple_(Run.id, Run.epoch).in_(mine), Run.status == RunStatus.RUNNING)
-            .values(lease_until=until(self._ttl_s))
-            .returning(Run.id, Run.epoch)
-        )
+    def _renew(self, leases: Sequence[Lease[Any]]) -> set[Lease[Any]]:
+        """The leases that we still hold."""
+        held: set[Lease[Any]] = set()
         with self._engine.connect() as connection:
-            return {(run_id, epoch) for run_id, epoch in connection.execute(renew)}
+            for table in {lease.table for lease in leases}:
+                mine = {(lease.id, lease.epoch): lease for lease in leases if lease.table is table}
+                renew = (
+                    update(table)
+                    .where(tuple_(table.id, table.epoch).in_(mine), table.status == RunStatus.RUNNING)
+                    .values(lease_until=until(self._ttl_s))
+                    .returning(table.id, table.epoch)
+                )
+                held |= {mine[id, epoch] for id, epoch in connection.execute(renew)}
+        return held

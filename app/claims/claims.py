@@ -1,0 +1,122 @@
+"""Claims: which worker works on which run or evaluation.
+
+A row can be claimed if it is queued, or if its worker has not renewed the lease in time.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, ClassVar, Generic
+
+from sqlalchemy import ColumnElement, and_, func, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.claims.lease import Lease, Row, lapsed, until
+from app.claims.moves import move_held, move_locked
+from app.claims.turns import in_turn, turns
+from app.db.session import Sessions
+from app.domain.event_types import EventType
+from app.domain.run_state import Move, RunStatus
+
+MAX_CLAIMS = 5
+"""Claims without any progress, before the work is given up."""
+_CLAIMING = 0x636C61696D
+"""Advisory lock: one claim at a time, so that limits and turns hold."""
+
+
+class Claims(Generic[Row]):
+    """One worker's claims of the rows of a table. Each call is one transaction."""
+
+    table: type[Row]
+    noun: ClassVar[str]
+    """What a row is called in messages."""
+    append: Callable[[AsyncSession, str, EventType, str, Mapping[str, Any]], Awaitable[int]]
+    """Appends an event of the row with that id to its log, by that actor and with that data."""
+    started: ClassVar[EventType]
+    released: ClassVar[EventType]
+    failed: ClassVar[EventType]
+    unowned: ClassVar[Mapping[str, Any]]
+    """The columns of a row that no worker works on."""
+
+    def __init__(self, sessions: Sessions, worker: str, *, ttl_s: float, engine: str) -> None:
+        """`engine` is the name of the engine that the worker can reach."""
+        self._sessions = sessions
+        self.worker = worker
+        self.ttl_s = ttl_s
+        self._engine = engine
+
+    def _conditions(self) -> Sequence[ColumnElement[bool]]:
+        """What must hold of a row, besides, so that this worker may claim it."""
+        return ()
+
+    def _taking(self) -> Mapping[str, Any]:
+        """Further columns that a claim sets."""
+        return {}
+
+    async def claim(self) -> tuple[Row, Lease[Row]] | None:
+        """Claim the row whose turn it is; None if there is none."""
+        async with self._sessions.begin() as session:
+            await session.execute(select(func.pg_advisory_xact_lock(_CLAIMING)))
+            while (found := await self._next(session)) is not None:
+                if found.claims < MAX_CLAIMS:
+                    return await self._take(session, found)
+                await self._give_up(session, found)
+        return None
+
+    async def _next(self, session: AsyncSession) -> Row | None:
+        table, turn = self.table, turns(self.table)
+        orphaned = and_(table.status == RunStatus.RUNNING, lapsed(table.lease_until))
+        query = (
+            select(table)
+            .outerjoin(turn, turn.c.project == table.project)
+            .where(
+                or_(table.status == RunStatus.QUEUED, orphaned),
+                or_(table.engine.is_(None), table.engine == self._engine),
+                *self._conditions(),
+            )
+            .order_by(*in_turn(table, turn))
+            .limit(1)
+            .with_for_update(of=table, skip_locked=True)
+        )
+        return (await session.execute(query)).scalar_one_or_none()
+
+    async def _take(self, session: AsyncSession, found: Row) -> tuple[Row, Lease[Row]]:
+        table, previous = self.table, found.owner
+        values = {
+            "owner": self.worker,
+            "epoch": table.epoch + 1,
+            "claims": table.claims + 1,
+            "claimed_at": func.clock_timestamp(),
+            "lease_until": until(self.ttl_s),
+            "started_at": func.coalesce(table.started_at, func.now()),
+            "wait_reason": None,
+            **self._taking(),
+        }
+        await move_locked(session, found, Move.CLAIM, **values)
+        lease = Lease(table, found.id, found.epoch, self.worker)
+        data = {"worker": self.worker, "epoch": found.epoch, "attempt": found.claims, "after": previous}
+        await self.append(session, found.id, self.started, lease.actor, data)
+        await session.refresh(found)
+        session.expunge(found)
+        return found, lease
+
+    async def _give_up(self, session: AsyncSession, row: Row) -> None:
+        reason = (
+            f"given up: {MAX_CLAIMS} workers took the {self.noun}, one after another, and each ended before it saved "
+            f"any progress (the last one was {row.owner})"
+        )
+        values = {"error": reason, "finished_at": func.now(), **self.unowned}
+        await move_locked(session, row, Move.GIVE_UP, **values)
+        await self.append(session, row.id, self.failed, "system", {"error": reason})
+
+    async def release(self, lease: Lease[Row]) -> None:
+        """Let any worker continue immediately. Does nothing if the lease is lost."""
+        # A worker that stops in good order says nothing against the work.
+        claims = func.greatest(self.table.claims - 1, 0)
+        async with self._sessions.begin() as session:
+            if await move_held(session, lease, Move.RELEASE, claims=claims, **self.unowned):
+                await self.append(session, lease.id, self.released, lease.actor, {})
+
+    async def expire(self, owner: str) -> None:
+        """End the leases of a worker that is known to be dead."""
+        dead = update(self.table).where(self.table.status == RunStatus.RUNNING, self.table.owner == owner)
+        async with self._sessions.begin() as session:
+            await session.execute(dead.values(lease_until=None))

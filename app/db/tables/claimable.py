@@ -1,0 +1,39 @@
+"""What the tables of claimed work have in common: the columns that app/claims/ reads and writes."""
+
+from datetime import datetime
+
+from sqlalchemy import String, Text, func
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.db.tables.base import Base
+from app.domain.run_state import RunStatus
+
+
+class Claimable(Base):
+    """A row that one worker at a time works on, under a lease."""
+
+    __abstract__ = True
+
+    id: Mapped[str] = mapped_column(String(26), primary_key=True)
+    project: Mapped[str]
+    """Workers serve projects in turn."""
+    status: Mapped[str] = mapped_column(Text, default=RunStatus.QUEUED)
+    engine: Mapped[str | None]
+    """The engine that has its models; only workers that reach it can work on the row. None: any worker."""
+    owner: Mapped[str | None]
+    """The worker that holds the lease."""
+    epoch: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Raised by each claim; every commit of a worker names the epoch it claimed with."""
+    lease_until: Mapped[datetime | None]
+    """Until then, by the database's clock, no other worker may claim it."""
+    claims: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Claims since progress was last saved: work that kills its workers ends."""
+    claimed_at: Mapped[datetime | None]
+    """When it was last claimed."""
+    cancel_requested: Mapped[bool] = mapped_column(default=False, server_default="false")
+    wait_reason: Mapped[str | None]
+    """Why a paused one is paused, or what a running one waits for."""
+    error: Mapped[str | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]

@@ -1,0 +1,23 @@
+"""Claims of evaluations."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.claims.claims import Claims
+from app.db.tables import EvaluationJob
+from app.domain.event_types import EventType
+from app.events.log import append_to_evaluation
+
+UNOWNED: Mapping[str, Any] = {"owner": None, "lease_until": None, "wait_reason": None}
+"""The columns of an evaluation that no worker drives."""
+
+
+class EvaluationClaims(Claims[EvaluationJob]):
+    """One worker's claims of evaluations."""
+
+    table = EvaluationJob
+    noun = "evaluation"
+    append = staticmethod(append_to_evaluation)
+    started, released = EventType.EVALUATION_STARTED, EventType.EVALUATION_RELEASED
+    failed = EventType.EVALUATION_FAILED
+    unowned = UNOWNED

@@ -1,0 +1,69 @@
+"""Claims of runs, within the limits on how many are driven at the same time."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, case, func, select
+from sqlalchemy.orm import aliased
+
+from app.claims.claims import Claims
+from app.db.session import Sessions
+from app.db.tables import Run
+from app.domain.event_types import EventType
+from app.domain.run_state import RunStatus
+from app.events.log import append
+from training.backends.embedded import NAME as EMBEDDED
+
+UNOWNED: Mapping[str, Any] = {
+    "owner": None,
+    "lease_until": None,
+    "phase": None,
+    "phase_iteration": None,
+    "phase_done": None,
+    "phase_total": None,
+}
+"""The columns of a run that no worker drives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many runs may be driven at the same time; None is no limit."""
+
+    per_project: int | None = None
+    per_backend: int | None = None
+
+
+class RunClaims(Claims[Run]):
+    """One worker's claims of runs."""
+
+    table = Run
+    noun = "run"
+    append = staticmethod(append)
+    started, released, failed = EventType.RUN_STARTED, EventType.RUN_RELEASED, EventType.RUN_FAILED
+    unowned = UNOWNED
+
+    def __init__(
+        self, sessions: Sessions, worker: str, *, ttl_s: float, limits: Limits, backends: Sequence[str], engine: str
+    ) -> None:
+        """`backends` are those that the worker can drive."""
+        super().__init__(sessions, worker, ttl_s=ttl_s, engine=engine)
+        self._limits = limits
+        self._backends = list(backends)
+
+    def _taking(self) -> Mapping[str, Any]:
+        return {"engine": case((Run.backend == EMBEDDED, self._engine), else_=None)}
+
+    def _conditions(self) -> list[ColumnElement[bool]]:
+        """A running run, to be taken over, is within the limits already."""
+        other = aliased(Run)
+        allowed: list[ColumnElement[bool]] = [Run.backend.in_(self._backends)]
+        for name, limit in (("project", self._limits.per_project), ("backend", self._limits.per_backend)):
+            if limit is not None:
+                beside = select(func.count()).where(
+                    other.status == RunStatus.RUNNING,
+                    getattr(other, name) == getattr(Run, name),
+                    other.id != Run.id,
+                )
+                allowed.append(beside.correlate(Run).scalar_subquery() < limit)
+        return allowed

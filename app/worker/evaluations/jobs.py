@@ -1,0 +1,54 @@
+"""Evaluations, as a `Runner` drives and ends them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app import instruments
+from app.claims.lease import Lease
+from app.db.tables import EvaluationJob
+from app.domain.evaluation_state import EvaluationStatus
+from app.domain.run_state import RunStatus
+from app.evaluations.claims import EvaluationClaims
+from app.evaluations.store import EvaluationStore
+from app.runs.store import PendingRequests
+from app.worker.evaluations.driver import EvaluationDriver
+from app.worker.evaluations.publisher import EvaluationPublisher
+from app.worker.runner import Activity
+from training.types import Progress
+
+
+@dataclass(frozen=True)
+class EvaluationJobs:
+    """`app.worker.runner.Jobs` of evaluations."""
+
+    store: EvaluationStore
+    claims: EvaluationClaims
+    driver: EvaluationDriver
+    publisher: EvaluationPublisher
+    slots: int
+    instruments = instruments.EVALUATIONS
+
+    async def drive(self, row: EvaluationJob, lease: Lease[EvaluationJob], activity: Activity) -> dict[str, Any]:
+        return await self.driver.drive(row, lease, activity.note, activity.wait)
+
+    async def report(
+        self, lease: Lease[EvaluationJob], progress: Progress | None, wait_reason: str | None, driven_s: float
+    ) -> PendingRequests:
+        return PendingRequests(cancel=await self.store.heartbeat(lease, wait_reason, driven_s), pause=False)
+
+    def pause_reason(self, error: BaseException) -> str | None:
+        return None
+
+    async def suspend(
+        self, lease: Lease[EvaluationJob], reason: str, shortage: Mapping[str, Any] | None = None
+    ) -> None:
+        await self.store.suspend(lease, reason, shortage)
+
+    async def finish(
+        self, lease: Lease[EvaluationJob], status: RunStatus, error: str | None, result: dict[str, Any] | None
+    ) -> None:
+        publish = result is not None and self.publisher.configured
+        ended = EvaluationStatus(status)
+        await self.store.finish(lease, ended, error=error, report=result, publish=publish)
+        self.publisher.wake()

@@ -1,0 +1,55 @@
+"""Runs, as a `Runner` drives and ends them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app import instruments
+from app.claims.lease import Lease
+from app.db.session import Sessions
+from app.db.tables import Run
+from app.domain.run_state import RunStatus
+from app.processes.engine import EngineUnavailable
+from app.results.summary import summarise
+from app.runs.claims import RunClaims
+from app.runs.no_signal import NoSignalStop
+from app.runs.store import PendingRequests, RunStore
+from app.worker.drive import Driver
+from app.worker.runner import Activity
+from training.backends.base import BackendUnavailable
+from training.types import Progress
+
+
+@dataclass(frozen=True)
+class RunJobs:
+    """`app.worker.runner.Jobs` of runs."""
+
+    sessions: Sessions
+    claims: RunClaims
+    driver: Driver
+    slots: int
+    instruments = instruments.RUNS
+
+    async def drive(self, row: Run, lease: Lease[Run], activity: Activity) -> None:
+        await self.driver.drive(row, lease, activity.note, activity.wait, activity.lose)
+
+    async def report(
+        self, lease: Lease[Run], progress: Progress | None, wait_reason: str | None, driven_s: float
+    ) -> PendingRequests:
+        return await RunStore(self.sessions).heartbeat(lease, progress, wait_reason)
+
+    def pause_reason(self, error: BaseException) -> str | None:
+        if isinstance(error, NoSignalStop) and error.rule.action == "pause":
+            return f"{error}; resume the run to continue it nevertheless"
+        if isinstance(error, EngineUnavailable | BackendUnavailable):
+            return f"{error}; resume the run when that is fixed"
+        return None
+
+    async def suspend(self, lease: Lease[Run], reason: str, shortage: Mapping[str, Any] | None = None) -> None:
+        await RunStore(self.sessions).suspend(lease, reason, shortage)
+
+    async def finish(self, lease: Lease[Run], status: RunStatus, error: str | None, result: None) -> None:
+        completed = status is RunStatus.COMPLETED
+        await self.driver.results.write(lease.id, completed=completed)
+        summary = await summarise(self.sessions, lease.id) if completed else None
+        await RunStore(self.sessions).finish(lease, status, error=error, summary=summary)
