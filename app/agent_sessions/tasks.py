@@ -1,7 +1,8 @@
 """Tasks for agents that fetch their work: all SQL about claiming them. All times are the database's.
 
-A claim is a lease. While its holder renews it nobody else is given the task; a holder that is silent loses it, and who
-claims it next begins another attempt of the same session: with a new key, and with what was answered before replayed.
+A claim is a lease, whose fencing token is the number of the claim. While its holder renews it no other worker is given
+the task; a holder that is silent loses it, and whoever claims it next begins another attempt of the same session: with
+a new key, and with what was answered before replayed.
 """
 
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent_sessions.store import AgentSessions, end_row
 from app.auth.caller import Caller
+from app.claims.lease import lapsed, until
 from app.db.session import Sessions
 from app.db.tables import AgentSession, AgentTask, SessionCall
 from app.domain.agent_session_state import AgentSessionState
@@ -77,7 +79,7 @@ class AgentTasks:
         async with self._sessions.begin() as session:
             await session.execute(delete(AgentTask).where(AgentTask.session_id == session_id))
 
-    async def claim(self, of: Caller, run_id: str | None, worker: str, lease: timedelta) -> ClaimedTask | None:
+    async def claim(self, of: Caller, run_id: str | None, worker: str, lease_s: float) -> ClaimedTask | None:
         """The oldest task that nobody works on; None: there is none."""
         mine = [] if of.project is None else [AgentTask.project == of.project]
         if run_id is not None:
@@ -85,7 +87,7 @@ class AgentTasks:
         async with self._sessions.begin() as session:
             await self._give_up(session, *mine)
             task = await self._next(session, *mine)
-            return None if task is None else await self._claimed(session, task, worker, lease)
+            return None if task is None else await self._claimed(session, task, worker, lease_s)
 
     async def _next(self, session: AsyncSession, *mine: ColumnElement[bool]) -> AgentTask | None:
         query = (
@@ -98,13 +100,18 @@ class AgentTasks:
         )
         return (await session.execute(query)).scalar_one_or_none()
 
-    async def _claimed(self, session: AsyncSession, task: AgentTask, worker: str, lease: timedelta) -> ClaimedTask:
-        now = (await session.execute(select(func.clock_timestamp()))).scalar_one()
-        deadline = now + timedelta(seconds=task.timeout_s)
-        if task.lease_until is not None:
-            task.losses = await _losses(session, task)
-        task.claims += 1
-        task.worker, task.lease_until, task.deadline = worker, now + lease, deadline
+    async def _claimed(self, session: AsyncSession, task: AgentTask, worker: str, lease_s: float) -> ClaimedTask:
+        losses = task.losses if task.lease_until is None else await _losses(session, task)
+        values = {"worker": worker, "lease_until": until(lease_s), "deadline": until(task.timeout_s)}
+        taken = (
+            update(AgentTask)
+            .where(AgentTask.session_id == task.session_id)
+            .values(claims=AgentTask.claims + 1, losses=losses, **values)
+            .returning(AgentTask.claims, AgentTask.deadline, AgentTask.lease_until)
+        )
+        claims, deadline, lease_until = (await session.execute(taken)).one()
+        assert deadline is not None
+        assert lease_until is not None
         opened = await self._store.restart_in(session, AgentSession.id == task.session_id)
         assert opened.key is not None
         opened.row.expires_at = deadline
@@ -115,9 +122,9 @@ class AgentTasks:
             opened.row.model,
             task.task,
             task.run_id,
-            task.claims,
+            claims,
             deadline,
-            now + lease,
+            lease_until,
         )
 
     async def _give_up(self, session: AsyncSession, *mine: ColumnElement[bool]) -> None:
@@ -132,16 +139,17 @@ class AgentTasks:
             if await _losses(session, task) >= MAX_LOSSES:
                 await self._end(session, task, f"its agent was lost {MAX_LOSSES} times, the last time on {task.worker}")
 
-    async def heartbeat(self, of: Caller, session_id: str, attempt: int, lease: timedelta) -> datetime:
+    async def heartbeat(self, of: Caller, session_id: str, attempt: int, lease_s: float) -> datetime:
         """Renew the claim; returns until when. Raises NotFound, ClaimLost."""
+        renew = update(AgentTask).where(AgentTask.session_id == session_id).values(lease_until=until(lease_s))
         async with self._sessions.begin() as session:
-            task = await _held_task(session, of, session_id, attempt)
+            await _held_task(session, of, session_id, attempt)
             row = await session.get(AgentSession, session_id)
             if row is None or row.state != AgentSessionState.OPEN:
                 raise ClaimLost(f"Session {session_id} is over.")
-            now = (await session.execute(select(func.clock_timestamp()))).scalar_one()
-            task.lease_until = now + lease
-            return task.lease_until
+            renewed = (await session.execute(renew.returning(AgentTask.lease_until))).scalar_one()
+            assert renewed is not None
+            return renewed
 
     async def release(self, of: Caller, session_id: str, attempt: int, reason: str | None) -> None:
         """Give the task back: somebody else may claim it at once. Raises NotFound, ClaimLost."""
@@ -173,8 +181,8 @@ async def _losses(session: AsyncSession, task: AgentTask) -> int:
 
 
 def _held() -> ColumnElement[bool]:
-    """Whether somebody works on a task."""
-    return func.coalesce(AgentTask.lease_until > func.clock_timestamp(), False)
+    """Whether an agent works on a task."""
+    return ~lapsed(AgentTask.lease_until)
 
 
 async def _held_task(session: AsyncSession, of: Caller, session_id: str, attempt: int) -> AgentTask:

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from datetime import timedelta
 
 from fastapi import Request, Response
 
@@ -26,8 +25,7 @@ async def claim_task(
     """
     tasks, until = AgentTasks(sessions), time.monotonic() + request.wait_s
     while True:
-        lease = timedelta(seconds=request.lease_s)
-        if (found := await tasks.claim(caller, request.run_id, request.worker, lease)) is not None:
+        if (found := await tasks.claim(caller, request.run_id, request.worker, request.lease_s)) is not None:
             return _shown(found, str(http.base_url).rstrip("/"))
         if (left_s := until - time.monotonic()) <= 0 or await http.is_disconnected():
             return Response(status_code=204)
@@ -39,8 +37,7 @@ async def renew_claim(
     sessions: CurrentSessions, caller: CurrentCaller, id: SessionId, request: HeartbeatRequest
 ) -> HeartbeatOut:
     """Renew the claim of a task. 409 if another worker has it, or its session is over: stop working on it."""
-    lease = timedelta(seconds=request.lease_s)
-    return HeartbeatOut(renew_by=await AgentTasks(sessions).heartbeat(caller, id, request.attempt, lease))
+    return HeartbeatOut(renew_by=await AgentTasks(sessions).heartbeat(caller, id, request.attempt, request.lease_s))
 
 
 @router.post("/sessions/{id}/release", status_code=204)

@@ -17,7 +17,7 @@ from app.db.tables import AgentSession, AgentSessionKey, AgentTask, SessionCall
 from app.errors import NotFound
 from training.rollout.agents.sessions import Outcome
 
-LEASE = timedelta(seconds=30)
+LEASE_S = 30.0
 TASK = {"task": {"question": "why?"}}
 MAIL = Caller("key", "mail", frozenset())
 SALES = Caller("key", "sales", frozenset())
@@ -39,7 +39,7 @@ async def offered(sessions: Sessions, run_id: str | None = None) -> str:
 
 
 async def claim(sessions: Sessions, of: Caller = MAIL, run_id: str | None = None, worker: str = "a") -> Any:
-    return await AgentTasks(sessions).claim(of, run_id, worker, LEASE)
+    return await AgentTasks(sessions).claim(of, run_id, worker, LEASE_S)
 
 
 async def lapse(sessions: Sessions) -> None:
@@ -64,8 +64,8 @@ async def test_each_task_is_given_once_and_to_its_own_project_only(sessions: Ses
     assert (one.task, one.model, one.attempt) == (TASK, "mail/agent@3", 1)
     assert (await row(sessions, one.session_id)).expires_at == one.deadline
     with pytest.raises(NotFound):
-        await AgentTasks(sessions).heartbeat(SALES, one.session_id, 1, LEASE)
-    assert await AgentTasks(sessions).heartbeat(MAIL, one.session_id, 1, LEASE) > one.lease_until
+        await AgentTasks(sessions).heartbeat(SALES, one.session_id, 1, LEASE_S)
+    assert await AgentTasks(sessions).heartbeat(MAIL, one.session_id, 1, LEASE_S) > one.lease_until
 
 
 async def test_only_tasks_of_the_run_that_is_asked_for(sessions: Sessions) -> None:
@@ -85,17 +85,17 @@ async def test_who_is_silent_loses_the_task_and_its_key_to_the_next(sessions: Se
     async with sessions() as session:
         valid = select(func.count()).select_from(AgentSessionKey).where(AgentSessionKey.replaced_at.is_(None))
         assert (await session.execute(valid)).scalar_one() == 1
-    for lost in (AgentTasks(sessions).heartbeat(MAIL, id, 1, LEASE), AgentTasks(sessions).release(MAIL, id, 1, None)):
+    for lost in (AgentTasks(sessions).heartbeat(MAIL, id, 1, LEASE_S), AgentTasks(sessions).release(MAIL, id, 1, None)):
         with pytest.raises(ClaimLost):
             await lost
-    await AgentTasks(sessions).heartbeat(MAIL, id, 2, LEASE)
+    await AgentTasks(sessions).heartbeat(MAIL, id, 2, LEASE_S)
 
 
 async def test_who_was_silent_keeps_what_nobody_else_has_claimed(sessions: Sessions) -> None:
     id = await offered(sessions)
     await claim(sessions)
     await lapse(sessions)
-    await AgentTasks(sessions).heartbeat(MAIL, id, 1, LEASE)
+    await AgentTasks(sessions).heartbeat(MAIL, id, 1, LEASE_S)
     assert await claim(sessions, worker="b") is None
 
 
@@ -148,7 +148,7 @@ async def test_what_is_over_is_neither_given_nor_kept(sessions: Sessions) -> Non
     await claim(sessions)
     await AgentSessions(sessions).end(MAIL, id, Outcome(reward=1.0))
     with pytest.raises(ClaimLost, match="is over"):
-        await AgentTasks(sessions).heartbeat(MAIL, id, 1, LEASE)
+        await AgentTasks(sessions).heartbeat(MAIL, id, 1, LEASE_S)
     await lapse(sessions)
     assert await claim(sessions) is None
 
