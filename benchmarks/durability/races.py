@@ -1,72 +1,166 @@
-"""Races what a worker and its run's owner do at the same moment: a run ends once, and moves only as it may.
+"""Races what a worker and an owner do at the same moment: a run or an evaluation ends once, and moves only as it may.
 
-    python -m benchmarks.durability.races [--examples 1000] [--seed 0]
+    python -m benchmarks.durability.races [--kind runs|evaluations] [--examples 1000] [--seed 0]
 
-A real Postgres. Each example takes a run that is driven, and lets its worker's end, another worker's claim and what
-its owner asks for run into each other, with a pause of chance before every statement; then the run is brought to its
-end. The seed chooses who takes part; in which order the statements come is the machine's chance. Exits with 1 if any
-log tells of a move that is none, of two ends, or of anything after the end.
+A real Postgres. Each example takes one that is driven, and lets its worker's end, another worker's claim and what its
+owner asks for run into each other, with a random pause before every statement; then it is brought to its end. The seed
+chooses who takes part; in which order the statements come is left to the machine. Exits with 1 if any log has a move
+that is not in the table, two ends, or anything after the end.
 """
 
 import argparse
 import asyncio
 import random
 import tempfile
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import event, func, select, text, update
+from sqlalchemy import event as database_event
+from sqlalchemy import func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only
 from ulid import ULID
 
+from app.claims.claims import Claims
+from app.claims.lease import Lease, LeaseLost
 from app.db.migration import migrate
 from app.db.session import Sessions, make_engine, make_sessions
-from app.db.tables import Event, Run
-from app.domain.event_types import EventType
+from app.db.tables import EvaluationEvent, EvaluationJob, Event, Run
 from app.domain.run_state import TERMINAL, Move, RunStatus
 from app.errors import NotAllowed
+from app.evaluations.claims import EvaluationClaims
+from app.evaluations.store import EvaluationStore
 from app.processes.postgres import EmbeddedPostgres
-from app.runs.leases import Lease, LeaseLost, Leases, Limits
+from app.runs.claims import Limits, RunClaims
 from app.runs.store import RunStore
 from tests.fakes.stored_request import stored_request
 
 _PAUSE_S = 0.002
 """Before a statement, at most."""
 _LEADS_TO = {
-    EventType.RUN_STARTED: RunStatus.RUNNING,
-    EventType.RUN_RELEASED: RunStatus.QUEUED,
-    EventType.RUN_RESUMED: RunStatus.QUEUED,
-    EventType.RUN_RETRIED: RunStatus.QUEUED,
-    EventType.RUN_PAUSED: RunStatus.PAUSED,
-    EventType.RUN_COMPLETED: RunStatus.COMPLETED,
-    EventType.RUN_FAILED: RunStatus.FAILED,
-    EventType.RUN_CANCELLED: RunStatus.CANCELLED,
+    "started": RunStatus.RUNNING,
+    "released": RunStatus.QUEUED,
+    "resumed": RunStatus.QUEUED,
+    "retried": RunStatus.QUEUED,
+    "paused": RunStatus.PAUSED,
+    "completed": RunStatus.COMPLETED,
+    "failed": RunStatus.FAILED,
+    "cancelled": RunStatus.CANCELLED,
 }
-_OWNERS = ("cancel", "cancel", "pause", "resume", "retry")
+"""The status after an event, by the second part of its type."""
 _WORKERS = ("completed", "failed", "cancelled", "paused", "release")
-_LIMITS = Limits()
+
+
+class _Kind(ABC):
+    """Runs or evaluations."""
+
+    table: type[Run] | type[EvaluationJob]
+    store: Any
+    asked: Sequence[str]
+    """What an owner asks for, each as often as it is here."""
+    reopened: str
+    """The event that follows an end."""
+    moves: Set[Move] = frozenset(Move)
+
+    def __init__(self, sessions: Sessions) -> None:
+        self.sessions = sessions
+
+    @abstractmethod
+    async def create(self, id: str) -> None: ...
+
+    @abstractmethod
+    def worker(self, name: str) -> Claims[Any]: ...
+
+    @abstractmethod
+    async def cancel_requested(self, lease: Lease[Any]) -> bool: ...
+
+    @abstractmethod
+    async def log(self, id: str) -> Sequence[Event | EvaluationEvent]: ...
+
+
+class _Runs(_Kind):
+    table = Run
+    asked = ("cancel", "cancel", "pause", "resume", "retry")
+    reopened = "retried"
+    moves = frozenset(Move) - {Move.REOPEN}
+
+    def __init__(self, sessions: Sessions) -> None:
+        super().__init__(sessions)
+        self.store = RunStore(sessions)
+
+    async def create(self, id: str) -> None:
+        run = Run(
+            id=id,
+            request=stored_request(budget={}),
+            environment="email_search",
+            judge="reference",
+            backend="embedded",
+            model_project="races",
+            model_name=id,
+            base_model="none",
+            iterations_total=1,
+        )
+        await self.store.create(run)
+
+    def worker(self, name: str) -> RunClaims:
+        limits, backends = Limits(), ["embedded"]
+        return RunClaims(self.sessions, name, ttl_s=600, limits=limits, backends=backends, engine="none")
+
+    async def cancel_requested(self, lease: Lease[Run]) -> bool:
+        return (await RunStore(self.sessions).heartbeat(lease, None)).cancel
+
+    async def log(self, id: str) -> Sequence[Event]:
+        async with self.sessions() as session:
+            return (await session.scalars(select(Event).where(Event.run_id == id).order_by(Event.seq))).all()
+
+
+class _Evaluations(_Kind):
+    table = EvaluationJob
+    asked = ("cancel", "cancel", "resume")
+    reopened = "resumed"
+
+    def __init__(self, sessions: Sessions) -> None:
+        super().__init__(sessions)
+        self.store = EvaluationStore(sessions)
+
+    async def create(self, id: str) -> None:
+        async with self.sessions.begin() as session:
+            session.add(EvaluationJob(id=id, project="races", request={"models": []}, total=1))
+
+    def worker(self, name: str) -> EvaluationClaims:
+        return EvaluationClaims(self.sessions, name, ttl_s=600, engine="none")
+
+    async def cancel_requested(self, lease: Lease[EvaluationJob]) -> bool:
+        return await EvaluationStore(self.sessions).heartbeat(lease, None, 0.0)
+
+    async def log(self, id: str) -> Sequence[EvaluationEvent]:
+        mine = select(EvaluationEvent).where(EvaluationEvent.evaluation_id == id)
+        async with self.sessions() as session:
+            return (await session.scalars(mine.order_by(EvaluationEvent.seq))).all()
+
+
+KINDS: Mapping[str, type[_Kind]] = {"runs": _Runs, "evaluations": _Evaluations}
 
 
 @dataclass(frozen=True)
 class _Stage:
-    """One run, its worker and a second one."""
+    """One run or evaluation, its worker and a second one."""
 
-    sessions: Sessions
-    store: RunStore
-    leases: Leases
-    thief: Leases
-    lease: Lease
+    kind: _Kind
+    claims: Claims[Any]
+    thief: Claims[Any]
+    lease: Lease[Any]
 
     def acts(self, rng: random.Random) -> list[Callable[[], Awaitable[object]]]:
         """Who takes part: the worker's end always, the others by chance."""
         ending = rng.choice(_WORKERS)
-        asked = rng.sample(_OWNERS, rng.randint(1, 3))
+        asked = rng.sample(self.kind.asked, rng.randint(1, 3))
         acts: list[Callable[[], Awaitable[object]]] = [
             partial(self._end, ending),
             *(partial(self._ask, v) for v in asked),
@@ -75,72 +169,73 @@ class _Stage:
 
     async def _end(self, how: str) -> None:
         if how == "release":
-            await self.leases.release(self.lease)
+            await self.claims.release(self.lease)
         elif how == "paused":
-            await self.store.suspend(self.lease, "asked for")
+            await self.kind.store.suspend(self.lease, "asked for")
         else:
-            await self.store.finish(self.lease, RunStatus(how), error="so" if how == "failed" else None)
+            await self.kind.store.finish(self.lease, RunStatus(how), error="so" if how == "failed" else None)
 
     async def _ask(self, verb: str) -> None:
         with suppress(NotAllowed):
-            await getattr(self.store, verb)(self.lease.run_id, "owner")
+            await getattr(self.kind.store, verb)(self.lease.id, "owner")
 
     async def _steal(self) -> None:
         past = func.clock_timestamp() - text("interval '1 second'")
-        async with self.sessions.begin() as session:
+        table = self.kind.table
+        async with self.kind.sessions.begin() as session:
             await session.execute(
-                update(Run).where(Run.id == self.lease.run_id, Run.status == "running").values(lease_until=past)
+                update(table).where(table.id == self.lease.id, table.status == "running").values(lease_until=past)
             )
         await self.thief.claim()
 
     async def settle(self) -> None:
-        """Bring the run to its end, as its next worker would."""
-        while (run := await self.store.get(self.lease.run_id)).status not in TERMINAL:
-            if run.status == RunStatus.PAUSED:
-                await self.store.resume(run.id, "owner")
-            elif run.status == RunStatus.QUEUED:
-                await self.leases.claim()
+        """Bring it to its end, as its next worker would."""
+        store = self.kind.store
+        while (row := await store.get(self.lease.id)).status not in TERMINAL:
+            if row.status == RunStatus.PAUSED:
+                await store.resume(row.id, "owner")
+            elif row.status == RunStatus.QUEUED:
+                await self.claims.claim()
             else:
-                lease = Lease(run.id, run.epoch, str(run.owner))
+                lease = Lease(self.kind.table, row.id, row.epoch, str(row.owner))
                 with suppress(LeaseLost):
-                    pending = await self.store.heartbeat(lease, None)
-                    await self.store.finish(lease, RunStatus.CANCELLED if pending.cancel else RunStatus.COMPLETED)
+                    cancelled = await self.kind.cancel_requested(lease)
+                    await store.finish(lease, RunStatus.CANCELLED if cancelled else RunStatus.COMPLETED)
 
 
-async def races(engine: AsyncEngine, examples: int, seed: int) -> dict[str, Any]:
-    """Figures, and `violations`. The database must have our schema, and no other run."""
-    sessions, rng = make_sessions(engine), random.Random(seed)
+async def races(engine: AsyncEngine, kind: str, examples: int, seed: int) -> dict[str, Any]:
+    """Figures, and `violations`. The database must have our schema, and no other run or evaluation."""
+    of_kind, rng = KINDS[kind](make_sessions(engine)), random.Random(seed)
     _pause_by_chance(engine, rng)
     ends: Counter[str] = Counter()
     wrong: list[str] = []
     for number in range(examples):
-        stage = await _stage(sessions)
+        stage = await _stage(of_kind)
         acts = [_after(rng.uniform(0, _PAUSE_S), act) for act in stage.acts(rng)]
         await asyncio.gather(*acts)
         await stage.settle()
-        run = await stage.store.get(stage.lease.run_id)
-        async with sessions() as session:
-            log = (await session.scalars(select(Event).where(Event.run_id == run.id).order_by(Event.seq))).all()
-        wrong += [f"example {number}: {each}" for each in violations(run, log)]
-        ends[run.status] += 1
-    return {"seed": seed, "examples": examples, "ends": dict(ends), "violations": wrong}
+        row = await of_kind.store.get(stage.lease.id)
+        wrong += [f"example {number}: {each}" for each in violations(of_kind, row, await of_kind.log(row.id))]
+        ends[row.status] += 1
+    return {"kind": kind, "seed": seed, "examples": examples, "ends": dict(ends), "violations": wrong}
 
 
-def violations(run: Run, log: Sequence[Event]) -> list[str]:
-    """What the log tells that must not be."""
+def violations(kind: _Kind, row: Run | EvaluationJob, log: Sequence[Event | EvaluationEvent]) -> list[str]:
+    """What the log says that must not be."""
     wrong = []
     status, epoch = RunStatus.QUEUED, 0
-    for told in log:
-        if status in TERMINAL and told.type != EventType.RUN_RETRIED:
-            wrong.append(f"{told.type} after it was {status}")
-        after = _LEADS_TO.get(EventType(told.type), status)
-        if told.type in _LEADS_TO and not any(status in move.sources for move in Move if move.target is after):
-            wrong.append(f"{told.type} while it was {status}")
-        if told.type == EventType.RUN_STARTED:
-            epoch += 1
+    for event in log:
+        happened = event.type.partition(".")[2]
+        if status in TERMINAL and happened != kind.reopened:
+            wrong.append(f"{event.type} after it was {status}")
+        after = _LEADS_TO.get(happened, status)
+        moves = (move for move in kind.moves if move.target is after)
+        if happened in _LEADS_TO and not any(status in move.sources for move in moves):
+            wrong.append(f"{event.type} while it was {status}")
+        epoch += happened == "started"
         status = after
-    if (run.status, run.epoch, [told.seq for told in log]) != (status, epoch, [*range(1, run.event_seq + 1)]):
-        wrong.append(f"it is {run.status} in epoch {run.epoch}; its log says {status} in {epoch}, {len(log)} events")
+    if (row.status, row.epoch, [event.seq for event in log]) != (status, epoch, [*range(1, row.event_seq + 1)]):
+        wrong.append(f"it is {row.status} in epoch {row.epoch}; its log says {status} in {epoch}, {len(log)} events")
     return wrong
 
 
@@ -153,39 +248,25 @@ def _pause_by_chance(engine: AsyncEngine, rng: random.Random) -> None:
     def pause(*_: Any) -> None:
         await_only(asyncio.sleep(rng.uniform(0, _PAUSE_S)))
 
-    event.listen(engine.sync_engine, "before_cursor_execute", pause)
-    event.listen(engine.sync_engine, "commit", pause)
+    database_event.listen(engine.sync_engine, "before_cursor_execute", pause)
+    database_event.listen(engine.sync_engine, "commit", pause)
 
 
-async def _stage(sessions: Sessions) -> _Stage:
-    store, run_id = RunStore(sessions), str(ULID())
-    run = Run(
-        id=run_id,
-        request=stored_request(budget={}),
-        environment="email_search",
-        judge="reference",
-        backend="embedded",
-        model_project="races",
-        model_name=run_id,
-        base_model="none",
-        iterations_total=1,
-    )
-    await store.create(run)
-    first, second = (
-        Leases(sessions, name, ttl_s=600, limits=_LIMITS, backends=["embedded"], engine="none") for name in "ab"
-    )
+async def _stage(kind: _Kind) -> _Stage:
+    await kind.create(str(ULID()))
+    first, second = kind.worker("a"), kind.worker("b")
     claimed = await first.claim()
     assert claimed is not None
-    return _Stage(sessions, store, first, second, claimed[1])
+    return _Stage(kind, first, second, claimed[1])
 
 
-async def _on_a_database_of_its_own(examples: int, seed: int, directory: Path) -> dict[str, Any]:
+async def _on_an_own_database(kind: str, examples: int, seed: int, directory: Path) -> dict[str, Any]:
     postgres = EmbeddedPostgres(directory)
     await postgres.start()
     engine = make_engine(postgres.url)
     try:
         await migrate(engine)
-        return await races(engine, examples, seed)
+        return await races(engine, kind, examples, seed)
     finally:
         await engine.dispose()
         await postgres.stop()
@@ -193,11 +274,12 @@ async def _on_a_database_of_its_own(examples: int, seed: int, directory: Path) -
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kind", choices=sorted(KINDS), default="runs")
     parser.add_argument("--examples", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="learnloop-races-") as directory:
-        result = asyncio.run(_on_a_database_of_its_own(options.examples, options.seed, Path(directory)))
+        result = asyncio.run(_on_an_own_database(options.kind, options.examples, options.seed, Path(directory)))
     for name, value in result.items():
         print(f"{name:>12}  {value}")
     raise SystemExit(1 if result["violations"] else 0)
