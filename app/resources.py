@@ -1,11 +1,11 @@
 """What the API and a worker both use: opened in order, closed in reverse."""
 
-import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from threading import Thread
 
 import structlog
 from sqlalchemy import URL, select, update
@@ -71,6 +71,7 @@ async def open_resources(
             backends = Backends(settings, engine)
             stack.push_async_callback(backends.stop)
             connect = backends.connect
+        Thread(target=_warm_up, name="warm-up", daemon=True).start()
         postgres = None
         if (url := _database_url(settings)) is None:
             postgres = EmbeddedPostgres(settings.data_dir, restart_after_s=settings.restart_after_s)
@@ -84,8 +85,6 @@ async def open_resources(
         await remove_leftovers(sessions, settings.data_dir, _database_name(settings))
         tracing = open_tracing(settings)
         stack.push_async_callback(tracing.close)
-        warm_up = asyncio.create_task(asyncio.to_thread(_warm_up), name="warm-up")
-        stack.callback(warm_up.cancel)
         pulse = Pulse(partial(connect_once, database_engine.url))
         await stack.enter_async_context(pulse.beating("database-pulse"))
         name = await _engine_name(settings, sessions)
@@ -149,7 +148,7 @@ def _database_url(settings: Settings) -> URL | None:
 
 
 def _warm_up() -> None:
-    """Import ART in the background: it takes seconds, and the first run needs it."""
+    """Import ART while Postgres and the engine start: it takes seconds, and the first run needs it."""
     from training.backends.art_import import import_art
 
     with kept_for_good():

@@ -1,6 +1,6 @@
 """One lock for imports of large packages by several threads.
 
-ART is imported with stand-ins for other packages. Another thread's import of one of those would find the stand-in, or
+While ART is imported, torch and transformers count as missing. Another thread's import would miss them as well, or
 deadlock with ART's.
 """
 

@@ -32,7 +32,6 @@ import numpy as np
 import structlog
 
 from training.engine.cpu_mode import set_cpu_mode
-from training.engine.model_classes import import_model_classes
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +296,6 @@ def main() -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if options.device == "cuda":
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # as the engine does
-    import_model_classes()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     if options.make:
         make_model(options.make[0], Path(options.make[1]))

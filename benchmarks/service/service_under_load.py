@@ -26,7 +26,7 @@ from app.cli.client import Service
 from app.cli.service_process import free_port
 from benchmarks import processes
 
-GOALS = {"p99_ms": 50.0, "engine_mb": 2000.0, "api_mb": 350.0, "answers_after_s": 3.0}
+GOALS = {"p99_ms": 50.0, "engine_mb": 2000.0, "api_mb": 450.0, "answers_after_s": 3.0}
 _PACE_S = 0.1
 _CONNECTIONS = 4
 _MEMORY_PAUSE_S = 0.5

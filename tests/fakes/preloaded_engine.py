@@ -3,13 +3,12 @@
 import os
 
 from training.engine.cpu_mode import set_cpu_mode
-from training.engine.model_classes import import_model_classes
 
 set_cpu_mode()
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-import_model_classes()
 
 import uvicorn  # noqa: E402,F401
 
 import training.engine.http.server  # noqa: E402
+import training.engine.trainer.pretrained  # noqa: E402
 import training.engine.workers.process  # noqa: E402, F401

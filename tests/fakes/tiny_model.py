@@ -6,13 +6,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-import training.engine
-from training.engine.model_classes import import_model_classes
-
-import_model_classes()  # as the engine does: without the compiler, whose import takes seconds
-
-from transformers import (  # noqa: E402
+from transformers import (
     GPTNeoXConfig,
     LlamaConfig,
     MistralConfig,
@@ -21,7 +15,9 @@ from transformers import (  # noqa: E402
     Qwen2Config,
     Qwen3Config,
 )
-from transformers.models.auto.modeling_auto import AutoModelForCausalLM  # noqa: E402
+from transformers.models.auto.modeling_auto import AutoModelForCausalLM
+
+import training.engine
 
 CHAT_TEMPLATE = Path(training.engine.__path__[0]) / "chat_template.jinja"
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>")

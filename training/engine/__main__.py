@@ -95,7 +95,6 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
         import uvicorn
 
         from training.engine.http.server import create_app
-        from training.engine.model_classes import import_model_classes
         from training.engine.registry.object_store import BadStore, StoreUnavailable
         from training.engine.registry.shared_registry import open_registry
         from training.engine.weights import llama_modules
@@ -106,8 +105,8 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
         bases |= dict(options.base_model)
         known = [*bases.values(), *added_base_models(options.data_dir).values()]
         if options.device == "cuda" or not all(map(llama_modules.is_readable, known)):
-            # Its first use would import transformers, which takes seconds that the service now needs as well.
-            import_model_classes()
+            # Its first use would import transformers, which takes seconds; meanwhile the service starts as well.
+            import training.engine.trainer.pretrained  # noqa: F401
     specs = _workers(options, bases)
     if options.device == "cuda" and not options.ray and len(specs) > (gpus := torch.cuda.device_count()) > 0:
         sys.stderr.write(f"{len(specs)} workers need as many GPUs; here are {gpus}\n")

@@ -15,7 +15,6 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from training.engine.model_classes import import_model_classes
 from training.engine.plain_tokenizer import CHAT_TEMPLATE, PlainTokenizer
 from training.engine.tool_text import with_tools_as_text
 
@@ -262,7 +261,6 @@ class ChatTokenizer:
 
 def _of_transformers(directory: Path) -> Any:
     """Raises OSError or ValueError."""
-    import_model_classes()
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(str(directory), local_files_only=True)

@@ -3,10 +3,6 @@
 import pytest
 import torch
 
-from training.engine.model_classes import import_model_classes
-
-import_model_classes()  # as the engine does: without the compiler, whose import takes seconds
-
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:

@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
@@ -15,7 +14,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from training.engine.memory import free_bytes, is_out_of_memory
-from training.engine.model_classes import without_compiler
 from training.engine.registry.checkpoints import OPTIMIZER_FILE
 from training.engine.registry.tuning import Tuning
 from training.engine.trainer.joined_layers import JoinedLayers
@@ -230,16 +228,12 @@ class Policy:
     def _save_model(self, directory: Path) -> None:
         if isinstance(self.model, LlamaModel):
             self.model.save(directory)
-            return
-        save = partial(self.model.save_pretrained, directory)
-        if self.tuning.mode == "lora":
+        elif self.tuning.mode == "lora":
             from training.engine.trainer.pretrained import save_adapter
 
-            save = partial(save_adapter, self.model, directory)
-        if self.device.type == "cpu":
-            without_compiler(save)
+            save_adapter(self.model, directory)
         else:
-            save()  # it takes long, and what samples beside it may need the compiler
+            self.model.save_pretrained(directory)
 
 
 def _whole(model: Any) -> WholeLayers:

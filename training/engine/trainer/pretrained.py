@@ -2,33 +2,27 @@
 
 import copy
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
 import torch
+from accelerate.hooks import remove_hook_from_module
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
 
-from training.engine.model_classes import import_model_classes, without_compiler
-
-import_model_classes()  # first, because it leaves out what the others would import
-
-from accelerate.hooks import remove_hook_from_module  # noqa: E402
-from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict  # noqa: E402
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel  # noqa: E402
-from transformers.models.auto.modeling_auto import AutoModelForCausalLM  # noqa: E402
-from transformers.utils import logging as transformers_logging  # noqa: E402
-
-from training.engine.registry.base_models import parameter_count  # noqa: E402
-from training.engine.registry.checkpoints import ADAPTER_FILE  # noqa: E402
-from training.engine.registry.model_record import BadModelDirectory  # noqa: E402
-from training.engine.registry.tuning import Tuning  # noqa: E402
-from training.engine.trainer.lean_modules import make_lean  # noqa: E402
-from training.engine.trainer.packed_attention import ATTENTION  # noqa: E402
-from training.engine.weights.joined import JoinedModel, has_kernels  # noqa: E402
-from training.engine.weights.llama_cpu import FusedWeights  # noqa: E402
-from training.engine.weights.stages import devices_needed, stages_of  # noqa: E402
-from training.engine.weights.tensor_file import write_tensors  # noqa: E402
+from training.engine.registry.base_models import parameter_count
+from training.engine.registry.checkpoints import ADAPTER_FILE
+from training.engine.registry.model_record import BadModelDirectory
+from training.engine.registry.tuning import Tuning
+from training.engine.trainer.lean_modules import make_lean
+from training.engine.trainer.packed_attention import ATTENTION
+from training.engine.weights.joined import JoinedModel, has_kernels
+from training.engine.weights.llama_cpu import FusedWeights
+from training.engine.weights.stages import devices_needed, stages_of
+from training.engine.weights.tensor_file import write_tensors
 
 USUAL_RANKS = 32
 """Adapters of up to so many ranks share one copy of their base: it has the same columns for all of them. And so many
@@ -160,17 +154,15 @@ def _config(directory: Path) -> PreTrainedConfig:
 
 
 def _read(directory: Path, dtype: torch.dtype, **options: Any) -> Any:
-    read = partial(
-        AutoModelForCausalLM.from_pretrained,
-        directory,
-        dtype=dtype,
-        local_files_only=True,
-        use_safetensors=True,
-        trust_remote_code=False,
-        **options,
-    )
     try:
-        return without_compiler(read)
+        return AutoModelForCausalLM.from_pretrained(
+            directory,
+            dtype=dtype,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            **options,
+        )
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise _unloadable(directory, error) from error
 

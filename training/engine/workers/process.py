@@ -5,13 +5,11 @@ import signal
 from multiprocessing.connection import Connection
 
 from training.engine.logs import configure_logs
-from training.engine.model_classes import import_model_classes
 from training.engine.workers.link import LinkClosed, Report, ToWorker, WorkerSpec
 from training.garbage import kept_for_good
 
 with kept_for_good():
-    import_model_classes()
-
+    import training.engine.trainer.pretrained  # noqa: F401  # imported here, all workers share it
     from training.engine.workers.worker import serve
 
 

@@ -178,13 +178,11 @@ class _Actor:
         # A process without its engine is of no use.
         try:
             from training.engine.logs import configure_logs
-            from training.engine.model_classes import import_model_classes
             from training.garbage import kept_for_good
 
             configure_logs()
             with kept_for_good():
-                import_model_classes()
-
+                import training.engine.trainer.pretrained  # noqa: F401  # it takes seconds, which no request should wait for
                 from training.engine.workers.worker import serve
             serve(spec, self)
         except BaseException:
