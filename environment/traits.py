@@ -26,10 +26,6 @@ def _as_it_is(task: Mapping[str, Json], config: Mapping[str, Json], data_dir: Pa
     return config
 
 
-def _may_change(config: Mapping[str, Json]) -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class Traits:
     """What an environment says of its config."""
@@ -41,9 +37,6 @@ class Traits:
     """Settings that a user's own task does not need."""
     documents: Mapping[str, Document] = field(default_factory=dict)
     """By setting. `scenarios` are stored so, too, in any environment."""
-    repeats: Callable[[Mapping[str, Json]], bool] = _may_change
-    """Whether the config, whose data sets have versions, and the code of Learnloop decide all that an agent can get
-    from the environment: then the same calls always get the same results."""
     config_for: Callable[[Mapping[str, Json], Mapping[str, Json], Path], Mapping[str, Json]] = _as_it_is
     """From a user's task, a config and the data directory: the config in which the task can be done. Raises
     UnknownScenario, with a message for the user, if there is none."""

@@ -75,7 +75,6 @@ def run_whole(figures: RunFigures, queue: QueuePosition | None) -> RunOut:
             "wait_reason": run.wait_reason,
             "reproducible": run.reproducible,
             "reproducible_reason": run.reproducible_reason,
-            "baseline_run_id": run.baseline_run_id,
             "parent": _parent(run),
             "attempts": run.claims,
             "cancel_requested": run.cancel_requested,

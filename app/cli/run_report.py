@@ -32,8 +32,6 @@ def print_run(run: Json) -> None:
     if run["best_checkpoint"]:
         best = run["best_checkpoint"]
         facts.add_row("best checkpoint", f"step {best['step']} (validation success {percent(best['success'])})")
-    if note := baseline_note(run):
-        facts.add_row("baseline", note)
     results.print(facts)
     _print_curve([row for row in run["iterations"] if row["iteration"] > 0])
     if run["evaluations"]:
@@ -42,12 +40,6 @@ def print_run(run: Json) -> None:
         figures = held_out_figures(run["evaluations"], "test" if tested else "validation")
         results.print()
         results.print(held_out_table(figures))
-
-
-def baseline_note(run: Json) -> str | None:
-    """Where the figures before training come from, if this run did not evaluate the base itself."""
-    earlier = run.get("baseline_run_id")  # older services have none
-    return earlier and f"base evaluated earlier, in run {earlier}, and not again"
 
 
 def run_seconds(run: Json) -> float | None:

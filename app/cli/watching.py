@@ -13,7 +13,6 @@ from rich.text import Text
 from app.cli.charts import bar, duration, figure, percent, sparkline
 from app.cli.client import Service, ServiceRefused, ServiceUnreachable
 from app.cli.event_lines import event_line
-from app.cli.run_report import baseline_note
 from app.cli.terminal import plain
 from app.plots.run import wilson
 
@@ -142,8 +141,6 @@ class RunDisplay:
                 self._shown = row["iteration"]
                 for line in iteration_lines(row, run["evaluations"]):
                     self._print(line)
-                if row["iteration"] == 0 and (note := baseline_note(run)):
-                    self._print(f"  {note}")
         elapsed_s = self._clock() - self._started_at
         if self._live:
             self._live.update(live_panel(run, elapsed_s, self._events), refresh=True)

@@ -79,7 +79,6 @@ class StoredRequest(_Stored):
     """None keeps all."""
     on_no_signal: NoSignalRule = NoSignalRule()
     warm_start: StoredWarmStart | None = None
-    reuse_baseline: bool = False
     config: RunConfig
     """The learn loop's settings."""
 

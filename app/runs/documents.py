@@ -30,7 +30,7 @@ Json = Any
 Kind = Literal["graph", "scenarios", "demonstrations"]
 KINDS: Sequence[Kind] = ("graph", "scenarios")
 """Those that settings of an environment hold, which are called so."""
-canonical = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode
+_canonical = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode
 
 
 class UnknownDocument(ValueError):
@@ -54,7 +54,7 @@ class NewDocument:
 def document(project: str, kind: Kind, content: Sequence[Json]) -> NewDocument:
     """Raises ValueError for what is no JSON (NaN). Takes a while for a big graph: not for the event loop."""
     # Item by item, so that other threads get their turn.
-    text = f"[{','.join(canonical(item) for item in content)}]"
+    text = f"[{','.join(_canonical(item) for item in content)}]"
     hash = sha256(text.encode()).hexdigest()
     return NewDocument(project, kind, text, {"sha256": hash, **_size(kind, content)})
 

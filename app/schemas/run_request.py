@@ -305,9 +305,6 @@ class LearnLoopRequest(RequestBody):
     """Whether rollouts run ahead of training, and how far. Default: they do not."""
     evaluation: EvaluationChoice = Field(default_factory=EvaluationChoice)
     """How often and on how many held-out scenarios the model is evaluated."""
-    reuse_baseline: bool = True
-    """Take over the baseline evaluation of an earlier run of the project, if everything that decides it is the same, to
-    the bit; the run then has its `baseline_run_id`. False: evaluate anew."""
     budget: BudgetChoice | None = None
     """Limits for dollars, minutes and tokens. Default: no limits."""
     checkpoints: CheckpointsChoice | None = None

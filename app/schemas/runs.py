@@ -276,10 +276,6 @@ class RunOut(RunBrief):
     until the run has started. A judge that is a language model may still score differently."""
     reproducible_reason: str | None = None
     """Why it is or is not reproducible."""
-    baseline_run_id: str | None = None
-    """Run that made the baseline evaluation, which this run took over with its trajectories because everything that
-    decides it is the same; that run may be deleted since. Null: the run made it itself. What was taken over does not
-    count in `rollouts`, `tokens` and `cost`."""
     cancel_requested: bool
     """Whether someone has asked to cancel the run."""
     request: dict[str, Json]

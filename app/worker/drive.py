@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, aclosing, closing, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -24,7 +24,6 @@ from app.errors import DATABASE_DOWN
 from app.processes.engine import EngineUnavailable
 from app.results.files import ResultsFiles
 from app.runs import ledger
-from app.runs.baseline_key import baseline_key
 from app.runs.budget import Clock, Meter
 from app.runs.configuration import make_environment, make_judge, make_player, model_spec
 from app.runs.documents import resolve_references, stored_text
@@ -36,7 +35,6 @@ from app.worker.checkpoint_retention import prune
 from app.worker.journal_store import Cost, StoredJournal
 from app.worker.measures import count_iteration
 from app.worker.own_agents import OwnAgents
-from app.worker.reused_baseline import take_over_baseline
 from app.worker.save_iteration import iteration_rows, save_iteration
 from environment.access import Access
 from environment.base import Environment, Json
@@ -238,12 +236,13 @@ class Driver:
             )
             another = partial(make_environment, choice, self.data_dir, self.access)
             environment = stack.enter_context(closing(another()))
-            learned = None
             if resume is None:
-                learned = await run_on_loop(
-                    main_loop, retry_while_database_is_down(lambda: inherited_state(self.sessions, run.id))
+                begin_with(
+                    environment,
+                    await run_on_loop(
+                        main_loop, retry_while_database_is_down(lambda: inherited_state(self.sessions, run.id))
+                    ),
                 )
-                begin_with(environment, learned)
             backend = await self.connect(run.backend)
             stack.push_async_callback(backend.close)
             policy = await backend.register(model_spec(run))
@@ -252,8 +251,6 @@ class Driver:
                 main_loop,
                 retry_while_database_is_down(lambda: save_reproducibility(self.sessions, work.lease, found)),
             )
-            if resume is None:
-                resume = await self._after_earlier_baseline(work, policy, learned)
             results = self.learn(
                 request.config,
                 environment,
@@ -276,27 +273,6 @@ class Driver:
                 await files.begin()
                 await run_on_loop(main_loop, self._check_signal(work))
                 await prune(self.sessions, main_loop, run, request.checkpoints, backend, policy)
-
-    async def _after_earlier_baseline(
-        self, work: _Work, policy: Policy, learned: Mapping[str, Json] | None
-    ) -> Resume | None:
-        """Where to go on once the run has taken over the baseline of an earlier one; None if there is none to take."""
-        run_id, request, step = work.run.id, work.request, await policy.step()
-        key = await asyncio.to_thread(baseline_key, request, policy.reproducibility.fingerprint, step, learned)
-        model, wanted = policy.endpoint(step).model, request.reuse_baseline
-
-        async def take_over() -> Resume | None:
-            if not await take_over_baseline(self.sessions, work.lease, key, model, wanted=wanted):
-                return None
-            work.meter.settled(0.0, iteration=0)
-            work.meter.prompt_per_turn = (await ledger.prior_usage(self.sessions, run_id)).prompt_per_turn
-            return await resume_of(self.sessions, run_id)
-
-        resume = await shielded(run_on_loop(work.main_loop, retry_while_database_is_down(take_over)))
-        if resume is not None:
-            log.info("baseline of an earlier run taken over")
-            await run_on_loop(work.main_loop, retry_while_database_is_down(lambda: self.results.write(run_id)))
-        return resume
 
     async def _demonstrations(self, work: _Work, resume: Resume | None) -> Demonstrations:
         """What the run's warm start learns from, if that is still to be done."""

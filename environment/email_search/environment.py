@@ -245,17 +245,8 @@ def _inbox_with(data_dir: Path, address: str) -> str | None:
     return None
 
 
-def _repeats(config: Mapping[str, Json]) -> bool:
-    """Not with an inbox that can be imported again, or with questions that lie in a file beside it."""
-    inbox = config.get("inbox", SYNTHETIC)
-    return inbox == SYNTHETIC or (isinstance(inbox, Mapping) and "scenarios" in config)
-
-
 TRAITS = Traits(
-    datasets={"inbox": (SYNTHETIC,), "scenarios": ()},
-    asked_without=frozenset({"scenarios"}),
-    repeats=_repeats,
-    config_for=_config_for,
+    datasets={"inbox": (SYNTHETIC,), "scenarios": ()}, asked_without=frozenset({"scenarios"}), config_for=_config_for
 )
 
 

@@ -21,7 +21,6 @@ def demo_document(run: Json, examples: Mapping[str, Json], total_s: float) -> Js
         "judge": run["judge"],
         "model": run["model"],
         "seed": run["request"]["seed"],
-        "baseline_run_id": run["baseline_run_id"],
         "best_step": run["best_checkpoint"]["step"] if run["best_checkpoint"] else None,
         **held_out_figures(run["evaluations"], "test"),
         "iterations": run["progress"]["iterations_done"],

@@ -8,7 +8,6 @@ from rich.padding import Padding
 
 from app.cli.charts import duration, figure
 from app.cli.held_out import held_out_table
-from app.cli.run_report import baseline_note
 
 Json = Any
 
@@ -23,8 +22,6 @@ def print_figures(console: Console, document: Json) -> None:
     """Print the figures before and after, and how long it took."""
     console.print()
     console.print(held_out_table(document))
-    if note := baseline_note(document):
-        console.print(note)
     speed = f"{figure(document['rollouts_per_s'], 1)}/s, {document['tokens_per_s'] or 0:,.0f} tokens/s"
     console.print(
         f"\n{document['iterations']} iterations, {document['rollouts']:,} rollouts in {duration(document['seconds'])} "

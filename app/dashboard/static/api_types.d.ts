@@ -532,7 +532,6 @@ export interface RunOut {
   "attempts": number;
   "reproducible": boolean | null;
   "reproducible_reason": string | null;
-  "baseline_run_id": string | null;
   "cancel_requested": boolean;
   "request": Record<string, any>;
   "iterations": (IterationFigures)[];

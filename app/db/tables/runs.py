@@ -44,12 +44,6 @@ class Run(Claimable):
         Index("ix_run_status_id", "status", "id"),
         Index("ix_run_model_project_id", "model_project", "id"),
         Index("ix_run_model_project_claimed_at", "model_project", "claimed_at"),
-        Index(
-            "ix_run_model_project_baseline_key",
-            "model_project",
-            "baseline_key",
-            postgresql_where=text("baseline_key IS NOT NULL"),
-        ),
     )
 
     request: Mapped[dict[str, Json]]
@@ -65,10 +59,6 @@ class Run(Claimable):
     reproducible: Mapped[bool | None]
     """Whether sampling and training repeat to the bit, as the backend reports; None until the run was driven."""
     reproducible_reason: Mapped[str | None]
-    baseline_key: Mapped[str | None]
-    """Hash of all that decided the run's baseline (app/runs/baseline_key.py); None: it may not repeat."""
-    baseline_run_id: Mapped[str | None] = mapped_column(String(26))
-    """The run that made the baseline, which this one took over; it may be deleted since. None: its own."""
     pause_requested: Mapped[bool] = mapped_column(default=False, server_default="false")
     no_signal: Mapped[str | None]
     """Why the last iteration taught nothing (training/no_signal.py); None if it did."""

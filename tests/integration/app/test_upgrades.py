@@ -39,6 +39,8 @@ FILES = sorted((Path(__file__).parent / "revisions").glob("*.sql"))
 OLD_KEY, REVOKED_KEY = "ll_" + "K" * 43, "ll_" + "R" * 43
 STEPS = {"model-1R": 1, "model-1F": 1, "model-1X": 0, "model-1C": 3}
 """Of the models that the fixtures' runs have trained so far."""
+_DROPPED = {"run": {"baseline_key", "baseline_run_id"}}
+"""Columns by table that a later revision drops together with what used them."""
 Rows = dict[str, list[dict[str, Any]]]
 
 
@@ -111,7 +113,8 @@ def _check_all_kept(before: Rows, after: Rows) -> None:
     for table, rows in before.items():
         assert len(after[table]) == len(rows), table
         for row in rows:
-            assert any(row.items() <= new.items() for new in after[table]), (table, row)
+            kept = {name: value for name, value in row.items() if name not in _DROPPED.get(table, ())}
+            assert any(kept.items() <= new.items() for new in after[table]), (table, row)
 
 
 async def test_todays_service_goes_on_where_the_old_one_was(old: AsyncEngine, data_dir: Path) -> None:

@@ -70,7 +70,6 @@ function Head({ data, run }) {
       <${Text} value=${run.environment} limit=${80} /> judged by <${Text} value=${run.judge} limit=${80} />, trained on
       ${" "}<${Text} value=${run.backend} limit=${80} /> from <${Text} value=${run.model.base_model} limit=${120} />
       ${run.parent && html`, forked from <a href=${href(["runs", run.parent.run_id])}>${run.parent.run_id}</a> at step ${run.parent.step}`}
-      ${run.baseline_run_id && html`, base evaluated earlier, in <a href=${href(["runs", run.baseline_run_id])}>${run.baseline_run_id}</a>`}
     </p>
     <${Notices} run=${run} />`;
 }

@@ -56,20 +56,6 @@ def test_figures_take_the_place_of_progress() -> None:
     assert second.startswith("iteration   1   reward")
 
 
-def test_a_baseline_of_an_earlier_run_is_said_to_be_one() -> None:
-    row = {"iteration": 0, "step": 0, "rewards": {"mean": None}, "success": None, "malformed": None}
-    evaluation = {"iteration": 0, "split": "test", "mode": "greedy", "success": 0.25}
-    run = _run(1, "rollout", 0, [row]) | {"evaluations": [evaluation], "baseline_run_id": "EARLIER"}
-    output = StringIO()
-    with RunDisplay(Console(file=output, width=100), _Clock()) as display:
-        display.show(run)
-        display.show(run)
-    assert output.getvalue().splitlines()[:2] == [
-        "  held-out (test), before training: success 25% greedy",
-        "  base evaluated earlier, in run EARLIER, and not again",
-    ]
-
-
 def test_a_terminal_shows_curves_events_and_why_it_waits() -> None:
     row = {"iteration": 1, "rewards": {"mean": 0.5}, "success": 0.5, "malformed": 0.0, "step": 1}
     held_out = {"iteration": 0, "split": "validation", "mode": "sampled", "success": 0.5, "scenarios": 20}
