@@ -143,8 +143,6 @@ class Settings(BaseSettings):
     engine_trainers: int | None = Field(None, ge=1, le=64)
     """Processes that only train, beside engine_samplers. None: one."""
     engine_sampler: Literal["torch", "vllm"] = "torch"
-    engine_rollout_weights: Literal["trained", "fp8"] = "trained"
-    """What our engine samples with on a GPU; fp8: a copy in 8 bits."""
     engine_training_weights: Literal["exact", "fp8"] = "exact"
     """What our engine trains LoRA adapters over on a GPU, and samples them with; fp8: their base in 8 bits."""
     engine_vllm_command: str = "vllm"

@@ -221,7 +221,6 @@ class EngineProcess:
             "--slots": settings.engine_slots,
             "--device": settings.engine_device,
             "--sampler": settings.engine_sampler,
-            "--rollout-weights": settings.engine_rollout_weights,
             "--training-weights": settings.engine_training_weights,
             "--ready-file": self._ready_file,
             "--api-key-env": KEY_VARIABLE,

@@ -230,7 +230,6 @@ class Ours:
         gpus: int = 1,
         meet: str = "",
         *,
-        fp8_rollouts: bool = False,
         fp8_training: bool = False,
     ) -> None:
         """One of `gpus` processes, which have a GPU each and meet in the directory."""
@@ -247,7 +246,7 @@ class Ours:
         tuning = Tuning("lora")
         adapted: Any = fresh_adapter(base, tuning).eval()
         self.policy = Policy(adapted, tuning, Path)
-        self.weights: Any = snapshot(self.policy.model, in_fp8=fp8_rollouts)
+        self.weights: Any = snapshot(self.policy.model)
         self.sampler = Sampler()
         self.sampler.set_weights("policy", self.weights)
         self.shape = Shape.of(base.config)
@@ -463,9 +462,6 @@ def main() -> int:
         "--gpus", type=int, default=1, help="processes with a GPU each, which share out rollouts and the training step"
     )
     parser.add_argument(
-        "--rollout-weights", choices=("trained", "fp8"), default="trained", help="fp8: the base is sampled in 8 bits"
-    )
-    parser.add_argument(
         "--training-weights",
         choices=("exact", "fp8"),
         default="exact",
@@ -484,7 +480,6 @@ def main() -> int:
             options.rank,
             options.gpus,
             options.meet,
-            fp8_rollouts=options.rollout_weights == "fp8",
             fp8_training=options.training_weights == "fp8",
         )
         print(json.dumps(measure(ours, options.iterations, options.gpus)))
@@ -492,7 +487,7 @@ def main() -> int:
     failed = False
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; random weights, forced lengths", flush=True)
     for name in options.models.split(","):
-        weights = ("--rollout-weights", options.rollout_weights, "--training-weights", options.training_weights)
+        weights = ("--training-weights", options.training_weights)
         figures = _together(name, options.iterations, options.gpus, *weights)
         print(f"{name:5} ours {json.dumps({key: round(value, 4) for key, value in figures.items()})}", flush=True)
         if name in options.long.split(","):

@@ -33,14 +33,16 @@ MEAN_ROUNDING = 0.05
 """What log-probabilities may be off by in the mean: in bfloat16 on a CPU it is 0.01, and with another step's 1.0."""
 
 
-def adapters_of(directory: Path, family: str, device: torch.device, *, ranks: int, stages: int) -> list[Any]:
+def adapters_of(
+    directory: Path, family: str, device: torch.device, *, ranks: int, stages: int, in_fp8: bool = False
+) -> list[Any]:
     """Peft models of rank 8 on one joined base, whose logits differ by more than their norm."""
     plain: Any = model_of(directory, family, adapter=True).to(device)
     base = plain.get_base_model()
     for name, parameter in base.named_parameters():
         if "lora_" not in name:
             parameter.data = parameter.data.bfloat16()
-    joined = JoinedModel(base, [device] * stages, torch.bfloat16, ranks=ranks, share=False)
+    joined = JoinedModel(base, [device] * stages, torch.bfloat16, ranks=ranks, share=False, in_fp8=in_fp8)
     found = []
     for number in range(ADAPTERS):
         mine: Any = copy.deepcopy(plain)
@@ -92,8 +94,8 @@ def test_a_batch_of_several_adapters_has_the_logits_of_each(
 ) -> None:
     if in_fp8 and torch.cuda.get_device_capability()[0] not in CAPABILITIES:
         pytest.skip("needs a GPU with float8")
-    models = adapters_of(tmp_path, family, torch.device("cuda"), ranks=ranks, stages=stages)
-    assert_each_as_alone([snapshot(model, in_fp8=in_fp8) for model in models])
+    models = adapters_of(tmp_path, family, torch.device("cuda"), ranks=ranks, stages=stages, in_fp8=in_fp8)
+    assert_each_as_alone([snapshot(model) for model in models])
 
 
 def assert_each_as_alone(weights: list[Any]) -> None:

@@ -63,12 +63,6 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
             "--sampler vllm has vLLM's processes sample: leave out --workers, --samplers, --trainers, --ray\n"
         )
         return 2
-    if options.rollout_weights == "fp8" and (options.device == "cpu" or options.sampler == "vllm"):
-        sys.stderr.write(
-            "--rollout-weights fp8 needs --device cuda and the engine's own sampler; for vLLM: "
-            "--vllm-args '--quantization fp8'\n"
-        )
-        return 2
     if options.training_weights == "fp8" and (options.device == "cpu" or options.sampler == "vllm"):
         sys.stderr.write(
             "--training-weights fp8 needs --device cuda and the engine's own sampler, which rounds as its trainer\n"
@@ -171,7 +165,6 @@ def _workers(options: argparse.Namespace, base_models: Mapping[str, Path]) -> "l
             micro_batch_tokens=options.micro_batch_tokens,
             threads=options.threads,
             train_threads=options.train_threads,
-            fp8_rollouts=options.rollout_weights == "fp8",
             fp8_training=options.training_weights == "fp8",
         )
         for number in range(count)
@@ -192,7 +185,6 @@ def _in_this_process(
         micro_batch_tokens=spec.micro_batch_tokens,
         threads=spec.threads,
         samples=options.sampler == "torch",
-        fp8_rollouts=spec.fp8_rollouts,
         fp8_training=spec.fp8_training,
     )
     if options.sampler == "torch":

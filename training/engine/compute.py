@@ -61,7 +61,7 @@ class Compute:
     @property
     def details(self) -> Mapping[str, Any]:
         """What it samples and trains with."""
-        return {"rollout_weights": self._engine.rollout_weights, "training_weights": self._engine.training_weights}
+        return {"training_weights": self._engine.training_weights}
 
     def start(self) -> None:
         """Start the thread."""

@@ -48,6 +48,7 @@ from training.engine.trainer.trajectories import (
 )
 from training.engine.weights.flash_attention import use_newest
 from training.engine.weights.fp8 import check_device
+from training.engine.weights.joined import SHARED_PARAMETER_BYTES
 from training.engine.weights.weights import Updatable, Weights, snapshot
 
 if TYPE_CHECKING:  # it imports transformers
@@ -103,15 +104,14 @@ class Engine:
         loaded_policies: int = 2,
         threads: int = 1,
         samples: bool = True,
-        fp8_rollouts: bool = False,
         fp8_training: bool = False,
     ) -> None:
         """`micro_batch_tokens` bounds the tokens of one forward and backward pass (None: what suits the device);
         `loaded_checkpoints` and `loaded_policies` bound what is kept in memory to be sampled and to be trained
         further; `threads` is the number of torch threads that will sample, for the check of reproducibility. Without
-        `samples` trained weights are not kept to be sampled, because that is done elsewhere; with `fp8_rollouts`
-        models of Llama's shape are sampled in 8 bits (CudaWeights), with `fp8_training` adapters of them are trained
-        and sampled over a base in 8 bits (JoinedLayers). Raises Fp8Unsupported."""
+        `samples` trained weights are not kept to be sampled, because that is done elsewhere; with `fp8_training`
+        adapters of models of Llama's shape are trained and sampled over a base in 8 bits (JoinedLayers). Raises
+        Fp8Unsupported."""
         self.registry = registry
         self.sampler = sampler
         self.tokenizer = Tokenizers()
@@ -123,9 +123,8 @@ class Engine:
         self._max_policies = loaded_policies
         self._threads = threads
         self._samples = samples
-        self._fp8_rollouts = fp8_rollouts and samples
         self._fp8_training = fp8_training
-        if self._fp8_rollouts or fp8_training:
+        if fp8_training:
             check_device(self._device)
         self._bases: SharedBases | None = None
         if self._device.type == "cuda":
@@ -133,27 +132,16 @@ class Engine:
 
             log.info("attention on the GPU", flash_attention=use_newest())
             devices = _devices(self._device)
-            self._bases = pretrained.SharedBases(devices, self._base_bytes, in_fp8=fp8_training)
+            self._bases = pretrained.SharedBases(devices, in_fp8=fp8_training)
         self._checked: dict[tuple[bool, frozenset[torch.Size]], Reproducibility] = {}
         self._in_flight: dict[str, int] = {}  # requests by weights key; the least recently used key first
         self._loaded_of: dict[str, str] = {}  # model ids by weights key
         self._policies: dict[str, tuple[int, Policy]] = {}  # (step, policy) by model id; least recently used first
 
     @property
-    def rollout_weights(self) -> Literal["trained", "fp8"]:
-        """What models of Llama's shape are sampled with."""
-        return "fp8" if self._fp8_rollouts else "trained"
-
-    @property
     def training_weights(self) -> Literal["exact", "fp8"]:
         """What adapters of models of Llama's shape are trained over."""
         return "fp8" if self._fp8_training else "exact"
-
-    @property
-    def _base_bytes(self) -> int:
-        """Of a parameter of a base that adapters share: in bfloat16, and once more in 8 bits if only sampled so; or
-        twice in 8 bits."""
-        return 3 if self._fp8_rollouts and not self._fp8_training else 2
 
     # Sampling
 
@@ -233,7 +221,7 @@ class Engine:
         self._make_room_for(target, 4)
         with self._lost_files_said(target):
             model = load_checkpoint(target.directory, target.base_directory, target.tuning, self._device, self._bases)
-        self._add_weights(target, snapshot(model, in_fp8=self._fp8_rollouts))
+        self._add_weights(target, snapshot(model))
 
     @contextmanager
     def _lost_files_said(self, target: Target) -> Iterator[None]:
@@ -259,7 +247,7 @@ class Engine:
             self._in_flight[after.key] = self._in_flight.pop(before.key)
             self._loaded_of[after.key] = self._loaded_of.pop(before.key)
         else:
-            weights = snapshot(policy.model, in_fp8=self._fp8_rollouts)
+            weights = snapshot(policy.model)
             self._add_weights(after, weights, successor_of=before.key)
 
     def _make_room(self, policy: Policy) -> None:
@@ -274,7 +262,7 @@ class Engine:
         if shared and (self._bases is None or self._bases.has(target.base_directory, target.tuning)):
             return
         try:
-            needed = (self._base_bytes if shared else parameter_bytes) * parameter_count(target.base_directory)
+            needed = (SHARED_PARAMETER_BYTES if shared else parameter_bytes) * parameter_count(target.base_directory)
             devices = self._bases.devices(target.base_directory) if self._bases and shared else (self._device,)
         except (UnknownModel, BadModelDirectory):
             return  # the files are lost: loading them says so

@@ -118,13 +118,6 @@ def parser(program: str) -> argparse.ArgumentParser:
     sampler.add_argument(
         "--sampler", choices=("torch", "vllm"), default="torch", help="this process, or vLLM in processes of its own"
     )
-    sampler.add_argument(
-        "--rollout-weights",
-        choices=("trained", "fp8"),
-        default="trained",
-        help="what this process samples with on a GPU: the weights as they are trained, or a copy of the layers' "
-        "matrices in 8 bits, which is faster and coarser",
-    )
     sampler.add_argument("--vllm-command", default="vllm", metavar="PATH", help="vLLM's command, which is started")
     sampler.add_argument(
         "--vllm-args",

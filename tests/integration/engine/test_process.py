@@ -122,7 +122,7 @@ async def test_only_who_has_the_key_gets_in(base: Path, tmp_path: Path) -> None:
             health = (await http.get(engine.base_url.replace("/v1", "/health"))).json()
             assert health["status"] == "ok"
             assert health["busy_seconds"] == {"sampling": 0.0, "training": 0.0}
-            assert (health["rollout_weights"], health["training_weights"]) == ("trained", "exact")
+            assert health["training_weights"] == "exact"
             assert health["reproducible"] is None  # no model has been loaded and checked yet
 
             async def endless() -> "object":
@@ -192,8 +192,6 @@ def test_bad_flags_are_told(arguments: list[str], text: str, capsys: pytest.Capt
         (["--data-dir", "x", "--api-key-env", "NOT_SET_ANYWHERE"], "NOT_SET_ANYWHERE"),
         (["--data-dir", "x", "--sampler", "vllm", "--vllm-command", "/no/vllm"], "--vllm-command"),
         (["--data-dir", "x", "--host", "0.0.0.0"], "so it needs a key"),
-        (["--data-dir", "x", "--rollout-weights", "fp8"], "--device cuda"),
-        (["--data-dir", "x", "--rollout-weights", "fp8", "--device", "cuda", "--sampler", "vllm"], "--quantization"),
         (["--data-dir", "x", "--training-weights", "fp8"], "--device cuda"),
         (["--data-dir", "x", "--training-weights", "fp8", "--device", "cuda", "--sampler", "vllm"], "own sampler"),
     ],

@@ -21,11 +21,6 @@ def test_vllm_as_the_sampler(tmp_path: Path) -> None:
     assert (options.vllm_gpus, options.vllm_url) == ("1,2", "http://vllm:8000/")
 
 
-def test_rollouts_in_8_bits(tmp_path: Path) -> None:
-    assert _flags(tmp_path).rollout_weights == "trained"
-    assert _flags(tmp_path, engine_rollout_weights="fp8").rollout_weights == "fp8"
-
-
 def test_training_in_8_bits(tmp_path: Path) -> None:
     assert _flags(tmp_path).training_weights == "exact"
     assert _flags(tmp_path, engine_training_weights="fp8").training_weights == "fp8"

@@ -19,7 +19,7 @@ from training.engine.registry.model_record import BadModelDirectory
 from training.engine.registry.tuning import Tuning
 from training.engine.trainer.lean_modules import make_lean
 from training.engine.trainer.packed_attention import ATTENTION
-from training.engine.weights.joined import JoinedModel, has_kernels
+from training.engine.weights.joined import SHARED_PARAMETER_BYTES, JoinedModel, has_kernels
 from training.engine.weights.llama_cpu import FusedWeights
 from training.engine.weights.stages import devices_needed, stages_of
 from training.engine.weights.tensor_file import write_tensors
@@ -74,11 +74,9 @@ class SharedBases:
     A model that one GPU does not hold lies on as many as it needs, layers in equal parts.
     """
 
-    def __init__(self, devices: Sequence[torch.device], parameter_bytes: int = 2, *, in_fp8: bool = False) -> None:
-        """`parameter_bytes`: what a parameter takes, with the copies that are made of it to be sampled. With `in_fp8`
-        bases of Llama's shape are sampled and trained over in 8 bits alone (JoinedModel)."""
+    def __init__(self, devices: Sequence[torch.device], *, in_fp8: bool = False) -> None:
+        """With `in_fp8` bases of Llama's shape are sampled and trained over in 8 bits (JoinedModel)."""
         self._devices = tuple(devices)
-        self._parameter_bytes = parameter_bytes
         self._in_fp8 = in_fp8
         self._loaded: WeakValueDictionary[tuple[Path, int], JoinedModel] = WeakValueDictionary()
 
@@ -88,7 +86,7 @@ class SharedBases:
 
     def devices(self, directory: Path) -> tuple[torch.device, ...]:
         """Those that a base takes. Raises UnknownModel."""
-        needed = devices_needed(self._parameter_bytes * parameter_count(directory), self._devices)
+        needed = devices_needed(SHARED_PARAMETER_BYTES * parameter_count(directory), self._devices)
         return needed if len(needed) == 1 or _has_stages(directory) else needed[:1]
 
     def model(self, directory: Path, tuning: Tuning) -> PreTrainedModel:

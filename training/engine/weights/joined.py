@@ -6,14 +6,14 @@ output, and one copy of the base serves training and sampling, under as many ada
 place, for all tokens; `place` puts several side by side, as far as the columns go. Then of each token's A x only what
 its own adapter made is kept: the others' columns are multiplied by nothing.
 
-W can be in 8 bits, beside s B in the model's precision: once more, to be sampled, or alone, to be sampled and trained
-over. Tensor cores want both factors of a product in 8 bits to lie along what is summed over, so the gradient of the
-input needs a second copy, W^T, with scales of its own. Both together take the bytes of one in bfloat16.
+W can be in 8 bits, beside s B in the model's precision, to be sampled and trained over. Tensor cores want both factors
+of a product in 8 bits to lie along what is summed over, so the gradient of the input needs a second copy, W^T, with
+scales of its own. Both together take the bytes of one in bfloat16.
 """
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -28,6 +28,8 @@ from training.engine.weights.attention import round_up
 from training.engine.weights.fp8 import Fp8Matrix
 from training.engine.weights.stages import stages_of
 
+SHARED_PARAMETER_BYTES = 2
+"""Of a parameter of a base that adapters share: in bfloat16, or twice in 8 bits."""
 ROPE_BLOCK = 1024
 
 
@@ -46,21 +48,21 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """Linear layers with the same input. `matrix` is [out, in + columns] and `low` [columns, in]; without the layers'
-    own weights, which are in 8 bits alone then, `matrix` is [out, columns]."""
+    """Linear layers with the same input. `matrix` is [out, in + columns] and `low` [columns, in]; where the layers' own
+    weights are in 8 bits, `matrix` is [out, columns]."""
 
     matrix: Tensor
     low: Tensor
     bias: Tensor | None
     slots: tuple[Slot, ...]
     in_fp8: Fp8Matrix | None = None
-    """The layers' own weights, where they are multiplied in 8 bits."""
+    """[out, in]: the layers' own weights, where they are in 8 bits; `matrix` is without them then."""
     turned: Fp8Matrix | None = None
-    """[in, out]: the same transposed, where they are trained over in 8 bits too; `matrix` is without them then."""
+    """[in, out]: the same transposed, for the backward pass."""
 
     @property
     def weight(self) -> Tensor:
-        """[out, in]: the layers' own weights, where they are not in 8 bits alone."""
+        """[out, in]: the layers' own weights, where they are not in 8 bits."""
         return self.inputs(self.matrix)
 
     @property
@@ -145,10 +147,6 @@ class Joint:
             if others is not None:
                 narrow.masked_fill_(others[:, : len(self.low)], 0.0)
 
-    def with_fp8(self) -> "Joint":
-        """The same weights, and a copy of them in 8 bits; without one where their sizes are odd."""
-        return replace(self, in_fp8=Fp8Matrix.of(self.weight)) if fp8.fits(*self.weight.shape) else self
-
 
 @dataclass(frozen=True, slots=True)
 class JoinedLayer:
@@ -166,10 +164,6 @@ class JoinedLayer:
     @property
     def joints(self) -> tuple[Joint, Joint, Joint, Joint]:
         return self.qkv, self.out, self.gate_up, self.down
-
-    def with_fp8(self) -> "JoinedLayer":
-        qkv, out, gate_up, down = (joint.with_fp8() for joint in self.joints)
-        return replace(self, qkv=qkv, out=out, gate_up=gate_up, down=down)
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,7 +201,7 @@ class JoinedModel:
     ) -> None:
         """On `devices` the layers lie in equal parts, what precedes them on the first and what follows on the last.
         `ranks`: of the adapters that it can have at once, and so of the largest; 0 for none. With `in_fp8` the layers'
-        matrices are kept in 8 bits alone, to be sampled and trained over: not to be updated."""
+        matrices are kept in 8 bits, to be sampled and trained over: not to be updated."""
         self.model: Any = None
         """The modules that are views of it, where others are made of them."""
         body, config = model.model, model.config
@@ -239,7 +233,6 @@ class JoinedModel:
         """At which rank of each layer's columns an adapter begins; the one that was not used for longest is first."""
         self.captured: WeakKeyDictionary[Any, dict[Any, list[Any]]] = WeakKeyDictionary()
         """Of each cache the decode steps that were captured (CudaWeights); they serve all adapters."""
-        self._layers_in_fp8: list[JoinedLayer] = self.layers if in_fp8 else []
         self._inverse_frequencies = body.rotary_emb.inv_freq.detach().to(devices[0], torch.float32, copy=True)
         self._rope_scale = float(body.rotary_emb.attention_scaling)
         empty = torch.empty((0, self.head_dim // 2, 2), device=devices[0])
@@ -266,16 +259,6 @@ class JoinedModel:
         query, key = attention.q_norm.weight.detach(), attention.k_norm.weight.detach()
         return torch.cat([query.expand(self.heads, -1), key.expand(self.kv_heads, -1)])
 
-    def layers_in_fp8(self) -> list[JoinedLayer]:
-        """The layers with their matrices in 8 bits: a copy, which is made once, unless there is nothing else. Raises
-        Fp8Unsupported."""
-        if not self._layers_in_fp8:
-            for stage in self.stages:
-                fp8.check_device(stage.device)
-            with torch.no_grad():
-                self._layers_in_fp8 = [layer.with_fp8() for layer in self.layers]
-        return self._layers_in_fp8
-
     def update(self, model: Any) -> None:
         """Take over the weights of a model of the same shape, in place."""
         with torch.no_grad():
@@ -292,10 +275,6 @@ class JoinedModel:
                 mine.second_gain.copy_(layer.post_attention_layernorm.weight)
                 if mine.head_gains is not None:
                     mine.head_gains.copy_(self._head_gains(layer.self_attn))
-            for mine in self._layers_in_fp8:
-                for joint in mine.joints:
-                    if joint.in_fp8 is not None:
-                        joint.in_fp8.fill(joint.weight)
 
     def adapter(self, model: Any) -> Adapter:
         """A copy of the factors that are active on a model of this shape."""

@@ -46,8 +46,8 @@ class CudaWeights:
     adapters as fit into the base's columns. One that is trained whole is copied. Unlike on a CPU, a sample's last bits
     depend on what shares its batch.
 
-    With `in_fp8` the layers' matrices have a copy in 8 bits, and tokens are quantised before they meet it; an adapter's
-    products, attention, the cache and the head stay in bfloat16. So it is with a base that is in 8 bits alone.
+    Over a base whose layers' matrices are in 8 bits, tokens are quantised before they meet them; an adapter's products,
+    attention, the cache and the head stay in bfloat16.
     """
 
     supports_packing = True
@@ -60,16 +60,14 @@ class CudaWeights:
         """Whether the forward pass knows the model's shape, and the kernels its heads."""
         return FusedWeights.supports(model) and has_kernels(model)
 
-    def __init__(self, model: Any, device: torch.device, dtype: torch.dtype, *, in_fp8: bool = False) -> None:
-        """Of a model, or of a peft model with its adapter. Raises Fp8Unsupported."""
+    def __init__(self, model: Any, device: torch.device, dtype: torch.dtype) -> None:
+        """Of a model, or of a peft model with its adapter."""
         base, adapted = base_of(model), has_adapter(model)
         shared: JoinedModel | None = getattr(base, "joined", None) if adapted else None
         if shared is None or (shared.embedding.device.type, shared.dtype) != (device.type, dtype):
             ranks = max(config.r for config in model.peft_config.values()) if adapted else 0
             shared = JoinedModel(base, [device], dtype, ranks=ranks, share=False)
         self._base = shared
-        self._in_fp8 = in_fp8
-        self._layers = shared.layers_in_fp8() if in_fp8 else shared.layers
         self._adapter = shared.adapter(base) if adapted else None
         self.kv = KVShape(len(shared.layers), shared.kv_heads, shared.head_dim, dtype, shared.device, shared.stages)
         self.context = shared.context
@@ -79,7 +77,7 @@ class CudaWeights:
     @property
     def batched_with(self) -> object:
         """Weights of the same base can share a batch."""
-        return self._base, self._in_fp8
+        return self._base
 
     def update(self, model: Any) -> None:
         """Take over the weights of a model, or a peft model's adapter, of the same shape, in place."""
@@ -125,7 +123,7 @@ class CudaWeights:
             hidden, change = hidden.to(device), None if change is None else change.to(device)
             with on(device):
                 for number in stage.layers:
-                    layer, (keys, values) = self._layers[number], cache.layers[number]
+                    layer, (keys, values) = self._base.layers[number], cache.layers[number]
                     joint, store = self._joint(layer, hidden, change, others), (places, keys, values)
                     rotate(joint, layer.head_gains, turns, positions, base.kv_heads, base.eps, store=store)
                     if number + 1 == len(base.layers):
@@ -178,7 +176,7 @@ class CudaWeights:
         self._base.place(together)
         ranges = self._base.ranges([adapter if adapter in together else None for adapter in adapters])
         rows = (positions,) if ranges is None else (positions, ranges.to(positions.device))
-        steps, kind = self._base.captured.setdefault(cache, {}), (len(ids), len(rows), self._in_fp8)
+        steps, kind = self._base.captured.setdefault(cache, {}), (len(ids), len(rows))
         if kind not in steps:
             steps[kind] = self._capture(cache, ids, rows)
         passed: tuple[torch.Tensor, ...] = (ids,)
@@ -247,7 +245,7 @@ class CudaWeights:
         else:
             hidden = F.embedding(inputs[0], base.embedding).float()
         for each in stage.layers:
-            layer, (keys, values) = self._layers[each], cache.layers[each]
+            layer, (keys, values) = self._base.layers[each], cache.layers[each]
             joint = self._joint(layer, hidden, change, others)
             rotate(joint, layer.head_gains, turns, stand, base.kv_heads, base.eps, store=(places, keys, values))
             mixed = layer.out.room(len(positions))

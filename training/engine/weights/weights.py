@@ -70,14 +70,12 @@ def snapshot(
     *,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
-    in_fp8: bool = False,
 ) -> Weights:
     """Copy the weights of a causal language model, or of a peft model with its adapters merged in. On a GPU the copy of
     a peft model whose base is joined shares it, and keeps the adapter beside it.
 
-    `device` and `dtype` are by default the model's own, on a GPU bfloat16. `in_fp8` has the layers of Llama-shaped ones
-    sampled in 8 bits on a GPU. Raises UnsupportedModel for a model whose state is not keys and values of one shape
-    (Mamba, MLA), and Fp8Unsupported.
+    `device` and `dtype` are by default the model's own, on a GPU bfloat16. Raises UnsupportedModel for a model whose
+    state is not keys and values of one shape (Mamba, MLA).
     """
     base = base_of(model)
     where = torch.device(device) if device is not None else base.device
@@ -87,7 +85,7 @@ def snapshot(
             from training.engine.weights.llama_cuda import CudaWeights  # Triton comes with torch for CUDA only
 
             if CudaWeights.supports(base):
-                return CudaWeights(model, where, kind, in_fp8=in_fp8)
+                return CudaWeights(model, where, kind)
         elif FusedWeights.supports(base):
             return FusedWeights(base, where, kind)
         from training.engine.weights.any_model import ModuleWeights  # it imports transformers, which made the model

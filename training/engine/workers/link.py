@@ -42,7 +42,6 @@ class WorkerSpec:
     micro_batch_tokens: int | None
     threads: int
     train_threads: int | None
-    fp8_rollouts: bool = False
     fp8_training: bool = False
 
 

@@ -281,7 +281,6 @@ class WorkerPool:
     def details(self) -> Mapping[str, Any]:
         specs = [handle.spec for handle in self._handles]
         return {
-            "rollout_weights": "fp8" if any(spec.fp8_rollouts for spec in specs) else "trained",
             "training_weights": "fp8" if any(spec.fp8_training for spec in specs) else "exact",
             "workers": [_told(handle) for handle in self._handles],
         }

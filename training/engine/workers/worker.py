@@ -67,7 +67,6 @@ class _Worker:
             micro_batch_tokens=spec.micro_batch_tokens,
             threads=spec.threads,
             samples=spec.samples,
-            fp8_rollouts=spec.fp8_rollouts,
             fp8_training=spec.fp8_training,
         )
         self._compute = Compute(self._engine, threads=spec.threads, train_threads=spec.train_threads)
