@@ -116,6 +116,8 @@ async def _misbehave(socket: ServerConnection, fault: str) -> None:
             await socket.send('{"type": "observation", "data": {"observation": {}, "reward": NaN, "done": false}}')
         case "flood":
             await socket.send(_said({"prompt": "x" * 9_000_000}))
+        case "many_values":
+            await socket.send("[" + "[]," * 500_000 + "0]")
         case "no_reward":
             await socket.send(_said({"prompt": "who knows"}, done=True))
         case _:

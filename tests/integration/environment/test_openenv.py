@@ -118,7 +118,7 @@ async def test_tools_of_a_server_are_offered_and_called() -> None:
         ("leave", "the connection to the OpenEnv server broke"),
         ("flood", "the connection to the OpenEnv server broke"),
         ("nan", "gave a reward of nan"),
-        ("[" + "[]," * 500_000 + "0]", "sent a message of more than 500,000 JSON values"),
+        ("many_values", "sent a message of more than 500,000 JSON values"),
         ("not JSON", "sent no observation: 'not JSON'"),
         ('{"type": "observation", "data": {"observation": [1]}}', "an observation that is no object"),
         ("refuse", "did not begin an episode: no such level"),
