@@ -1,7 +1,7 @@
 """What a judge is: it compares the rollouts of one scenario, its candidates, and scores each.
 
-A judge that cannot tell says so with a Score without a value. That is never a zero: the learn loop
-leaves the rollout out and counts it.
+A judge that cannot decide returns a Score without a value. That is never a zero: the learn loop leaves the rollout out
+and counts it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from judges.prices import Price
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What a judge sees of one rollout. `messages` are in OpenAI's form, in order."""
+    """What a judge sees of one rollout. `messages` are in OpenAI's format, in order."""
 
     id: str
     outcome: Outcome
@@ -25,7 +25,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A verdict in [0, 1], or None with the reason why there is none. `parts` explain the value."""
+    """A verdict in [0, 1], or None with the reason for having none. `parts` explain the value."""
 
     value: float | None
     explanation: str
@@ -38,16 +38,16 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class JudgeCall:
-    """What one verdict of a judge model cost. A verdict that was in the cache has `cached` and no tokens."""
+    """What one verdict of a judge model cost. A verdict from the cache has `cached` set and no tokens."""
 
     judge: str
     model: str
     prompt_tokens: int
     completion_tokens: int
     cost_usd: float | None
-    """None: the model's price is unknown."""
+    """Cost in US dollars; None if the model's price is unknown."""
     requests: int
-    """To the model, repairs and retries included."""
+    """Number of requests sent to the model, including repairs and retries."""
     seconds: float
     cached: bool = False
     error: str | None = None
@@ -56,14 +56,14 @@ class JudgeCall:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """One Score per candidate, in their order, and what it cost."""
+    """One Score per candidate, in the candidates' order, and what they cost."""
 
     scores: Sequence[Score]
     calls: Sequence[JudgeCall] = ()
 
 
 class Judge(Protocol):
-    """Scores the candidates of one scenario. Safe for many groups at the same time."""
+    """Scores the candidates of one scenario. Can judge many groups concurrently."""
 
     name: str
 
@@ -71,8 +71,8 @@ class Judge(Protocol):
 
 
 async def checked(judge: Judge, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
-    """The judge's verdicts. Those whose reward is reported it is not shown. Raises what it raises, and ValueError if it
-    does not score every candidate."""
+    """Return the judge's verdicts. Candidates whose reward was reported are not shown to the judge. Raises whatever the
+    judge raises, and ValueError if it does not score every candidate."""
     asked = [candidate for candidate in candidates if candidate.outcome.get(REPORTED_REWARD) is None]
     judgement = await judge.judge(scenario, asked) if asked else Judgement([])
     if len(judgement.scores) != len(asked):
@@ -85,20 +85,21 @@ async def checked(judge: Judge, scenario: Scenario, candidates: Sequence[Candida
 
 
 def _reported(candidate: Candidate) -> Score | None:
-    """The verdict that a reported reward stands for: the reward itself, as far as it lies in [0, 1]."""
+    """Return the score that stands for a reported reward (the reward clamped to [0, 1]); None if none was reported."""
     if (reward := candidate.outcome.get(REPORTED_REWARD)) is None:
         return None
     return Score(min(max(reward, 0.0), 1.0), f"a reward of {reward:g} was reported")
 
 
 def take_no_settings(name: str, config: Mapping[str, Json]) -> None:
-    """For a judge without settings. Raises ValueError if the config has some."""
+    """Raise ValueError if the config of a judge without settings has any."""
     if config:
         raise ValueError(f"the judge {name} has no settings, not {', '.join(sorted(config))}")
 
 
 class VerdictCache(Protocol):
-    """Verdicts by the hash of everything that decides them. Never raises: an unreachable cache has nothing."""
+    """Cached verdicts, keyed by a hash of everything that decides them. Never raises: an unreachable cache counts as
+    empty."""
 
     async def get(self, key: str) -> Json | None: ...
 
@@ -106,42 +107,42 @@ class VerdictCache(Protocol):
 
 
 SIMULATOR = "market simulator"
-"""The name of invented feedback wherever its figures are shown."""
+"""Label of invented feedback wherever its figures are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The feedback on one email that was sent."""
+    """Feedback on one email that was sent."""
 
     trajectory_id: str
     citations: frozenset[str]
     online: float | None
-    """The highest outcome so far, in [0, 1]; None if it is not known to have been sent."""
+    """Value of the best outcome so far, in [0, 1]; None if the email is not known to have been sent."""
     wins: float
     losses: float
-    """Of human preferences, each weighted by its confidence in (0, 1]."""
+    """Human preferences against the email, each weighted by its confidence in (0, 1]."""
     simulated: bool = False
-    """At least a part was invented by the market simulator."""
+    """Whether the market simulator invented at least part of it."""
 
 
 class RateLimit(Protocol):
-    """How often a judge model may be asked, by all who ask it. Never raises."""
+    """Limit on how often a judge model is asked, shared by all callers. Never raises."""
 
     async def turn(self, model: str, tokens: int) -> None:
-        """Wait until a request to the model of about that many tokens may be sent."""
+        """Wait until a request of about `tokens` tokens may be sent to the model."""
 
     async def used(self, model: str, more_tokens: int) -> None:
-        """The request took that many tokens more than announced; fewer if the number is negative."""
+        """Report that the request used `more_tokens` more than announced; a negative number means fewer."""
 
 
 class FeedbackSource(Protocol):
-    """The feedback there is on emails of the run, and of other runs on the same graph."""
+    """Feedback on emails of the run, and of other runs on the same graph."""
 
     async def evidence(self) -> Sequence[Evidence]: ...
 
 
 class NoCache:
-    """Forgets everything."""
+    """Cache that keeps nothing."""
 
     async def get(self, key: str) -> Json | None:
         return None
@@ -151,7 +152,7 @@ class NoCache:
 
 
 class NoRateLimit:
-    """As often as one likes."""
+    """Rate limit that never makes a caller wait."""
 
     async def turn(self, model: str, tokens: int) -> None:
         return None
@@ -161,7 +162,7 @@ class NoRateLimit:
 
 
 class NoFeedback:
-    """There is no feedback."""
+    """Source without any feedback."""
 
     async def evidence(self) -> Sequence[Evidence]:
         return ()
@@ -169,42 +170,42 @@ class NoFeedback:
 
 @dataclass(frozen=True, slots=True)
 class JudgeModel:
-    """A language model that is asked, and how it is reached. Its key is sent to its address and nowhere else."""
+    """A language model used as a judge, and how to reach it. Its key is sent only to its own address."""
 
     name: str
     """PROVIDER/MODEL, as in litellm's price list: `openai/gpt-4.1-mini`."""
     base_url: str
-    """Where its server speaks OpenAI's chat completions, without a slash at the end."""
+    """Base URL of its chat completions API, without a trailing slash."""
     api_key: str | None = field(repr=False)
     transport: Callable[[], httpx.AsyncBaseTransport] = field(repr=False)
-    """Makes the transport of one request. It connects to no address that requests must not reach."""
+    """Creates the transport of one request; it refuses addresses that requests must not reach."""
     price: Price | None = None
-    """None: unknown."""
+    """None if unknown."""
     concurrency: int = 8
-    """Requests that run at the same time."""
+    """Most concurrent requests."""
     rate: RateLimit = field(default_factory=NoRateLimit, repr=False)
-    not_taken: set[str] = field(default_factory=set, compare=False, repr=False)
-    """Fields of requests that it turned out not to take."""
+    rejected_fields: set[str] = field(default_factory=set, compare=False, repr=False)
+    """Request fields that the model has rejected."""
 
     @property
     def id(self) -> str:
-        """As its server calls it."""
+        """The model's id on its server."""
         return self.name.partition("/")[2]
 
 
 class UnknownModel(ValueError):
-    """There is no model of that name; the message lists those that there are."""
+    """No model has that name; the message lists the available ones."""
 
 
 class Models(Protocol):
-    """The language models that may be asked."""
+    """The language models that judges can ask."""
 
     def model(self, name: str | None) -> JudgeModel:
-        """The model of that name; None: the first one. Raises UnknownModel."""
+        """Return the model with that name, or the first one for None. Raises UnknownModel."""
 
 
 class NoModels:
-    """There are none."""
+    """An empty set of models."""
 
     def model(self, name: str | None) -> JudgeModel:
         raise UnknownModel("there is no model to ask")
@@ -212,10 +213,10 @@ class NoModels:
 
 @dataclass(frozen=True, slots=True)
 class JudgeServices:
-    """What judges may use besides their config."""
+    """What a judge can use besides its config."""
 
     rubric: str = ""
-    """The environment's."""
+    """The environment's rubric."""
     models: Models = field(default_factory=NoModels)
     cache: VerdictCache = field(default_factory=NoCache)
     feedback: FeedbackSource = field(default_factory=NoFeedback)

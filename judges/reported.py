@@ -1,4 +1,4 @@
-"""The judge `reported`: takes rewards that were reported, and has no opinion of its own. No model, no key."""
+"""The judge `reported`: uses only rewards that were reported. It has no model and no key."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,13 +9,13 @@ NAME = "reported"
 
 
 def build(config: Mapping[str, Json], services: JudgeServices) -> Judge:
-    """The judge; it has no settings. Raises ValueError if there are some."""
+    """Build the judge, which has no settings. Raises ValueError if the config has any."""
     take_no_settings(NAME, config)
     return ReportedJudge()
 
 
 class ReportedJudge:
-    """No judge is shown a rollout whose reward was reported: what comes here has none."""
+    """Gives no score. Rollouts with a reported reward never reach a judge, so those that do have none."""
 
     name = NAME
 

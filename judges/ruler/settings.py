@@ -1,4 +1,4 @@
-"""What a run's request may say to the judge `ruler`."""
+"""Settings of the judge `ruler` in a run's request."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,8 @@ _RUBRIC = files("judges").joinpath("prompts/ruler_rubric.txt").read_text(encodin
 
 @dataclass(frozen=True, slots=True)
 class _Config:
-    """`fallback` names the judge of groups that the model gives no verdict on; it is built with its defaults."""
+    """Settings from the run's request. `fallback` names the judge of groups for which the model gives no verdict; it is
+    built with its defaults."""
 
     model: str | None = None
     rubric: str | None = None
@@ -40,7 +41,7 @@ class _Config:
 
 
 def build(config: Mapping[str, Json], services: JudgeServices) -> RulerJudge:
-    """The judge. Raises ValueError for a bad config or without a model, UnknownJudge for an unknown fallback."""
+    """Build the judge. Raises ValueError for a bad config or without a model, UnknownJudge for an unknown fallback."""
     check_names(NAME, config, _KNOWN)
     settings = _Config(**config)
     return RulerJudge(
