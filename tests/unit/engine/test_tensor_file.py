@@ -8,11 +8,16 @@ from transformers import AutoModelForCausalLM
 from tests.fakes.tiny_model import make_tiny_model
 from training.engine.registry.tuning import Tuning
 from training.engine.trainer.pretrained import fresh_adapter, save_adapter
+from training.engine.weights import tensor_file
 from training.engine.weights.tensor_file import write_tensors
 
 
+@pytest.mark.parametrize("fetched_bytes", [10, tensor_file.FETCHED_BYTES])
 @pytest.mark.parametrize("metadata", [None, {"format": "pt"}])
-def test_the_bytes_are_those_of_safetensors_itself(metadata: dict[str, str] | None, tmp_path: Path) -> None:
+def test_the_bytes_are_those_of_safetensors_itself(
+    metadata: dict[str, str] | None, fetched_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensor_file, "FETCHED_BYTES", fetched_bytes)
     tensors = {
         "b.exp_avg": torch.randn(3, 5),
         "a.step": torch.tensor(2.0),

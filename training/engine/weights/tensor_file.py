@@ -10,11 +10,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from training.engine.memory import downloading
+
 _TYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 """In the order in which tensors of these types are in the file."""
 _ALIGNMENT = 8
 FETCHED_BYTES = 1 << 26
-"""About what is brought from a GPU at a time."""
+"""The most that is brought from a GPU at a time."""
 
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None) -> None:
@@ -38,24 +40,27 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[s
 
 
 def _fetched(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Their bytes [n], uint8, on the CPU. Of a GPU's many come together: each alone would wait for what it computes."""
+    """Their bytes [n], uint8, on the CPU. A GPU's tensors come many at a time, because each transfer waits for what the
+    GPU is computing, and a large one in pieces, because they pass through memory that the system cannot swap out."""
     held: list[Tensor] = []
     size = 0
     for tensor in tensors:
-        held.append(tensor.detach().reshape(-1).view(torch.uint8))
-        size += tensor.nbytes
-        if size > FETCHED_BYTES:
-            yield from _downloaded(held)
-            held, size = [], 0
+        for piece in torch.split(tensor.detach().reshape(-1).view(torch.uint8), FETCHED_BYTES):
+            if size + len(piece) > FETCHED_BYTES:
+                yield from _downloaded(held)
+                held, size = [], 0
+            held.append(piece)
+            size += len(piece)
     yield from _downloaded(held)
 
 
-def _downloaded(tensors: list[Tensor]) -> list[Tensor]:
-    found = list(tensors)
-    for device in {each.device for each in tensors if each.device.type != "cpu"}:
-        own = [number for number, each in enumerate(tensors) if each.device == device]
-        parts = [tensors[number] for number in own]
-        together = torch.split(torch.cat(parts).cpu(), [part.numel() for part in parts])
-        for number, part in zip(own, together, strict=True):
-            found[number] = part
+def _downloaded(pieces: list[Tensor]) -> list[Tensor]:
+    found = list(pieces)
+    for device in {each.device for each in pieces if each.device.type != "cpu"}:
+        own = [number for number, each in enumerate(pieces) if each.device == device]
+        parts = [pieces[number] for number in own]
+        [together] = downloading(torch.cat(parts))()
+        copies = torch.split(torch.from_numpy(together), [len(part) for part in parts])
+        for number, copy in zip(own, copies, strict=True):
+            found[number] = copy
     return found
