@@ -1,0 +1,178 @@
+"""Seconds until a real model answers enough of the held-out questions, on one GPU and on two.
+
+    python -m benchmarks.learning.real_model --base-model DIRECTORY --prepared DATA --workers 1 1+1 1+1:1
+
+Each run is made by a service of its own: a warm start on conversations of the environment's oracle, then GRPO with 16
+groups of 8 rollouts. `--workers 2` samples and trains in two processes, `1+1` samples in one and trains in another, and
+`1+1:1` does so with rollouts that are one step old. `DATA` is the data directory of `learnloop data prepare mail`
+(docs/data.md), and `DIRECTORY` holds the base model in Hugging Face layout.
+
+A run evaluates nothing itself, and its figures are printed when it ends. Then its checkpoints answer all held-out
+questions greedily, one after the other until one answers enough; what counts is when that one had been saved.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import dropwhile
+from pathlib import Path
+from typing import Any
+
+from app.cli.client import Service
+from app.cli.service_process import own_service
+from app.cli.watching import follow
+from benchmarks.learning.smollm2 import evaluate
+
+Json = Any
+BASE = "real"
+PROMISING = 0.6
+"""Success in training from which on checkpoints are evaluated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """The engine's processes, and how many steps old rollouts may be."""
+
+    samplers: int
+    trainers: int
+    """0: the samplers train as well."""
+    staleness: int
+
+    @classmethod
+    def named(cls, text: str) -> "Workers":
+        """`1`, `2`, `1+1` or `1+1:1`."""
+        processes, _, staleness = text.partition(":")
+        samplers, _, trainers = processes.partition("+")
+        return cls(int(samplers), int(trainers or 0), int(staleness or 0))
+
+    def settings(self) -> dict[str, str]:
+        """The service's settings."""
+        if self.trainers:
+            return {
+                "LEARNLOOP_ENGINE_SAMPLERS": str(self.samplers),
+                "LEARNLOOP_ENGINE_TRAINERS": str(self.trainers),
+            }
+        return {"LEARNLOOP_ENGINE_WORKERS": str(self.samplers)}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much a run does."""
+
+    demonstrations: int
+    iterations: int
+    groups: int
+    rollouts: int
+    questions: int
+    """Held-out ones, which checkpoints are asked."""
+
+
+PLANS: Mapping[str, Plan] = {
+    "whole": Plan(480, iterations=14, groups=16, rollouts=8, questions=152),
+    "check": Plan(8, iterations=2, groups=2, rollouts=4, questions=4),
+}
+"""`check` shows on a CPU whether it works at all; nothing can be learned from so little."""
+
+
+def request(plan: Plan, seed: int, staleness: int) -> dict[str, Json]:
+    """The learn-loop."""
+    return {
+        "environment": {"name": "email_search", "config": {"inbox": "mail"}},
+        "model": {"name": "real", "base_model": BASE},
+        "seed": seed,
+        "warm_start": {
+            "demonstrations": {"oracle": plan.demonstrations},
+            "epochs": 2,
+            "batch_size": 8,
+            "learning_rate": 1e-4,
+        },
+        "iterations": plan.iterations,
+        "groups_per_iteration": plan.groups,
+        "rollouts_per_group": plan.rollouts,
+        "concurrency": plan.groups * plan.rollouts,
+        "learning_rate": 2e-4,
+        "max_completion_tokens": 128,
+        "evaluation": {"every": 1_000, "scenarios": 0, "test_scenarios": 0},
+        "checkpoints": {"keep_last": 100},
+        "pipeline": {"max_staleness": staleness},
+    }
+
+
+def measure(base: Path, prepared: Path, plan: Plan, workers: Workers, seed: int, share: float) -> Iterator[Json]:
+    """The run's figures, and then those of each checkpoint that is evaluated. Raises RuntimeError if the run failed."""
+    os.environ.update(workers.settings())
+    os.environ["LEARNLOOP_ENGINE_BASE_MODELS"] = f"{BASE}={base}"
+    try:
+        with tempfile.TemporaryDirectory(prefix="learnloop-") as directory:
+            data_dir = Path(directory) / "data"
+            shutil.copytree(prepared, data_dir)
+            with own_service(data_dir, waiting=lambda _: None) as service:
+                run_id = service.start_run(request(plan, seed, workers.staleness))["run_id"]
+                run = follow(service, run_id, lambda _: None)
+                if run["status"] != "completed":
+                    raise RuntimeError(f"the run is {run['status']}: {run['error']}")
+                rows = _iterations(service, run)
+                yield {"rollouts": run["rollouts"], "iterations": rows}
+                yield from _held_out(service, run, rows, plan.questions, share)
+    finally:
+        for name in workers.settings():
+            del os.environ[name]
+
+
+def _iterations(service: Service, run: Json) -> list[dict[str, Json]]:
+    """Figures of each, and when it was saved, in seconds since the run began."""
+    began = datetime.fromisoformat(run["started_at"])
+    rows = []
+    for row in service.iterations(run["run_id"]):
+        saved_s = (datetime.fromisoformat(row["finished_at"]) - began).total_seconds()
+        timing = {name: round(row["timing"][name], 1) for name in ("rollout_s", "train_s", "total_s")}
+        figures = {name: row[name] for name in ("iteration", "step", "success", "staleness")}
+        rows.append({**figures, "kl_div": row["train_metrics"].get("kl_div"), **timing, "saved_s": round(saved_s, 1)})
+    return rows
+
+
+def _held_out(
+    service: Service, run: Json, rows: Sequence[Mapping[str, Json]], questions: int, share: float
+) -> Iterator[dict[str, Json]]:
+    """What the checkpoints answer, from the first promising one to the first that answers enough."""
+    model = f"{run['model']['project']}/{run['model']['name']}"
+    trained = (row for row in rows if row["success"] is not None)
+    for row in dropwhile(lambda each: each["success"] < PROMISING, trained):
+        asked = {"run_id": run["run_id"], "models": [{"model": f"{model}@{row['step']}"}], "scenarios": questions}
+        report, _ = evaluate(service, asked)
+        held_out = report["models"][0]["success"]
+        yield {"step": row["step"], "saved_s": row["saved_s"], "held_out": held_out}
+        if held_out["mean"] >= share:
+            return
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.learning.real_model",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--base-model", type=Path, required=True, metavar="DIRECTORY")
+    parser.add_argument("--prepared", type=Path, required=True, metavar="DATA")
+    parser.add_argument("--workers", nargs="+", default=["1"], metavar="WORKERS[:STALENESS]")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument("--share", type=float, default=0.8, help="of the held-out questions, to be answered")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--plan", choices=PLANS, default="whole", help="how much is done")
+    options = parser.parse_args()
+    plan = PLANS[options.plan]
+    os.environ["LEARNLOOP_ENGINE_DEVICE"] = options.device
+    os.environ["LEARNLOOP_ENGINE_SLOTS"] = str(plan.groups * plan.rollouts)
+    for text in options.workers:
+        workers = Workers.named(text)
+        for figures in measure(options.base_model, options.prepared, plan, workers, options.seed, options.share):
+            print(text, json.dumps(figures), flush=True)
+
+
+if __name__ == "__main__":
+    main()
