@@ -1,4 +1,4 @@
-"""Measures of how far two judges agree on the same rollouts."""
+"""How far two judges agree on the same rollouts."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,22 +6,22 @@ from math import sqrt
 from statistics import fmean
 
 YES_FROM = 0.5
-"""Lowest score that counts as a yes."""
+"""The score from which a judge's decision is a yes."""
 
 Pair = tuple[float, float]
 """The scores that two judges gave one rollout, each in [0, 1]."""
 
 
 def same_decisions(pairs: Sequence[Pair]) -> float | None:
-    """Return the share of rollouts on which both judges decide yes or both decide no; None without rollouts."""
+    """The share of rollouts on which both decide yes, or both no; None of nothing."""
     return fmean(_yes(one) == _yes(other) for one, other in pairs) if pairs else None
 
 
 def kappa(pairs: Sequence[Pair]) -> float | None:
-    """Return Cohen's kappa of the decisions, in [-1, 1]: (observed - expected) / (1 - expected) agreement. The expected
-    agreement is that of two judges who decide independently and say yes as often as these two (Cohen, 1960).
+    """Cohen's kappa of the decisions, in [-1, 1]: (observed - expected) / (1 - expected) agreement, where the expected
+    one is that of judges who decide independently, as often yes as these (Cohen, 1960).
 
-    None if the expected agreement is 1 (both judges always decide the same way), and without rollouts.
+    None where nothing else is to be expected: of nothing, and where both always decide the same way.
     """
     if not pairs:
         return None
@@ -32,9 +32,9 @@ def kappa(pairs: Sequence[Pair]) -> float | None:
 
 
 def rank_correlation(pairs: Sequence[Pair]) -> float | None:
-    """Return Spearman's rho, in [-1, 1]: Pearson's correlation of the ranks, where equal scores share their mean rank.
+    """Spearman's rho, in [-1, 1]: Pearson's correlation of the ranks, equal scores having their mean rank.
 
-    None if one of the judges gives the same score to every rollout.
+    None where a judge gives one score only.
     """
     if not pairs:
         return None

@@ -1,4 +1,5 @@
-"""Requests to the judge model: limits concurrency and rate, retries after failures and counts the cost."""
+"""Requests to the judge model: how many at the same time and per minute, retried after a pause if it was away, and what
+they cost."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -13,20 +14,19 @@ from judges.base import JudgeCall, JudgeModel
 from judges.llm import Completion, JudgeUnavailable, complete
 
 MAX_REQUESTS = 5
-"""Most attempts to get an answer, while the model is unavailable or limits the rate."""
+"""Of one request, while the model is away or says that it is asked too often."""
 MAX_PAUSE_S = 60.0
 _BYTES_PER_TOKEN = 4
-"""Rough size of a token of English text. It estimates what a request will use; the estimate is corrected once the model
-has reported its usage."""
+"""Of English, about. What a request takes is estimated by it, and corrected when the model has said what it took."""
 _back_off = wait_random_exponential(multiplier=1.0, min=0.5, max=MAX_PAUSE_S)
-"""Waits with full jitter: up to 1, 2, 4 and 8 s."""
+"""With full jitter: up to 1, 2, 4, 8 s."""
 
 Sleep = Callable[[float], Awaitable[None]]
 
 
 @dataclass(slots=True)
 class CallUsage:
-    """Cost so far of the requests that one verdict needs."""
+    """What the requests of one verdict cost so far."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -34,7 +34,7 @@ class CallUsage:
     cost_usd: float | None = 0.0
 
     def add(self, completion: Completion) -> None:
-        """Add the usage of an answer. If its price is unknown, so is the total."""
+        """An answer came. An unknown price makes the sum unknown."""
         self.prompt_tokens += completion.prompt_tokens
         self.completion_tokens += completion.completion_tokens
         if self.cost_usd is not None:
@@ -42,7 +42,7 @@ class CallUsage:
 
 
 class Asker:
-    """Asks one model, with at most `model.concurrency` concurrent requests on each event loop."""
+    """Asks one model, at most `model.concurrency` concurrent requests on each event loop."""
 
     def __init__(
         self,
@@ -53,8 +53,7 @@ class Asker:
         timeout_s: float,
         sleep: Sleep,
     ) -> None:
-        """`schema` is the JSON schema of the answers. `timeout_s` limits one request and does not count the wait for
-        its turn."""
+        """`schema` is that of the answers; `timeout_s` is that of one request, without the waiting for its turn."""
         self._model = model
         self._schema = schema
         self._temperature = temperature
@@ -63,7 +62,7 @@ class Asker:
         self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     async def ask(self, messages: Sequence[Mapping[str, Json]], usage: CallUsage) -> Completion:
-        """Return the model's answer, retrying where that can help. Raises JudgeUnavailable."""
+        """The model's answer, retried where that may help. Raises JudgeUnavailable."""
         retrying = AsyncRetrying(
             sleep=self._sleep,
             stop=stop_after_attempt(MAX_REQUESTS),
@@ -100,7 +99,7 @@ class Asker:
 def call_of(
     judge: str, model: JudgeModel, usage: CallUsage, seconds: float, *, cached: bool = False, error: str | None = None
 ) -> JudgeCall:
-    """Return the record of what a verdict cost."""
+    """What a verdict cost."""
     return JudgeCall(
         judge=judge,
         model=model.name,
@@ -115,13 +114,12 @@ def call_of(
 
 
 def _tokens(messages: Sequence[Mapping[str, Json]]) -> int:
-    """Estimate the number of tokens in the messages."""
+    """About how many the messages have."""
     return sum(len(str(message["content"]).encode("utf-8", "replace")) for message in messages) // _BYTES_PER_TOKEN
 
 
 def pause_s(state: RetryCallState) -> float:
-    """Return the pause before the next attempt: the time that the server asked for, limited and with jitter, or else
-    exponential back-off."""
+    """The server's own word, if it gave one, with a bound and some jitter; else exponential."""
     error = state.outcome.exception() if state.outcome else None
     named = error.retry_after_s if isinstance(error, JudgeUnavailable) else None
     return _back_off(state) if named is None else min(MAX_PAUSE_S, named + _back_off(state) / 10)

@@ -1,7 +1,7 @@
 """What a judge is: it compares the rollouts of one scenario, its candidates, and scores each.
 
-A judge that cannot decide returns a Score without a value. That is never a zero: the learn loop leaves the rollout out
-and counts it.
+A judge that cannot tell says so with a Score without a value. That is never a zero: the learn loop
+leaves the rollout out and counts it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from judges.prices import Price
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What a judge sees of one rollout. `messages` are in OpenAI's format, in order."""
+    """What a judge sees of one rollout. `messages` are in OpenAI's form, in order."""
 
     id: str
     outcome: Outcome
@@ -25,7 +25,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A verdict in [0, 1], or None with the reason for having none. `parts` explain the value."""
+    """A verdict in [0, 1], or None with the reason why there is none. `parts` explain the value."""
 
     value: float | None
     explanation: str
@@ -38,16 +38,16 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class JudgeCall:
-    """What one verdict of a judge model cost. A verdict from the cache has `cached` set and no tokens."""
+    """What one verdict of a judge model cost. A verdict that was in the cache has `cached` and no tokens."""
 
     judge: str
     model: str
     prompt_tokens: int
     completion_tokens: int
     cost_usd: float | None
-    """Cost in US dollars; None if the model's price is unknown."""
+    """None: the model's price is unknown."""
     requests: int
-    """Number of requests sent to the model, including repairs and retries."""
+    """To the model, repairs and retries included."""
     seconds: float
     cached: bool = False
     error: str | None = None
@@ -56,14 +56,14 @@ class JudgeCall:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """One Score per candidate, in the candidates' order, and what they cost."""
+    """One Score per candidate, in their order, and what it cost."""
 
     scores: Sequence[Score]
     calls: Sequence[JudgeCall] = ()
 
 
 class Judge(Protocol):
-    """Scores the candidates of one scenario. Can judge many groups concurrently."""
+    """Scores the candidates of one scenario. Safe for many groups at the same time."""
 
     name: str
 
@@ -71,8 +71,8 @@ class Judge(Protocol):
 
 
 async def checked(judge: Judge, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
-    """Return the judge's verdicts. Candidates whose reward was reported are not shown to the judge. Raises whatever the
-    judge raises, and ValueError if it does not score every candidate."""
+    """The judge's verdicts. Those whose reward is reported it is not shown. Raises what it raises, and ValueError if it
+    does not score every candidate."""
     asked = [candidate for candidate in candidates if candidate.outcome.get(REPORTED_REWARD) is None]
     judgement = await judge.judge(scenario, asked) if asked else Judgement([])
     if len(judgement.scores) != len(asked):
@@ -85,21 +85,20 @@ async def checked(judge: Judge, scenario: Scenario, candidates: Sequence[Candida
 
 
 def _reported(candidate: Candidate) -> Score | None:
-    """Return the score that stands for a reported reward (the reward clamped to [0, 1]); None if none was reported."""
+    """The verdict that a reported reward stands for: the reward itself, as far as it lies in [0, 1]."""
     if (reward := candidate.outcome.get(REPORTED_REWARD)) is None:
         return None
     return Score(min(max(reward, 0.0), 1.0), f"a reward of {reward:g} was reported")
 
 
 def take_no_settings(name: str, config: Mapping[str, Json]) -> None:
-    """Raise ValueError if the config of a judge without settings has any."""
+    """For a judge without settings. Raises ValueError if the config has some."""
     if config:
         raise ValueError(f"the judge {name} has no settings, not {', '.join(sorted(config))}")
 
 
 class VerdictCache(Protocol):
-    """Cached verdicts, keyed by a hash of everything that decides them. Never raises: an unreachable cache counts as
-    empty."""
+    """Verdicts by the hash of everything that decides them. Never raises: an unreachable cache has nothing."""
 
     async def get(self, key: str) -> Json | None: ...
 
@@ -107,42 +106,42 @@ class VerdictCache(Protocol):
 
 
 SIMULATOR = "market simulator"
-"""Label of invented feedback wherever its figures are shown."""
+"""The name of invented feedback wherever its figures are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Feedback on one email that was sent."""
+    """The feedback on one email that was sent."""
 
     trajectory_id: str
     citations: frozenset[str]
     online: float | None
-    """Value of the best outcome so far, in [0, 1]; None if the email is not known to have been sent."""
+    """The highest outcome so far, in [0, 1]; None if it is not known to have been sent."""
     wins: float
     losses: float
-    """Human preferences against the email, each weighted by its confidence in (0, 1]."""
+    """Of human preferences, each weighted by its confidence in (0, 1]."""
     simulated: bool = False
-    """Whether the market simulator invented at least part of it."""
+    """At least a part was invented by the market simulator."""
 
 
 class RateLimit(Protocol):
-    """Limit on how often a judge model is asked, shared by all callers. Never raises."""
+    """How often a judge model may be asked, by all who ask it. Never raises."""
 
     async def turn(self, model: str, tokens: int) -> None:
-        """Wait until a request of about `tokens` tokens may be sent to the model."""
+        """Wait until a request to the model of about that many tokens may be sent."""
 
     async def used(self, model: str, more_tokens: int) -> None:
-        """Report that the request used `more_tokens` more than announced; a negative number means fewer."""
+        """The request took that many tokens more than announced; fewer if the number is negative."""
 
 
 class FeedbackSource(Protocol):
-    """Feedback on emails of the run, and of other runs on the same graph."""
+    """The feedback there is on emails of the run, and of other runs on the same graph."""
 
     async def evidence(self) -> Sequence[Evidence]: ...
 
 
 class NoCache:
-    """Cache that keeps nothing."""
+    """Forgets everything."""
 
     async def get(self, key: str) -> Json | None:
         return None
@@ -152,7 +151,7 @@ class NoCache:
 
 
 class NoRateLimit:
-    """Rate limit that never makes a caller wait."""
+    """As often as one likes."""
 
     async def turn(self, model: str, tokens: int) -> None:
         return None
@@ -162,7 +161,7 @@ class NoRateLimit:
 
 
 class NoFeedback:
-    """Source without any feedback."""
+    """There is no feedback."""
 
     async def evidence(self) -> Sequence[Evidence]:
         return ()
@@ -170,42 +169,42 @@ class NoFeedback:
 
 @dataclass(frozen=True, slots=True)
 class JudgeModel:
-    """A language model used as a judge, and how to reach it. Its key is sent only to its own address."""
+    """A language model that is asked, and how it is reached. Its key is sent to its address and nowhere else."""
 
     name: str
     """PROVIDER/MODEL, as in litellm's price list: `openai/gpt-4.1-mini`."""
     base_url: str
-    """Base URL of its chat completions API, without a trailing slash."""
+    """Where its server speaks OpenAI's chat completions, without a slash at the end."""
     api_key: str | None = field(repr=False)
     transport: Callable[[], httpx.AsyncBaseTransport] = field(repr=False)
-    """Creates the transport of one request; it refuses addresses that requests must not reach."""
+    """Makes the transport of one request. It connects to no address that requests must not reach."""
     price: Price | None = None
-    """None if unknown."""
+    """None: unknown."""
     concurrency: int = 8
-    """Most concurrent requests."""
+    """Requests that run at the same time."""
     rate: RateLimit = field(default_factory=NoRateLimit, repr=False)
-    rejected_fields: set[str] = field(default_factory=set, compare=False, repr=False)
-    """Request fields that the model has rejected."""
+    not_taken: set[str] = field(default_factory=set, compare=False, repr=False)
+    """Fields of requests that it turned out not to take."""
 
     @property
     def id(self) -> str:
-        """The model's id on its server."""
+        """As its server calls it."""
         return self.name.partition("/")[2]
 
 
 class UnknownModel(ValueError):
-    """No model has that name; the message lists the available ones."""
+    """There is no model of that name; the message lists those that there are."""
 
 
 class Models(Protocol):
-    """The language models that judges can ask."""
+    """The language models that may be asked."""
 
     def model(self, name: str | None) -> JudgeModel:
-        """Return the model with that name, or the first one for None. Raises UnknownModel."""
+        """The model of that name; None: the first one. Raises UnknownModel."""
 
 
 class NoModels:
-    """An empty set of models."""
+    """There are none."""
 
     def model(self, name: str | None) -> JudgeModel:
         raise UnknownModel("there is no model to ask")
@@ -213,10 +212,10 @@ class NoModels:
 
 @dataclass(frozen=True, slots=True)
 class JudgeServices:
-    """What a judge can use besides its config."""
+    """What judges may use besides their config."""
 
     rubric: str = ""
-    """The environment's rubric."""
+    """The environment's."""
     models: Models = field(default_factory=NoModels)
     cache: VerdictCache = field(default_factory=NoCache)
     feedback: FeedbackSource = field(default_factory=NoFeedback)

@@ -1,5 +1,4 @@
-"""The judge `blend`: the weighted mean of other judges. If a judge has no verdict, the weights of the others are scaled
-up.
+"""The judge `blend`: the weighted mean of other judges. A judge without a verdict leaves its weight to the others.
 
 Without a config it mixes as CoDreamer did: 0.6 RULER, 0.2 human preferences, 0.2 online outcomes.
 """
@@ -25,7 +24,7 @@ _CODREAMER: Sequence[Mapping[str, Json]] = (
 
 @dataclass(frozen=True, slots=True)
 class BlendedJudge:
-    """One of the mixed judges, under a unique label; `weight` is positive."""
+    """One of the judges that are mixed, under a label of its own; `weight` is positive."""
 
     label: str
     judge: Judge
@@ -33,10 +32,9 @@ class BlendedJudge:
 
 
 def build(config: Mapping[str, Json], services: JudgeServices) -> Judge:
-    """Return a blend of `{"judges": [{"name", "config", "weight"}, ...]}`, 2 to 8 judges; `{}` is CoDreamer's mix.
+    """`{"judges": [{"name", "config", "weight"}, ...]}`, 2 to 8 of them; `{}` is CoDreamer's mix.
 
-    Raises ValueError for any other config or a config that one of the judges rejects, and UnknownJudge for an unknown
-    name.
+    Raises ValueError for anything else and for what a judge does not take, UnknownJudge for an unknown name.
     """
     if set(config) - {"judges"}:
         raise ValueError(f"blend has no setting {', '.join(sorted(set(config) - {'judges'}))}; it takes: judges")
@@ -55,7 +53,7 @@ def build(config: Mapping[str, Json], services: JudgeServices) -> Judge:
 
 
 class BlendJudge:
-    """Asks its judges concurrently. A judge that raises has no verdict; its error is the reason."""
+    """Asks its judges concurrently. One that raises has no verdict, with its reason."""
 
     name = NAME
 
@@ -63,7 +61,7 @@ class BlendJudge:
         self._parts = parts
 
     async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
-        """Return one Score per candidate, in order; its `parts` are the available verdicts by label."""
+        """One Score for each candidate, in their order; its `parts` are the verdicts there are, by label."""
         judgements = await asyncio.gather(*(_judged(part.judge, scenario, candidates) for part in self._parts))
         scores = [self._mean([judgement.scores[at] for judgement in judgements]) for at in range(len(candidates))]
         return Judgement(scores, [call for judgement in judgements for call in judgement.calls])
@@ -75,7 +73,7 @@ class BlendJudge:
             if score.value is None:
                 missing.append((part, f"{part.label} had none ({score.explanation})"))
                 continue
-            # A score that rests partly on the simulator carries its label wherever the score is shown.
+            # A figure that a simulator had a part in says so wherever it shows.
             simulated = any(SIMULATOR in name for name in score.parts)
             values[f"{part.label} ({SIMULATOR})" if simulated else part.label] = score.value
             total, weights = total + part.weight * score.value, weights + part.weight
@@ -94,7 +92,7 @@ async def _judged(judge: Judge, scenario: Scenario, candidates: Sequence[Candida
 
 
 def _check(entry: Json) -> None:
-    """Raise ValueError unless the entry names another judge and a weight within the bounds."""
+    """Raises ValueError."""
     if not isinstance(entry, Mapping) or not {"name", "weight"} <= set(entry) <= {"name", "config", "weight"}:
         raise ValueError("blend: each of judges has a name, a weight, maybe a config, and nothing else")
     if not isinstance(entry["name"], str) or entry["name"] == NAME:
@@ -107,7 +105,7 @@ def _check(entry: Json) -> None:
 
 
 def _labels(entries: Sequence[Mapping[str, Json]]) -> list[str]:
-    """Return the judges' names; if a name appears more than once, with the signal or a number (from 1) added."""
+    """The names; of judges that appear more than once with their signal, or with their number from 1."""
     names = [entry["name"] for entry in entries]
     labels = [
         name if names.count(name) == 1 else f"{name}.{entry.get('config', {}).get('signal', number)}"

@@ -1,7 +1,7 @@
 """HTTP to the server of a language model, which is not trusted.
 
-It follows no redirect, because that would hand trajectories and the key to another server. It limits how much it reads,
-and ignores proxies and other settings in the process's environment variables.
+It follows no redirect, which would hand trajectories and the key to another server; what it reads is bounded; proxies
+and other settings of the process's environment are not used.
 """
 
 import json
@@ -18,19 +18,19 @@ MAX_ANSWER_BYTES = 1_000_000
 
 
 class UnusableReply(Exception):
-    """The reply cannot be used; the message says why."""
+    """The reply cannot be taken; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An HTTP reply: its status, headers and body as text."""
+    """Status, headers and the body as text."""
 
     status: int
     headers: Mapping[str, str]
     text: str
 
     def object(self) -> dict[str, Json]:
-        """Return the body as a JSON object. Raises UnusableReply."""
+        """The body as a JSON object. Raises UnusableReply."""
         try:
             found: Any = json.loads(self.text)
         except (ValueError, RecursionError):
@@ -43,9 +43,9 @@ class Reply:
 async def post(
     transport: httpx.AsyncBaseTransport, url: str, headers: Mapping[str, str], body: Mapping[str, Json]
 ) -> Reply:
-    """Send the body as JSON and return the reply. The caller sets deadlines; the transport is closed afterwards.
+    """The reply to the body, sent as JSON. Deadlines are the caller's. Closes the transport.
 
-    Raises AnswerRefused and whatever httpx and the transport raise.
+    Raises what httpx and the transport raise, and AnswerRefused.
     """
     bounded = BoundedTransport(transport, AnswerLimits(MAX_ANSWER_BYTES))
     async with httpx.AsyncClient(transport=bounded, timeout=None, trust_env=False, follow_redirects=False) as client:

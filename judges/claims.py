@@ -1,8 +1,8 @@
-"""Which claims an email makes, and how much of each its sources support: by comparing words, without a model.
+"""What an email claims, and how much of it its sources say: by words, no model asked.
 
-Every sentence is a claim except the greeting, sentences that contain only courtesy or names, the sign-off, and the
-closing question. Words are compared without case and plural. Numbers and names must occur in the sources, and a number
-next to the word that it counts. This finds invented facts, but not a false statement made of the sources' own words.
+Every sentence is a claim but the greeting, sentences of mere courtesy or names, the sign-off, and the question at the
+end. Words are compared without case and plural; numbers and names must stand in the sources, and a number beside what
+it counts. That finds what was invented, and cannot tell a lie that is told in the sources' own words.
 """
 
 import re
@@ -19,15 +19,14 @@ _SIGN_OFFS = {"best", "kind", "warm", "regards", "sincerely", "cheers", "thanks"
 _SIGNATURE_LINES = 4
 _WORDS = files("judges") / "words"
 _EMPTY = frozenset((_WORDS / "empty.txt").read_text(encoding="utf-8").split())
-"""Function words, which carry no meaning."""
+"""Words without a meaning of their own."""
 _COURTESY = frozenset((_WORDS / "courtesy.txt").read_text(encoding="utf-8").split())
 """Stems of greetings, courtesy and appointments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How well the sources support a claim: `share` in [0, 1] of its words occurs in them; 0 if one of its numbers or
-    names does not."""
+    """`share` in [0, 1] of a claim's words that the sources say; 0 if a number or a name is not among them."""
 
     share: float
     missing: tuple[str, ...]
@@ -45,12 +44,12 @@ class _Token:
 
     @property
     def is_name(self) -> bool:
-        """Whether the word is capitalised, and not only because it begins a sentence."""
+        """Capitalised, and not only because a sentence begins with it."""
         return not self.first and self.text[0].isupper()
 
 
 def sentences(body: str) -> list[str]:
-    """Split a body without its sign-off into sentences; a line break also ends a sentence."""
+    """The sentences of a body without its sign-off; a line break ends one too."""
     lines = [line for line in body.splitlines() if line.strip()]
     for place in range(max(1, len(lines) - _SIGNATURE_LINES), len(lines)):
         words = stems(lines[place])
@@ -61,40 +60,36 @@ def sentences(body: str) -> list[str]:
 
 
 def claims(body: str, known: Set[str], goal: Set[str]) -> list[str]:
-    """Return the sentences that claim something. `known` holds stems that need no source, such as the prospect's
-    name."""
+    """The sentences that claim something. `known` are stems that need no source, such as the prospect's name."""
     found = sentences(body)
-    if found and asks(found[-1], goal) and not _makes_claim(found[-1], known):
+    if found and asks(found[-1], goal) and not _boasts(found[-1], known):
         found.pop()
     return [sentence for sentence in found if any(t.stem not in _COURTESY for t in _content(sentence, known))]
 
 
 def asks(sentence: str, goal: Set[str]) -> bool:
-    """Whether the sentence is a question or has every word of the goal (as stems)."""
+    """Whether the sentence is a question, or has every word of the goal (as stems)."""
     return sentence.endswith("?") or (bool(goal) and goal <= set(stems(sentence)))
 
 
 def coverage(claim: str, sources: Sequence[Set[str]], known: Set[str]) -> Coverage:
-    """Return how much of a claim the sources support; each source is given as its `stems`."""
+    """How much of a claim is said by the sources, each given as its `stems`."""
     tokens = _content(claim, known)
     said = frozenset[str]().union(*sources)
     missing = tuple(token.text for token in tokens if token.stem not in said)
-    wrong = [token.text for place, token in enumerate(tokens) if not _is_supported(place, tokens, sources, said)]
+    wrong = [token.text for place, token in enumerate(tokens) if not _is_held(place, tokens, sources, said)]
     if wrong:
         return Coverage(0.0, tuple(wrong))
     return Coverage(fmean(token.stem in said for token in tokens) if tokens else 1.0, missing)
 
 
 def stems(text: str) -> list[str]:
-    """Return the stems of the words that carry meaning, without case and plural; `%` counts as a word."""
+    """The words that carry meaning, without case and plural; `%` is a word."""
     return [token.stem for token in _content(text, frozenset())]
 
 
-def _is_supported(place: int, tokens: Sequence[_Token], sources: Sequence[Set[str]], said: Set[str]) -> bool:
-    """Whether the token at `place` is supported: a name by any source, a number by one that also has a word after it.
-
-    "After" means the next two words.
-    """
+def _is_held(place: int, tokens: Sequence[_Token], sources: Sequence[Set[str]], said: Set[str]) -> bool:
+    """False for a name that no source has, and a number that no source has with one of the two words after it."""
     token = tokens[place]
     if not token.is_number:
         return not token.is_name or token.stem in said
@@ -102,8 +97,8 @@ def _is_supported(place: int, tokens: Sequence[_Token], sources: Sequence[Set[st
     return any(token.stem in source and (not counted or counted & source) for source in sources)
 
 
-def _makes_claim(question: str, known: Set[str]) -> bool:
-    """Whether the closing question contains a new number or name: then it is a claim like any other sentence."""
+def _boasts(question: str, known: Set[str]) -> bool:
+    """Whether the closing question brings in a number or a name: it then claims something, as other sentences do."""
     tokens = _content(_TIME_TO_MEET.sub(" ", question), known | _COURTESY)
     return any(token.is_number or token.is_name for token in tokens)
 

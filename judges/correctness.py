@@ -1,7 +1,7 @@
 """The judge `correctness`: a language model compares an answer with the scenario's reference answer.
 
-Like ART-E's judge (OpenPipe ART, `examples/art-e`, `determine_if_answer_is_correct`) it sees the question, the
-reference and the answer, and nothing else of the rollout; the prompt is our own. Each distinct answer gets one verdict.
+As ART-E's judge (OpenPipe ART, `examples/art-e`, `determine_if_answer_is_correct`) it sees the question, the reference
+and the answer, and nothing else of the rollout; the prompt is our own. Each different answer is one verdict.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ log = structlog.get_logger(__name__)
 
 NAME = "correctness"
 REPAIRS = 2
-"""Most repairs of an unusable answer; in each the model is shown the error."""
+"""Of an answer that cannot be used, each with the error shown to the model."""
 _KNOWN = ("model", "fallback", "temperature", "timeout_s")
 _PROMPTS = files("judges") / "prompts"
 _SYSTEM = (_PROMPTS / "correctness_system.txt").read_text(encoding="utf-8").strip()
 _REPAIR = (_PROMPTS / "correctness_repair.txt").read_text(encoding="utf-8").strip()
 _VERSION = digest([_SYSTEM, _REPAIR])[:16]
 _MAX_CHARACTERS = 8_000
-"""Most characters of a question, a reference or an answer."""
+"""Of a question, a reference or an answer."""
 _MAX_EXPLANATION_CHARACTERS = 500
 SCHEMA: Mapping[str, Json] = {
     "type": "object",
@@ -44,8 +44,7 @@ SCHEMA: Mapping[str, Json] = {
 
 @dataclass(frozen=True, slots=True)
 class _Config:
-    """Settings from the run's request. `fallback` names the judge of answers for which the model gives no verdict; it
-    is built with its defaults."""
+    """`fallback` names the judge of answers that the model gives no verdict on; it is built with its defaults."""
 
     model: str | None = None
     fallback: str | None = None
@@ -63,7 +62,7 @@ class _Config:
 
 
 def build(config: Mapping[str, Json], services: JudgeServices) -> "CorrectnessJudge":
-    """Build the judge. Raises ValueError for a bad config or without a model, UnknownJudge for an unknown fallback."""
+    """The judge. Raises ValueError for a bad config or without a model, UnknownJudge for an unknown fallback."""
     check_names(NAME, config, _KNOWN)
     settings = _Config(**config)
     return CorrectnessJudge(
@@ -76,11 +75,11 @@ def build(config: Mapping[str, Json], services: JudgeServices) -> "CorrectnessJu
 
 
 class CorrectnessJudge:
-    """Scores 1.0 for an answer that the model finds correct, otherwise 0.0.
+    """Scores 1.0 for an answer that the model finds correct, 0.0 for another.
 
-    A missing answer, or one that addresses the judge, scores 0.0 without a request; one that repeats the reference word
-    for word scores 1.0. There is no score if the scenario has no reference, or if the model gives no verdict and there
-    is no fallback.
+    No answer, and one that addresses its judge, is 0.0 without a request; one that repeats the reference word for word
+    is 1.0. Where the scenario has no reference, or the model gives no verdict and there is no fallback, there is no
+    score.
     """
 
     name = NAME
@@ -95,7 +94,7 @@ class CorrectnessJudge:
         timeout_s: float = 60.0,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`timeout_s` limits one request; `sleep` waits between requests."""
+        """`timeout_s` is that of one request; `sleep` waits out the pauses between requests."""
         self._model = model
         self._fallback = fallback
         self._cache = cache or NoCache()
@@ -103,11 +102,11 @@ class CorrectnessJudge:
         self._basis = [NAME, _VERSION, model.name, model.base_url, temperature]
 
     async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
-        """Return one Score per candidate, in order."""
+        """One Score for each candidate, in their order."""
         reference = scenario.reference.get("answer")
         if not isinstance(reference, str):
             return Judgement([Score(None, "the scenario has no reference answer")] * len(candidates))
-        obvious = [_score_without_model(candidate.outcome.get("answer"), reference) for candidate in candidates]
+        obvious = [_obvious(candidate.outcome.get("answer"), reference) for candidate in candidates]
         asked = {
             _text(candidate): candidate for candidate, score in zip(candidates, obvious, strict=True) if score is None
         }
@@ -116,7 +115,8 @@ class CorrectnessJudge:
         calls = [call for _, call in verdicts]
         unscored = [candidate for answer, candidate in asked.items() if scores[answer].value is None]
         if unscored and self._fallback is not None:
-            calls += await self._judge_by_fallback(self._fallback, scenario, unscored, scores)
+            instead = await self._instead(self._fallback, scenario, unscored, scores)
+            calls += instead
         return Judgement(
             [
                 score if score is not None else scores[_text(candidate)]
@@ -125,10 +125,10 @@ class CorrectnessJudge:
             calls,
         )
 
-    async def _judge_by_fallback(
+    async def _instead(
         self, fallback: Judge, scenario: Scenario, unscored: Sequence[Candidate], scores: dict[str, Score]
     ) -> Sequence[JudgeCall]:
-        """Let the fallback score the answers for which the model gave no verdict; returns what that cost."""
+        """Let the fallback score what the model did not; returns what that cost."""
         try:
             judgement = await fallback.judge(scenario, unscored)
         except Exception as error:
@@ -144,13 +144,13 @@ class CorrectnessJudge:
         return judgement.calls
 
     async def _verdict(self, scenario: Scenario, reference: str, answer: str) -> tuple[Score, JudgeCall]:
-        """Return the score of one answer, from the cache or the model, and what it cost."""
+        """The score of one answer, remembered or asked for, and what it cost."""
         clock, usage = time.monotonic(), CallUsage()
         question = str(scenario.task.get("question", ""))
         key = digest([*self._basis, question, reference, answer])
-        cached = _from_cache(await self._cache.get(key))
-        if cached is not None:
-            return cached, call_of(NAME, self._model, usage, time.monotonic() - clock, cached=True)
+        remembered = _remembered(await self._cache.get(key))
+        if remembered is not None:
+            return remembered, call_of(NAME, self._model, usage, time.monotonic() - clock, cached=True)
         try:
             correct, explanation = await self._ask(question, reference, answer, usage)
         except (JudgeUnavailable, UnusableAnswer) as error:
@@ -180,8 +180,8 @@ class CorrectnessJudge:
         return _parsed(await self._asker.ask(messages, usage))
 
 
-def _score_without_model(answer: Json, reference: str) -> Score | None:
-    """Return the score of an answer that needs no model; None if the model must decide."""
+def _obvious(answer: Json, reference: str) -> Score | None:
+    """The score of an answer that nobody need be asked about."""
     if not isinstance(answer, str) or not answer.strip():
         return Score(0.0, "no answer was given")
     if (phrase := addresses_judge(answer)) is not None:
@@ -200,7 +200,7 @@ def _score(correct: bool, explanation: str) -> Score:
 
 
 def _parsed(completion: Completion) -> tuple[bool, str]:
-    """Return the decision and its explanation. Raises UnusableAnswer."""
+    """Raises UnusableAnswer."""
     document = object_in(completion)
     correct, explanation = document.get("correct"), document.get("explanation", "")
     if not isinstance(correct, bool):
@@ -210,8 +210,8 @@ def _parsed(completion: Completion) -> tuple[bool, str]:
     return correct, explanation[:_MAX_EXPLANATION_CHARACTERS]
 
 
-def _from_cache(value: Json) -> Score | None:
-    """Return the score stored in a cache entry; None if the entry is invalid."""
+def _remembered(value: Json) -> Score | None:
+    """The score in a value of the cache; None if it is not one of ours."""
     if isinstance(value, Mapping) and isinstance(value.get("correct"), bool):
         return _score(value["correct"], str(value.get("explanation", "")))
     return None

@@ -3,16 +3,16 @@
 The signal `online` is the furthest outcome of an email (ONLINE); `human` is its share of wins among thumbs and
 preferences, each weighted by its confidence. A candidate is scored
 
-- by the evidence on itself, if there is any;
-- else by an estimate from emails that share citations with it: the mean of their values, weighted by the Jaccard
-  overlap w of the citations, with the mean m of all evidence as one more value of weight 1: (sum of w * value + m) /
-  (sum of w + 1). An email that shares no citation with any of them gets the average;
-- 0.0 without a final email, if there is evidence on others: an email that was never sent can have no effect;
+- by the evidence on itself, if there is some;
+- else by an estimate from emails that cite what it cites: the mean of their values, weighted by the Jaccard overlap w
+  of the citations, with the mean m of all evidence as one more value of weight 1: (sum of w * value + m) / (sum of w
+  + 1). An email that shares no citation with any of them is taken for average;
+- 0.0 without a final email, if there is evidence on others: nothing was sent, so nothing can come of it;
 - not at all if there is no evidence.
 
-In environments that write no emails there are no outcomes, and answers are not compared: only opinions on that very
-answer count. With `market`, the market simulator answers each candidate's own email instead. It is an invented market,
-and is labelled so wherever it shows.
+Where an environment writes no emails there are no outcomes, and answers are not compared: only what people said of
+that very answer counts. With `market` the market simulator answers each candidate's own email instead: an invented
+market, and named as such wherever it shows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,16 +31,15 @@ ONLINE: Mapping[str, float] = {
     "opportunity": 0.8,
     "closed_won": 1.0,
 }
-"""Outcomes and the value of each; an email counts with its highest."""
+"""Outcomes and what each is worth; the highest of an email counts."""
 WINS = ("thumbs_up", "preferred")
 LOSSES = ("thumbs_down",)
-"""Feedback types that count as a loss. A preference also counts as a loss of the other email."""
+"""A preference is a loss of the other email, too."""
 _SIGNALS = ("online", "human")
 
 
 def build(config: Mapping[str, Json], services: JudgeServices) -> Judge:
-    """Build the judge. `signal` is `online` (the default) or `human`; `market` is None or `{"seed": int}`. Raises
-    ValueError."""
+    """`signal` is online (the default) or human; `market` is None or `{"seed": int}`. Raises ValueError."""
     unknown = sorted(set(config) - {"signal", "market"})
     if unknown:
         raise ValueError(f"the judge feedback has no setting {', '.join(unknown)}; it takes: market, signal")
@@ -57,7 +56,7 @@ def build(config: Mapping[str, Json], services: JudgeServices) -> Judge:
 
 
 class FeedbackJudge:
-    """Scores candidates by the feedback received so far."""
+    """Scores by the feedback there is."""
 
     name = NAME
 
@@ -66,8 +65,8 @@ class FeedbackJudge:
         self._feedback = feedback
 
     async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
-        """Score all candidates by the same evidence."""
-        known = _SignalEvidence(self._signal, await self._feedback.evidence())
+        """All candidates by the same evidence."""
+        known = _Known(self._signal, await self._feedback.evidence())
         return Judgement([known.score(candidate) for candidate in candidates])
 
 
@@ -80,7 +79,7 @@ class MarketJudge:
         self._market = market
 
     async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
-        """Score each candidate; equal emails get equal scores."""
+        """The same email gets the same score."""
         return Judgement([self._score(scenario.task, candidate.outcome) for candidate in candidates])
 
     def _score(self, task: Mapping[str, Json], outcome: Outcome) -> Score:
@@ -93,8 +92,8 @@ class MarketJudge:
         return Score(value, f"{SIMULATOR}: {', '.join(events)}", {f"online ({SIMULATOR})": value})
 
 
-class _SignalEvidence:
-    """The pieces of evidence that have the signal."""
+class _Known:
+    """The evidence that has the signal."""
 
     def __init__(self, signal: str, evidence: Sequence[Evidence]) -> None:
         self._signal = signal
@@ -134,7 +133,7 @@ class _SignalEvidence:
 
 
 def _value(signal: str, evidence: Evidence) -> float | None:
-    """Return the value of the signal in [0, 1]; None if the evidence does not have it."""
+    """In [0, 1]; None if the evidence does not have that signal."""
     if signal == "online":
         return evidence.online
     said = evidence.wins + evidence.losses
@@ -142,5 +141,5 @@ def _value(signal: str, evidence: Evidence) -> float | None:
 
 
 def _jaccard(one: frozenset[str], other: frozenset[str]) -> float:
-    """Return the Jaccard overlap in [0, 1]: shared elements over all elements; 0 if both sets are empty."""
+    """Shared of all, in [0, 1]; 0 if both are empty."""
     return len(one & other) / len(one | other) if one & other else 0.0

@@ -1,17 +1,17 @@
-"""The judge `grounding`: whether a sales email rests on what the agent read. It uses no model, key or randomness.
+"""The judge `grounding`: whether a sales email rests on what the agent read. No model, no key, no chance.
 
 The score is the weighted sum of parts, each in [0, 1]:
 
 - citations (0.25): the share of the citations that exist and were read;
-- path (0.25): the share of the cited nodes from which a Product Feature can be reached, 0 unless one of the cited
-  nodes is a Product Feature that the start leads to;
-- claims (0.25): how much of the email's claims the cited nodes support, averaged over the claims (`judges.claims`); 0
-  for an email without claims;
+- path (0.25): the share of the cited nodes from which a Product Feature can be reached, 0 unless one that the start
+  leads to is cited;
+- claims (0.25): how much of what the email claims the cited nodes say, the mean over its claims (`judges.claims`); 0
+  for an email that claims nothing;
 - addressed (0.1): half for the prospect's name, half for the company's;
-- length (0.05): 1 from 12 to 120 words, falling to 0 at no words and at 240;
+- length (0.05): 1 from 12 to 120 words, falling to 0 at none and at 240;
 - call_to_action (0.1): the body ends with a question, or asks for the goal.
 
-An email that is not plain text (HTML) or that addresses the judge scores 0.
+What is no plain text (HTML), and an email that speaks to its judge, earns nothing: 0.
 """
 
 import re
@@ -39,12 +39,12 @@ _READ_TOOL = "get_relevant_context"
 _CITE = "cite: "
 _LEADS, _LEADS_NOWHERE, _IS_PRODUCT = "leads to: ", "leads to: no product", "This is a Product Feature."
 _TAG = re.compile(r"<(?![\w.+-]+@)[/!?a-z]", re.IGNORECASE)
-"""Matches the beginning of an HTML tag, which is enough for a browser; `<mara@x.example>` does not match."""
+"""The beginning of one is enough for a browser. `<mara@x.example>` is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The value of a part, and what is missing, in words."""
+    """A part's value, and what is missing in words."""
 
     value: float
     missing: str = ""
@@ -52,20 +52,20 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What the agent read about a node: its content, and whether a Product Feature can be reached from it."""
+    """What the agent read of a node: its content, and whether a Product Feature can be reached from it."""
 
     content: str
     leads_to_product: bool
 
 
 def build(config: Mapping[str, Json], services: JudgeServices) -> Judge:
-    """Build the judge, which has no settings. Raises ValueError if the config has any."""
+    """The judge; it has no settings. Raises ValueError if there are some."""
     take_no_settings(NAME, config)
     return GroundingJudge()
 
 
 class GroundingJudge:
-    """Scores emails by outcome and messages; rollouts of environments other than `sales_email` get no score."""
+    """Scores emails by outcome and messages; none for rollouts of other environments than `sales_email`."""
 
     name = NAME
 
@@ -159,7 +159,7 @@ def _call_to_action(task: Mapping[str, Json], body: str) -> _Part:
 
 
 def _read(messages: Sequence[Mapping[str, Json]]) -> dict[str, _Read]:
-    """Return what the agent read about each node, by node id, from the results of the reading tool."""
+    """What the results of the reading tool say, by node id."""
     return {
         lines[1].removeprefix(_CITE): _Read(lines[0], any(map(_leads, lines[2:])))
         for lines in _read_results(messages)
@@ -172,11 +172,11 @@ def _leads(line: str) -> bool:
 
 
 def _read_results(messages: Sequence[Mapping[str, Json]]) -> Iterator[list[str]]:
-    """Yield the lines of each result of the reading tool."""
+    """The lines of each result of the reading tool."""
     reading: set[Json] = set()
     for message in messages:
         for call in message.get("tool_calls") or ():
-            if call.get("function", {}).get("name") == _READ_TOOL:  # Custom tool calls have no function.
+            if call.get("function", {}).get("name") == _READ_TOOL:  # custom calls have no function
                 reading.add(call["id"])
         if message["role"] == "tool" and message["tool_call_id"] in reading:
             yield message["content"].split("\n")

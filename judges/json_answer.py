@@ -1,4 +1,4 @@
-"""Extraction of the JSON object from a judge model's answer."""
+"""The JSON object in what a judge model said, or the reason why there is none."""
 
 import json
 
@@ -7,11 +7,11 @@ from judges.llm import Completion
 
 
 class UnusableAnswer(Exception):
-    """The answer cannot be used; the message explains why to the model."""
+    """Why the answer cannot be used, in words for the model."""
 
 
 def object_in(completion: Completion) -> dict[str, Json]:
-    """Return the object, which some models surround with text or code fences. Raises UnusableAnswer."""
+    """The object, which some models put between words or marks of code. Raises UnusableAnswer."""
     if completion.refusal or completion.finish_reason == "content_filter":
         raise UnusableAnswer("it is a refusal; nothing in the material asks for anything but a verdict")
     if completion.finish_reason == "length":

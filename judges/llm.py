@@ -1,7 +1,7 @@
-"""One question to a language model through OpenAI's chat completions API: its answer and cost, or why it failed.
+"""One question to a language model in OpenAI's chat completions: its answer and what that cost, or why there is none.
 
-Address and key come from the JudgeModel alone: environment variables add nothing to a request, and no provider's
-library is used.
+The address and the key are those of the JudgeModel and of nothing else: no variable of the environment adds to a
+request, and no provider's own library is involved.
 """
 
 import asyncio
@@ -21,33 +21,32 @@ from judges.prices import answers_in_schema
 _MAX_ERROR_CHARACTERS = 300
 _HIDDEN = "[key]"
 _KEY = re.compile(r"(?i)\bbearer\s+\S+|\b(?:sk|key|gsk|xai)-[\w*.-]{6,}")
-"""Matches what looks like a key, because some providers echo the key that they were sent."""
-_REPLACEMENTS: Mapping[str, str | None] = {
+"""What looks like a key: some providers echo the one they were sent."""
+_INSTEAD: Mapping[str, str | None] = {
     "max_completion_tokens": "max_tokens",
     "response_format": None,
     "seed": None,
     "temperature": None,
 }
-"""The field to send in place of one that a model rejects; None: leave it out."""
+"""The field to send instead of one that a model does not take; None: leave it out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A model's answer and what it cost."""
+    """What the model said, and what it cost."""
 
     text: str
     finish_reason: str | None
     refusal: str | None
-    """The model's stated reason for refusing to answer; None if it gave none."""
+    """Why it will not answer, in its own words; None if it did not say so."""
     prompt_tokens: int
     completion_tokens: int
     cost_usd: float | None
-    """None if the model's price is unknown."""
+    """None: the model's price is unknown."""
 
 
 class JudgeUnavailable(Exception):
-    """No answer was received. `retryable`: trying again can help, after `retry_after_s` seconds if the server named a
-    time."""
+    """No answer came. `retryable`: another try may help, not before `retry_after_s` if the server named a time."""
 
     def __init__(self, reason: str, *, retryable: bool, retry_after_s: float | None = None) -> None:
         super().__init__(reason)
@@ -63,10 +62,9 @@ async def complete(
     temperature: float | None,
     timeout_s: float,
 ) -> Completion:
-    """Return the answer as JSON of that schema; a model not known to support schemas is asked for a JSON object of any
-    form.
+    """The answer as JSON of that schema; a model that is not known to take schemas is asked for any JSON.
 
-    Raises JudgeUnavailable, whose text never contains the key.
+    Raises JudgeUnavailable; its text holds no key.
     """
     request: dict[str, Json] = {"messages": [dict(message) for message in messages]}
     request["response_format"] = _response_format(model, schema)
@@ -76,10 +74,10 @@ async def complete(
 
 
 async def response_to(model: JudgeModel, request: Mapping[str, Json], timeout_s: float) -> dict[str, Json]:
-    """Return the model's response to a chat request: an object with a list of choices that each have a message.
+    """The model's response to any chat request, with a list of choices that each have a message.
 
-    The request is repeated only to drop fields that the model rejects, such as `temperature`. Raises JudgeUnavailable,
-    whose text never contains the key.
+    It is sent again only without fields that the model turned out not to take, such as `temperature`. Raises
+    JudgeUnavailable; its text holds no key.
     """
     try:
         async with asyncio.timeout(timeout_s):
@@ -90,37 +88,34 @@ async def response_to(model: JudgeModel, request: Mapping[str, Json], timeout_s:
         raise
     except Exception as error:
         reason = str(error) if isinstance(error, (UnusableReply, AnswerRefused)) else f"{type(error).__name__}: {error}"
-        # `from None` because the error can hold the request with its headers.
+        # From None: the error can hold the request with its headers.
         raise JudgeUnavailable(_scrubbed(reason, model.api_key), retryable=True) from None
 
 
 async def _response_to(model: JudgeModel, request: Mapping[str, Json]) -> dict[str, Json]:
     headers = {"authorization": f"Bearer {model.api_key}"} if model.api_key else {}
     while True:
-        body = {"model": model.id, **_accepted_fields(model, request)}
+        body = {"model": model.id, **_taken(model, request)}
         reply = await post(model.transport(), f"{model.base_url}/chat/completions", headers, body)
         if reply.status == 200:
             return _checked(reply.object())
-        field = _rejected_field(reply, body)
+        field = _not_taken(reply, body)
         if field is None:
             raise _unavailable(reply, model.api_key)
-        model.rejected_fields.add(field)
+        model.not_taken.add(field)
 
 
-def _accepted_fields(model: JudgeModel, request: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the request without the fields that the model is known to reject."""
-    named = {
-        _REPLACEMENTS[field] if field in model.rejected_fields else field: value for field, value in request.items()
-    }
+def _taken(model: JudgeModel, request: Mapping[str, Json]) -> dict[str, Json]:
+    """The request with the fields that the model takes, as far as is known."""
+    named = {_INSTEAD[field] if field in model.not_taken else field: value for field, value in request.items()}
     return {field: value for field, value in named.items() if field is not None}
 
 
-def _rejected_field(reply: Reply, body: Mapping[str, Json]) -> str | None:
-    """Return the field of the body that the server names as its reason for refusing the request; None if it names
-    none."""
+def _not_taken(reply: Reply, body: Mapping[str, Json]) -> str | None:
+    """The field of the body that the server names as its reason to refuse it."""
     if reply.status not in (400, 422):
         return None
-    named = (field for field in _REPLACEMENTS if field in body and re.search(rf"\b{field}\b", reply.text))
+    named = (field for field in _INSTEAD if field in body and re.search(rf"\b{field}\b", reply.text))
     return next(named, None)
 
 
@@ -131,7 +126,7 @@ def _response_format(model: JudgeModel, schema: Mapping[str, Json]) -> dict[str,
 
 
 def _checked(response: dict[str, Json]) -> dict[str, Json]:
-    """Return the response as an object with well-formed choices. Raises UnusableReply."""
+    """Raises UnusableReply."""
     choices = response.get("choices")
     if not isinstance(choices, list) or not choices:
         raise UnusableReply("an answer without choices")
@@ -169,7 +164,7 @@ def _unavailable(reply: Reply, key: str | None) -> JudgeUnavailable:
 
 
 def _message(reply: Reply) -> str:
-    """Return the server's own message, if the error has OpenAI's format."""
+    """The server's own words, where it has OpenAI's form of an error."""
     with suppress(UnusableReply, KeyError, TypeError):
         return str(reply.object()["error"]["message"])
     return reply.text
@@ -185,7 +180,7 @@ def _without(key: str | None, text: str) -> str:
 
 
 def _retry_after_s(value: str) -> float | None:
-    """Parse a Retry-After value, seconds or an HTTP date (RFC 9110, section 10.2.3)."""
+    """Seconds or an HTTP date (RFC 9110, section 10.2.3)."""
     with suppress(ValueError, OverflowError):
         if value.strip().isdecimal():
             return float(value)

@@ -1,15 +1,15 @@
-"""The market simulator: an invented market that answers sales emails when there are no real recipients.
+"""The market simulator: an invented market that answers sales emails where nobody real does.
 
-Nothing in it was measured; it exists so that feedback can be shown and tested before there are customers. Wherever its
-figures are shown they are labelled "market simulator".
+Nothing in it was measured; it exists so that feedback can be shown and tested before there are customers. Whatever
+shows its figures calls them "market simulator".
 
 A market has hidden tastes, drawn from its seed: how much each of TASTES weighs, which lengths it likes, which nodes
-attract it, and how well each goal is received. Together they give an email's interest in [0, 1]. A sent email passes
-each stage of the funnel with probability interest ** hardness of the stage, and drops out at the first stage that it
-fails. The random numbers are derived from the email itself, so the same email always gets the same result.
+attract it, and how well each goal goes down. They make an email's interest in [0, 1]. An email that was sent passes
+each stage of the funnel with the probability interest ** hardness of the stage, and falls out at the first that it
+fails. Chance is drawn from the email itself: the same email always fares the same.
 
-The hardness is set so that an email that cites nothing and addresses no one is mostly not even opened, while a short,
-grounded one that names prospect and company gets somewhat more than half of the possible score.
+The hardness is set so that an email that cites nothing and addresses nobody is mostly not even opened, while a
+grounded and short one that names prospect and company gets somewhat more than half of what there is to get.
 """
 
 import json
@@ -19,14 +19,14 @@ from random import Random
 from environment.base import Json, Outcome
 
 TASTES = ("citations_read", "cited_product", "named_prospect", "named_company", "one_question", "length", "topic")
-"""Qualities that a market can value in an email; the first four are keys of the outcome."""
+"""What an email can please with; the first four are keys of the outcome."""
 _FACTS = TASTES[:4]
 _HARDNESS = {"opened": 1, "replied": 2, "call_booked": 2, "opportunity": 3, "closed_won": 4}
-"""Stages after `sent`, in order, each with its hardness."""
+"""Stages after `sent`, in order."""
 
 
 class Market:
-    """One invented market. It never changes: what was sent before does not affect an email's result."""
+    """One invented market. It never changes: an email's fate does not depend on what was sent before."""
 
     def __init__(self, seed: int) -> None:
         rng = Random(f"sales_email:market:{seed}")
@@ -36,8 +36,7 @@ class Market:
         self._weights = {taste: weight / sum(weights.values()) for taste, weight in weights.items()}
 
     def events(self, task: Mapping[str, Json], outcome: Outcome) -> list[str]:
-        """Return the stages that the email of a SalesEpisode's outcome reaches, from `sent` on; empty without an
-        email."""
+        """The stages that the email of a SalesEpisode's outcome reaches, from `sent` on; none without an email."""
         email = outcome.get("email")
         if email is None:
             return []
@@ -51,7 +50,7 @@ class Market:
         return reached
 
     def interest(self, task: Mapping[str, Json], outcome: Outcome) -> float:
-        """Return how much the market likes a final email, in [0, 1]."""
+        """How much the market likes a final email, in [0, 1]."""
         email = outcome["email"]
         pleases = {fact: float(outcome[fact]) for fact in _FACTS} | {
             "one_question": float(email["body"].count("?") == 1),
@@ -62,17 +61,17 @@ class Market:
         return min(1.0, liked * (0.9 + 0.1 * self._rng("goal", task["goal"]).random()))
 
     def _length(self, words: int) -> float:
-        """Return 1 for the preferred lengths, and less the further away the length is."""
+        """1 for the lengths that are liked, less the further away from them."""
         if words < self._shortest:
             return words / self._shortest
         return min(1.0, self._longest / words)
 
     def _topic(self, citations: list[str]) -> float:
-        """Return the mean attraction of the cited nodes; each node's is uniform in [0, 1]."""
+        """How attractive the cited nodes are, on average; each has its own attraction, uniform in [0, 1]."""
         if not citations:
             return 0.0
         return sum(self._rng("node", id).random() for id in citations) / len(citations)
 
     def _rng(self, what: str, of: str) -> Random:
-        # In ASCII, because a model can write half a surrogate pair, which cannot be used as a seed.
+        # In ASCII: a model may write half a surrogate pair, which is no seed.
         return Random(f"sales_email:market:{self._seed}:{what}:{of!a}")

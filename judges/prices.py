@@ -1,6 +1,6 @@
-"""What tokens cost, and which models can answer in a given JSON schema, from the list shipped with litellm.
+"""What tokens cost, and which models answer in a given JSON schema, by the list that comes with litellm.
 
-The list is read as a file: importing litellm takes seconds, and looking up a model through it can contact a server.
+The list is read as a file: importing litellm takes seconds, and looking a model up through it can ask a server.
 """
 
 import json
@@ -16,30 +16,30 @@ _FILE = "model_prices_and_context_window_backup.json"
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """US dollars per token. Tokens from a provider's cache cost as much as any other."""
+    """US dollars for each token. Tokens that a provider had cached count like all others."""
 
     prompt: float
     completion: float
 
     def of(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """Return the cost in US dollars of these token counts."""
+        """US dollars for that many tokens."""
         return self.prompt * prompt_tokens + self.completion * completion_tokens
 
 
 def listed_price(model: str) -> Price | None:
-    """Return the price of PROVIDER/MODEL; None if it is not listed."""
+    """The price of PROVIDER/MODEL; None if the list does not have it."""
     entry = _entry(model)
     prompt, completion = entry.get("input_cost_per_token"), entry.get("output_cost_per_token")
     return None if prompt is None or completion is None else Price(float(prompt), float(completion))
 
 
 def answers_in_schema(model: str) -> bool:
-    """Whether PROVIDER/MODEL is known to support answers in a JSON schema."""
+    """Whether PROVIDER/MODEL is known to answer in the form of a JSON schema."""
     return bool(_entry(model).get("supports_response_schema"))
 
 
 def _entry(model: str) -> Mapping[str, Any]:
-    """Return the list's entry for the model. The list names models of OpenAI and Anthropic without their provider."""
+    """The list names models of OpenAI and Anthropic without their provider."""
     provider, _, name = model.partition("/")
     listed = _listed()
     found = listed.get(model) or listed.get(name) or {}

@@ -1,7 +1,7 @@
-"""Providers of language models, under the names that litellm's price list uses.
+"""Providers of language models, by the names that litellm's price list gives them.
 
-All of them serve OpenAI's chat completions at a fixed address and take a key in the `Authorization` header. A server
-that is not in the table is used under the name `openai`, with its own address.
+All of them speak OpenAI's chat completions at a fixed address, with a key in the header `Authorization`. A server that
+is not in the table is asked under the name `openai`, with its own address.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A provider's address, and the environment variable that usually holds its key."""
+    """Where a provider is, and which environment variable usually holds its key."""
 
     base_url: str
     key_variable: str
@@ -32,7 +32,7 @@ PROVIDERS: Mapping[str, Provider] = {
 
 
 def provider_of(model: str) -> Provider:
-    """Return the provider of a model named PROVIDER/MODEL. Raises ValueError for an unknown provider."""
+    """The provider of a model named PROVIDER/MODEL. Raises ValueError for another name."""
     name, _, rest = model.partition("/")
     if name not in PROVIDERS or not rest:
         raise ValueError(

@@ -1,8 +1,8 @@
-"""The judge `reference`: compares an answer with the scenario's reference answer. It uses no model, key or randomness.
+"""The judge `reference`: compares an answer with the scenario's reference answer. No model, no key, no chance.
 
-A reference that is a date or an amount is compared as a value: `14 March`, `March 14th` and `2026-03-14` agree, and so
-do `48,200 euros`, `€48200` and `48.2k EUR`. Any other reference matches if its words occur in the answer in a row. In
-both cases the answer must not be much longer than the reference, so it cannot win by repeating a whole email.
+A reference that is a date or an amount is compared as a value: `14 March`, `March 14th` and `2026-03-14` agree,
+so do `48,200 euros`, `€48200` and `48.2k EUR`. Any other matches if its words stand in the answer in a row.
+Either way the answer may not be much longer: it cannot win by repeating a whole mail.
 """
 
 import re
@@ -35,23 +35,23 @@ _UNITS = {
     **dict.fromkeys(("%", "percent"), "%"),
 }
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-_FILLER_WORDS = {*_UNITS, *_WEEKDAYS, "about", "at", "by", "in", "is", "it", "on", "the"}
-"""Words that a reference can contain and still be a plain date or amount."""
+_BESIDE_A_VALUE = {*_UNITS, *_WEEKDAYS, "about", "at", "by", "in", "is", "it", "on", "the"}
+"""Words that a reference may have and still be a mere date or amount."""
 _EXTRA_WORDS = 7
-"""How many more words than the reference an answer can have: enough for a short sentence."""
+"""How many words an answer may have beyond the reference's own: those of a short sentence."""
 
 Day = tuple[int | None, int, int]
-"""Year (None if not given), month, day."""
+"""Year if it is given, month, day."""
 
 
 def build(config: Mapping[str, Json], services: JudgeServices) -> Judge:
-    """Build the judge, which has no settings. Raises ValueError if the config has any."""
+    """The judge; it has no settings. Raises ValueError if there are some."""
     take_no_settings(NAME, config)
     return ReferenceJudge()
 
 
 class ReferenceJudge:
-    """Scores 1.0 for the reference answer and 0.0 for any other; no score if the scenario has no reference."""
+    """Scores 1.0 for the reference answer, 0.0 for another; none where the scenario has no reference."""
 
     name = NAME
 
@@ -71,7 +71,7 @@ def _score(answer: Json, reference: Json) -> Score:
 
 
 def same_answer(answer: str, reference: str) -> bool:
-    """Whether the answer gives the reference's date, amount or words, and no second date or amount next to it."""
+    """Whether the answer gives the reference's date, amount or words; instead of a date or amount, no second one."""
     answer, reference = _fold(answer), _fold(reference)
     if answer == reference:
         return True
@@ -79,11 +79,11 @@ def same_answer(answer: str, reference: str) -> bool:
     if not expected or len(words) > len(expected) + _EXTRA_WORDS:
         return False
     days, beside = _days(reference)
-    if days and _FILLER_WORDS.issuperset(_words(beside)):
+    if days and _BESIDE_A_VALUE.issuperset(_words(beside)):
         found, _ = _days(answer)
         return len(found) == len(days) and all(map(_same_day, found, days))
     amounts = _amounts(reference)
-    if len(amounts) == 1 and _FILLER_WORDS.issuperset(_words(_AMOUNT.sub(" ", reference))):
+    if len(amounts) == 1 and _BESIDE_A_VALUE.issuperset(_words(_AMOUNT.sub(" ", reference))):
         return set(_amounts(answer)) == set(amounts) and not _days(answer)[0] and _units_agree(answer, reference)
     return any(words[i : i + len(expected)] == expected for i in range(len(words) - len(expected) + 1))
 
@@ -98,7 +98,7 @@ def _words(text: str) -> list[str]:
 
 
 def _days(text: str) -> tuple[list[Day], str]:
-    """Return every distinct date in the text (by month and day), and the text without them."""
+    """Every date in the text once, by month and day; and the text without them."""
     days: set[Day] = set()
 
     def take(match: re.Match[str]) -> str:
@@ -112,7 +112,7 @@ def _days(text: str) -> tuple[list[Day], str]:
 
     for pattern in _DATES:
         text = pattern.sub(take, text)
-    # A date given once with its year and once without is still one date.
+    # Said once with its year and once without, it is still one date.
     with_year = {day[1:] for day in days if day[0] is not None}
     once = [day for day in days if day[0] is not None or day[1:] not in with_year]
     return sorted(once, key=lambda day: (day[1:], day[0] or 0)), text
@@ -137,7 +137,7 @@ def _amounts(text: str) -> list[float]:
 
 
 def _units_agree(answer: str, reference: str) -> bool:
-    """Whether both name the same unit, or at least one names none."""
+    """They name the same unit, or one of them names none."""
     named, expected = _units(answer), _units(reference)
     return not named or not expected or named == expected
 

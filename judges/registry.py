@@ -1,4 +1,4 @@
-"""Judges by name, from the entry-point group `learnloop.judges`; environments work the same way."""
+"""Judges by name, from the entry-point group `learnloop.judges` (as environments are)."""
 
 from collections.abc import Mapping
 
@@ -10,16 +10,16 @@ GROUP = "learnloop.judges"
 
 
 class UnknownJudge(Exception):
-    """No judge with that name is registered."""
+    """No judge of that name is registered."""
 
 
 def names() -> list[str]:
-    """Return the registered names, sorted."""
+    """Registered names, sorted."""
     return sorted(plugins.registered(GROUP))
 
 
 def build(name: str, config: Mapping[str, Json], services: JudgeServices) -> Judge:
-    """Build the judge with that name. Raises UnknownJudge, ValueError for a bad config, or PluginFault."""
+    """The judge of that name. Raises UnknownJudge, ValueError for a bad config, or PluginFault."""
     if (point := plugins.registered(GROUP).get(name)) is not None:
         judge: Judge = plugins.build("judge", point, config, services)
         return judge

@@ -1,4 +1,4 @@
-"""The judge `reported`: uses only rewards that were reported. It has no model and no key."""
+"""The judge `reported`: takes rewards that were reported, and has no opinion of its own. No model, no key."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,13 +9,13 @@ NAME = "reported"
 
 
 def build(config: Mapping[str, Json], services: JudgeServices) -> Judge:
-    """Build the judge, which has no settings. Raises ValueError if the config has any."""
+    """The judge; it has no settings. Raises ValueError if there are some."""
     take_no_settings(NAME, config)
     return ReportedJudge()
 
 
 class ReportedJudge:
-    """Gives no score. Rollouts with a reported reward never reach a judge, so those that do have none."""
+    """No judge is shown a rollout whose reward was reported: what comes here has none."""
 
     name = NAME
 

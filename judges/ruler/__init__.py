@@ -1,8 +1,7 @@
-"""The judge `ruler`: a language model compares the candidates for one scenario (RULER, after ART's reward of that
-name).
+"""The judge `ruler`: a language model compares the candidates at one scenario (RULER, after ART's reward of that name).
 
-The question is based on https://art.openpipe.ai/fundamentals/ruler. Asking it and processing the answer are our own:
-ids bound to candidates, a varying order, answers checked and repaired, equal candidates judged once.
+What is asked rests on https://art.openpipe.ai/fundamentals/ruler; how it is asked, and what becomes of the answer, is
+ours: ids bound to candidates, an order that changes, answers checked and repaired, equal candidates judged once.
 """
 
 from judges.ruler.judge import RulerJudge

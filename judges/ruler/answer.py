@@ -1,4 +1,4 @@
-"""Turns a judge model's answer into scores, or into the reason why it cannot be used."""
+"""From what the judge model said to scores, or to the reason why it cannot be used."""
 
 from collections.abc import Mapping
 
@@ -33,9 +33,9 @@ Verdict = tuple[float, str]
 
 
 def verdicts(completion: Completion, digests: Mapping[str, str]) -> dict[str, Verdict]:
-    """Return the verdict on each candidate by its digest; `digests` maps the ids in the question to digests.
+    """The verdict on each candidate by its digest; `digests` are those of the ids that were asked for.
 
-    Raises UnusableAnswer unless every id has exactly one score in [0, 1] and no other id has one.
+    Raises UnusableAnswer unless every id has exactly one score in [0, 1], and nothing else has one.
     """
     found: dict[str, Verdict] = {}
     for entry in _entries(completion):

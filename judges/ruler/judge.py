@@ -1,4 +1,4 @@
-"""The judge itself: which candidates it asks about, what it caches, and how it handles a group without an answer."""
+"""The judge itself: who is asked about, what is remembered, and what becomes of a group without an answer."""
 
 import asyncio
 import time
@@ -21,17 +21,16 @@ log = structlog.get_logger(__name__)
 
 NAME = "ruler"
 REPAIRS = 2
-"""Most repairs of an unusable answer; in each the model is shown the error."""
+"""Of an answer that cannot be used, each with the error shown to the model."""
 CONVERSATIONS = 2
-"""Most conversations for one question. If all repairs fail, a new conversation is started once, because wrong answers
-in the old one often mislead the next."""
+"""A conversation whose repairs failed is begun anew once: the answers in it often lead the next one astray."""
 
 
 class RulerJudge:
-    """Scores the candidates for a scenario relative to each other.
+    """Scores the candidates at a scenario relative to each other.
 
-    A candidate that tries to instruct the judge scores 0.0 and is not shown to the model. If the model gives no
-    verdict, the fallback judges the group; without a fallback the group has no scores.
+    A candidate that tries to instruct the judge scores 0.0 and is not shown. If the model gives no verdict the fallback
+    judges the group, and without one the group has no scores.
     """
 
     name = NAME
@@ -48,7 +47,7 @@ class RulerJudge:
         timeout_s: float = 120.0,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`timeout_s` limits one request; `sleep` waits between requests."""
+        """`timeout_s` is that of one request; `sleep` waits out the pauses between requests."""
         self._model = model
         self._rubric = rubric
         self._passes = passes
@@ -58,7 +57,7 @@ class RulerJudge:
         self._basis = [VERSION, model.name, model.base_url, rubric, passes, temperature]
 
     async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
-        """Return one Score per candidate, in order."""
+        """One Score for each candidate, in their order."""
         phrases = [order_to_judge(candidate) for candidate in candidates]
         honest = [candidate for candidate, phrase in zip(candidates, phrases, strict=True) if phrase is None]
         judged = await self._judge(scenario, honest) if honest else Judgement([])
@@ -94,14 +93,13 @@ class RulerJudge:
     async def _verdicts(
         self, scenario: Scenario, group: Sequence[Material]
     ) -> tuple[Mapping[str, Verdict] | None, JudgeCall]:
-        """Return a verdict for each digest, from the cache or the model; None if there is none, and the call says
-        why."""
+        """A verdict for each digest, remembered or asked for; None if there is none, and the call says why."""
         clock, usage = time.monotonic(), CallUsage()
         digests = sorted(material.digest for material in group)
         key = digest([*self._basis, digests, dict(scenario.task)])
-        cached = _from_cache(await self._cache.get(key), digests)
-        if cached is not None:
-            return cached, self._call(usage, clock, cached=True)
+        remembered = _remembered(await self._cache.get(key), digests)
+        if remembered is not None:
+            return remembered, self._call(usage, clock, cached=True)
         try:
             found = await self._ask(group, usage)
         except (JudgeUnavailable, UnusableAnswer) as error:
@@ -112,7 +110,7 @@ class RulerJudge:
         return found, self._call(usage, clock)
 
     async def _ask(self, group: Sequence[Material], usage: CallUsage) -> dict[str, Verdict]:
-        """Return the mean score over all passes, with the explanation of the first pass."""
+        """The mean score over all passes, and the first one's explanation."""
         passes = [self._pass(order, number, usage) for number, order in enumerate(orders(group, self._passes))]
         results = await asyncio.gather(*passes, return_exceptions=True)
         found: list[dict[str, Verdict]] = []
@@ -139,8 +137,8 @@ class RulerJudge:
         return call_of(NAME, self._model, usage, time.monotonic() - clock, cached=cached, error=error)
 
 
-def _from_cache(value: Json, digests: Sequence[str]) -> dict[str, Verdict] | None:
-    """Return the verdicts stored in a cache entry; None if the entry is invalid."""
+def _remembered(value: Json, digests: Sequence[str]) -> dict[str, Verdict] | None:
+    """The verdicts in a value of the cache; None if it is not one of ours."""
     try:
         return {name: (Score(float(value[name][0]), "").value or 0.0, str(value[name][1])) for name in digests}
     except (TypeError, KeyError, IndexError, ValueError):

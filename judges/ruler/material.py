@@ -1,4 +1,4 @@
-"""What the judge model is shown of a candidate, and when two candidates count as equal."""
+"""What the judge model is shown of a candidate, and what makes two candidates the same."""
 
 import hashlib
 import json
@@ -14,9 +14,9 @@ REMOVED = "[text that speaks to the judge was removed]"
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """One candidate as data: messages without random ids and without texts that address the judge.
+    """One candidate as data: messages without ids that differ by chance, texts that speak to the judge removed.
 
-    `digest` is the hash of all of it: equal for candidates that a judge could not tell apart.
+    `digest` is the hash of all of it: equal for candidates between which a judge could see no difference.
     """
 
     messages: Sequence[Json]
@@ -25,7 +25,7 @@ class Material:
 
 
 def material_of(candidate: Candidate) -> Material:
-    """Return what the judge model is shown of the candidate."""
+    """What is shown of the candidate."""
     calls: dict[Json, str] = {}
     messages = [_message(message, calls) for message in candidate.messages]
     outcome = _without_orders(dict(candidate.outcome))
@@ -33,25 +33,25 @@ def material_of(candidate: Candidate) -> Material:
 
 
 def order_to_judge(candidate: Candidate) -> str | None:
-    """Return the phrase in the agent's own text that tries to instruct the judge; None if there is none."""
+    """The phrase with which the agent itself, in what it wrote, tries to instruct the judge; None if there is none."""
     email = candidate.outcome.get("email")
     final = [email.get("subject"), email.get("body")] if isinstance(email, Mapping) else []
     written = [[candidate.outcome.get("answer"), *final]]
     for message in candidate.messages:
         if message.get("role") == "assistant":
             written.append([message.get("content"), *map(_call, message.get("tool_calls") or ())])
-    # Check each message's texts both alone and joined: a phrase can be spread over a subject and a body.
+    # Each message's texts both alone and as one: a phrase may be spread over a subject and a body.
     texts = (text for one in written for parts in [list(_texts(one))] for text in (*parts, "\n".join(parts)))
     return next((phrase for phrase in map(addresses_judge, texts) if phrase), None)
 
 
 def digest(value: Json) -> str:
-    """Return the SHA-256 of the value as canonical JSON."""
+    """SHA-256 of the value as canonical JSON."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
 def canonical(value: Json) -> str:
-    """Return JSON with sorted keys; characters that cannot be encoded are replaced."""
+    """JSON with sorted keys; characters that no encoding can carry are replaced."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
     return text.encode("utf-8", "replace").decode()
 
@@ -60,7 +60,7 @@ def _message(message: Mapping[str, Json], calls: dict[Json, str]) -> dict[str, J
     shown: dict[str, Json] = {"role": message.get("role")}
     content = message.get("content")
     if content:
-        # Text by the environment's author, and by the agent (checked before), is kept unchanged.
+        # What the environment's author wrote, and what the agent wrote (checked before), stays as it is.
         shown["content"] = content if shown["role"] in ("system", "assistant") else _without_orders(content)
     if message.get("tool_calls"):
         shown["tool_calls"] = [
@@ -93,7 +93,7 @@ def _without_orders(value: Json) -> Json:
 
 
 def _texts(value: Json) -> Iterator[str]:
-    """Yield every string in the value, including keys."""
+    """Every string in the value, those of keys too."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The question to the judge model: its candidates, their order and ids, and its wording."""
+"""The question to the judge model: which candidates, in which order, under which ids, in which words."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,35 +12,35 @@ _PROMPTS = files("judges") / "prompts"
 _SYSTEM = (_PROMPTS / "ruler_system.txt").read_text(encoding="utf-8").strip()
 _REPAIR = (_PROMPTS / "ruler_repair.txt").read_text(encoding="utf-8").strip()
 VERSION = digest([_SYSTEM, _REPAIR])[:16]
-"""Version of the prompt, a part of the cache key: verdicts under another wording do not count."""
+"""Of the prompt: verdicts on other words are other verdicts."""
 
 _MAX_CANDIDATE_CHARACTERS = 30_000
 _MAX_CHARACTERS = 300_000
-"""Most characters of all candidates together."""
+"""Of all candidates together."""
 _MAX_QUOTED_CHARACTERS = 4_000
-"""Most characters of an answer that is quoted in a repair request."""
+"""Of an answer that is shown again when it is to be repaired."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The messages to send, and the digest of the candidate behind each id."""
+    """The messages to send, and which id stands for which candidate's digest."""
 
     messages: Sequence[Mapping[str, Json]]
     digests: Mapping[str, str]
 
     def repaired(self, answer: str, error: str) -> "Question":
-        """Return the question again, with an unusable answer and its error appended."""
+        """The same question again, after an answer that could not be used."""
         said = {"role": "assistant", "content": answer[:_MAX_QUOTED_CHARACTERS] or "(nothing)"}
         asked = {"role": "user", "content": _REPAIR.format(error=error, ids=", ".join(self.digests))}
-        # Keep only the last answer: errors in earlier ones no longer matter.
+        # Only the last answer: what was wrong with those before it no longer matters.
         return Question([*self.messages[:2], said, asked], self.digests)
 
 
 def orders(group: Sequence[Material], passes: int) -> list[list[Material]]:
-    """Return an order of the group for each pass, independent of the order in which its members are given.
+    """An order of the group for each pass, the same for the same group however its members were ordered.
 
-    The second order is the first reversed, so that a bias linear in the position cancels; the third and fourth are
-    these two rotated by half. A single candidate has one order and one pass.
+    The second is the first reversed, so that a bias linear in the position cancels; the third and fourth are these
+    two rotated by half. A single candidate has one order, and one pass.
     """
     first = sorted(group, key=lambda material: material.digest)
     Random(_seed(group)).shuffle(first)
@@ -50,7 +50,7 @@ def orders(group: Sequence[Material], passes: int) -> list[list[Material]]:
 
 
 def question(order: Sequence[Material], rubric: str, *, draw: int) -> Question:
-    """Build the question about the candidates in that order. Each `draw` gives different ids."""
+    """Ask for scores of the candidates in that order. Another `draw` gives other ids."""
     ids = [f"{number:05x}" for number in Random(f"{draw} {_seed(order)}").sample(range(0x10000, 0x100000), len(order))]
     limit = min(_MAX_CANDIDATE_CHARACTERS, _MAX_CHARACTERS // len(order))
     shared = _shared(order)
@@ -77,7 +77,7 @@ def _seed(group: Sequence[Material]) -> str:
 
 
 def _shared(group: Sequence[Material]) -> int:
-    """Return the number of messages with which all candidates begin, leaving each at least its last one."""
+    """With how many messages all begin; at least the last one of each is its own."""
     if len(group) == 1:
         return 0
     shortest = min(len(material.messages) for material in group)
@@ -88,7 +88,7 @@ def _shared(group: Sequence[Material]) -> int:
 
 
 def _clipped(value: Json, limit: int) -> Json:
-    """Return the value, or, if its JSON is longer than the limit, that JSON as text with its middle cut out."""
+    """The value, or, if its JSON is longer than the limit, that JSON as a text without its middle."""
     text = canonical(value)
     if len(text) <= limit:
         return value

@@ -1,4 +1,4 @@
-"""Settings of the judge `ruler` in a run's request."""
+"""What a run's request may say to the judge `ruler`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,8 +17,7 @@ _RUBRIC = files("judges").joinpath("prompts/ruler_rubric.txt").read_text(encodin
 
 @dataclass(frozen=True, slots=True)
 class _Config:
-    """Settings from the run's request. `fallback` names the judge of groups for which the model gives no verdict; it is
-    built with its defaults."""
+    """`fallback` names the judge of groups that the model gives no verdict on; it is built with its defaults."""
 
     model: str | None = None
     rubric: str | None = None
@@ -41,7 +40,7 @@ class _Config:
 
 
 def build(config: Mapping[str, Json], services: JudgeServices) -> RulerJudge:
-    """Build the judge. Raises ValueError for a bad config or without a model, UnknownJudge for an unknown fallback."""
+    """The judge. Raises ValueError for a bad config or without a model, UnknownJudge for an unknown fallback."""
     check_names(NAME, config, _KNOWN)
     settings = _Config(**config)
     return RulerJudge(
