@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from app.schemas.run_request import LearnLoopRequest
-from app.settings import Settings
+from app.settings import load_settings
 from benchmarks.learning import real_model
 from benchmarks.learning.real_model import PLANS, Plan, Workers, measure, request
 from benchmarks.learning.smollm2 import PLANS as SMOLLM2_PLANS
@@ -34,7 +34,7 @@ def test_workers_are_named_as_the_engine_starts_them(monkeypatch: pytest.MonkeyP
         with monkeypatch.context() as context:
             for name, value in workers.settings().items():
                 context.setenv(name, value)
-            settings = Settings()
+            settings = load_settings()
         found = settings.engine_workers, settings.engine_samplers, settings.engine_trainers, workers.staleness
         assert found == expected, text
 
