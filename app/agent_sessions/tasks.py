@@ -27,7 +27,7 @@ Json = Any
 MAX_LOSSES = 3
 """Of one task in a row: what is lost so often, is not lost by chance."""
 UNCLAIMED = timedelta(days=1)
-"""How long a task waits for somebody to claim it."""
+"""How long a task waits to be claimed."""
 _OPEN = AgentSession.state == AgentSessionState.OPEN
 
 
@@ -62,9 +62,9 @@ class AgentTasks:
     async def offer(
         self, session_id: str, project: str, run_id: str | None, task: Mapping[str, Json], timeout_s: float
     ) -> None:
-        """Let it be claimed, unless it was offered before. Whoever works on it has until the deadline it was told."""
+        """Let it be claimed, unless it was offered before. An agent that works on it already keeps its deadline."""
         row = {"session_id": session_id, "project": project, "run_id": run_id, "task": task, "timeout_s": timeout_s}
-        told = (
+        keep_deadline = (
             update(AgentSession)
             .where(AgentSession.id == session_id, _OPEN, AgentTask.session_id == AgentSession.id, _held())
             .values(expires_at=AgentTask.deadline)
@@ -72,7 +72,7 @@ class AgentTasks:
         )
         async with self._sessions.begin() as session:
             await session.execute(insert(AgentTask).values(row).on_conflict_do_nothing())
-            await session.execute(told)
+            await session.execute(keep_deadline)
 
     async def withdraw(self, session_id: str) -> None:
         """Its session has ended."""
@@ -80,7 +80,7 @@ class AgentTasks:
             await session.execute(delete(AgentTask).where(AgentTask.session_id == session_id))
 
     async def claim(self, of: Caller, run_id: str | None, worker: str, lease_s: float) -> ClaimedTask | None:
-        """The oldest task that nobody works on; None: there is none."""
+        """Claim the oldest free task; None if there is none."""
         mine = [] if of.project is None else [AgentTask.project == of.project]
         if run_id is not None:
             mine.append(AgentTask.run_id == run_id)
@@ -152,7 +152,7 @@ class AgentTasks:
             return renewed
 
     async def release(self, of: Caller, session_id: str, attempt: int, reason: str | None) -> None:
-        """Give the task back: somebody else may claim it at once. Raises NotFound, ClaimLost."""
+        """Give the task back: another worker can claim it immediately. Raises NotFound, ClaimLost."""
         async with self._sessions.begin() as session:
             task = await _held_task(session, of, session_id, attempt)
             if reason is not None:  # whoever stops in an orderly way has lost nothing
@@ -186,7 +186,7 @@ def _held() -> ColumnElement[bool]:
 
 
 async def _held_task(session: AsyncSession, of: Caller, session_id: str, attempt: int) -> AgentTask:
-    """The task as long as this attempt holds it: also after its lease, if nobody else has claimed it since. Raises
+    """The task while this attempt holds it: also after its lease, unless it has been claimed again since. Raises
     NotFound, ClaimLost."""
     mine = [] if of.project is None else [AgentSession.project == of.project]
     if (await session.execute(select(AgentSession.id).where(AgentSession.id == session_id, *mine))).first() is None:

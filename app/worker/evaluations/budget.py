@@ -43,7 +43,7 @@ def saved_usage(job: EvaluationJob, rows: Mapping[Slot, Any], prices: Sequence[P
 def meter_of(
     job: EvaluationJob, request: StoredEvaluation, rows: Mapping[Slot, Any], prices: Sequence[Price | None]
 ) -> Meter:
-    """The meter that goes on where the worker before left off."""
+    """A meter that continues from what earlier workers used."""
     means = [row.prompt_tokens / row.turns for row in rows.values() if row.turns]
     used = saved_usage(job, rows, prices) + Usage(**job.lost)
     prior = PriorUsage(used, job.driven_s, prompt_per_turn=max(means, default=None))

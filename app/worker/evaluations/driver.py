@@ -1,8 +1,8 @@
-"""Drives one evaluation under a lease: makes the rollouts that are missing, has them judged, saves each at once.
+"""Drives one evaluation under a lease: makes the rollouts that are missing, has them judged, and saves the results.
 
-A finished rollout is a row as soon as it ends, and the verdicts on a scenario's rollouts are one transaction: another
-worker goes on from there. All models attempt a scenario at about the same time, and its rollouts are judged together,
-so that a judge that compares can.
+A finished rollout is a row as soon as it ends, and the verdicts on a scenario's rollouts are one transaction: a worker
+that takes over does only what is missing. All models attempt a scenario at about the same time, and its rollouts are
+judged together, so that a judge that compares can.
 """
 
 import asyncio

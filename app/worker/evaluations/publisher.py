@@ -105,7 +105,7 @@ class EvaluationPublisher:
         assert settings.weave_project is not None
         assert settings.wandb_api_key is not None
         key, base_url = settings.wandb_api_key.get_secret_value(), str(settings.wandb_base_url).rstrip("/")
-        # Asked first: a wrong key or name is told without starting a process.
+        # Asked first: a wrong key or name is reported without starting a process.
         project = await asyncio.to_thread(open_project, settings.weave_project, key, base_url)
         rows = {Slot.parse(row.slot): row for row in await self._store.rows(job.id)}
         with tempfile.TemporaryDirectory(prefix="learnloop-weave-") as folder:

@@ -78,7 +78,7 @@ function Head({ data, run }) {
 function Notices({ run }) {
   return html`
     ${run.error && html`<section class="notice bad" role="alert"><h2>Why it failed</h2><${Text} as="p" value=${run.error} limit=${1500} /></section>`}
-    ${run.queue && html`<section class="notice"><h2>In the queue</h2><p>${run.queue.position} older ${run.queue.position === 1 ? "run" : "runs"} ahead. <${Text} value=${run.queue.reason} limit=${400} /></p></section>`}
+    ${run.queue && html`<section class="notice"><h2>In the queue</h2><p>${run.queue.position} ${run.queue.position === 1 ? "run" : "runs"} ahead. <${Text} value=${run.queue.reason} limit=${400} /></p></section>`}
     ${run.wait_reason && html`<section class="notice warn"><h2>${run.status === "paused" ? "Why it is paused" : "What it waits for"}</h2><${Text} as="p" value=${run.wait_reason} limit=${800} /></section>`}
     ${run.warnings.length > 0 && html`<section class="notice warn"><h2>Worth a look</h2><ul>
       ${run.warnings.map((each) => html`<li><${Text} value=${each} limit=${600} /></li>`)}</ul></section>`}`;
