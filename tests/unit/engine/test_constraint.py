@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.fakes.tiny_model import make_tiny_model
 from training.engine.http.chat_request import ChatRequest
 from training.engine.http.reply_grammar import reply_grammar
-from training.engine.sampling.constraint import BadGrammar, Grammar, Vocabulary
+from training.engine.sampling.constraint import FORCED_CHARACTERS, BadGrammar, Grammar, Vocabulary, _Tokens
 from training.engine.tokens import ChatTokenizer, Reply
 
 Json = Any
@@ -189,3 +189,25 @@ def test_a_schema_that_nothing_satisfies_is_refused(vocabulary: Vocabulary) -> N
 def test_text_that_looks_like_a_stop_token_is_text(vocabulary: Vocabulary, tokenizer: ChatTokenizer) -> None:
     grammar = grammar_of(vocabulary, response_format=json_format({"const": "a<|im_end|>b"}))
     assert replies(grammar, tokenizer)[0] == '"a<|im_end|>b"'
+
+
+def test_a_long_forced_text_is_written_whole_but_tokenized_in_parts(
+    vocabulary: Vocabulary, tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its tokens would else cost as much as all of them together, during which no thread can run Python."""
+    cut: list[int] = []
+    whole = _Tokens.__call__
+
+    def counted(self: _Tokens, text: str) -> list[int]:
+        ids = whole(self, text)
+        cut.append(len(ids))
+        return ids
+
+    monkeypatch.setattr(_Tokens, "__call__", counted)
+    words = " ".join(f"word{number}" for number in range(1000))
+    constraint, ids = grammar_of(vocabulary, response_format=json_format({"const": words})).begin(), list[int]()
+    while not ids or ids[-1] not in tokenizer.stop_ids:
+        ids.append(int(np.flatnonzero(np.unpackbits(constraint.allowed(), bitorder="little"))[0]))
+        assert constraint.take(ids[-1]), constraint.error
+    assert ids[:-1] == tokenizer.fast.encode(f'"{words}"', add_special_tokens=False)
+    assert max(cut) <= FORCED_CHARACTERS

@@ -13,6 +13,9 @@ from tokenizers import Tokenizer
 LIMITS = LLParserLimits(step_lexer_fuel=50_000, step_max_items=20_000, max_lexer_states=20_000, verbose_errors=False)
 """For one token a few milliseconds, because the whole batch waits, and for one grammar some tens of megabytes."""
 
+FORCED_CHARACTERS = 256
+"""Length to which a text without alternatives is tokenized; more where the vocabulary has longer tokens than usual."""
+
 Bits = npt.NDArray[np.uint8]
 """A bit for each token id, the lowest first."""
 
@@ -38,12 +41,16 @@ class Vocabulary:
             raise BadGrammar(f"the model's tokenizer does not say which bytes its tokens are: {error}") from error
         added = tokenizer.added_tokens_decoder
         cutter.encode_special_tokens = True
+        # Marks such as <tool_call> are added tokens, yet text: they can also be written with other tokens.
+        texts = [
+            added[id].content.encode() if id in added else known.decode_bytes([id]) for id in range(known.vocab_size)
+        ]
         tokens = _Tokens(
             cutter,
-            # Marks such as <tool_call> are added tokens, yet text: they can also be written with other tokens.
-            [added[id].content.encode() if id in added else known.decode_bytes([id]) for id in range(known.vocab_size)],
+            texts,
             [id for id, token in added.items() if token.special],
             min(stop_ids),
+            max(FORCED_CHARACTERS, 4 * max(map(len, texts))),
         )
         self.tokens = LLTokenizer(TokenizerWrapper(tokens), eos_token=sorted(stop_ids))
 
@@ -56,11 +63,19 @@ class _Tokens:
     tokens: Sequence[bytes]
     special_token_ids: Sequence[int]
     eos_token_id: int
+    longest: int
+    """Characters of a text that are tokenized at most."""
     bos_token_id: None = None
 
     def __call__(self, text: str) -> list[int]:
-        """How the tokenizer cuts a text to which there is no alternative; what looks like a stop token is text."""
-        return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
+        """How the tokenizer cuts a text to which there is no alternative; what looks like a stop token is text.
+
+        llguidance uses the first of these tokens, and asks again for the rest of the text after each. A pattern of a
+        few bytes can force megabytes, so only the beginning of a long text is cut.
+        """
+        # Unlike `encode`, this releases the GIL.
+        [cut] = self.tokenizer.encode_batch([text[: self.longest]], add_special_tokens=False)
+        return list(cut.ids)
 
 
 class Grammar:
