@@ -1,5 +1,6 @@
 """Bad requests get a clear error in OpenAI's form, and the engine lives on."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -31,6 +32,7 @@ def _nested(depth: int) -> dict[str, Any]:
 UNIQUE = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
 SLOW = {"type": "integer", "multipleOf": 9_999_991}
 """Compiling it takes minutes."""
+LONG = "ab" * 100_000
 
 BAD_COMPLETIONS: list[tuple[dict[str, Any], int, str, str]] = [
     ({"model": "nobody"}, 404, "model_not_found", "nobody"),
@@ -81,6 +83,17 @@ BAD_COMPLETIONS: list[tuple[dict[str, Any], int, str, str]] = [
     (_format({"type": "string", "pattern": "(?=a)b"}), 400, "unsupported_schema", "look-around"),
     (_format({"enum": []}), 400, "unsupported_schema", "Unsatisfiable"),
     (_format({"type": "strin"}), 400, "invalid_value", "'strin'"),
+    (_format({"const": LONG}), 400, "unsupported_schema", "of which 200000 are at const; at most 120000"),
+    (_format({"enum": [LONG, "a"]}), 400, "unsupported_schema", "at enum"),
+    (_format({"type": "string", "pattern": LONG}), 400, "unsupported_schema", "at pattern"),
+    (_format({"type": "object", "properties": {LONG: {}}}), 400, "unsupported_schema", "at properties"),
+    (_format({"type": "string", "pattern": "^a{100000}$"}), 400, "unsupported_schema", "more than 32 MB of memory"),
+    (
+        {"tools": [_tool(parameters={"properties": {"a": {"const": LONG}}})], "tool_choice": "required"},
+        400,
+        "unsupported_schema",
+        "tools[0].function.parameters cannot be enforced: the constants, enumerations, patterns and property names",
+    ),
     (
         {"tools": [_tool(), {"type": "function", "function": {"name": "b", "strict": True, "parameters": UNIQUE}}]},
         400,
@@ -128,6 +141,22 @@ async def test_bad_completions(
 async def test_a_schema_that_takes_too_long_to_compile(http: httpx.AsyncClient) -> None:
     body = {"model": "tiny", "messages": [USER], **_format(SLOW)}
     _error(await http.post("/chat/completions", json=body), 400, "unsupported_schema", "takes more than")
+
+
+async def test_a_schema_that_becomes_too_complex_ends_its_own_request_only(http: httpx.AsyncClient) -> None:
+    """By a limit of llguidance, which the compiler cannot foresee."""
+    name = "ab" * 25_000
+    schema = {"type": "object", "properties": {name: {"type": "string"}}, "required": [name]}
+    plain = {"model": "tiny", "messages": [USER], "max_tokens": 30, "seed": 3, "logprobs": True}
+    alone = await http.post("/chat/completions", json=plain)
+    failed, streamed, beside = await asyncio.gather(
+        http.post("/chat/completions", json={**plain, **_format(schema), "max_tokens": 200, "n": 4}),
+        http.post("/chat/completions", json={**plain, **_format(schema), "max_tokens": 200, "stream": True}),
+        http.post("/chat/completions", json=plain),
+    )
+    _error(failed, 400, "grammar_too_complex", "the reply cannot be constrained")
+    assert "grammar_too_complex" in streamed.text
+    assert beside.json()["choices"] == alone.json()["choices"]
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b"null", b'{"model": NaN', b"[" * 100_000, *NO_JSON])

@@ -4,12 +4,14 @@ import asyncio
 import json
 import sys
 from collections import OrderedDict
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from training.engine.http.errors import ApiError
-from training.engine.http.reply_grammar import ReplyGrammar
+from training.engine.http.reply_grammar import ReplyGrammar, Schema
+from training.engine.http.schema_literals import MAX_LITERAL_BYTES, literals
 from training.engine.tokens import ChatTokenizer
 
 if TYPE_CHECKING:  # its parser is loaded when it is first needed: a restart need not wait for it
@@ -20,9 +22,11 @@ COMPILE_WALL_S = 30.0
 """On a machine that is busy otherwise."""
 COMPILE_BYTES = 2 << 30
 """Of address space; a plain process has a few hundred MB."""
+GRAMMAR_BYTES = 32 << 20
+"""Of memory that a grammar may take. Patterns of 15 bytes can take 100 MB."""
 _AT_A_TIME = 2
 _CHECK = Path(__file__).parents[1] / "sampling" / "check_grammar.py"
-_KEPT = 64
+_KEPT = 32
 _MAX_TEXT = 1 << 20
 """Of a grammar, in characters."""
 
@@ -37,6 +41,7 @@ class Grammars:
 
     async def compile(self, wanted: ReplyGrammar, tokenizer: ChatTokenizer) -> "Grammar":
         """The grammar for a tokenizer. Raises ApiError, which names the field at fault."""
+        _check_literals(wanted.schemas)
         if len(wanted.text) > _MAX_TEXT:
             raise _refused(wanted.schemas[0].field, f"it is longer than {_MAX_TEXT} characters")
         key = (tokenizer, wanted.text)
@@ -73,10 +78,23 @@ def _vocabulary(tokenizer: ChatTokenizer) -> "Vocabulary":
     return Vocabulary(tokenizer.fast, sorted(tokenizer.stop_ids))
 
 
+def _check_literals(schemas: Sequence[Schema]) -> None:
+    """Raises ApiError that names the largest of too many."""
+    found = [(literal, schema.field) for schema in schemas for literal in literals(schema.schema)]
+    total = sum(literal.size for literal, _ in found)
+    if total > MAX_LITERAL_BYTES:
+        largest, field = max(found, key=lambda each: each[0].size)
+        raise _refused(
+            field,
+            f"the constants, enumerations, patterns and property names of the request's schemas have {total} bytes, "
+            f"of which {largest.size} are at {largest.place}; at most {MAX_LITERAL_BYTES} are allowed",
+        )
+
+
 async def _check(wanted: ReplyGrammar) -> None:
     """Raises ApiError for a schema that cannot be enforced."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", str(_CHECK), str(COMPILE_CPU_S), str(COMPILE_BYTES)),
+        *(sys.executable, "-I", str(_CHECK), *map(str, (COMPILE_CPU_S, COMPILE_BYTES, GRAMMAR_BYTES))),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
