@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -21,6 +22,7 @@ from training.engine.computing import ModelDeleted, NewModel, PolicyStep, Steps,
 from training.engine.engine import Engine, TrainResult, finish
 from training.engine.registry.model_record import UnknownModel
 from training.engine.registry.tuning import Tuning
+from training.engine.sampling.constraint import Grammar, Vocabulary
 from training.engine.sampling.requests import SampleRequest
 from training.engine.trainer.grpo_loss import BadOptions, TrainOptions
 from training.engine.trainer.sft import Example, SftOptions
@@ -94,6 +96,17 @@ async def test_conversations_are_shared_out_and_stay_where_they_are(tmp_path: Pa
         assert pool.sampling.sampled_tokens == sum(each["figures"]["sampled_tokens"] for each in pool.workers)
         assert pool.reproducibility is not None
         assert pool.reproducibility.reproducible
+
+
+async def test_constrained_replies_are_those_of_one_engine(tmp_path: Path, alone: Engine, base: Path) -> None:
+    target = alone.registry.resolve("tiny")
+    tokenizer = alone.tokenizer(target)
+    grammar = Grammar(Vocabulary(tokenizer.fast, sorted(tokenizer.stop_ids)), r"start: /[a-c]{3,9}/")
+    asked = [replace(request("tiny", seed=seed), grammar=grammar, stop_ids=tokenizer.stop_ids) for seed in range(6)]
+    async with worker_pool(tmp_path / "data", base) as pool:
+        replies = await asyncio.gather(*(pool.sample(target, each) for each in asked))
+    assert [each.ids for each in replies] == [each.ids for each in alone.sample(target, asked)]
+    assert all(set(tokenizer.decode(each.ids)) <= set("abc") for each in replies)
 
 
 async def test_what_a_worker_refuses_is_refused(tmp_path: Path, base: Path, alone: Engine) -> None:

@@ -31,7 +31,7 @@ from training.engine.http.text_stream import TextStream
 from training.engine.registry.base_models import context_length
 from training.engine.registry.model_record import Target
 from training.engine.registry.registry import Registry
-from training.engine.sampling.requests import Sample, SampleRequest
+from training.engine.sampling.requests import GRAMMAR_S, Sample, SampleRequest
 from training.engine.tokens import ChatTokenizer
 
 if TYPE_CHECKING:  # see Grammars
@@ -208,6 +208,7 @@ class Chat:
                 stop_ids=tokenizer.stop_ids,
                 top_logprobs=request.top_logprobs or 0,
                 grammar=grammar,
+                grammar_s=GRAMMAR_S / (request.n or 1),
             )
             for index in range(request.n or 1)
         )

@@ -1,15 +1,12 @@
 """Queued and running requests as objects, and the running ones together as arrays over the cache's rows."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from training.engine.sampling.masks import ReplyMasks
 from training.engine.sampling.requests import Done, OnToken, SampleRequest
-
-if TYPE_CHECKING:  # its parser is loaded when it is first needed
-    from training.engine.sampling.constraint import Constraint
 
 
 @dataclass(slots=True, eq=False)
@@ -23,14 +20,19 @@ class Request:
     max_tokens: int
     on_token: OnToken | None
     done: Done
-    constraint: "Constraint | None" = None
-    """Where in its grammar the reply is; one token after the other, it follows what is sampled."""
+    masks: ReplyMasks | None = None
+    """What its grammar lets through; None if it has no grammar."""
     row: int = -1
     cached_tokens: int | None = None
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     top: list[list[tuple[int, float]]] = field(default_factory=list)
     _known: npt.NDArray[np.int64] | None = None
+
+    @property
+    def late(self) -> bool:
+        """Whether it is not decoded now because its mask is still being computed."""
+        return self.masks is not None and self.masks.late
 
     def known(self) -> npt.NDArray[np.int64]:
         """Prompt and what is sampled: the last token is the next one to feed."""
@@ -69,8 +71,8 @@ class BatchState:
         self.top_p[row] = params.top_p
         self.top_k[row] = params.top_k
         self.min_p[row] = params.min_p
-        self.constrained[row] = request.constraint is not None
-        self.watched[row] = bool(params.top_logprobs or params.stop or request.on_token or request.constraint)
+        self.constrained[row] = request.masks is not None
+        self.watched[row] = bool(params.top_logprobs or params.stop or request.on_token or request.masks)
         missing = len(params.stop_ids) - self.stops.shape[1]
         if missing > 0:
             self.stops = np.pad(self.stops, ((0, 0), (0, missing)), constant_values=-1)

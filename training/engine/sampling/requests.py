@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:  # its parser is loaded when it is first needed
     from training.engine.sampling.constraint import Grammar
 
+GRAMMAR_S = 5.0
+"""Processor time that it may take to enforce the grammar of a request, in all of its replies together."""
+
 
 @dataclass(frozen=True, slots=True)
 class SampleRequest:
@@ -31,6 +34,8 @@ class SampleRequest:
     top_logprobs: int = 0
     grammar: "Grammar | None" = None
     """What the reply must keep to."""
+    grammar_s: float = GRAMMAR_S
+    """Processor time that it may take to enforce the grammar; each token adds some to it (see ReplyMasks)."""
 
 
 @dataclass(slots=True)

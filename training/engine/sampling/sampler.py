@@ -1,6 +1,6 @@
 """Samples replies for many conversations at once, from one or more sets of weights.
 
-It has no threads of its own: whoever owns torch calls `step` while it is `busy`.
+Whoever owns torch calls `step` while it is `busy`. Its only threads compute the masks of constrained replies.
 """
 
 import itertools
@@ -10,6 +10,7 @@ from dataclasses import asdict
 
 from training.engine.sampling.batch import Request
 from training.engine.sampling.figures import Counts, SamplingFigures
+from training.engine.sampling.masks import MaskThreads, ReplyMasks
 from training.engine.sampling.requests import (
     ContextTooLong,
     Done,
@@ -54,6 +55,7 @@ class Sampler:
         self._slots = slots
         self._cache_bytes = cache_bytes
         self._counts = Counts()
+        self._mask_threads = MaskThreads()
         self._schedulers: list[Scheduler] = []
         """The most recently used is last."""
         self._scheduler_of: dict[str, Scheduler] = {}
@@ -157,8 +159,8 @@ class Sampler:
             done(ContextTooLong(len(request.prompt), scheduler.weights.context))
             return number
         seed = secrets.randbits(53) if request.seed is None else request.seed
-        constraint = request.grammar.begin() if request.grammar else None
-        scheduler.submit(Request(number, request, seed, min(request.max_tokens, room), on_token, done, constraint))
+        masks = ReplyMasks(request.grammar, self._mask_threads, request.grammar_s) if request.grammar else None
+        scheduler.submit(Request(number, request, seed, min(request.max_tokens, room), on_token, done, masks))
         return number
 
     def cancel(self, number: int) -> None:

@@ -16,7 +16,8 @@ from training.engine.memory import downloading, is_out_of_memory, uploaded
 from training.engine.sampling.batch import BatchState, Request
 from training.engine.sampling.cache_slots import CacheSlots, Match
 from training.engine.sampling.figures import Counts
-from training.engine.sampling.requests import GrammarFailed, NonFiniteLogits, OutOfMemory, Sample
+from training.engine.sampling.masks import wait_for_all, wait_for_one
+from training.engine.sampling.requests import NonFiniteLogits, OutOfMemory, Sample
 from training.engine.sampling.sample_tokens import Allowed, sample_tokens, uniforms
 from training.engine.weights.attention import KEY_MULTIPLE, MIN_ROWS, round_up
 from training.engine.weights.kv_cache import KVCache, Piece
@@ -184,13 +185,15 @@ class Scheduler:
     def step(self) -> None:
         """Prefill what waits, within a budget, then decode one token for every conversation that is ready."""
         self._prefill()
-        if self._active:
+        if self._ready_rows():
             try:
                 self._decode()
             except Exception as error:
                 if not is_out_of_memory(error) or not self._preempt_half():
                     for request in list(self._active.values()):
                         self._fail(request, _named(error))
+        elif not self._filling:
+            wait_for_one([each.masks for each in self._requests() if each.masks and each.late])
         self._compact()
 
     # Prefill: all known tokens but the last, which the next decode step feeds.
@@ -210,20 +213,35 @@ class Scheduler:
     def _admit(self) -> bool:
         """Give rows to waiting requests, as many as are prefilled together; whether there is anything to prefill."""
         for request in self._in_turn():
-            if len(self._filling) >= self._together or len(self._filling) + len(self._active) >= self._slots:
+            if request.late:
+                continue
+            if len(self._filling) >= self._together:
+                break
+            if len(self._filling) + len(self._active) >= self._slots and not self._make_way():
                 break
             try:
                 match = self._match(request)
                 if self._is_being_filled(request, match):
                     continue
-                if not self._place(request, match):
-                    break
+                while not self._place(request, match):
+                    if not self._make_way():
+                        return bool(self._filling)
             except Exception as error:
                 self._give_up([request], error)
                 return bool(self._filling)
             self._waiting.remove(request)
             self._filling.append(request)
+            if request.masks is not None:
+                request.masks.begin()
         return bool(self._filling)
+
+    def _make_way(self) -> bool:
+        """Put a conversation that waits for its mask back into the queue, for one that need not wait; False if there
+        is none."""
+        late = next((each for each in self._active.values() if each.late), None)
+        if late is not None:
+            self._preempt([late])
+        return late is not None
 
     def _in_turn(self) -> list[Request]:
         """The requests that wait. Those for the weights with the fewest conversations under way come first, so that
@@ -343,11 +361,13 @@ class Scheduler:
         found = self._decoded_ahead() or self._decoded_now()
         if found is None:
             return
-        active, logits = found
+        active, logits, allowed = self._masked(*found)
+        if not len(active):
+            return
         rows, state = self._rows, self._state
         uniform = uniforms(state.seeds[active], state.produced[active].astype(np.uint64))
         cuts = state.top_p[active], state.top_k[active], state.min_p[active]
-        chosen, logprobs = sample_tokens(logits, state.temperature[active], *cuts, uniform, self._allowed(active))
+        chosen, logprobs = sample_tokens(logits, state.temperature[active], *cuts, uniform, allowed)
         sampled = downloading(chosen, logprobs.gather(1, chosen[:, None])[:, 0])
         self._decode_ahead(active, chosen)
         ids, values = sampled()
@@ -366,14 +386,13 @@ class Scheduler:
             self._attend_to(int(active[index]), int(ids[index]), logprobs[index], bool(stopped[index]))
 
     def _decoded_now(self) -> tuple[npt.NDArray[np.int64], torch.Tensor] | None:
-        """The active rows, and their logits after the next token; None if there are none."""
-        if not self._active:  # making a longer cache preempted them
-            return None
+        """The rows that are decoded now, and their logits after the next token; None if there are none."""
         rows, state = self._rows, self._state
         if isinstance(self._cache, PagedCache):
             self._hold_next(self._cache)
-        active = np.fromiter(self._active, dtype=np.int64, count=len(self._active))
-        active.sort()
+        active = np.array(self._ready_rows(), dtype=np.int64)
+        if not len(active):  # holding pages or making a longer cache preempted them
+            return None
         longest = int(rows.lengths[active].max()) + 1
         self._reserve(longest)
         if rows is not self._rows:  # the cache was made anew
@@ -401,7 +420,7 @@ class Scheduler:
         """Have a GPU begin the next step of all active rows, which just sampled `chosen`, while it is seen here whose
         replies ended with it. Not where others wait to join them, or pages are short."""
         cache, rows, state = self._cache, self._rows, self._state
-        if not isinstance(cache, PagedCache) or self._waiting or self._filling or len(active) < len(self._active):
+        if not isinstance(cache, PagedCache) or self._waiting or self._filling or len(active) < len(self._ready_rows()):
             return
         goes_on = state.produced[active] + 1 < state.limits[active]
         going, places = active[goes_on], rows.lengths[active[goes_on]] + 1
@@ -429,13 +448,37 @@ class Scheduler:
         active, places = np.array(going, dtype=np.int64).T
         return active, self._of_rows(places, ahead.logits)
 
-    def _allowed(self, active: npt.NDArray[np.int64]) -> Allowed | None:
-        """The tokens that the grammars of the active rows let through; None where no row has one."""
+    def _ready_rows(self) -> list[int]:
+        """The rows of the conversations that are decoded now: all that do not wait for a mask, in order."""
+        return sorted(row for row, request in self._active.items() if not request.late)
+
+    def _masked(
+        self, active: npt.NDArray[np.int64], logits: torch.Tensor
+    ) -> tuple[npt.NDArray[np.int64], torch.Tensor, Allowed | None]:
+        """Those of the rows that can be sampled now, their logits, and the tokens that grammars let through.
+
+        Leaves out rows whose masks are late: the next step in which they take part computes the same logits again.
+        Requests whose grammars failed end here.
+        """
         constrained = np.flatnonzero(self._state.constrained[active])
         if not len(constrained):
-            return None
-        constraints = [self._active[int(row)].constraint for row in active[constrained]]
-        return Allowed(constrained, np.stack([constraint.allowed() for constraint in constraints if constraint]))
+            return active, logits, None
+        requests = {int(place): self._active[int(active[place])] for place in constrained}
+        wait_for_all([request.masks for request in requests.values() if request.masks])
+        bits = {}
+        for place, request in requests.items():
+            try:
+                mask = request.masks.allowed() if request.masks else None
+            except Exception as error:
+                self._fail(request, error)
+            else:
+                if mask is not None:
+                    bits[place] = mask
+        kept = np.array([row in self._active for row in active.tolist()])
+        kept[[place for place in requests if place not in bits]] = False
+        places = np.flatnonzero(kept)
+        allowed = Allowed(np.searchsorted(places, list(bits)), np.stack(list(bits.values()))) if bits else None
+        return active[kept], self._of_rows(places, logits), allowed
 
     def _attend_to(self, row: int, token: int, logprobs: torch.Tensor, stopped: bool) -> None:
         """What is done for single rows after a step: report the token, and see whether the reply ends with it."""
@@ -449,8 +492,6 @@ class Scheduler:
             self._cache.clear(row)
             self._forget(row)
             return self._fail(request, NonFiniteLogits("the weights give log-probabilities that are not finite"))
-        if request.constraint is not None and not request.constraint.take(token):
-            return self._fail(request, GrammarFailed(f"the reply cannot be constrained: {request.constraint.error}"))
         if params.top_logprobs:
             best = logprobs.topk(min(params.top_logprobs, len(logprobs)))
             request.top.append(list(zip(best.indices.tolist(), best.values.tolist(), strict=True)))
@@ -460,6 +501,8 @@ class Scheduler:
             return None  # on_token cancelled it
         stop_text = self._stop_text(request, state.ids[row, :produced])
         if not stopped and stop_text is None and produced < request.max_tokens:
+            if request.masks is not None:
+                request.masks.take(token)
             return None
         ids, values = state.ids[row, :produced].tolist(), state.logprobs[row, :produced].tolist()
         self._unplace(request)

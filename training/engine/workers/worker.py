@@ -73,6 +73,7 @@ class _Worker:
         self._together = _Together(torch.device(spec.device))
         self._said: queue.SimpleQueue[Tokens | Progressed | Answer] = queue.SimpleQueue()
         self._doing: dict[int, asyncio.Task[None]] = {}
+        self._compiling = asyncio.Lock()
 
     async def run(self) -> None:
         """Never returns."""
@@ -138,7 +139,8 @@ class _Worker:
     async def _sample(self, number: int, asked: SampleAsked) -> Sample:
         request = asked.request
         if asked.grammar is not None:
-            grammar = await asyncio.to_thread(self._grammar, asked.target, asked.grammar)
+            async with self._compiling:  # the replies of a request share a grammar, compiled for the first of them
+                grammar = await asyncio.to_thread(self._grammar, asked.target, asked.grammar)
             request = replace(request, grammar=grammar)
         if not asked.streamed:
             return await self._compute.sample(asked.target, request)
@@ -147,10 +149,7 @@ class _Worker:
         )
 
     def _grammar(self, target: Target, text: str) -> "Grammar":
-        from training.engine.sampling.constraint import Grammar
-
-        tokenizer = self._engine.tokenizer(target)
-        return Grammar(_vocabulary(tokenizer), text)
+        return _grammar(self._engine.tokenizer(target), text)
 
     async def _train(self, number: int, asked: TrainingAsked) -> Trained:
         loop = asyncio.get_running_loop()
@@ -228,6 +227,13 @@ class _JointSteps:
 
     def start(self, engine: Engine) -> Training:
         return self.together.start(self.steps, self.group, engine)
+
+
+@lru_cache(32)
+def _grammar(tokenizer: ChatTokenizer, text: str) -> "Grammar":
+    from training.engine.sampling.constraint import Grammar
+
+    return Grammar(_vocabulary(tokenizer), text)
 
 
 @lru_cache(32)
