@@ -1,6 +1,6 @@
-"""What environments may reach outside of this process: the operator decides that, not the request.
+"""What environments can reach outside this process. The operator decides that, not the request.
 
-The service gives an implementation to environments that ask for it (`NeedsAccess`); every method refuses what its
+The service passes an implementation to environments that ask for it (`NeedsAccess`). Every method refuses what the
 operator does not allow with a ValueError that names the setting.
 """
 
@@ -16,39 +16,40 @@ if TYPE_CHECKING:
 
 
 class Access(Protocol):
-    """What the operator allows."""
+    """Grants what the operator allows."""
 
     max_servers: int
-    """How many servers, or connections to one, an environment may use at the same time."""
+    """Most servers, or connections to one server, that an environment can use at the same time."""
 
     def check_url(self, url: str) -> None:
-        """Raises ValueError for a URL that is never allowed. What its name leads to is checked as it is used."""
+        """Raise ValueError for a URL that is never allowed. The addresses behind its host name are checked on use."""
 
     def check_command(self, command: Sequence[str]) -> None:
-        """Raises ValueError if the command may not be run."""
+        """Raise ValueError if the command is not allowed."""
 
     def check_module(self, name: str) -> None:
-        """Raises ValueError if the Python module, or package, may not be loaded as an environment."""
+        """Raise ValueError if the Python module or package must not be loaded as an environment."""
 
     def secret(self, server: str, name: str) -> str:
-        """A secret that the operator set for the server, which is a URL or a command as one line. Raises ValueError."""
+        """Return a secret that the operator set for the server, given as a URL or a one-line command. Raises
+        ValueError."""
 
     def http_transport(self) -> "httpx.AsyncBaseTransport":
-        """The way to servers: connects to checked addresses only."""
+        """Return a transport that connects to checked addresses only."""
 
     async def connect(self, url: str) -> "socket.socket":
-        """A TCP connection to a checked address of the URL's host, for protocols that HTTP does not cover. Raises
-        OSError, or ValueError for a URL that is not allowed."""
+        """Open a TCP connection to a checked address of the URL's host, for protocols other than HTTP. Raises OSError,
+        or ValueError for a URL that is not allowed."""
 
     async def start(self, command: Sequence[str], environment: Mapping[str, str], directory: Path) -> Process:
-        """Start the command, with pipes for its standard streams, in a process group of its own. It is killed when
-        this process ends. Raises OSError, or ValueError if it may not be run."""
+        """Start the command in a new process group, with pipes for its standard streams. It is killed when this process
+        ends. Raises OSError, or ValueError if the command is not allowed."""
 
 
 @runtime_checkable
 class NeedsAccess(Protocol):
-    """An environment that reaches out."""
+    """An environment that uses servers or processes outside this one."""
 
     def admit(self, access: Access) -> None:
-        """Called once, before the first episode. Raises ValueError, with a message for the user, for what it needs and
-        the operator does not allow."""
+        """Receive the access, once, before the first episode. Raises ValueError, with a message for the user, if the
+        environment needs something that the operator does not allow."""

@@ -1,7 +1,7 @@
-"""HTTP to servers that are not trusted: what they answer is bounded before it is unpacked, parsed or kept.
+"""HTTP to untrusted servers: answers are limited before they are decompressed, parsed or stored.
 
-A few bytes of gzip can become gigabytes, so a compressed body is refused: every request asks for none. A few megabytes
-of JSON can become a gigabyte of Python objects, so the values of JSON can be bounded as well as the bytes.
+A few bytes of gzip can become gigabytes, so every request asks for an uncompressed body and a compressed one is
+refused. A few megabytes of JSON can become a gigabyte of Python objects, so both bytes and JSON values can be limited.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -10,28 +10,28 @@ from dataclasses import dataclass
 import httpx
 
 _STARTS = (b",", b"[", b"{")
-"""Each JSON value but the outermost one comes after one of these."""
+"""Every JSON value except the outermost one follows one of these characters."""
 
 
 class AnswerRefused(httpx.TransportError):
-    """A server answered with a compressed body, or with more than is read; the message says which."""
+    """A server's answer is compressed or exceeds a limit; the message says which."""
 
 
 class AnswerTooLarge(AnswerRefused):
-    """A server answered with more than is read."""
+    """A server's answer exceeds a limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerLimits:
-    """What is read of one answer, at most."""
+    """Limits on one answer."""
 
     max_bytes: int
     max_values: int | None = None
-    """Of JSON. The signs that separate values are counted, also within texts. None: any number."""
+    """Most JSON values, estimated by counting the characters that precede one, also inside strings. None: no limit."""
 
 
 class BoundedTransport(httpx.AsyncBaseTransport):
-    """Raises AnswerRefused instead of reading more than the limits allow, whoever reads the answer."""
+    """Raises AnswerRefused instead of reading beyond the limits, regardless of which code reads the answer."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class BoundedTransport(httpx.AsyncBaseTransport):
         limits: AnswerLimits,
         on_refusal: Callable[[AnswerRefused], None] = lambda refused: None,
     ) -> None:
-        """`on_refusal` is for callers of a library that swallows the error."""
+        """`on_refusal` serves callers of a library that swallows the error."""
         self._inner = inner
         self._limits = limits
         self._on_refusal = on_refusal
@@ -58,7 +58,7 @@ class BoundedTransport(httpx.AsyncBaseTransport):
 
 
 def ask_uncompressed(request: httpx.Request) -> None:
-    """Ask the server not to compress its answer."""
+    """Ask the server for an uncompressed answer."""
     request.headers["accept-encoding"] = "identity"
 
 
@@ -67,7 +67,7 @@ def bounded(
     limits: AnswerLimits,
     on_refusal: Callable[[AnswerRefused], None] = lambda refused: None,
 ) -> httpx.Response:
-    """The response, whose body was not read yet, so that reading it is bounded. Raises AnswerRefused."""
+    """Return the response, which must be unread, with limits on reading its body. Raises AnswerRefused."""
 
     if (encoding := response.headers.get("content-encoding", "identity")).lower() != "identity":
         refused = AnswerRefused(f"the server's answer is compressed ({encoding[:20]}), which it was asked not to be")
@@ -79,7 +79,7 @@ def bounded(
 
 
 def json_values(text: bytes) -> int:
-    """No fewer than the JSON text has."""
+    """Return an upper bound of the number of values in the JSON text."""
     return 1 + sum(map(text.count, _STARTS))
 
 

@@ -1,4 +1,4 @@
-"""Checks of single settings in the config of an environment: each takes a value and where it stands."""
+"""Checks of single settings in an environment's config; each takes a value and its place in the config."""
 
 from environment.base import Json
 
@@ -6,7 +6,7 @@ MAX_CHARACTERS = 20_000
 
 
 def text(value: Json, where: str) -> str:
-    """A string that is not empty. Raises ValueError."""
+    """Return the value if it is a non-empty string. Raises ValueError."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{where} must be a string that is not empty")
     if len(value) > MAX_CHARACTERS:
@@ -15,7 +15,7 @@ def text(value: Json, where: str) -> str:
 
 
 def strings(value: Json, where: str) -> tuple[str, ...]:
-    """A list of strings that is not empty. Raises ValueError."""
+    """Return the value if it is a non-empty list of strings. Raises ValueError."""
     if (
         not isinstance(value, list)
         or not value
@@ -26,7 +26,7 @@ def strings(value: Json, where: str) -> tuple[str, ...]:
 
 
 def names_of_secrets(value: Json, where: str) -> dict[str, str]:
-    """By header or variable. Raises ValueError."""
+    """Return names of secrets by header or environment variable. Raises ValueError."""
     if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
         raise ValueError(
             f"{where} must give names of secrets, which the operator sets in LEARNLOOP_ENVIRONMENT_SECRETS"
@@ -35,7 +35,7 @@ def names_of_secrets(value: Json, where: str) -> dict[str, str]:
 
 
 def number(value: Json, where: str, most: float, least: float = 1) -> float:
-    """A number in that range. Raises ValueError."""
+    """Return the value if it is a number in that range. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         raise ValueError(f"{where} must be a number from {least:g} to {most:g}")
     return float(value)

@@ -1,6 +1,6 @@
-"""Environments held to their protocol: whatever one raises or returns that it should not is a PluginFault.
+"""Checks that environments keep to their protocol: any unexpected exception or return value becomes a PluginFault.
 
-Without this a slip in a plug-in surfaces far from where it was made: as a NaN in the weights, or as a type error in
+Without these checks a mistake in a plug-in surfaces far from its cause: as a NaN in the weights, or as a type error in
 the middle of the learn loop.
 """
 
@@ -37,11 +37,11 @@ _METHODS = ("scenarios", "ask", "episode", "reward", "success", "answer", "close
 _EPISODE_METHODS = ("messages", "call", "end", "outcome")
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = 200
-_shown = _repr.repr
+_excerpt = _repr.repr
 
 
 def checked(name: str, environment: Environment) -> Environment:
-    """The environment behind checks of all that it does. Raises PluginFault if it is none."""
+    """Wrap the environment in checks of all its calls. Raises PluginFault if it is not an Environment."""
     contract = _Contract(name)
     for attribute, kind in _ATTRIBUTES.items():
         contract.require_attribute(environment, attribute, kind)
@@ -52,7 +52,7 @@ def checked(name: str, environment: Environment) -> Environment:
 
 
 class _Contract:
-    """Says what an environment did wrong."""
+    """Calls a plug-in and reports its faults."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -61,17 +61,17 @@ class _Contract:
         raise PluginFault(f"The environment {self.name!r}: {what}.") from cause
 
     def returned(self, method: str, value: object, expected: str) -> NoReturn:
-        self.fault(f"{method}() returned {_shown(value)}; expected {expected}")
+        self.fault(f"{method}() returned {_excerpt(value)}; expected {expected}")
 
     def raised(self, method: str, error: Exception) -> NoReturn:
         self.fault(f"{method}() raised {type(error).__name__}: {error}", error)
 
-    def call(self, method: Callable[..., Any], *arguments: Any, lets: tuple[type[Exception], ...] = ()) -> Any:
-        """What the method returns; `lets` are exceptions that it may raise."""
+    def call(self, method: Callable[..., Any], *arguments: Any, allowed: tuple[type[Exception], ...] = ()) -> Any:
+        """Return the method's result; `allowed` are the exceptions that it is allowed to raise."""
         try:
             return method(*arguments)
         except Exception as error:
-            if isinstance(error, (PluginFault, *lets)):
+            if isinstance(error, (PluginFault, *allowed)):
                 raise
             self.raised(method.__name__, error)
 
@@ -80,7 +80,7 @@ class _Contract:
             self.fault(f"it has no attribute {name}; expected {kind.__name__}")
         value = getattr(owner, name)
         if not isinstance(value, kind) or isinstance(value, bool):
-            self.fault(f"its attribute {name} is {_shown(value)}; expected {kind.__name__}")
+            self.fault(f"its attribute {name} is {_excerpt(value)}; expected {kind.__name__}")
 
     def require_methods(self, owner: object, names: Sequence[str]) -> None:
         for name in names:
@@ -88,7 +88,7 @@ class _Contract:
                 self.fault(f"{type(owner).__name__} has no method {name}()")
 
     def json_object(self, method: str, value: object) -> dict[str, Json]:
-        """A dict that is a JSON object."""
+        """Return the value as a dict. Raises PluginFault unless it is a JSON object."""
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             self.returned(method, value, "a dict with string keys")
         self.json(method, dict(value))
@@ -98,7 +98,7 @@ class _Contract:
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
-            self.fault(f"{method}() returned what is not JSON ({error}): {_shown(value)}", error)
+            self.fault(f"{method}() returned what is not JSON ({error}): {_excerpt(value)}", error)
 
     def scenario(self, method: str, value: object) -> Scenario:
         if not isinstance(value, Scenario) or not isinstance(value.id, str):
@@ -109,7 +109,7 @@ class _Contract:
 
 
 class _CheckedEnvironment:
-    """An environment whose every call is checked."""
+    """An environment with checks of every call."""
 
     def __init__(self, contract: _Contract, inner: Environment) -> None:
         self._contract, self._inner = contract, inner
@@ -118,16 +118,16 @@ class _CheckedEnvironment:
         self.synthetic = getattr(inner, "synthetic", False) is True
 
     def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
-        found = self._contract.call(self._inner.scenarios, split, count, seed, start, lets=(ValueError,))
+        found = self._contract.call(self._inner.scenarios, split, count, seed, start, allowed=(ValueError,))
         if not isinstance(found, list) or not 1 <= len(found) <= count:
             self._contract.returned("scenarios", found, f"a list of up to {count} scenarios, and at least one")
         return [self._contract.scenario("scenarios", each) for each in found]
 
     def ask(self, task: Mapping[str, Json]) -> Scenario:
-        return self._contract.scenario("ask", self._contract.call(self._inner.ask, task, lets=(ValueError,)))
+        return self._contract.scenario("ask", self._contract.call(self._inner.ask, task, allowed=(ValueError,)))
 
     def episode(self, scenario: Scenario, max_turns: int | None = None) -> Episode:
-        made = self._contract.call(self._inner.episode, scenario, max_turns, lets=(UnknownScenario,))
+        made = self._contract.call(self._inner.episode, scenario, max_turns, allowed=(UnknownScenario,))
         self._contract.require_methods(made, _EPISODE_METHODS)
         kind = next((kind for protocol, kind in _EPISODES if isinstance(made, protocol)), _CheckedEpisode)
         return kind(self._contract, made)
@@ -155,7 +155,7 @@ class _CheckedEnvironment:
 
 
 class _CheckedReflective:
-    """What makes it reflective."""
+    """Checks of the Reflective methods."""
 
     _contract: _Contract
     _inner: Any
@@ -170,11 +170,11 @@ class _CheckedReflective:
         return self._contract.json_object("state", self._contract.call(self._inner.state))
 
     def restore(self, state: Mapping[str, Json]) -> None:
-        self._contract.call(self._inner.restore, state, lets=(ValueError,))
+        self._contract.call(self._inner.restore, state, allowed=(ValueError,))
 
 
 class _CheckedSolvable:
-    """What makes it solvable."""
+    """Checks of the Solvable methods."""
 
     _contract: _Contract
     _inner: Any
@@ -187,11 +187,11 @@ class _CheckedSolvable:
 
 
 _OPTIONAL: Sequence[tuple[type, type]] = ((Reflective, _CheckedReflective), (Solvable, _CheckedSolvable))
-"""Protocols that an environment may have besides the main one, each with its checks."""
+"""Optional protocols of an environment, each with its checks."""
 
 
 class _CheckedEpisode:
-    """An episode whose every call is checked."""
+    """An episode with checks of every call."""
 
     def __init__(self, contract: _Contract, inner: Episode) -> None:
         self._contract, self._inner = contract, inner
@@ -204,7 +204,7 @@ class _CheckedEpisode:
         tools = tuple(getattr(self._inner, "tools", ()))
         for tool in tools:
             if not isinstance(tool, Tool):
-                self._contract.fault(f"its episodes have the tool {_shown(tool)}; expected a Tool")
+                self._contract.fault(f"its episodes have the tool {_excerpt(tool)}; expected a Tool")
         return tools
 
     async def open(self) -> None:
@@ -247,7 +247,7 @@ class _CheckedEpisode:
 
 
 class _CheckedTextEpisode(_CheckedEpisode):
-    """With replies that call no tool."""
+    """Checks of replies without a tool call."""
 
     _inner: Any
 
@@ -256,19 +256,19 @@ class _CheckedTextEpisode(_CheckedEpisode):
 
 
 class _CheckedReportedEpisode(_CheckedEpisode):
-    """Of an agent that reports what came of it."""
+    """Checks of an episode whose agent reports its outcome."""
 
     _inner: Any
 
     def report(self, text: str) -> None:
-        self._contract.call(self._inner.report, text, lets=(ValueError,))
+        self._contract.call(self._inner.report, text, allowed=(ValueError,))
 
 
 _EPISODES: Sequence[tuple[type, type[_CheckedEpisode]]] = (
     (ReportedEpisode, _CheckedReportedEpisode),
     (TextEpisode, _CheckedTextEpisode),
 )
-"""Protocols that an episode may have besides the main one, with its checks."""
+"""Optional protocols of an episode, each with its checks."""
 
 
 def _is_finite(value: object) -> bool:

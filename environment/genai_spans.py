@@ -1,7 +1,7 @@
-"""Spans of what models and tools do, by OpenTelemetry's semantic conventions for generative AI.
+"""Spans of model requests and tool calls, following OpenTelemetry's semantic conventions for generative AI.
 
-https://opentelemetry.io/docs/specs/semconv/gen-ai/ (Development; as of 1.41). One deviation: span names leave out the
-model, because a model under training has another name in each run and after each step.
+https://opentelemetry.io/docs/specs/semconv/gen-ai/ (Development; as of 1.41). One deviation: span names omit the model,
+because a model under training has a different name in each run and after each step.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ _PARAMETERS = ("temperature", "max_tokens", "seed")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a chat model answered, a message in OpenAI's form, and what it took in tokens."""
+    """A chat model's answer, a message in OpenAI's format, and its token usage."""
 
     message: Mapping[str, Json]
     finish_reason: str | None
@@ -29,7 +29,7 @@ class Reply:
 def invoke_agent(
     agent: str, *, model: str, rollout_id: str, scenario_id: str, task: Mapping[str, Json]
 ) -> AbstractContextManager[Span[Json]]:
-    """A rollout: the agent, which is named after its environment, works on a scenario."""
+    """Span of a rollout; the agent is named after its environment."""
 
     def begun() -> Attributes:
         return attributes_of({"rollout_id": rollout_id, "scenario_id": scenario_id}) | {
@@ -46,7 +46,7 @@ def invoke_agent(
 def chat(
     provider: str, *, model: str, messages: Iterable[Mapping[str, Json]], parameters: Mapping[str, Json]
 ) -> AbstractContextManager[Span[Reply]]:
-    """A request to a chat model; `parameters` are those of OpenAI's API."""
+    """Span of a request to a chat model; `parameters` are those of OpenAI's API."""
 
     def begun() -> Attributes:
         asked = {f"gen_ai.request.{name}": parameters[name] for name in _PARAMETERS if name in parameters}
@@ -70,7 +70,7 @@ def chat(
 
 
 def execute_tool(name: str, *, call_id: str, arguments: str) -> AbstractContextManager[Span[str]]:
-    """A call of a tool, with the arguments as the model wrote them."""
+    """Span of a tool call, with the arguments exactly as the model wrote them."""
 
     def begun() -> Attributes:
         return {
@@ -85,7 +85,7 @@ def execute_tool(name: str, *, call_id: str, arguments: str) -> AbstractContextM
 
 
 def _with_parts(message: Mapping[str, Json]) -> dict[str, Json]:
-    """OpenAI's message in the conventions' form."""
+    """Convert OpenAI's message to the conventions' format."""
     role, content = message.get("role"), message.get("content")
     if role == "tool":
         return {

@@ -1,4 +1,4 @@
-"""Scenarios that a request or an upload brings, as lists of objects."""
+"""Scenarios given as lists of objects in a request or an upload."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,8 +13,8 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 def read_scenarios(
     rows: Json, what: str, most: int, seed: str, read: Callable[[Json, int], Scenario]
 ) -> list[Scenario]:
-    """The scenarios of the rows, each read from its row and place. Raises ValueError for a bad list, and where an id
-    occurs twice."""
+    """Return the scenarios of the rows; `read` converts one row, given its place. Raises ValueError for an invalid list
+    or a repeated id."""
     _check_rows(rows, what, most)
     scenarios = _with_splits([read(row, place) for place, row in enumerate(rows)], rows, seed)
     if len({scenario.id for scenario in scenarios}) < len(scenarios):
@@ -23,20 +23,20 @@ def read_scenarios(
 
 
 def _check_rows(rows: Json, what: str, most: int) -> None:
-    """Raises ValueError unless the rows are a list with a place for each split."""
+    """Raise ValueError unless the rows are a list long enough for every split and no longer than `most`."""
     if not isinstance(rows, list) or not len(SPLITS) <= len(rows) <= most:
         raise ValueError(f"scenarios must be a list of {len(SPLITS)} to {most} {what}")
 
 
 def check_keys(row: Json, where: str, keys: Sequence[str]) -> None:
-    """Raises ValueError unless the row is an object with no other keys."""
+    """Raise ValueError unless the row is an object with no other keys."""
     if not isinstance(row, dict) or (unknown := sorted(set(row) - set(keys))):
         wrong = f"has no {', '.join(unknown)}" if isinstance(row, dict) else "is not an object"
         raise ValueError(f"{where} {wrong}; it takes: {', '.join(keys)}")
 
 
 def split_of(row: dict[str, Json], where: str) -> Split:
-    """What the row says of its split; `train` where it says nothing. Raises ValueError."""
+    """Return the split that the row names, `train` by default. Raises ValueError."""
     split: Split = row.get("split", "train")
     if split not in SPLITS:
         raise ValueError(f"{where} has the split {split!r}; there are: {', '.join(SPLITS)}")
@@ -44,8 +44,8 @@ def split_of(row: dict[str, Json], where: str) -> Split:
 
 
 def _with_splits(scenarios: Sequence[Scenario], rows: Sequence[dict[str, Json]], seed: str) -> list[Scenario]:
-    """The scenarios of the rows, with splits where the rows name none: then a fifth of them, at least one, goes to each
-    held-out split, and never the first. Raises ValueError where some rows name a split and others do not."""
+    """Return the scenarios with their splits. If the rows name none, each held-out split gets a fifth of them, at least
+    one, and never the first. Raises ValueError if only some rows name a split."""
     if any("split" in row for row in rows):
         missing = set(SPLITS) - {scenario.split for scenario in scenarios}
         if missing or not all("split" in row for row in rows):

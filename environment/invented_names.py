@@ -1,7 +1,7 @@
-"""Names and values that exist nowhere else, so that a synthetic world can be searched but not remembered.
+"""Invented names and values that exist nowhere else, so that a synthetic world can be searched but not memorised.
 
-Every word is made of syllables. Which split a word may appear in is decided by a hash of the word
-itself, so the held-out splits share no name and no value with `train`, whatever the seeds are.
+Every word is made of syllables. A hash of the word decides which split it can appear in, so the held-out splits share
+no name and no value with `train`, whatever the seeds are.
 """
 
 import calendar
@@ -22,13 +22,13 @@ T = TypeVar("T")
 
 
 def split_of(value: str) -> Split:
-    """The only split that may hold this name or value: 80% train, 10% validation, 10% test."""
+    """Return the only split that can hold this name or value: 80% train, 10% validation, 10% test."""
     bucket = zlib.crc32(value.lower().encode()) % 10
     return "validation" if bucket == 8 else "test" if bucket == 9 else "train"
 
 
 class Names:
-    """Draws names and values of one split from a random generator, none of them twice."""
+    """Draws distinct names and values of one split from a random generator."""
 
     def __init__(self, rng: Random, split: Split) -> None:
         self._rng = rng
@@ -36,7 +36,7 @@ class Names:
         self._drawn: set[str] = set()
 
     def fresh(self, draw: Callable[[], str]) -> str:
-        """The first result of `draw` that belongs to the split and was not drawn before."""
+        """Return the first result of `draw` that belongs to the split and has not been drawn before."""
         while True:
             value = draw()
             if split_of(value) == self._split and value not in self._drawn:
@@ -47,33 +47,33 @@ class Names:
         return "".join(self._rng.choices(_SYLLABLES, k=syllables)) + self._rng.choice(_ENDINGS)
 
     def word(self, syllables: int = 2) -> str:
-        """A lower-case word, such as `tolu`."""
+        """Return a lower-case word, such as `tolu`."""
         return self.fresh(lambda: self._word(syllables))
 
     def capitalised(self, syllables: int = 2) -> str:
-        """A capitalised word, such as `Velmor`."""
+        """Return a capitalised word, such as `Velmor`."""
         return self.fresh(lambda: self._word(syllables).capitalize())
 
     def project(self) -> str:
-        """A project's name: one capitalised word of three syllables."""
+        """Return a project's name: one capitalised word of three syllables."""
         return self.capitalised(3)
 
     def company(self) -> str:
-        """A company's name: one capitalised word of three syllables."""
+        """Return a company's name: one capitalised word of three syllables."""
         return self.capitalised(3)
 
     def person(self) -> str:
-        """First and last name."""
+        """Return a first and a last name."""
         return f"{self.capitalised(2)} {self.capitalised(2)}"
 
     def date(self) -> str:
-        """A day of the year, such as `14 March`."""
+        """Return a day of the year, such as `14 March`."""
         return self.fresh(lambda: f"{self._rng.randint(1, 28)} {self._rng.choice(_MONTHS)}")
 
     def amount(self) -> str:
-        """A sum of money, such as `48,200 euros`."""
+        """Return a sum of money, such as `48,200 euros`."""
         return self.fresh(lambda: f"{self._rng.randint(11, 989) * 100:,} euros")
 
     def choice(self, options: Sequence[T]) -> T:
-        """One of the options; not tracked."""
+        """Return one of the options, which can repeat."""
         return self._rng.choice(options)

@@ -1,4 +1,4 @@
-"""Plug-ins: what installed packages register under an entry-point group, loaded with errors that name it."""
+"""Plug-ins: objects that installed packages register under an entry-point group. Errors name the plug-in."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -7,22 +7,23 @@ from typing import Any
 
 
 class PluginFault(Exception):
-    """A plug-in cannot be loaded, raised, or returned something unexpected; the message says which and what.
+    """A plug-in cannot be loaded, raised an exception, or returned something unexpected; the message says which and
+    what.
 
-    The exception that it raised is the cause.
+    The plug-in's exception, if any, is the cause.
     """
 
 
-@cache  # looking through all installed packages takes longer than the rest of a request
+@cache  # Scanning all installed packages takes longer than the rest of a request.
 def registered(group: str) -> Mapping[str, EntryPoint]:
-    """Entry points by name."""
+    """Return the entry points of the group by name."""
     return {point.name: point for point in entry_points(group=group)}
 
 
 def build(what: str, point: EntryPoint, *arguments: Any) -> Any:
-    """What the plug-in's builder makes; `what` is `environment` or `judge`.
+    """Return what the plug-in's builder makes; `what` is `environment` or `judge`.
 
-    Raises PluginFault, and as builders do, ValueError for a bad config.
+    Raises PluginFault, or ValueError for a bad config, as the builders do.
     """
     try:
         builder: Callable[..., Any] = point.load()

@@ -1,7 +1,7 @@
 """Environments by name: the shipped ones and those that installed packages register.
 
-A package adds one with an entry point in the group `learnloop.environments` that names a builder:
-a callable taking the request's `environment.config` and the data directory, returning an Environment.
+A package adds one with an entry point in the group `learnloop.environments` that names a builder: a callable that takes
+the request's `environment.config` and the data directory and returns an Environment.
 """
 
 import sys
@@ -20,19 +20,19 @@ GROUP = "learnloop.environments"
 
 
 class UnknownEnvironment(Exception):
-    """No environment of that name is registered."""
+    """No environment with that name is registered."""
 
 
 def names() -> list[str]:
-    """Registered names, sorted."""
+    """Return the registered names, sorted."""
     return sorted(plugins.registered(GROUP))
 
 
 def build(name: str, config: Mapping[str, Json], data_dir: Path, access: Access | None = None) -> Environment:
-    """The environment of that name, checked at each call. `access` is what the operator lets it reach; without it, one
-    that reaches out can be looked at, and opens no episode.
+    """Build the environment with that name, with checks of each call. `access` is what the operator lets it reach;
+    without it, an environment that needs access can be inspected but opens no episode.
 
-    Raises UnknownEnvironment, ValueError for a bad config or something that the operator does not allow, or
+    Raises UnknownEnvironment, ValueError for a bad config or for something that the operator does not allow, or
     PluginFault.
     """
     if (point := plugins.registered(GROUP).get(name)) is None:
@@ -45,13 +45,14 @@ def build(name: str, config: Mapping[str, Json], data_dir: Path, access: Access 
 
 
 def traits(name: str) -> Traits:
-    """What the environment of that name says of its config; nothing, if there is none or it cannot be loaded."""
+    """Return what the environment with that name declares about its config; empty if it is unknown or cannot be
+    loaded."""
     point = plugins.registered(GROUP).get(name)
     return Traits() if point is None else _traits(point)
 
 
 def documents() -> dict[str, tuple[str, Document]]:
-    """The settings of all environments that are documents, each with the environment that has it."""
+    """Return the settings of all environments that are documents, each with its environment's name."""
     return {setting: (name, document) for name in names() for setting, document in traits(name).documents.items()}
 
 
@@ -59,7 +60,7 @@ def documents() -> dict[str, tuple[str, Document]]:
 def _traits(point: EntryPoint) -> Traits:
     try:
         point.load()
-    except Exception:  # whoever builds it is told
+    except Exception:  # Building the environment reports the error.
         return Traits()
     found = getattr(sys.modules[point.module], "TRAITS", None)
     return found if isinstance(found, Traits) else Traits()

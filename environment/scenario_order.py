@@ -1,4 +1,4 @@
-"""Scenarios from a fixed set: whole passes over it, each in another order; and which split each one is in."""
+"""The order of a fixed set of scenarios, in passes that are each shuffled, and its division into splits."""
 
 from collections.abc import Iterator, Sequence
 from random import Random
@@ -7,7 +7,7 @@ from environment.base import Scenario, Split
 
 
 def draw(pool: Sequence[Scenario], count: int, seed: int, start: int) -> Iterator[Scenario]:
-    """Numbers `start` to `start + count` of endless passes over the pool, which must not be empty."""
+    """Yield numbers `start` to `start + count` of endless passes over the pool, which must not be empty."""
     while count > 0:
         number, place = divmod(start, len(pool))
         part = Random(f"pass:{seed}:{number}").sample(pool, len(pool))[place : place + count]
@@ -16,7 +16,8 @@ def draw(pool: Sequence[Scenario], count: int, seed: int, start: int) -> Iterato
 
 
 def splits_of(count: int, salt: str) -> list[Split]:
-    """The splits of a set that names none: a fifth, at least one, for each held-out split; the first is for `train`."""
+    """Return the splits of a set that names none: a fifth, at least one, for each held-out split; the first is
+    `train`."""
     held_out = max(1, count // 5)
     places = Random(salt).sample(range(1, count), 2 * held_out)
     splits: dict[int, Split] = dict.fromkeys(places[:held_out], "validation")

@@ -1,6 +1,6 @@
-"""Tools of a server elsewhere, as a model is offered them, and what it reads of their results.
+"""Tools of a remote server: how a model is offered them, and what it reads of their results.
 
-Servers allow names that OpenAI's API refuses, more tools than it takes, and results of any length.
+Servers can have names that OpenAI's API refuses, more tools than it accepts, and results of any length.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from environment.base import EpisodeFailed, Tool
 
 MAX_TOOLS = 128
-"""OpenAI's limit."""
+"""OpenAI's limit on the number of tools."""
 _MAX_NAME = 64
 _MAX_DESCRIPTION = 1_024
 _UNFIT = re.compile(r"[^a-zA-Z0-9_-]")
@@ -19,27 +19,27 @@ _UNFIT = re.compile(r"[^a-zA-Z0-9_-]")
 
 @dataclass(frozen=True, slots=True)
 class ToolText:
-    """What the model reads of a tool call, and whether it failed."""
+    """What the model reads about a tool call, and whether the call failed."""
 
     text: str
     failed: bool = False
 
 
 def failure(message: str) -> ToolText:
-    """How the model is told that a call failed."""
+    """Return what the model reads about a failed call."""
     return ToolText(f"Error: {message}", failed=True)
 
 
 def readable(text: str, most: int) -> str:
-    """The text without what cannot be sent on or kept, in about `most` characters."""
-    # Lone surrogates are JSON, but nothing that can be encoded.
+    """Return about `most` characters of the text, without characters that cannot be sent or stored."""
+    # Lone surrogates are valid JSON but cannot be encoded.
     text = text.encode(errors="replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
     return text if len(text) <= most else f"{text[:most]}\n[cut: {most:,} of {len(text):,} characters]"
 
 
 def offered(tools: Sequence[Tool], allowed: Sequence[str] | None, server: str) -> Mapping[str, tuple[str, Tool]]:
-    """By the name that the model uses: the server's name, and the tool. `server` says whose tools they are. Raises
-    EpisodeFailed."""
+    """Return the server's name of each tool and the tool, by the name that the model uses. `server` says whose tools
+    they are, in errors. Raises EpisodeFailed."""
     if allowed is not None:
         if missing := set(allowed) - {tool.name for tool in tools}:
             raise EpisodeFailed(
@@ -59,7 +59,7 @@ def offered(tools: Sequence[Tool], allowed: Sequence[str] | None, server: str) -
 
 
 def _name(given: str, taken: Mapping[str, object]) -> str:
-    """The name itself where it can be; else one like it that no other tool has, the same in each session."""
+    """Return the tool's name if OpenAI's API allows it; otherwise a similar unique one, the same in each session."""
     name = _UNFIT.sub("_", given)
     if len(name) <= _MAX_NAME and name not in taken and name:
         return name
@@ -68,5 +68,5 @@ def _name(given: str, taken: Mapping[str, object]) -> str:
 
 
 def _schema(tool: Tool) -> dict[str, object]:
-    """The server's schema. Where it lists no arguments it says so: OpenAI's API wants that of each function."""
+    """Return the server's schema with an explicit, possibly empty list of arguments, which OpenAI's API requires."""
     return {"type": "object", "properties": {}, **tool.parameters}

@@ -1,21 +1,21 @@
-"""Checks a tool call against the tools of an episode."""
+"""Checks of a tool call against an episode's tools."""
 
 from collections.abc import Callable, Mapping, Sequence
 
 from environment.base import Json, Tool, ToolError
 
 ABSENT = (None, "")
-"""What policies give for an argument that they do not want."""
-_IS: Mapping[str, tuple[str, Callable[[Json], bool]]] = {
+"""Values that policies give for an argument they do not want to set."""
+_TYPE_CHECKS: Mapping[str, tuple[str, Callable[[Json], bool]]] = {
     "string": ("a string", lambda value: isinstance(value, str)),
     "array": ("a list of strings", lambda value: isinstance(value, list) and all(isinstance(x, str) for x in value)),
 }
 
 
 def check_call(tools: Sequence[Tool], name: str, arguments: Mapping[str, Json]) -> None:
-    """Raises ToolError for an unknown tool, an unknown argument, or a value of another type than the schema's.
+    """Raise ToolError for an unknown tool, an unknown argument, or a value that does not have the schema's type.
 
-    Schemas may have arguments of the types string and array (of strings).
+    Arguments can have the types string and array (of strings).
     """
     tool = next((tool for tool in tools if tool.name == name), None)
     if tool is None:
@@ -27,6 +27,6 @@ def check_call(tools: Sequence[Tool], name: str, arguments: Mapping[str, Json]) 
         value = arguments.get(argument)
         if argument not in tool.parameters["required"] and value in ABSENT:
             continue
-        what, fits = _IS[schema["type"]]
+        what, fits = _TYPE_CHECKS[schema["type"]]
         if not fits(value):
             raise ToolError(f"{argument} must be {what}, not {value!r}")

@@ -1,12 +1,12 @@
-"""Spans: who did what inside what, through OpenTelemetry's API. Without a tracer they cost nothing.
+"""Spans: who did what, and within which other span, through OpenTelemetry's API. Without a tracer they cost nothing.
 
     with span("iteration", iteration=1) as traced:
         ...
         traced.output = {"reward": reward}
 
-Spans nest by OpenTelemetry's context, so that nobody passes a tracer around: tasks and `asyncio.to_thread` inherit
-theirs, a thread of one's own begins without. A span has its inputs and its output as JSON, under the names that
-OpenInference gives them; what models and tools do has GenAI's names too (`environment/genai_spans.py`).
+Spans nest by OpenTelemetry's context, so no tracer has to be passed around: tasks and `asyncio.to_thread` inherit the
+context, while a new thread starts without one. A span has its inputs and its output as JSON, under OpenInference's
+names; spans of models and tools also use the GenAI names (`environment/genai_spans.py`).
 """
 
 import json
@@ -29,12 +29,12 @@ Output = TypeVar("Output")
 
 INPUT, OUTPUT = "input.value", "output.value"
 MARKS = {"run_id": "learnloop.run_id", "iteration": "learnloop.iteration"}
-"""Inputs that all spans below carry as attributes too, so that spans can be found by them."""
+"""Inputs that all spans below also carry as attributes, so that spans can be found by them."""
 
 
 @dataclass(slots=True)
 class Span(Generic[Output]):
-    """A span under way; set `output` to what came of it."""
+    """An open span; set `output` to its result."""
 
     output: Output | None = None
 
@@ -44,7 +44,7 @@ _tracer: ContextVar[Tracer | None] = ContextVar("tracer", default=None)
 
 @contextmanager
 def tracing(tracer: Tracer | None, parent: Context | None = None) -> Iterator[None]:
-    """Send the spans of the block to that tracer. They begin a tree of their own, or belong below `parent`."""
+    """Send the spans of the block to that tracer, as a new tree or below `parent`."""
     token, context = _tracer.set(tracer), attach(parent or Context())
     try:
         yield
@@ -54,7 +54,7 @@ def tracing(tracer: Tracer | None, parent: Context | None = None) -> Iterator[No
 
 
 def span(name: str, **inputs: Json) -> AbstractContextManager[Span[Json]]:
-    """A span around the block. What the block raises is noted and raised on."""
+    """Open a span around the block. An exception of the block is recorded and re-raised."""
     return recorded(name, lambda: attributes_of(inputs), lambda output: {OUTPUT: encoded(output)}, marks=inputs)
 
 
@@ -67,14 +67,15 @@ def recorded(
     kind: SpanKind = SpanKind.INTERNAL,
     marks: Mapping[str, Json] | None = None,
 ) -> Iterator[Span[Output]]:
-    """A span with the attributes that `begun` gives, and `ended` of its output; neither is called without a tracer."""
+    """Open a span with the attributes that `begun` returns, and those that `ended` returns for its output. Neither is
+    called without a tracer."""
     tracer = _tracer.get()
     traced = Span[Output]()
     if tracer is None:
         yield traced
         return
     context = marked(get_current(), marks or {})
-    recording = tracer.start_span(name, context, kind, {**_safely(begun), **_marks_of(context)})
+    recording = tracer.start_span(name, context, kind, {**_attributes_or_error(begun), **_marks_of(context)})
     token = attach(set_span_in_context(recording, context))
     try:
         yield traced
@@ -84,12 +85,12 @@ def recorded(
     finally:
         detach(token)
         if (output := traced.output) is not None:
-            recording.set_attributes(_safely(lambda: ended(output)))
+            recording.set_attributes(_attributes_or_error(lambda: ended(output)))
         recording.end()
 
 
-def _safely(attributes: Callable[[], Attributes]) -> Attributes:
-    """A trace fails nobody, whatever is to be traced."""
+def _attributes_or_error(attributes: Callable[[], Attributes]) -> Attributes:
+    """Return the attributes, or the type of an error: a failure of tracing must not fail the traced work."""
     try:
         return attributes()
     except Exception as error:
@@ -97,7 +98,7 @@ def _safely(attributes: Callable[[], Attributes]) -> Attributes:
 
 
 def marked(context: Context, inputs: Mapping[str, Json]) -> Context:
-    """The context for spans below one with these inputs."""
+    """Return the context for spans below one with these inputs."""
     for name, mark in MARKS.items():
         if isinstance(value := inputs.get(name), str | int):
             context = baggage.set_baggage(mark, value, context)
@@ -109,18 +110,18 @@ def _marks_of(context: Context) -> Attributes:
 
 
 def attributes_of(inputs: Mapping[str, Json]) -> Attributes:
-    """The inputs as one JSON text, and plain ones also by themselves, to search for."""
+    """Return the inputs as one JSON text, and scalar ones also as separate attributes that can be searched."""
     plain = {f"learnloop.{name}": value for name, value in inputs.items() if isinstance(value, str | int | float)}
     return {**plain, INPUT: encoded(dict(inputs))}
 
 
 def encoded(value: object) -> str:
-    """The value as JSON; what is nothing of that kind is named by its type only."""
+    """Return the value as JSON; an object that is not JSON appears only as its type's name."""
     return json.dumps(value, ensure_ascii=False, default=lambda unfit: f"<{type(unfit).__name__}>")
 
 
 def fail(recording: OtelSpan, error: BaseException) -> None:
-    """Note what ended the span, without its traceback, which may quote anything."""
+    """Record the exception that ended the span, without its traceback, which can quote anything."""
     recording.set_attribute("error.type", type(error).__name__)
-    with suppress(Exception):  # of an error that cannot say what it is
+    with suppress(Exception):  # The error's own `str` can raise.
         recording.set_status(StatusCode.ERROR, f"{type(error).__name__}: {error}")

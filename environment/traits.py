@@ -1,6 +1,6 @@
-"""What the service knows of an environment before it builds one: which settings of its config are data, and how.
+"""What the service knows about an environment before building one: which settings of its config hold data, and how.
 
-The module of an environment's builder can have a `TRAITS`; without it, its config is its own affair.
+The module of an environment's builder can define `TRAITS`. Without it, the service does not interpret the config.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,31 +12,31 @@ from environment.base import Json
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A setting whose value, a list, is stored once by its hash, not with every run that has it."""
+    """A setting whose value, a list, is stored once under its hash and not with every run that uses it."""
 
     check: Callable[[Json], object]
-    """Raises ValueError for a value that is none."""
+    """Raises ValueError for an invalid value."""
     size: Callable[[Sequence[Json]], Mapping[str, int]]
-    """What is said of its size beside its hash. It takes any list."""
+    """Returns the figures shown about its size, next to its hash. Accepts any list."""
     learned_on: Callable[[Mapping[str, Json]], Sequence[Json] | None]
-    """The document that a run without one of its own invented, from what its environment has learned."""
+    """Returns, from an environment's learned state, the document that a run invented because its config had none."""
 
 
-def _as_it_is(task: Mapping[str, Json], config: Mapping[str, Json], data_dir: Path) -> Mapping[str, Json]:
+def _unchanged_config(task: Mapping[str, Json], config: Mapping[str, Json], data_dir: Path) -> Mapping[str, Json]:
     return config
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What an environment says of its config."""
+    """What an environment declares about its config."""
 
     datasets: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Settings that can be the name of a data set of the project (`inbox`, `scenarios`), each with words that are not
-    meant as a name."""
+    """Settings that can name a data set of the project (`inbox`, `scenarios`), each with the words that have another
+    meaning there."""
     asked_without: frozenset[str] = frozenset()
     """Settings that a user's own task does not need."""
     documents: Mapping[str, Document] = field(default_factory=dict)
-    """By setting. `scenarios` are stored so, too, in any environment."""
-    config_for: Callable[[Mapping[str, Json], Mapping[str, Json], Path], Mapping[str, Json]] = _as_it_is
-    """From a user's task, a config and the data directory: the config in which the task can be done. Raises
+    """Documents by setting. `scenarios` are stored in the same way in every environment."""
+    config_for: Callable[[Mapping[str, Json], Mapping[str, Json], Path], Mapping[str, Json]] = _unchanged_config
+    """Returns, for a user's task, a config and the data directory, the config in which the task can be done. Raises
     UnknownScenario, with a message for the user, if there is none."""

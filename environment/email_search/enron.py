@@ -1,4 +1,4 @@
-"""Emails and questions in the layout of the data that ART-E was trained on, and the filters that it applied.
+"""Emails and questions in the layout of ART-E's training data, and the filters that ART-E applied.
 
 The layout is that of `corbt/enron-emails` and `corbt/enron_emails_sample_questions` on the Hugging Face hub; the
 filters are those of ART-E (https://openpipe.ai/blog/art-e-mail-agent).
@@ -20,21 +20,21 @@ EMAIL_COLUMNS = ("message_id", "subject", "from", "to", "cc", "bcc", "date", "bo
 QUESTION_COLUMNS = ("id", "question", "answer", "message_ids", "inbox_address", "query_date")
 OPTIONAL_QUESTION_COLUMNS = ("how_realistic",)
 KNOWN_BAD_QUESTIONS = (49, 101, 129, 171, 208, 266, 327)
-"""Ids of questions that ART-E's authors found ambiguous, or contradicted by other emails."""
+"""Ids of questions that ART-E's authors found to be ambiguous or contradicted by other emails."""
 
 
 @dataclass(slots=True)
 class RowCounts:
-    """Emails of a dataset as they were read."""
+    """Number of emails read from a dataset, and of those left out."""
 
     read: int = 0
     unidentified: int = 0
-    """Left out: without a Message-ID, which is what questions refer to."""
+    """Left out because they have no Message-ID, which questions refer to."""
     undated: int = 0
 
 
 def emails(rows: Iterable[Mapping[str, Json]], counts: RowCounts) -> Iterator[Email]:
-    """The emails of the rows, each Message-ID once. Raises DatasetError for a row of another form."""
+    """Yield the emails of the rows, one for each Message-ID. Raises DatasetError for a malformed row."""
     ids = MailIds()
     for row in rows:
         counts.read += 1
@@ -77,7 +77,7 @@ def _people(row: Mapping[str, Json], key: str, number: int) -> tuple[str, ...]:
 
 
 def _moment(value: Json, number: int) -> datetime | None:
-    """A timestamp; in JSON an ISO date or seconds since the epoch. Without a zone it is UTC."""
+    """Return a timestamp; in JSON, an ISO date or seconds since the epoch. Times without a zone are UTC."""
     if value is None or value == "":
         return None
     found = value if isinstance(value, datetime) else None
@@ -96,20 +96,20 @@ def _moment(value: Json, number: int) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class QuestionFilter:
-    """Which questions a set gets. None: no such limit."""
+    """Limits on the questions in a set; None means no limit."""
 
     inbox: str | None = None
-    """Only questions about the inbox of this address."""
+    """Include only questions about the inbox of this address."""
     max_messages: int | None = 1
-    """Emails that an answer rests on."""
+    """Most emails that an answer can rest on."""
     excluded: Sequence[int] = KNOWN_BAD_QUESTIONS
     min_realism: float | None = None
-    """Least `how_realistic` that the questions were rated with."""
+    """Lowest accepted `how_realistic` rating."""
 
 
 @dataclass(slots=True)
 class QuestionCounts:
-    """What became of the questions of a dataset."""
+    """How many questions of a dataset passed the filter, and how many failed which part of it."""
 
     read: int = 0
     of_other_inboxes: int = 0
@@ -121,7 +121,7 @@ class QuestionCounts:
 def questions(
     split: str, rows: Iterable[Mapping[str, Json]], wanted: QuestionFilter, counts: QuestionCounts
 ) -> Iterator[Question]:
-    """The questions that pass the filter, counted as they pass. Raises DatasetError for a row of another form."""
+    """Yield the questions that pass the filter, and count all. Raises DatasetError for a malformed row."""
     inbox = wanted.inbox.casefold() if wanted.inbox else None
     for number, row in enumerate(rows, start=1):
         counts.read += 1
@@ -163,7 +163,7 @@ def _filled(row: Mapping[str, Json], key: str, number: int) -> str:
 
 
 def _day(value: Json, number: int) -> str:
-    if isinstance(value, date):  # a datetime is one
+    if isinstance(value, date):  # A datetime is also a date.
         return f"{value:%Y-%m-%d}"
     try:
         return datetime.fromisoformat(str(value)).date().isoformat()

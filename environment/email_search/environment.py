@@ -1,9 +1,9 @@
 """The environment `email_search`: questions about an inbox, answered with sources.
 
-Config: `inbox` is `synthetic` (default: a fresh invented inbox for every question), the name of an imported one,
-`<data dir>/inboxes/<name>.sqlite`, or `{"sha256": ...}` of a prepared or uploaded one, whose files never change. Its
-questions are `scenarios`; without them, those of an imported inbox lie beside it in `<name>.questions.jsonl`. `reward`
-is one of those of `reward.py`.
+Config: `inbox` is `synthetic` (default: a new invented inbox for every question), the name of an imported one,
+`<data dir>/inboxes/<name>.sqlite`, or `{"sha256": ...}` for a prepared or uploaded one, whose files never change. Its
+questions are `scenarios`; without them, an imported inbox uses `<name>.questions.jsonl` in the same folder. `reward`
+names one of the rewards in `reward.py`.
 """
 
 import re
@@ -35,26 +35,26 @@ _INBOX_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 def inbox_path(data_dir: Path, name: str) -> Path:
-    """Where an imported inbox of that name lies. Raises ValueError for a name that is not a plain word."""
+    """Return the path of an imported inbox. Raises ValueError if the name is not a plain word."""
     if not _INBOX_NAME.fullmatch(name):
         raise ValueError(f"an inbox's name is letters, digits, '-' and '_' (64 at most), not {name!r}")
     return data_dir / "inboxes" / f"{name}.sqlite"
 
 
 def version_path(data_dir: Path, sha256: str) -> Path:
-    """Where the inbox with those emails lies. Raises ValueError for what is no hash."""
+    """Return the path of the inbox whose emails have this hash. Raises ValueError if it is not a hash."""
     if not _SHA256.fullmatch(sha256):
         raise ValueError(f"an inbox's sha256 is 64 hexadecimal digits, not {sha256!r}")
     return data_dir / "datasets" / "inboxes" / f"{sha256}.sqlite"
 
 
 def questions_path(inbox: Path) -> Path:
-    """Where the questions about the inbox at that path lie."""
+    """Return the path of the questions about the inbox at that path."""
     return inbox.with_suffix(".questions.jsonl")
 
 
 def build(config: Mapping[str, Json], data_dir: Path) -> Environment:
-    """The environment of a request's config. Raises ValueError."""
+    """Build the environment for a request's config. Raises ValueError."""
     if unknown := set(config) - set(_SETTINGS):
         raise ValueError(f"email_search knows no config {', '.join(sorted(unknown))}; it has: {', '.join(_SETTINGS)}")
     inbox, scenarios, named = config.get("inbox", SYNTHETIC), config.get("scenarios"), config.get("reward", "default")
@@ -87,7 +87,7 @@ def _imported(inbox: str, data_dir: Path) -> Path:
 
 
 class _EmailSearch(ABC):
-    """What both kinds of inbox share: how a rollout is rewarded and reported."""
+    """Rewards and reports, which both kinds of inbox share."""
 
     name = NAME
     default_max_turns = DEFAULT_MAX_TURNS
@@ -101,11 +101,11 @@ class _EmailSearch(ABC):
         return self._reward(outcome, score)
 
     def success(self, outcome: Outcome, score: float) -> bool:
-        """A right answer with exactly the right sources, whatever the reward."""
+        """Whether the answer is right and has exactly the right sources, whatever the reward."""
         return outcome["finish"] == "answered" and score >= CORRECT_FROM and bool(outcome["sources_correct"])
 
     def solution(self, scenario: Scenario) -> list[ToolCall]:
-        """Searches for the sources with words of the question, reads them, and gives the answer."""
+        """Return calls that search for the sources with words of the question, read them, and give the answer."""
         question, sources = scenario.task["question"], list(scenario.reference["source_ids"])
         inbox, turns = self._inbox_of(scenario), list[ToolCall]()
         mailbox = scenario.task["inbox_address"] if inbox.shared else None
@@ -123,7 +123,7 @@ class _EmailSearch(ABC):
 
     @abstractmethod
     def _inbox_of(self, scenario: Scenario) -> Inbox:
-        """The one that the scenario is about."""
+        """Return the inbox that the scenario is about."""
 
     def answer(self, outcome: Outcome) -> dict[str, Json]:
         return {
@@ -135,7 +135,7 @@ class _EmailSearch(ABC):
 
 
 class SyntheticEmailSearch(_EmailSearch):
-    """Every scenario has an invented inbox of its own, made from its address."""
+    """Questions that each have their own invented inbox, generated from its address."""
 
     synthetic = True
 
@@ -147,7 +147,7 @@ class SyntheticEmailSearch(_EmailSearch):
         return [synthetic.make_world(split, seed, index).scenario(split) for index in range(start, start + count)]
 
     def ask(self, task: Mapping[str, Json]) -> Scenario:
-        """A question about the synthetic inbox at `inbox_address`."""
+        """Return a scenario for a question about the synthetic inbox at `inbox_address`."""
         address = str(task.get("inbox_address", ""))
         place = synthetic.parse_address(address)
         if place is None:
@@ -168,10 +168,10 @@ class SyntheticEmailSearch(_EmailSearch):
 
 
 class ImportedEmailSearch(_EmailSearch):
-    """One inbox file, with given questions or with those from a file beside it."""
+    """One inbox file, with given questions or those from the file next to it."""
 
     def __init__(self, path: Path, name: str, scenarios: Json | None = None, reward: Reward = default) -> None:
-        """Raises ValueError for what is no inbox, and for given questions that are unfit."""
+        """Raises ValueError if the file is not an inbox or the given questions are invalid."""
         super().__init__(reward)
         try:
             self._inbox = Inbox(path)
@@ -192,7 +192,8 @@ class ImportedEmailSearch(_EmailSearch):
 
     @cached_property
     def questions(self) -> list[Scenario]:
-        """All questions about the inbox. Read once, so that a run keeps those that it began with. Raises ValueError."""
+        """All questions about the inbox. They are read once, so that a run keeps the same ones throughout. Raises
+        ValueError."""
         if self._given is not None:
             return self._given
         path = questions_path(self._path)
@@ -201,7 +202,7 @@ class ImportedEmailSearch(_EmailSearch):
         return questions.read_questions(path, self._address, self._newest(), self._inbox.id_of)
 
     def ask(self, task: Mapping[str, Json]) -> Scenario:
-        """Any question about this inbox."""
+        """Return a scenario for any question about this inbox."""
         address = str(task.get("inbox_address") or self._address)
         if self._inbox.shared and not self._inbox.knows(address):
             raise ValueError(f"inbox_address must name a mailbox of this inbox, not {address!r}")
@@ -226,7 +227,8 @@ class ImportedEmailSearch(_EmailSearch):
 
 
 def _config_for(task: Mapping[str, Json], config: Mapping[str, Json], data_dir: Path) -> Mapping[str, Json]:
-    """A real address means the imported inbox that has email of it. Raises UnknownScenario if none has."""
+    """Return the config for the task: a real address selects the imported inbox that has email from or to it. Raises
+    UnknownScenario if none has."""
     address = task.get("inbox_address")
     if not address or config.get("inbox", SYNTHETIC) != SYNTHETIC or synthetic.parse_address(address) is not None:
         return config
@@ -237,7 +239,7 @@ def _config_for(task: Mapping[str, Json], config: Mapping[str, Json], data_dir: 
 
 
 def _inbox_with(data_dir: Path, address: str) -> str | None:
-    """The name of the first imported inbox with email from or to this address; None if there is none."""
+    """Return the name of the first imported inbox with email from or to this address; None if there is none."""
     for path in sorted((data_dir / "inboxes").glob("*.sqlite")):
         with suppress(InboxError), closing(Inbox(path)) as inbox:
             if inbox.knows(address):
@@ -251,7 +253,7 @@ TRAITS = Traits(
 
 
 def _note(outcome: Outcome) -> str | None:
-    """Why there is no answer, or what to know about it."""
+    """Explain why there is no answer, or what limits it; None if there is nothing to explain."""
     match outcome["finish"]:
         case "answered":
             return None if outcome["found"] else "No search found an email, so the answer has no source in the inbox."

@@ -1,7 +1,7 @@
-"""HTML mail as text: blocks become lines, links keep their target, scripts and styles go.
+"""HTML mail as text: blocks become lines, links keep their target, scripts and styles are dropped.
 
-Not built on `html.parser`: it takes half a minute for 200 kB of `<a<a<a` and raises on `<![`. Here every
-step over the input moves on, so the time is linear whatever the markup is.
+It does not use `html.parser`, which takes half a minute for 200 kB of `<a<a<a` and raises on `<![`. Here every step
+advances through the input, so the time is linear for any markup.
 """
 
 import re
@@ -10,7 +10,7 @@ from html import unescape
 _MARK = re.compile(r"<!--|<[!?][^<>]*+>|<(/?)([a-z][\w:-]*+)([^<>]*+)>", re.IGNORECASE)
 _ATTRIBUTE = re.compile(r"""\b(href|alt)\s*+=\s*+("[^"]*"|'[^']*'|[^\s"']++)""", re.IGNORECASE)
 _HUGE_REFERENCE = re.compile(r"&#(?:[0-9]{8,}|x[0-9a-f]{8,});?", re.IGNORECASE)
-"""No character; Python refuses to convert the longest."""
+"""Matches numbers too large for a character; Python refuses to convert the longest."""
 
 _PARAGRAPH = re.compile("blockquote|dl|h[1-6]|ol|p|pre|table|ul")
 _BLOCK = re.compile(
@@ -18,14 +18,14 @@ _BLOCK = re.compile(
     + _PARAGRAPH.pattern
 )
 _DROPPED = {name: re.compile(f"(?=</{name})", re.IGNORECASE) for name in ("script", "style", "template", "title")}
-"""Elements whose content is no text, with what ends them."""
+"""Elements whose content is not text, each with a pattern for its end."""
 
 _SHOWN_LINK = re.compile(r"(?:https?://|mailto:)\S{1,300}", re.IGNORECASE)
-"""Longer targets are trackers."""
+"""Matches the link targets to show; longer ones are trackers."""
 
 
 def html_to_text(html: str) -> str:
-    """The readable text of a page, however broken its markup."""
+    """Return the readable text of a page, however broken its markup."""
     page = _Page()
     position = 0
     while mark := _MARK.search(html, position):
@@ -45,7 +45,7 @@ def html_to_text(html: str) -> str:
 
 
 def _end_of(ending: re.Pattern[str], html: str, position: int) -> int:
-    """Where what is left out ends: without an ending, as in browsers, with the page."""
+    """Return where the dropped content ends: without an end tag, at the end of the page, as in browsers."""
     found = ending.search(html, position)
     return found.end() if found else len(html)
 
@@ -63,7 +63,7 @@ class _Page:
         self._pieces: list[str] = []
         self._preformatted = 0
         self._link: tuple[str, int] | None = None
-        """Target of the open link, and how many pieces there were before it."""
+        """Target of the open link, and how many pieces of text preceded it."""
 
     def start_tag(self, name: str, attributes: str) -> None:
         if name == "a":
@@ -89,7 +89,7 @@ class _Page:
             self._preformatted -= name == "pre" and self._preformatted > 0
 
     def add_text(self, text: str) -> None:
-        """Text between tags; a run of white space is one space, but not in `pre`."""
+        """Add text between tags; a run of white space becomes one space, except in `pre`."""
         if "&" in text:
             text = unescape(_HUGE_REFERENCE.sub("\ufffd", text))
         if not self._preformatted:

@@ -1,4 +1,4 @@
-"""Import of real mail into an inbox: what came in, what was left out and why."""
+"""Import of real mail into an inbox, with a report of what was imported, what was left out and why."""
 
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -17,12 +17,12 @@ from environment.email_search.mime_parts import MailRefused
 
 
 class MailSourceError(Exception):
-    """There is no mail to read: the file or folder does not exist, or no mail is in it."""
+    """There is no mail to read: the file or folder does not exist or contains none."""
 
 
 @dataclass(slots=True)
 class ImportReport:
-    """Counts of mails. `read` are the decoded ones: `imported` and `duplicates` together.
+    """Numbers of mails. `read` counts the decoded ones: `imported` and `duplicates` together.
 
     The counts below `broken` are of imported mails; `attachments_skipped` counts attachments.
     """
@@ -30,39 +30,40 @@ class ImportReport:
     read: int = 0
     imported: int = 0
     duplicates: int = 0
-    """Same Message-ID as an earlier mail, also of an earlier import; without one, the same content."""
+    """Mails with the same Message-ID as an earlier one, also from an earlier import; without an id, with the same
+    content."""
     broken: list[BrokenMail] = field(default_factory=list)
     attachments_skipped: int = 0
     html_only: int = 0
     truncated: int = 0
-    """Longer than the bounds of `mail_message` or `mail_files`; their beginning is imported."""
+    """Mails longer than the limits of `mail_message` or `mail_files`; only their beginning is imported."""
     undated: int = 0
-    """Neither Date nor Received nor envelope tells when."""
+    """Mails without a time in Date, Received or envelope."""
     seconds: float = 0.0
 
 
 def import_mail(sources: Sequence[Path], inbox: Path) -> ImportReport:
-    """Add all mail under the sources to the inbox file, which is made if there is none.
+    """Add all mail under the sources to the inbox file, which is created if needed.
 
-    All or nothing: on an error the inbox is as before. A broken mail is no error; the report has it.
-    Raises MailSourceError, InboxError.
+    All or nothing: on an error the inbox is unchanged. A broken mail is not an error; the report counts it. Raises
+    MailSourceError, InboxError.
     """
     started = monotonic()
     report = ImportReport()
-    emails = read_mail(sources, report, MailIds(_known(inbox)))
+    emails = read_mail(sources, report, MailIds(_existing_ids(inbox)))
     first = next(emails, None)
     if first is not None:
         report.imported = write_inbox(inbox, chain([first], emails))
-    # Ids from elsewhere hide known mails from MailIds; the inbox itself drops those.
+    # MailIds does not recognise a mail whose id in the inbox it did not assign; the inbox itself drops such duplicates.
     report.duplicates = report.read - report.imported
     report.seconds = monotonic() - started
     return report
 
 
 def read_mail(sources: Sequence[Path], report: ImportReport, ids: MailIds | None = None) -> Iterator[Email]:
-    """All mail under the sources that `ids` does not know, counted into the report as it passes.
+    """Yield all mail under the sources that is new to `ids`, and count it in the report.
 
-    Raises MailSourceError: at its beginning if a source does not exist, at its end if there was no mail.
+    Raises MailSourceError: at the start if a source does not exist, at the end if there was no mail.
     """
     for source in sources:
         try:
@@ -80,8 +81,8 @@ def _no_mail(sources: Sequence[Path], broken: list[BrokenMail]) -> str:
     return f"no mail in {places}" + (f" ({reasons})" if reasons else "")
 
 
-def _known(inbox: Path) -> list[tuple[str, str]]:
-    """Ids and Message-IDs that the inbox has already."""
+def _existing_ids(inbox: Path) -> list[tuple[str, str]]:
+    """Return the ids and Message-IDs that are already in the inbox."""
     if not inbox.exists():
         return []
     try:
@@ -92,7 +93,7 @@ def _known(inbox: Path) -> list[tuple[str, str]]:
 
 
 def _emails(sources: Sequence[Path], ids: MailIds, report: ImportReport) -> Iterator[Email]:
-    """New mails, counted into the report as they pass."""
+    """Yield new mails and count them in the report."""
     for raw in chain.from_iterable(map(raw_mails, sources)):
         if isinstance(raw, BrokenMail):
             report.broken.append(raw)
@@ -102,7 +103,7 @@ def _emails(sources: Sequence[Path], ids: MailIds, report: ImportReport) -> Iter
         except (NotAMail, MailRefused) as error:
             report.broken.append(_broken(raw, str(error)))
             continue
-        except Exception as error:  # whatever a hostile mail finds in Python's parser
+        except Exception as error:  # A hostile mail can raise anything in Python's parser.
             report.broken.append(_broken(raw, f"{type(error).__name__}: {error}"))
             continue
         report.read += 1
@@ -132,6 +133,6 @@ def _broken(raw: RawMail, reason: str) -> BrokenMail:
 
 
 def _content_id(mail: DecodedMail) -> str:
-    """A Message-ID for a mail without one: equal for equal content."""
+    """Return a Message-ID for a mail without one: equal for equal content."""
     content = (mail.sender, mail.to, mail.cc, mail.sent_at, mail.subject, mail.body.text)
     return f"<{blake2b(repr(content).encode(), digest_size=16).hexdigest()}@no-message-id.invalid>"

@@ -1,7 +1,7 @@
-"""An inbox in SQLite with full-text search: written once (or appended to), read by many rollouts at once.
+"""An inbox in SQLite with full-text search: written once (or appended to), read by many rollouts simultaneously.
 
-Search is FTS5 with the porter stemmer. Keywords are AND-ed and quoted, so no input is query syntax.
-Readers open the file read-only, one connection a thread; an in-memory inbox has one, behind a lock.
+Search is FTS5 with the porter stemmer. Keywords are AND-ed and quoted, so no input is query syntax. Readers open the
+file read-only with one connection per thread; an in-memory inbox has one connection behind a lock.
 """
 
 import re
@@ -16,7 +16,8 @@ from pathlib import Path
 
 MAX_HITS = 10
 MAX_RANKED = 5_000
-"""Ranking takes some 20 microseconds a mail: of words that half a million mails have it would take seconds."""
+"""Most mails to rank. Ranking takes some 20 microseconds per mail, which would be seconds for words in half a million
+mails."""
 _SHARED = 1
 """`user_version` of a shared inbox's file."""
 
@@ -58,11 +59,12 @@ SELECT email_rowid FROM address
 WHERE folded IN (SELECT folded FROM person WHERE instr(folded, ?)) AND role IN {roles}
 """
 _OF_PERSON_WITHOUT_INDEX = "SELECT email_rowid FROM address WHERE instr(folded, ?) AND role IN {roles}"
-"""In files that were written before there was the index."""
+"""For files written before the index existed."""
 _BULK = ("PRAGMA cache_size = -65536", "INSERT INTO email_fts (email_fts, rank) VALUES ('hashsize', 33554432)")
-"""Memory for writing, in KiB and bytes: with less, half of the time goes into merging small parts of the text index."""
+"""Memory for writing, in KiB and bytes. With less, half of the time is spent on merging small parts of the text
+index."""
 _PLAIN_ADDRESS = re.compile(r"(?:([\w .'-]+) <)?([\w.+-]+@[\w.-]+)(?(1)>)")
-"""What nearly all header fields look like; Python's parser is twenty times as slow."""
+"""Matches nearly all header fields; Python's parser is twenty times slower."""
 
 
 class InboxError(Exception):
@@ -71,7 +73,7 @@ class InboxError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Email:
-    """One mail. `id` is short and unique within its inbox: what the agent reads and cites.
+    """One mail. `id` is short and unique within its inbox; the agent reads and cites it.
 
     `sender`, `to`, `cc` and `bcc` hold header forms such as `Mara Velin <mara@tolvani.example>`.
     """
@@ -89,7 +91,7 @@ class Email:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A line of a search result; the text must be read apart."""
+    """One search result; the text must be read separately."""
 
     id: str
     subject: str
@@ -99,7 +101,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class InboxStats:
-    """What is in an inbox. Dates are None where no mail has one."""
+    """Statistics of an inbox. Dates are None if no mail has one."""
 
     emails: int
     senders: int
@@ -109,16 +111,16 @@ class InboxStats:
 
 
 def write_inbox(path: Path, emails: Iterable[Email], *, shared: bool = False) -> int:
-    """Create or extend the inbox file in one transaction; returns how many mails were new.
+    """Create or extend the inbox file in one transaction; returns the number of new mails.
 
-    A mail whose Message-ID is already there is left out. A `shared` inbox has the mail of several people; who searches
-    it finds only what was sent from or to one address. Raises InboxError; the file is then as before.
+    A mail whose Message-ID is already there is left out. A `shared` inbox holds the mail of several people; a search in
+    it finds only what was sent from or to one address. Raises InboxError; the file is then unchanged.
     """
     is_new, added = not path.exists(), None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            # Without a write-ahead log a transaction larger than the page cache locks readers out to its end.
+            # Without a write-ahead log, a transaction larger than the page cache locks readers out until it ends.
             connection.execute("PRAGMA journal_mode = WAL")
             connection.executescript(_SCHEMA)
             if shared:
@@ -130,7 +132,8 @@ def write_inbox(path: Path, emails: Iterable[Email], *, shared: bool = False) ->
             for statement in _INDEXES.strip().splitlines():
                 connection.execute(statement)
             connection.execute("COMMIT")
-            with suppress(sqlite3.OperationalError):  # refused while others read; one file is easier to copy
+            # SQLite refuses while others read; a single file is easier to copy.
+            with suppress(sqlite3.OperationalError):
                 connection.execute("PRAGMA journal_mode = DELETE")
         return added
     except (sqlite3.Error, OSError) as error:
@@ -169,7 +172,7 @@ def _insert(connection: sqlite3.Connection, emails: Iterable[Email]) -> int:
 
 
 def _people(headers: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Name and address of each."""
+    """Yield the name and address of each person."""
     for header in headers:
         if plain := _PLAIN_ADDRESS.fullmatch(header):
             yield " ".join((plain[1] or "").split()), plain[2]
@@ -178,10 +181,10 @@ def _people(headers: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 class Inbox:
-    """The read side of one inbox. Safe to use from many threads."""
+    """Read access to one inbox. Can be used from many threads."""
 
     def __init__(self, path: Path) -> None:
-        """Open the inbox file. Raises InboxError if it is none."""
+        """Open the inbox file. Raises InboxError if it is not one."""
         self._uri: str | None = f"{path.resolve().as_uri()}?mode=ro"
         self._local = threading.local()
         self._opened: list[sqlite3.Connection] = []
@@ -198,7 +201,7 @@ class Inbox:
 
     @classmethod
     def in_memory(cls, emails: Iterable[Email]) -> "Inbox":
-        """An inbox that lives as long as the object."""
+        """Return an inbox that exists as long as the object."""
         inbox = cls.__new__(cls)
         inbox._uri = None
         inbox._of_person = _OF_PERSON
@@ -213,7 +216,7 @@ class Inbox:
 
     @property
     def blocking(self) -> bool:
-        """Whether a query may touch the disk, so that an event loop should leave it to a thread."""
+        """Whether a query can touch the disk, so that an event loop should run it in a thread."""
         return self._uri is not None
 
     @contextmanager
@@ -242,16 +245,17 @@ class Inbox:
         mailbox: str | None = None,
         limit: int = MAX_HITS,
     ) -> list[Hit]:
-        """Mails that hold every keyword (stemmed), best match first; of `mailbox`, mails from or to that address only.
+        """Return mails that contain every keyword (stemmed), best match first; with `mailbox`, only mails from or to
+        that address.
 
-        `sender` and `recipient` match a part of a name or address. `sent_after` is inclusive,
-        `sent_before` exclusive; an undated mail fits neither. Without keywords the newest come first;
-        keywords without a letter or digit find nothing. Of more than MAX_RANKED mails only the last written are ranked.
+        `sender` and `recipient` match a part of a name or address. `sent_after` is inclusive, `sent_before` exclusive;
+        an undated mail matches neither. Without keywords the newest mails are first; keywords without a letter or digit
+        find nothing. Among more than MAX_RANKED mails only the last written are ranked.
         """
         terms = [term for keyword in keywords for term in re.findall(r"[^\W_]+", keyword)]
         if keywords and not terms:
             return []
-        # Conditions with a plus are looked up once, and not for each mail that has the words.
+        # A condition with a plus is evaluated once instead of for each mail that has the words.
         where, values = ["1"], list[object]()
         source, number = "email", "email.rowid"
         if terms:
@@ -284,7 +288,7 @@ class Inbox:
         return [Hit(id, subject, sender, _moment(sent_at)) for id, subject, sender, sent_at in rows]
 
     def read(self, email_id: str) -> Email | None:
-        """The whole mail, or None if there is none of that id."""
+        """Return the whole mail, or None if no mail has that id."""
         with self._connection() as connection:
             row = connection.execute(
                 "SELECT rowid, id, message_id, sender, sent_at, subject, body FROM email WHERE id = ?",
@@ -303,12 +307,12 @@ class Inbox:
         return Email(id, message_id, sender, to, _moment(sent_at), subject, body, cc, bcc)
 
     def numbers(self) -> list[int]:
-        """What `at` takes: the number of each email, in the order in which they were written."""
+        """Return the numbers that `at` accepts: one per email, in the order of writing."""
         with self._connection() as connection:
             return [number for (number,) in connection.execute("SELECT rowid FROM email ORDER BY rowid")]
 
     def at(self, number: int) -> Email:
-        """The email of that number, which must be one of `numbers`."""
+        """Return the email with that number, which must be one of `numbers`."""
         with self._connection() as connection:
             (id,) = connection.execute("SELECT id FROM email WHERE rowid = ?", (number,)).fetchone()
         email = self.read(id)
@@ -316,7 +320,7 @@ class Inbox:
         return email
 
     def is_only_one(self, subject: str, *, sender: str | None = None, day: date | None = None) -> bool:
-        """Whether a single email has all of that subject in its own, in a row, and that sender or day."""
+        """Whether exactly one email has that subject's words in its own, in a row, and that sender or day."""
         terms = re.findall(r"[^\W_]+", subject)
         if not terms:
             return False
@@ -330,7 +334,7 @@ class Inbox:
             return len(connection.execute(query, values).fetchall()) == 1
 
     def id_of(self, source: str) -> str | None:
-        """The id of the email with this id or Message-ID, or None if there is none."""
+        """Return the id of the email with this id or Message-ID; None if there is none."""
         with self._connection() as connection:
             row = connection.execute(
                 "SELECT id FROM email WHERE id = ?1 OR message_id = ?1 ORDER BY id = ?1 DESC", (_encodable(source),)
@@ -344,7 +348,7 @@ class Inbox:
             return connection.execute(query, (_encodable(address).lower(),)).fetchone() is not None
 
     def stats(self) -> InboxStats:
-        """Counts and the range of dates."""
+        """Return counts and the range of dates."""
         with self._connection() as connection:
             emails, first, last = connection.execute(
                 "SELECT count(*), min(sent_at), max(sent_at) FROM email"
@@ -366,7 +370,7 @@ class Inbox:
 
 
 def _encodable(text: str) -> str:
-    """JSON lets a policy write lone surrogates, which SQLite does not take."""
+    """Replace lone surrogates, which a policy can write in JSON and SQLite does not accept."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

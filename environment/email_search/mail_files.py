@@ -1,7 +1,7 @@
-"""Which mails lie in a file or folder: mbox (also gzipped), Maildir, single mails, and folders of all these.
+"""Finds the mails in a file or folder: mbox (also gzipped), Maildir, single mails, and folders of all these.
 
-Mails come one by one, so that a mailbox of any size needs the memory of one mail. What cannot be read is
-reported in its place and never ends the walk.
+Mails are yielded one by one, so a mailbox of any size needs the memory of one mail. Unreadable ones are reported in
+their place and never end the iteration.
 """
 
 import io
@@ -15,7 +15,7 @@ from gzip import GzipFile
 from pathlib import Path
 
 MAX_MAIL_BYTES = 32_000_000
-"""Of a longer mail the rest (attachments, as a rule) is left out."""
+"""Most bytes to read of a mail; the rest (usually attachments) is left out."""
 
 _CHUNK = 65_536
 _BLOCK = 1_000_000
@@ -28,21 +28,21 @@ _ESCAPE = re.compile(rb"(?<=\n)>(?=>*+From )")
 
 @dataclass(frozen=True, slots=True)
 class RawMail:
-    """The bytes of one mail. `number` (from 1) and `offset` (bytes, after unpacking) are its place in the file."""
+    """The bytes of one mail. `number` (from 1) and `offset` (bytes, after unpacking) locate it in the file."""
 
     file: str
     number: int
     offset: int
     data: bytes
     envelope: str = ""
-    """What follows `From ` in an mbox: sender and time of delivery."""
+    """Text after `From ` in an mbox: sender and time of delivery."""
     cut: bool = False
-    """Whether it was longer than MAX_MAIL_BYTES."""
+    """Whether the mail was longer than MAX_MAIL_BYTES."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenMail:
-    """What could not be read, and why. Without a number it is the whole file or folder."""
+    """A mail that could not be read, and why. Without a number, the whole file or folder."""
 
     file: str
     reason: str
@@ -51,7 +51,7 @@ class BrokenMail:
 
 
 def raw_mails(source: Path) -> Iterator[RawMail | BrokenMail]:
-    """All mails under a file or folder, folders in order of their names."""
+    """Yield all mails under a file or folder; folders in order of their names."""
     visited: set[tuple[int, int]] = set()
     waiting = [(source, False)]
     while waiting:
@@ -61,22 +61,22 @@ def raw_mails(source: Path) -> Iterator[RawMail | BrokenMail]:
             if stat.S_ISDIR(status.st_mode):
                 folder = (status.st_dev, status.st_ino)
                 if folder in visited:
-                    yield BrokenMail(_shown(path), "folder already read: a symbolic link leads back to it")
+                    yield BrokenMail(_printable(path), "folder already read: a symbolic link leads back to it")
                     continue
                 visited.add(folder)
                 waiting += reversed(_entries(path))
             elif stat.S_ISREG(status.st_mode):
                 yield from _mails_of_file(path, one_mail)
-            else:  # opening a pipe would wait for ever
-                yield BrokenMail(_shown(path), "neither a file nor a folder")
+            else:  # Opening a pipe would block.
+                yield BrokenMail(_printable(path), "neither a file nor a folder")
         except OSError as error:
-            yield BrokenMail(_shown(path), error.strerror or str(error))
+            yield BrokenMail(_printable(path), error.strerror or str(error))
 
 
 def _entries(folder: Path) -> list[tuple[Path, bool]]:
-    """What to read in a folder, and whether each file there is one mail, as in a Maildir."""
+    """Return the paths to read in a folder, each with whether it holds a single mail, as in a Maildir."""
     paths = sorted(folder.iterdir())
-    if {"cur", "new"} <= {path.name for path in paths}:  # a Maildir: `tmp` holds unfinished deliveries
+    if {"cur", "new"} <= {path.name for path in paths}:  # This is a Maildir; its `tmp` holds unfinished deliveries.
         paths = [path for path in paths if path.name != "tmp"]
     return [(path, folder.name in ("cur", "new")) for path in paths]
 
@@ -89,13 +89,13 @@ def _mails_of_file(path: Path, one_mail: bool) -> Iterator[RawMail | BrokenMail]
                 stream = io.BufferedReader(GzipFile(fileobj=packed))
             head = stream.peek(_CHUNK)
             if not head:
-                yield BrokenMail(_shown(path), "empty file")
+                yield BrokenMail(_printable(path), "empty file")
             elif head.lstrip().startswith(b"From ") and not one_mail:
                 yield from _mails_of_mbox(path, stream)
             else:
                 yield _single_mail(path, stream)
-        except (EOFError, zlib.error) as error:  # other faults of gzip are OSErrors
-            yield BrokenMail(_shown(path), f"damaged gzip file: {error}")
+        except (EOFError, zlib.error) as error:  # Other gzip errors are OSErrors.
+            yield BrokenMail(_printable(path), f"damaged gzip file: {error}")
 
 
 def _single_mail(path: Path, stream: io.BufferedReader) -> RawMail:
@@ -104,14 +104,15 @@ def _single_mail(path: Path, stream: io.BufferedReader) -> RawMail:
     if data.startswith(b"From "):
         first, _, data = data.partition(b"\n")
         envelope = _envelope(first)
-    return RawMail(_shown(path), 1, 0, data[:MAX_MAIL_BYTES], envelope, cut=len(data) > MAX_MAIL_BYTES)
+    return RawMail(_printable(path), 1, 0, data[:MAX_MAIL_BYTES], envelope, cut=len(data) > MAX_MAIL_BYTES)
 
 
 def _mails_of_mbox(path: Path, stream: io.BufferedReader) -> Iterator[RawMail]:
-    """Split at `From ` lines that have a time and a year and follow a blank line, as mail text may have the word.
+    """Split at `From ` lines that have a time and a year and follow a blank line, because mail text can contain the
+    word.
 
-    The first line of a `git format-patch` file looks like one too. It splits a file that begins with it;
-    elsewhere it is a patch in a mail.
+    The first line of a `git format-patch` file also looks like one. It splits a file that begins with it; elsewhere it
+    is a patch within a mail.
     """
     mail: _OpenMail | None = None
     offset, before, patches = 0, b"\n\n", False
@@ -137,20 +138,20 @@ def _mails_of_mbox(path: Path, stream: io.BufferedReader) -> Iterator[RawMail]:
 
 
 def _blocks(stream: io.BufferedReader) -> Iterator[bytes]:
-    """Whole lines, unless one is very long: a line may be as long as the file."""
+    """Yield blocks of whole lines, unless a line is very long: it can be as long as the file."""
     while block := stream.read1(_BLOCK):
         try:
             rest = b"" if block.endswith(b"\n") else stream.readline(_CHUNK)
-        except (EOFError, zlib.error, OSError):  # what was read before the damage is good
+        except (EOFError, zlib.error, OSError):  # What was read before the damage is valid.
             yield block
             raise
         yield block + rest
 
 
 def _separators(text: bytes, *, first: bool) -> Iterator[tuple[bytes, int, int]]:
-    """The separator lines of a block, each with its start and with the start of the line after it."""
+    """Yield the separator lines of a block, each with its start and the start of the next line."""
     position = 0
-    if first:  # whatever it looks like: what else could it be
+    if first:  # The first line is a separator whatever it looks like.
         found = _FIRST_SEPARATOR.search(text)
         if found is None:
             return
@@ -161,7 +162,8 @@ def _separators(text: bytes, *, first: bool) -> Iterator[tuple[bytes, int, int]]
 
 
 def _ending(text: bytes) -> bytes:
-    """What is to be known of a block to read the next one: whether it ends with a line, and with a blank one."""
+    """Return the end of a block that is needed to read the next one: it shows whether the block ends with a line, and
+    with a blank one."""
     if not text.endswith(b"\n"):
         return b"x"
     blank = not text[text.rfind(b"\n", 0, len(text) - 1) + 1 :].strip()
@@ -170,7 +172,7 @@ def _ending(text: bytes) -> bytes:
 
 @dataclass(slots=True)
 class _OpenMail:
-    """A mail of an mbox whose end is not reached yet."""
+    """A mail of an mbox whose end has not been reached."""
 
     number: int
     offset: int
@@ -179,7 +181,8 @@ class _OpenMail:
     cut: bool = False
 
     def add(self, text: bytes, start: int, end: int) -> None:
-        """A piece of it; `text` has at least a byte before `start`, which tells whether a line begins there."""
+        """Add a piece of the mail; `text` has at least one byte before `start`, which shows whether a line begins
+        there."""
         if self.cut or start >= end:
             return
         self.data += _ESCAPE.sub(b"", text[start - 1 : end])[1:]
@@ -187,13 +190,13 @@ class _OpenMail:
         del self.data[MAX_MAIL_BYTES:]
 
     def whole(self, path: Path) -> RawMail:
-        return RawMail(_shown(path), self.number, self.offset, bytes(self.data), self.envelope, self.cut)
+        return RawMail(_printable(path), self.number, self.offset, bytes(self.data), self.envelope, self.cut)
 
 
 def _envelope(line: bytes) -> str:
     return line[:_MAX_ENVELOPE].decode("ascii", "surrogateescape").removeprefix("From ").strip()
 
 
-def _shown(path: Path) -> str:
-    """The path as text that can be printed and encoded; file names may be any bytes."""
+def _printable(path: Path) -> str:
+    """Return the path as text that can be printed and encoded; file names can be any bytes."""
     return os.fsencode(path).decode("utf-8", "replace")

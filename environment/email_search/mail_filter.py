@@ -1,4 +1,4 @@
-"""Which emails of a source an inbox gets."""
+"""A filter for the emails of a source that are put into an inbox."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -10,31 +10,31 @@ from environment.email_search.inbox import Email
 
 @dataclass(frozen=True, slots=True)
 class MailFilter:
-    """None: no such limit."""
+    """Limits on the emails of an inbox; None means no limit."""
 
     inbox: str | None = None
-    """Only emails from or to this address."""
+    """Include only emails from or to this address."""
     max_emails: int | None = None
     max_body_characters: int | None = None
     max_recipients: int | None = None
     drop_copies: bool = False
-    """Keep one of the emails with the same sender, subject and body."""
+    """Keep only one of the emails with the same sender, subject and body."""
 
 
 @dataclass(slots=True)
 class FilterCounts:
-    """What became of the emails of a source."""
+    """How many emails of a source passed, and how many failed which part of the filter."""
 
     kept: int = 0
     of_others: int = 0
-    """Neither from nor to the inbox that was asked for."""
+    """Neither from nor to the wanted inbox."""
     too_long: int = 0
     too_many_recipients: int = 0
     copies: int = 0
 
 
 def filtered(emails: Iterable[Email], wanted: MailFilter, counts: FilterCounts) -> Iterator[Email]:
-    """The emails that pass, counted as they pass."""
+    """Yield the emails that pass, and count all."""
     inbox = wanted.inbox.casefold() if wanted.inbox else None
     contents = set[bytes]()
     for mail in emails:
@@ -55,8 +55,8 @@ def filtered(emails: Iterable[Email], wanted: MailFilter, counts: FilterCounts) 
 
 
 def _is_new(mail: Email, contents: set[bytes]) -> bool:
-    """Whether its content was not seen before."""
-    # A digest in place of the content keeps a million mails within some 100 MB.
+    """Whether this content has not been seen before."""
+    # Digests keep the contents of a million mails within some 100 MB.
     content = "\0".join((mail.sender, mail.subject, mail.body)).encode()
     digest = blake2b(content, digest_size=16).digest()
     if digest in contents:

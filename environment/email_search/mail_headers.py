@@ -1,7 +1,7 @@
 """Header fields of real mail: encoded words, addresses, dates. Nothing here raises, whatever the field holds.
 
-`email.policy.default` would parse them too, but it raises on some broken fields, which must only cost
-the field and not the mail, and it is an order of magnitude slower.
+`email.policy.default` parses them as well, but it raises on some broken fields, which must only cost the field and not
+the mail, and it is an order of magnitude slower.
 """
 
 import re
@@ -15,27 +15,27 @@ from quopri import decodestring
 from environment.email_search.mail_text import clean_line, decode_bytes
 
 _MAX_FIELD = 64_000
-"""Characters of a field that are read; Python's address parser is recursive and slow on hostile ones."""
+"""Most characters of a field to read; Python's address parser is recursive and slow on hostile ones."""
 
 _MAX_NAME = 200
 _MAX_ADDRESS = 320
-"""RFC 5321: 64 before the `@`, 255 after it."""
+"""RFC 5321 allows 64 characters before the `@` and 255 after it."""
 
 _WORD = re.compile(r"=\?([^?*\s]{1,40})(?:\*[^?\s]*)?\?([bq])\?([^?]*)\?=", re.IGNORECASE)
 _OBSCURED = re.compile(r"(?<!\S)(\S++) at (?=[\w-]++\.\w)")
-"""`ann at python.org`: how list archives write addresses."""
+"""Matches `ann at python.org`, the way list archives write addresses."""
 
 _PLAIN = re.compile(
     r"(?:(?:[a-z]{1,40} ){1,4}<\w{1,40}@[\w-]{1,40}\.\w{2,9}>|[\w-]{1,40}(?:\.[\w-]{1,40})?@[\w-]{1,40}\.\w{2,9})",
     re.I | re.A,
 )
-"""What most addresses look like; Python's parser takes twenty times as long."""
+"""Matches most addresses; Python's parser takes twenty times as long."""
 _SPECIALS = re.compile(r'[()<>@,:;.\[\]"\\]')
 _NOT_IN_ADDRESS = re.compile(r'[\s()<>,:;\[\]"\\]')
 
 
 def header_text(field: str) -> str:
-    """A raw field (undecodable bytes as surrogates, as `email` keeps them) as one line of text."""
+    """Return a raw field (undecodable bytes as surrogates, as `email` keeps them) as one line of text."""
     return clean_line(_decode_words(_raw_text(field)))
 
 
@@ -44,7 +44,8 @@ def _raw_text(field: str) -> str:
 
 
 def _decode_words(text: str) -> str:
-    """RFC 2047: `=?charset?q?...?=`. Neighbours in one charset are joined first, for some cut a character in two."""
+    """Decode `=?charset?q?...?=` (RFC 2047). Neighbours in one charset are joined first, because some split a character
+    between them."""
     tokens: list[tuple[str, bytes]] = []
     end = 0
     for word in _WORD.finditer(text):
@@ -71,7 +72,7 @@ def _word_bytes(word: re.Match[str]) -> bytes:
 
 
 def mailboxes(fields: Iterable[str]) -> tuple[str, ...]:
-    """The addresses of raw fields, each as `Name <address>`, `"Name, with specials" <address>` or `address`."""
+    """Return the addresses of raw fields, each as `Name <address>`, `"Name, with specials" <address>` or `address`."""
     text = clean_line(", ".join(map(_raw_text, fields)))[:_MAX_FIELD]
     if all(map(_PLAIN.fullmatch, found := text.split(", "))):
         return tuple(found)
@@ -93,7 +94,7 @@ def _mailbox(name: str, address: str) -> str:
 
 
 def moment(text: str) -> datetime | None:
-    """The time that a date field names, in UTC (also where it names no zone); None if it makes no sense."""
+    """Return the time in a date field, in UTC (also if it names no zone); None if it is invalid."""
     try:
         found = parsedate_to_datetime(clean_line(text[:200]))
         found = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)

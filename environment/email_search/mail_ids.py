@@ -1,7 +1,7 @@
 """Short public ids of mails: words such as `kodimarutu`, made from the Message-ID.
 
-An id is what an agent reads, copies and cites, so it is short, pronounceable and unlike its neighbours
-from the first letter on. The same mail gets the same id in every import, unless it collides.
+An agent reads, copies and cites these ids, so they are short, pronounceable and different from the first letter on. The
+same mail gets the same id in every import, unless it collides.
 """
 
 from collections.abc import Iterable
@@ -10,19 +10,19 @@ from hashlib import blake2b
 _CONSONANTS = "bcdfghjklmnpqrstvwxz"
 _VOWELS = "aeiou"
 _SYLLABLES = 5
-"""100 syllables each: 10^10 ids."""
+"""With 100 possible values each: 10^10 ids."""
 
 
 class MailIds:
-    """Gives every Message-ID its id, once."""
+    """Assigns each Message-ID a unique id."""
 
     def __init__(self, known: Iterable[tuple[str, str]] = ()) -> None:
-        """`known`: ids with their Message-IDs that are taken already."""
-        # A digest in place of the Message-ID keeps a million mails within some 200 MB.
+        """`known` holds the ids that are already assigned, with their Message-IDs."""
+        # Digests keep the Message-IDs of a million mails within some 200 MB.
         self._taken = {id: _digest(message_id) for id, message_id in known}
 
     def claim(self, message_id: str) -> str | None:
-        """The id of a new mail, or None if the mail is known. A taken id leads to the next candidate."""
+        """Return the id of a new mail, or None if the mail is known. If an id is taken, the next candidate is tried."""
         digest = _digest(message_id)
         attempt = 0
         while (id := _word(message_id, attempt)) in self._taken:

@@ -1,4 +1,4 @@
-"""One mail: from its bytes to who, when, what, and a body of plain text."""
+"""Decodes the bytes of one mail into sender, recipients, date, subject and a plain-text body."""
 
 import re
 from dataclasses import dataclass, replace
@@ -12,15 +12,15 @@ from environment.email_search.mime_parts import MailParts, Part
 
 MAX_BODY_CHARACTERS = 200_000
 _MAX_PART_BYTES = 4 * MAX_BODY_CHARACTERS
-"""Of one part, before decoding: the longest charset takes 4 bytes a character."""
+"""Most bytes of one part before decoding: the longest charset takes 4 bytes per character."""
 
 _MESSAGE_ID = re.compile(r"<[^<>\s]+>")
 _CHARSET = re.compile(r"""\bcharset\s*=\s*["']?([^\s"';]+)""", re.IGNORECASE)
 _NOT_BODY = {"text/calendar", "text/directory", "text/rfc822-headers", "text/vcard", "text/x-vcard"}
-"""Text that a program reads: counted as attachments."""
+"""Types of text for programs; they count as attachments."""
 
 _MAIL_FIELDS = {"from", "sender", "to", "date", "subject", "message-id", "received", "return-path"}
-"""Any of them makes a file a mail."""
+"""Header fields of which any one shows that a file is a mail."""
 
 _MAX_SUBJECT = 1_000
 
@@ -31,21 +31,21 @@ class NotAMail(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Readable text, and what was done to get it."""
+    """Readable text, and how it was obtained."""
 
     text: str = ""
     attachments: int = 0
-    """Parts left out: files, images, signatures, calendar entries."""
+    """Number of parts left out: files, images, signatures, calendar entries."""
     plain: bool = False
-    """Some of the text came as plain text."""
+    """Whether some of the text was plain text."""
     html: bool = False
-    """Some of the text came from HTML."""
+    """Whether some of the text was HTML."""
     truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedMail:
-    """What an inbox keeps of a mail. `message_id` is None, and texts are empty, where it has none."""
+    """The parts of a mail that an inbox stores. If the mail lacks them, `message_id` is None and texts are empty."""
 
     message_id: str | None
     sender: str
@@ -58,7 +58,7 @@ class DecodedMail:
 
 
 def decode_mail(raw: bytes, envelope: str = "") -> DecodedMail:
-    """Decode the bytes of a mail; `envelope` is what follows `From ` in an mbox. Raises NotAMail, MailRefused."""
+    """Decode the bytes of a mail; `envelope` is the text after `From ` in an mbox. Raises NotAMail, MailRefused."""
     parts = MailParts(raw)
     whole = parts.top()
     fields = _fields(whole.header)
@@ -79,7 +79,7 @@ def decode_mail(raw: bytes, envelope: str = "") -> DecodedMail:
 
 
 def _fields(header: Message) -> dict[str, list[str]]:
-    """Raw values by lower-case name, in order."""
+    """Return raw values by lower-case name, in order."""
     fields: dict[str, list[str]] = {}
     for name, value in header.raw_items():
         fields.setdefault(name.strip().lower(), []).append(str(value))
@@ -97,22 +97,23 @@ def _message_id(field: str) -> str | None:
 
 
 def _sent_at(fields: dict[str, list[str]], envelope_date: str) -> datetime | None:
-    """The Date field, else the newest Received that tells, else the envelope."""
+    """Return the time of the Date field, else of the newest valid Received field, else of the envelope."""
     received = [field.rpartition(";")[2] for field in fields.get("received", ())]
     candidates = (*fields.get("date", ()), *received, envelope_date)
     return next(filter(None, (moment(header_text(text)) for text in candidates if text)), None)
 
 
 def _bounded(body: Body) -> Body:
-    """The body within its bound."""
+    """Cut the body to its limit."""
     text = body.text[:MAX_BODY_CHARACTERS]
     return replace(body, text=text, truncated=body.truncated or len(text) < len(body.text))
 
 
 def _body(parts: MailParts, part: Part) -> Body:
-    """The text of a part and all below it."""
+    """Return the text of a part and all its subparts."""
     kind, main_kind = part.header.get_content_type(), part.header.get_content_maintype()
-    if main_kind == "message" and kind != "message/rfc822":  # delivery reports: the part before them says it in words
+    # In a delivery report the part before it says the same in words.
+    if main_kind == "message" and kind != "message/rfc822":
         return Body(attachments=1)
     if inner := parts.inside(part):
         if kind == "message/rfc822":
@@ -136,7 +137,7 @@ def _text(parts: MailParts, part: Part, kind: str) -> Body:
 
 
 def _forwarded(parts: MailParts, mail: Part) -> Body:
-    """A mail within a mail, under the lines that say whose it is."""
+    """Return the text of a forwarded mail, under lines with its sender, date and subject."""
     fields = _fields(mail.header)
     lines = [
         f"{name.title()}: {text}" for name in ("from", "date", "subject") if (text := header_text(_first(fields, name)))
@@ -147,7 +148,8 @@ def _forwarded(parts: MailParts, mail: Part) -> Body:
 
 
 def _best(choices: list[Body]) -> Body:
-    """Of alternatives the first with plain text, else the last with any: they come in order of richness."""
+    """Return the first alternative with plain text, else the last with any text: alternatives are ordered from plain to
+    rich."""
     readable = [choice for choice in choices if choice.text]
     plain = [choice for choice in readable if choice.plain]
     chosen = plain[0] if plain else readable[-1] if readable else Body()

@@ -1,8 +1,8 @@
-"""The parts of a mail, found in time and memory that its size bounds, whoever wrote it.
+"""The parts of a mail, found in time and memory that are bounded by its size, even for hostile mail.
 
-Not built on `email.parser` but for the header fields: it makes an object of every line, looks at each line once for
-every part around it, and compiles a boundary of any length. Here a part is a range of the mail's bytes, and each level
-is searched once. Parts are found where `email.parser` finds them, also in broken mails.
+It uses `email.parser` only for the header fields, because that creates an object for every line, checks each line once
+for every enclosing part, and compiles a boundary of any length. Here a part is a range of the mail's bytes, and each
+level is searched once. Parts are found where `email.parser` finds them, even in broken mails.
 """
 
 import io
@@ -18,18 +18,19 @@ from email.policy import compat32
 from time import thread_time
 
 MAX_TEXT_BYTES = 4_000_000
-"""Of all text of a mail, before decoding, which makes it shorter: twenty times what an inbox keeps of a mail."""
+"""Most bytes of all text of a mail before decoding, which makes it shorter: twenty times what an inbox stores of a
+mail."""
 MAX_PARTS = 10_000
 MAX_DEPTH = 50
 MAX_HEADER_BYTES = 1_000_000
-"""Of one part: some thousands of recipients."""
+"""Most bytes of one part's header: some thousands of recipients."""
 MAX_SECONDS = 5.0
-"""Of processor time: an ordinary mail takes a millisecond."""
+"""Most seconds of processor time; an ordinary mail takes a millisecond."""
 
 _MAX_PARAMETERS = 8_000
-"""Bytes of a Content-Type field: reading its parameters takes quadratic time."""
+"""Most bytes of a Content-Type field: parsing its parameters takes quadratic time."""
 _MAX_BOUNDARY = 200
-"""RFC 2046 allows 70."""
+"""Most bytes of a boundary; RFC 2046 allows 70."""
 
 _HEADER = re.compile(rb"(?:(?:From |[!-9;-~]*+:|[\t ])[^\r\n]*+(?:\r\n?+|\n|\Z))*+")
 _BLANK_LINE = re.compile(rb"\r\n?+|\n|")
@@ -40,12 +41,12 @@ _header_parser = BytesHeaderParser(policy=compat32)
 
 
 class MailRefused(Exception):
-    """The mail goes beyond a limit that no ordinary mail reaches; the message says which."""
+    """The mail exceeds a limit that no ordinary mail reaches; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Header fields, and the range of the mail that follows them."""
+    """Header fields, and the byte range of the content after them."""
 
     header: Message
     start: int
@@ -54,7 +55,7 @@ class Part:
 
 
 class MailParts:
-    """The parts of one mail. Every method raises MailRefused where the mail goes beyond a limit."""
+    """The parts of one mail. Every method raises MailRefused if the mail exceeds a limit."""
 
     def __init__(self, mail: bytes) -> None:
         self._mail = mail
@@ -63,11 +64,11 @@ class MailParts:
         self._text_bytes = 0
 
     def top(self) -> Part:
-        """The mail itself."""
+        """Return the mail itself as a part."""
         return self._part(0, len(self._mail), depth=0)
 
     def inside(self, part: Part) -> list[Part]:
-        """The parts of a `multipart`, and the mail in a `message`; none of anything else."""
+        """Return the parts of a `multipart`, or the mail in a `message`; empty for other types."""
         if part.header.get_content_maintype() == "message":
             return [self._part(part.start, part.end, part.depth + 1)]
         if part.header.get_content_maintype() != "multipart":
@@ -76,7 +77,7 @@ class MailParts:
         return [self._part(start, end, part.depth + 1, default) for start, end in self._ranges(part)]
 
     def decoded(self, part: Part) -> bytes:
-        """The bytes of a text without their transfer encoding; as they are if they do not keep to it."""
+        """Return the bytes of a text without their transfer encoding; unchanged if they do not follow it."""
         size = part.end - part.start
         self._text_bytes += size
         if self._text_bytes > MAX_TEXT_BYTES:
@@ -103,7 +104,7 @@ class MailParts:
         return Part(header, blank.end() if blank else header_end, end, depth)
 
     def _ranges(self, part: Part) -> Iterator[tuple[int, int]]:
-        """Between the boundary lines of a multipart; none if it has no such line."""
+        """Yield the ranges between the boundary lines of a multipart; none if there is no such line."""
         if (boundary := _boundary(part)) is None:
             return
         line = re.compile(rb"--" + re.escape(boundary) + rb"(--)?+[ \t]*+(?:\r\n?+|\n|\Z)")
@@ -112,7 +113,7 @@ class MailParts:
             self._check_time()
             if found.start() > part.start and self._mail[found.start() - 1] not in b"\r\n":
                 continue
-            if begun == found.start():  # lines in a row count as one
+            if begun == found.start():  # Consecutive boundary lines count as one.
                 begun = found.end()
                 continue
             if begun is not None:
@@ -124,7 +125,7 @@ class MailParts:
             yield begun, part.end
 
     def _without_line_end(self, start: int, end: int) -> int:
-        """The line end before a boundary belongs to the boundary."""
+        """Return the end of the content: the line end before a boundary belongs to the boundary."""
         found = _LAST_LINE_END.search(self._mail, max(start, end - 2), end)
         return found.start() if found else end
 
@@ -141,7 +142,7 @@ def _boundary(part: Part) -> bytes | None:
         raise MailRefused(f"a boundary of more than {_MAX_BOUNDARY} characters")
     try:
         return boundary.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # a lone surrogate, which no line of a mail has
+    except UnicodeEncodeError:  # A lone surrogate, which cannot occur in a line of a mail.
         return None
 
 
@@ -172,7 +173,7 @@ def _uudecoded(data: bytes) -> bytes:
         try:
             found += a2b_uu(line)
         except UudecodeError:
-            try:  # some encoders write more than the line says
+            try:  # Some encoders write more bytes than the line declares.
                 found += a2b_uu(line[: (((line[0] - 32) & 63) * 4 + 5) // 3])
             except UudecodeError:
                 return data

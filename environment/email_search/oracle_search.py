@@ -1,4 +1,4 @@
-"""A search that finds a given email by words of a question, as somebody who knows the email would make it."""
+"""A search that finds a given email by words of a question, like one made by a person who knows the email."""
 
 import re
 from collections.abc import Sequence, Set
@@ -8,21 +8,22 @@ from environment.email_search.inbox import Inbox
 
 _WORD = re.compile(r"[^\W_]+")
 _SHORTEST = 3
-"""Letters of a word that is worth a search."""
+"""Fewest letters of a word used in a search."""
 _MOST_KEYWORDS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class FoundBy:
-    """A search, and the ids of what it finds."""
+    """A search, and the ids of its hits."""
 
     keywords: list[str]
     found: Set[str]
 
 
 def search_for(inbox: Inbox, question: str, email_id: str, mailbox: str | None) -> FoundBy | None:
-    """The search with the fewest words, two if there are so many, that has the email at its top; else the one with the
-    fewest hits among which it is. Rare words are preferred. None: no word of the question finds it."""
+    """Return the search with the fewest words (but two if the question has two that match) that ranks the email first;
+    else the one with the fewest hits that include it. Rare words are preferred. None if no word of the question finds
+    it."""
     email = inbox.read(email_id)
     if email is None:
         return None

@@ -1,4 +1,4 @@
-"""Sets of questions about one inbox, whose splits share no email and no question."""
+"""Sets of questions about one inbox whose splits share no email and no question."""
 
 import re
 import unicodedata
@@ -12,12 +12,13 @@ from environment.base import Json, Split
 from environment.invented_names import split_of
 
 HELD_OUT_FIRST: Sequence[Split] = ("test", "validation", "train")
-"""Of two splits that would share something the first one keeps it: a change of the training set changes no figure."""
+"""Order in which splits claim a shared email or question. Held-out splits are first, so that changing the training set
+changes no evaluation figure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question and what its answer rests on. `sources` are ids or Message-IDs of emails of the inbox."""
+    """A question and the emails that its answer rests on. `sources` are ids or Message-IDs of emails in the inbox."""
 
     id: str
     question: str
@@ -26,10 +27,10 @@ class Question:
     inbox_address: str | None = None
     query_date: str | None = None
     topic: str | None = None
-    """Questions of one topic are for one split. None: each email is a topic."""
+    """All questions of one topic go to one split. None: each email is a topic."""
 
     def row(self, split: Split) -> dict[str, Json]:
-        """As scenarios are stored."""
+        """Return the question in the form in which scenarios are stored."""
         optional = {"inbox_address": self.inbox_address, "query_date": self.query_date}
         return {
             "id": self.id,
@@ -43,14 +44,14 @@ class Question:
 
 @dataclass(slots=True)
 class SplitCounts:
-    """What became of the questions on their way into splits."""
+    """How many questions were put into splits, and how many were left out for which reason."""
 
     without_source: int = 0
-    """They rest on an email that the inbox does not have."""
+    """They rest on an email that the inbox does not contain."""
     repeated: int = 0
-    """The same question about the same inbox, for the second time in a split."""
+    """They repeat a question about the same inbox within a split."""
     of_other_splits: int = 0
-    """They share an email, or all their words, with a question of a split that is held out."""
+    """They share an email, or all their words, with a question of a held-out split."""
     beyond_limit: int = 0
 
 
@@ -60,12 +61,13 @@ class Selection:
 
     limit: int | None = None
     held_out_limit: int | None = None
-    """For validation and for test."""
+    """Most questions for validation and for test, each."""
     shuffle_seed: int | None = None
 
 
 def split_by_topic(questions: Iterable[Question]) -> dict[Split, list[Question]]:
-    """80, 10 and 10 percent of the topics for train, validation and test; more questions move none to another split."""
+    """Assign 80, 10 and 10 percent of the topics to train, validation and test; adding questions moves none to another
+    split."""
     found: dict[Split, list[Question]] = {split: [] for split in get_args(Split)}
     for each in questions:
         found[split_of(each.topic or min(each.sources))].append(each)
@@ -73,7 +75,7 @@ def split_by_topic(questions: Iterable[Question]) -> dict[Split, list[Question]]
 
 
 def halve(held_out: Iterable[Question]) -> dict[Split, list[Question]]:
-    """Validation and test from the one held-out split that a dataset has."""
+    """Make validation and test from a dataset's only held-out split."""
     halves: dict[Split, list[Question]] = {"validation": [], "test": []}
     for each in held_out:
         halves["test" if zlib.crc32(min(each.sources).encode()) % 2 else "validation"].append(each)
@@ -86,7 +88,7 @@ def question_set(
     has_email: Callable[[str], bool],
     counts: SplitCounts,
 ) -> list[dict[str, Json]]:
-    """The rows of a set. No email and no question of a split occurs in another one, whatever the source says."""
+    """Return the rows of a set. No email and no question of a split occurs in another one, whatever the source says."""
     rows: list[dict[str, Json]] = []
     sources_elsewhere, words_elsewhere = set[str](), set[str]()
     for split in HELD_OUT_FIRST:
@@ -105,7 +107,8 @@ def question_set(
             elif not all(map(has_email, each.sources)):
                 counts.without_source += 1
             else:
-                # Also one beyond the limit: a smaller set must not change what the other splits have.
+                # Count questions beyond the limit as well: a smaller set must not change the contents of the other
+                # splits.
                 sources.update(each.sources)
                 words.add(asked)
                 kept.append(each.row(split))
@@ -117,6 +120,6 @@ def question_set(
 
 
 def words_of(question: str) -> str:
-    """The same for two questions that differ in case, accents, spaces and punctuation only."""
+    """Return a text that is the same for questions that differ only in case, accents, spaces and punctuation."""
     folded = unicodedata.normalize("NFKD", question).casefold()
     return " ".join(re.findall(r"\w+", "".join(each for each in folded if not unicodedata.combining(each))))

@@ -1,4 +1,4 @@
-"""Questions about an imported inbox: a JSON Lines file beside it, one object a line, or a list that a request brings.
+"""Questions about an imported inbox: a JSON Lines file next to it with one object per line, or a list in a request.
 
 `{"question": ..., "answer": ..., "source_ids": [...], "inbox_address": ..., "query_date": "2001-05-15", "split": ...,
 "id": ...}`; the last four are optional. A source is an email's id or its Message-ID. Without a split a hash of the
@@ -18,21 +18,21 @@ from environment.scenario_order import draw as draw_from
 
 _REQUIRED = {"question": str, "answer": str, "source_ids": list}
 ENOUGH = 50
-"""Questions of which each split has one, but for one set in a hundred."""
+"""Number of questions with which all splits are non-empty in 99 of 100 sets."""
 MAX_QUESTIONS = 100_000
-"""Of one set."""
+"""Most questions in one set."""
 _OPTIONAL = ("inbox_address", "query_date", "split", "id")
 _SPLITS: tuple[Split, ...] = get_args(Split)
 IdOf = Callable[[str], str | None]
-"""Gives the id of the email that a source means, or None if there is none."""
+"""Returns the id of the email that a source names, or None if there is none."""
 
 
 class BadQuestion(ValueError):
-    """A question is unfit; the message says which."""
+    """A question is invalid; the message says which."""
 
 
 def read_questions(path: Path, inbox_address: str, query_date: str, id_of: IdOf) -> list[Scenario]:
-    """All questions as scenarios, in file order. Raises BadQuestion naming the line."""
+    """Return all questions as scenarios, in file order. Raises BadQuestion naming the line."""
     with path.open(encoding="utf-8") as lines:
         return [
             _scenario(f"{path.name} line {number}", f"{path.stem}:{number}", row, inbox_address, query_date, id_of)
@@ -41,9 +41,9 @@ def read_questions(path: Path, inbox_address: str, query_date: str, id_of: IdOf)
 
 
 def given_questions(rows: Json, inbox_address: str, query_date: str, id_of: IdOf) -> list[Scenario]:
-    """The questions of a request as scenarios, in order. Raises BadQuestion naming the first at fault.
+    """Return the questions of a request as scenarios, in order. Raises BadQuestion naming the first invalid one.
 
-    Either each one names its split, or none does. No question of a split is asked in another one.
+    Either all name their split or none does. No question occurs in more than one split.
     """
     if not isinstance(rows, list) or not len(_SPLITS) <= len(rows) <= MAX_QUESTIONS:
         raise BadQuestion(f"scenarios must be a list of {len(_SPLITS)} to {MAX_QUESTIONS} questions")
@@ -61,7 +61,7 @@ def given_questions(rows: Json, inbox_address: str, query_date: str, id_of: IdOf
 
 
 def _check_apart(scenarios: Sequence[Scenario]) -> None:
-    """No id twice, and no question in two splits. Raises BadQuestion."""
+    """Raise BadQuestion if an id occurs twice or a question occurs in two splits."""
     ids, asked = dict[str, int](), dict[str, int]()
     for position, each in enumerate(scenarios):
         if (first := ids.setdefault(each.id, position)) != position:
@@ -113,7 +113,7 @@ def _sources(where: str, row: Mapping[str, Json], id_of: IdOf) -> Iterator[str]:
 
 
 def draw(questions: list[Scenario], split: Split, count: int, seed: int, start: int) -> Iterator[Scenario]:
-    """Numbers `start` to `start + count` of whole passes over a split, each in another order.
+    """Yield numbers `start` to `start + count` of whole passes over a split, each in another order.
 
     Raises ValueError if the split has no question.
     """
@@ -128,6 +128,6 @@ def draw(questions: list[Scenario], split: Split, count: int, seed: int, start: 
 
 
 def split_sizes(questions: Sequence[Scenario]) -> dict[Split, int]:
-    """Number of questions in each split."""
+    """Return the number of questions in each split."""
     counted = Counter(scenario.split for scenario in questions)
     return {split: counted[split] for split in _SPLITS}

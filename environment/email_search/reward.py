@@ -1,13 +1,13 @@
-"""What a rollout is paid, part by part. Three rewards, by name:
+"""The reward of a rollout, in named parts. There are three rewards:
 
 - `art_e`: ART-E's, as published (OpenPipe ART, `examples/art-e`, `calculate_reward` of its `rollout.py`; the blog post
   "ART-E: how we built an email research agent that beats o3"). Malformed calls earn -2 to -1, a wrong answer -1 to 0,
-  no answer 0 to 1, a right answer 1 to 2. Within a range credits of 0.1 pay for progress: the source was among the
-  hits, was read, no unknown id was asked for, the source is among those given. A right answer earns 0.3 for its source,
-  0.1 divided by the number of sources, and up to 0.1 for few turns.
-- `default`: the same, but sources must be exactly right, right ones of a right answer earn 0.6, and all malformed calls
-  cost the same. With 0.3 the pay for a source drowned in the noise of the other decisions, and some runs lost the habit
-  of citing before they answered well enough to be paid for it.
+  no answer 0 to 1, a right answer 1 to 2. Within a range, credits of 0.1 reward progress: the source was among the
+  hits, it was read, no unknown id was requested, the source is among those given. A right answer earns 0.3 for its
+  source, 0.1 divided by the number of sources, and up to 0.1 for few turns.
+- `default`: the same, but sources must match exactly, the right sources of a right answer earn 0.6, and all malformed
+  calls cost the same. With 0.3, the reward for a source drowned in the noise of the other decisions, and some runs lost
+  the habit of citing before they answered well enough to be rewarded for it.
 - `sources_only`: ART-E's, with the sources in place of the judge: an answer counts as right if it gives the source.
 """
 
@@ -16,18 +16,18 @@ from collections.abc import Callable, Mapping
 from environment.base import Outcome
 
 CORRECT_FROM = 0.5
-"""The judge's score from which an answer counts as right."""
+"""Lowest score at which an answer counts as right."""
 
 Reward = Callable[[Outcome, float], dict[str, float]]
-"""Outcome and score -> named parts, whose sum, in [-2, 2], is the reward."""
+"""Computes, from outcome and score, the named parts whose sum, in [-2, 2], is the reward."""
 
 _BASE: Mapping[str, float] = {"malformed": -2.0, "wrong": -1.0, "no_answer": 0.0, "right": 1.0}
 _UNKNOWN_TOOL, _BAD_ARGUMENTS = -1.9, -1.8
-"""ART-E's base of a malformed call; its -2.0 is for a policy that writes calls as text."""
+"""ART-E's base rewards for a malformed call; its -2.0 is for a policy that writes calls as text."""
 
 
 def verdict(outcome: Outcome, score: float) -> str:
-    """One of malformed, wrong, no_answer, right."""
+    """Return malformed, wrong, no_answer or right."""
     if outcome["finish"] == "malformed":
         return "malformed"
     if outcome["finish"] != "answered":
@@ -36,14 +36,14 @@ def verdict(outcome: Outcome, score: float) -> str:
 
 
 def default(outcome: Outcome, score: float) -> dict[str, float]:
-    """Ours."""
+    """Compute our own reward."""
     kind = verdict(outcome, score)
     sourced = bool(outcome["sources_correct"])
     return {kind: _BASE[kind]} | (_bonus(outcome, sourced, 0.6) if kind == "right" else _credits(outcome, sourced))
 
 
 def art_e(outcome: Outcome, score: float) -> dict[str, float]:
-    """ART-E's, as published."""
+    """Compute ART-E's reward, as published."""
     kind = verdict(outcome, score)
     sourced = bool(outcome["cites_source"])
     base = _BASE[kind]
@@ -53,7 +53,7 @@ def art_e(outcome: Outcome, score: float) -> dict[str, float]:
 
 
 def sources_only(outcome: Outcome, score: float) -> dict[str, float]:
-    """ART-E's without a judge's word: the score counts for nothing."""
+    """Compute ART-E's reward without a judge: the score is ignored."""
     return art_e(outcome, 1.0 if outcome["cites_source"] else 0.0)
 
 
@@ -61,19 +61,19 @@ REWARDS: Mapping[str, Reward] = {"default": default, "art_e": art_e, "sources_on
 
 
 def _bonus(outcome: Outcome, sourced: bool, for_sources: float) -> dict[str, float]:
-    """What a right answer earns beyond its base."""
+    """Return what a right answer earns beyond its base."""
     parts = {}
     if sourced:
         parts["sources_correct"] = for_sources
     if outcome["sources"]:
         parts["few_sources"] = 0.1 / len(outcome["sources"])
-    # Several calls in one turn may be more than there are turns.
+    # `turns` can exceed `max_turns`, because one turn can hold several calls.
     parts["few_turns"] = 0.1 * max(0.0, 1 - outcome["turns"] / outcome["max_turns"])
     return parts
 
 
 def _credits(outcome: Outcome, sourced: bool) -> dict[str, float]:
-    """What any other rollout earns for its progress."""
+    """Return what any other rollout earns for its progress."""
     earned = {
         "found_source": outcome["found_source"],
         "read_source": outcome["read_source"],

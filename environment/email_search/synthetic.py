@@ -1,8 +1,8 @@
-"""Synthetic inboxes: every one a fresh world of invented projects, people and values, with one question.
+"""Synthetic inboxes: each a new world of invented projects, people and values, with one question.
 
-An inbox is made again from its address alone (`test.0.17@inbox.example` is number 17 of seed 0 in the
-split `test`), so nothing is stored. Each mail states a fact about a project, some also a decoy: the
-same kind of fact about another project. Subjects name project and kind; a hit must be opened to be read.
+An inbox is regenerated from its address alone (`test.0.17@inbox.example` is number 17 of seed 0 in the split `test`),
+so nothing is stored. Each mail states a fact about a project, and some also a decoy: the same kind of fact about
+another project. Subjects name project and kind; the value is only in the body, so a hit must be opened.
 """
 
 import re
@@ -24,11 +24,11 @@ _EPOCH = datetime(2026, 1, 5, 9, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of fact: the keyword its mails hold, how they state it, and how it is asked for."""
+    """A kind of fact: the keyword in its mails, the sentences that state it, and the question that asks for it."""
 
     keyword: str
     value: str
-    """The method of `Names` that draws one."""
+    """The method of `Names` that draws a value."""
     sentences: tuple[str, ...]
     questions: tuple[str, ...]
 
@@ -100,7 +100,7 @@ class World:
     query_date: str
 
     def scenario(self, split: Split) -> Scenario:
-        """The question as a scenario."""
+        """Return the question as a scenario."""
         return Scenario(
             id=self.address,
             split=split,
@@ -110,12 +110,12 @@ class World:
 
 
 def address_of(split: Split, seed: int, index: int) -> str:
-    """The address that names one synthetic inbox."""
+    """Return the address that names one synthetic inbox."""
     return f"{split}.{seed}.{index}@{DOMAIN}"
 
 
 def parse_address(address: str) -> tuple[Split, int, int] | None:
-    """Split, seed and index of a synthetic inbox's address, or None if it is another kind of address."""
+    """Return split, seed and index of a synthetic inbox's address; None for any other address."""
     match = _ADDRESS.fullmatch(address)
     if match is None:
         return None
@@ -125,7 +125,7 @@ def parse_address(address: str) -> tuple[Split, int, int] | None:
 
 @lru_cache(maxsize=256)
 def make_world(split: Split, seed: int, index: int) -> World:
-    """The inbox of that split, seed and index: 12 to 20 mails about 4 or 5 projects."""
+    """Generate the inbox of that split, seed and index: 12 to 20 mails about 4 or 5 projects."""
     rng = Random(f"email_search:{split}:{seed}:{index}")
     names = Names(rng, split)
     projects = [names.project() for _ in range(rng.randint(4, 5))]
@@ -166,7 +166,7 @@ def _emails(
             sentences.append(rng.choice(_FILLERS))
         sender, receiver = rng.sample(people, 2)
         sent_at += timedelta(minutes=rng.randint(30, 2000))
-        # Ids with different beginnings: similar ones only test how well a small model copies.
+        # Ids get different beginnings, because similar ones would only test how well a small model copies.
         while (id := names.word())[:2] in onsets:
             pass
         onsets.add(id[:2])

@@ -1,6 +1,7 @@
-"""Rows of a dataset on disk: a folder that `datasets` saved, Parquet, Arrow or JSON Lines files, or a folder of these.
+"""Reads rows of a dataset on disk: a folder saved by `datasets`, Parquet, Arrow or JSON Lines files, or a folder of
+these.
 
-Rows come batch by batch, so that a dataset of any size needs the memory of a batch.
+Rows are read in batches, so a dataset of any size needs the memory of one batch.
 """
 
 import gzip
@@ -15,17 +16,17 @@ Json = Any
 _BATCH = 500
 _SUFFIXES = (".parquet", ".arrow", ".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 _SPLIT = re.compile(r"(?:^|[/_.-])(train|validation|valid|dev|val|test)(?=$|[/_.-])")
-"""In a file's path, as on the hub: `data/train-00000-of-00001.parquet`, `test/a.jsonl`."""
+"""Matches the split in a file's path, as on the hub: `data/train-00000-of-00001.parquet`, `test/a.jsonl`."""
 _SAME_SPLIT = {"valid": "validation", "dev": "validation", "val": "validation"}
 MAX_LINE_CHARACTERS = 32_000_000
 
 
 class DatasetError(Exception):
-    """The files are no such dataset, or one of them is damaged; the message names it."""
+    """The files are not a dataset of this kind, or one of them is damaged; the message names it."""
 
 
 def is_dataset(path: Path) -> bool:
-    """Whether it is a dataset's file or folder, and not one of mail."""
+    """Whether the path is a file or folder of a dataset rather than of mail."""
     try:
         return bool(splits(path))
     except DatasetError:
@@ -33,7 +34,7 @@ def is_dataset(path: Path) -> bool:
 
 
 def splits(path: Path) -> dict[str, list[Path]]:
-    """The files of each split, in order. A dataset that names no split has `train` only. Raises DatasetError."""
+    """Return the files of each split, in order. A dataset that names no split has only `train`. Raises DatasetError."""
     if path.is_file():
         found = {"train": [path]} if path.name.endswith(_SUFFIXES) else {}
     elif (path / "dataset_dict.json").is_file():
@@ -49,7 +50,7 @@ def splits(path: Path) -> dict[str, list[Path]]:
 
 
 def _saved(folder: Path) -> list[Path]:
-    """The files of one split, as `save_to_disk` lists them."""
+    """Return the files of one split, as listed by `save_to_disk`."""
     files = [folder / str(each.get("filename")) for each in _listed(folder / "state.json", "_data_files")]
     if missing := [file for file in files if not file.is_file()]:
         raise DatasetError(f"{missing[0]} is missing, which {folder / 'state.json'} lists")
@@ -67,7 +68,7 @@ def _listed(file: Path, key: str) -> list[Any]:
 
 
 def _by_name(folder: Path) -> dict[str, list[Path]]:
-    """As on the hub, where the names of files and folders say which split they are of."""
+    """Group files by the split in their names or folders, as on the hub."""
     found: dict[str, list[Path]] = {}
     for file in sorted(folder.rglob("*")):
         place = str(file.relative_to(folder))
@@ -79,7 +80,7 @@ def _by_name(folder: Path) -> dict[str, list[Path]]:
 
 
 def count_rows(files: Sequence[Path]) -> int | None:
-    """How many rows they have; None where only reading them would tell."""
+    """Return the number of rows; None if it is unknown without reading them."""
     if not all(file.suffix == ".parquet" for file in files):
         return None
     from pyarrow import ArrowException  # type: ignore[import-untyped]
@@ -88,11 +89,11 @@ def count_rows(files: Sequence[Path]) -> int | None:
     try:
         return sum(int(read_metadata(file).num_rows) for file in files)
     except (ArrowException, OSError):
-        return None  # reading them says what is wrong
+        return None  # Reading the rows reports the error.
 
 
 def rows(files: Sequence[Path], columns: Sequence[str], optional: Sequence[str] = ()) -> Iterator[Mapping[str, Json]]:
-    """The rows of all files in order. Raises DatasetError if one is damaged or lacks one of `columns`."""
+    """Yield the rows of all files in order. Raises DatasetError if a file is damaged or lacks one of `columns`."""
     for file in files:
         read = _read_lines if ".jsonl" in file.name or ".ndjson" in file.name else _read_columns
         yield from read(file, columns, optional)
@@ -125,7 +126,7 @@ def _batches(file: Path) -> Iterator[Any]:
     with pa.memory_map(str(file)) as source:
         try:
             batches: Iterator[Any] = iter(pa.ipc.open_stream(source))
-        except pa.ArrowInvalid:  # not the form that `datasets` writes, but the other one
+        except pa.ArrowInvalid:  # `datasets` writes the stream format; this is the file format.
             whole = pa.ipc.open_file(source)
             batches = (whole.get_batch(number) for number in range(whole.num_record_batches))
         for batch in batches:

@@ -1,7 +1,8 @@
-"""Questions about the emails of an inbox, made by templates: no language model, the same for the same seed.
+"""Questions about the emails of an inbox, made from templates: without a language model, and the same for the same
+seed.
 
-Each question names its email by subject, sender or day, so that one email alone answers it: of emails that agree in
-these none is asked about. The answer is who wrote it, when, or a value that a sentence of it gives.
+Each question names its email by subject, sender or day, so that only one email answers it; emails that agree in these
+are skipped. The answer is the sender, the day, or a value from one of its sentences.
 """
 
 import re
@@ -14,15 +15,15 @@ from environment.email_search.inbox import Email, Inbox
 from environment.email_search.question_sets import Question
 
 GAP = "_____"
-_SAID = 'In the email "{subject}" from {sender}, what stands in place of {gap} in "{sentence}"?'
-_WHEN = 'On which day did {sender} send the email "{subject}"?'
-_WHO = 'Who sent the email "{subject}" on {day}?'
+_VALUE_QUESTION = 'In the email "{subject}" from {sender}, what stands in place of {gap} in "{sentence}"?'
+_DAY_QUESTION = 'On which day did {sender} send the email "{subject}"?'
+_SENDER_QUESTION = 'Who sent the email "{subject}" on {day}?'
 _MONTH = r"(?:January|February|March|April|May|June|July|August|September|October|November|December)"
 _VALUE = re.compile(
     rf"\b\d{{1,2}} {_MONTH}(?: \d{{4}})?\b|\b{_MONTH} \d{{1,2}}(?:, \d{{4}})?\b|\b\d{{4}}-\d{{2}}-\d{{2}}\b"
     r"|\b\d{1,2}:\d{2}\b|(?<![\w.,$€£/-])[$€£]?\d+(?:,\d{3})*(?:\.\d+)*%?(?![\w/-]|[.,]\d)"
 )
-"""Dates, times, amounts, and numbers such as those of versions."""
+"""Matches dates, times, amounts, and numbers such as those of versions."""
 _QUOTED = re.compile(r"^\s*(?:[>|:]|[A-Z]{1,4}>)")
 _SIGNATURE = re.compile(r"^-- ?$|^-{2,} ?(?:Original|Forwarded) ?(?:M|m)essage", re.MULTILINE)
 _PREFIX = re.compile(r"^(?:\s*(?:re|fwd?|aw|wg|sv)\s*(?:\[\d+\])?:|\s*\[[^\]]{1,40}\])+", re.IGNORECASE)
@@ -33,16 +34,16 @@ _PER_EMAIL = 2
 
 @dataclass(slots=True)
 class TemplateCounts:
-    """What became of the emails that questions were sought in."""
+    """How many emails were examined, and how many gave a question."""
 
     looked_at: int = 0
     asked_about: int = 0
 
 
 def template_questions(inbox: Inbox, count: int, seed: int, counts: TemplateCounts) -> Iterator[Question]:
-    """Up to `count` questions about emails in random order; fewer if the inbox is used up.
+    """Yield up to `count` questions about emails in random order; fewer if the inbox is exhausted.
 
-    A smaller count gives the beginning of what a larger one gives.
+    A smaller count yields a prefix of what a larger one yields.
     """
     made = 0
     for email in emails_in_random_order(inbox, seed):
@@ -56,7 +57,7 @@ def template_questions(inbox: Inbox, count: int, seed: int, counts: TemplateCoun
 
 
 def emails_in_random_order(inbox: Inbox, seed: int) -> Iterator[Email]:
-    """Every email once."""
+    """Yield every email once, in an order drawn from the seed."""
     numbers = inbox.numbers()
     Random(f"emails:{seed}").shuffle(numbers)
     for number in numbers:
@@ -64,7 +65,7 @@ def emails_in_random_order(inbox: Inbox, seed: int) -> Iterator[Email]:
 
 
 def topic_of(email: Email) -> str:
-    """The same for an email and its replies: they quote each other, so that they are for one split."""
+    """Return the same topic for an email and its replies: they quote each other, so they belong in one split."""
     return _PREFIX.sub("", email.subject).strip().casefold() or email.message_id
 
 
@@ -77,11 +78,13 @@ def _about(inbox: Inbox, email: Email, rng: Random) -> Iterator[Question]:
     if inbox.is_only_one(subject, sender=email.sender):
         if (said := _sentence(email.body, rng)) is not None:
             sentence, value = said
-            yield _question(email, 0, _SAID.format(subject=subject, sender=sender, gap=GAP, sentence=sentence), value)
+            yield _question(
+                email, 0, _VALUE_QUESTION.format(subject=subject, sender=sender, gap=GAP, sentence=sentence), value
+            )
         if day is not None:
-            yield _question(email, 1, _WHEN.format(subject=subject, sender=sender), day)
+            yield _question(email, 1, _DAY_QUESTION.format(subject=subject, sender=sender), day)
     if email.sent_at is not None and inbox.is_only_one(subject, day=email.sent_at.date()):
-        yield _question(email, 2, _WHO.format(subject=subject, day=day), sender)
+        yield _question(email, 2, _SENDER_QUESTION.format(subject=subject, day=day), sender)
 
 
 def _question(email: Email, number: int, question: str, answer: str) -> Question:
@@ -94,7 +97,8 @@ def _name(sender: str) -> str:
 
 
 def _sentence(body: str, rng: Random) -> tuple[str, str] | None:
-    """A sentence with a single value, which it has a gap in place of; and the value. None if there is no such one."""
+    """Return a sentence in which a gap replaces its only value, and that value. None if no sentence has a single
+    value."""
     own = _SIGNATURE.split(body, maxsplit=1)[0]
     lines = "\n".join("" if _QUOTED.match(line) else line.strip() for line in own.splitlines())
     paragraphs = (" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", lines))

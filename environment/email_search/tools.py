@@ -1,4 +1,4 @@
-"""The three tools of the email agent and the episode that they change."""
+"""The three tools of the email agent, and the episode whose state they change."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -54,11 +54,11 @@ T = TypeVar("T")
 class EmailEpisode:
     """One attempt to answer a question from an inbox.
 
-    Outcome keys: `finish` (answered, gave_up, out_of_turns, malformed or open), `answer`, `sources`,
-    `turns`, `max_turns`, `detail`, `found` (how many emails its searches found), `unknown_tool` (a tool
-    that does not exist was called); and, of the reference, `found_source` (it was among some hits),
-    `read_source`, `read_invalid` (an id that does not exist was asked for), `cites_source` (one of its
-    sources is given), `sources_correct` (they are, and nothing else).
+    Outcome keys: `finish` (answered, gave_up, out_of_turns, malformed or open), `answer`, `sources`, `turns`,
+    `max_turns`, `detail`, `found` (how many emails its searches found), `unknown_tool` (a tool that does not exist was
+    called). With a reference also: `found_source` (a source was among some hits), `read_source`, `read_invalid` (an id
+    that does not exist was requested), `cites_source` (one of its sources is given), `sources_correct` (exactly the
+    right sources are given).
     """
 
     tools = TOOLS
@@ -78,7 +78,7 @@ class EmailEpisode:
         self._sources: list[str] = []
 
     def messages(self) -> list[dict[str, Json]]:
-        """System prompt and question."""
+        """Return the system prompt and the question."""
         task = self.scenario.task
         system = _SYSTEM.format(
             inbox_address=task["inbox_address"], query_date=task["query_date"], max_turns=self.max_turns
@@ -136,11 +136,11 @@ class EmailEpisode:
         return await asyncio.to_thread(query) if self._inbox.blocking else query()
 
     def end(self, reason: Literal["out_of_turns", "malformed"], detail: str) -> None:
-        """The rollout ended without a final answer."""
+        """Record that the rollout ended without a final answer."""
         self._finish, self._detail = reason, detail
 
     def outcome(self) -> Outcome:
-        """The facts that judges and reward read."""
+        """Return the facts that judges and reward use."""
         sources = set(self.scenario.reference.get("source_ids", ()))
         return {
             "finish": self._finish,
