@@ -56,7 +56,7 @@ class EmailEpisode:
 
     Outcome keys: `finish` (answered, gave_up, out_of_turns, malformed or open), `answer`, `sources`, `turns`,
     `max_turns`, `detail`, `found` (how many emails its searches found), `unknown_tool` (a tool that does not exist was
-    called). With a reference also: `found_source` (a source was among some hits), `read_source`, `read_invalid` (an id
+    called). About the reference: `found_source` (a source was among some hits), `read_source`, `read_invalid` (an id
     that does not exist was requested), `cites_source` (one of its sources is given), `sources_correct` (exactly the
     right sources are given).
     """

@@ -1,4 +1,4 @@
-"""The settings of the environment `mcp`: which server, which tools of it, and which tasks."""
+"""Settings of the environment `mcp`: its server, the tools to use, and the tasks."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -19,27 +19,27 @@ _INSTRUCTIONS = files("environment.mcp").joinpath("prompts/system.txt").read_tex
 
 @dataclass(frozen=True, slots=True)
 class StdioServer:
-    """A server that is started as a process; `env` gives names of secrets by environment variable."""
+    """A server started as a process; `env` names secrets by environment variable."""
 
     command: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """As the operator names it."""
+        """The name under which the operator allows it."""
         return shlex.join(self.command)
 
 
 @dataclass(frozen=True, slots=True)
 class HttpServer:
-    """A server at a URL (streamable HTTP); `headers` gives names of secrets by header."""
+    """A server at a URL (streamable HTTP); `headers` names secrets by header."""
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """As the operator names it."""
+        """The name under which the operator allows it."""
         return self.url
 
 
@@ -48,19 +48,19 @@ Server = StdioServer | HttpServer
 
 @dataclass(frozen=True, slots=True)
 class McpConfig:
-    """What a run says of its environment."""
+    """A run's settings of the environment."""
 
     server: Server | None = None
     scenarios: Sequence[Scenario] | None = None
     instructions: str = _INSTRUCTIONS
     allow_tools: Sequence[str] | None = None
-    """Names as the server gives them; None: all."""
+    """Tools to use, by the server's names; None: all."""
     tool_timeout_s: float = 30.0
     max_result_characters: int = 8_000
 
 
 def parse(config: Mapping[str, Json]) -> McpConfig:
-    """Raises ValueError with a message for the user."""
+    """Parse the config. Raises ValueError with a message for the user."""
     check_keys(dict(config), "the config of mcp", _SETTINGS)
     given = dict(config)
     if "server" in given:
@@ -80,7 +80,7 @@ def parse(config: Mapping[str, Json]) -> McpConfig:
 
 
 def server(value: Json) -> Server:
-    """The server of a request. Raises ValueError."""
+    """Parse the server of a request. Raises ValueError."""
     if not isinstance(value, dict) or ("command" in value) == ("url" in value):
         raise ValueError('server must be {"command": [...]} or {"url": ...}')
     if "command" in value:
@@ -93,7 +93,7 @@ def server(value: Json) -> Server:
 
 
 def asked(value: Mapping[str, Json]) -> Scenario:
-    """A user's own task. Raises ValueError."""
+    """Return the scenario of a user's own task. Raises ValueError."""
     check_keys(dict(value), "a task", ("task",))
     return Scenario(id="ask", split="test", task={"task": text(value.get("task"), "task")})
 

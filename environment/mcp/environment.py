@@ -19,7 +19,8 @@ _RUBRIC = files("environment.mcp").joinpath("prompts/rubric.txt").read_text(enco
 
 
 class McpEnvironment:
-    """Each episode has a session of its own, so that episodes share nothing but what the server itself shares."""
+    """Tasks on an MCP server. Each episode has its own session, so episodes share only what the server itself
+    shares."""
 
     name = NAME
     default_max_turns = 8
@@ -32,7 +33,7 @@ class McpEnvironment:
         self._pool: SessionPool | None = None
 
     def admit(self, access: Access) -> None:
-        """Raises ValueError for a server that the operator does not allow, or where none is given."""
+        """Raise ValueError if no server is configured or the operator does not allow it."""
         server = self._config.server
         if server is None:
             raise ValueError('mcp needs a server: {"command": [...]} or {"url": ...}')
@@ -49,35 +50,35 @@ class McpEnvironment:
         self._access = access
 
     def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
-        """Raises ValueError where none were given."""
+        """Return scenarios from the config. Raises ValueError if it has none."""
         if self._config.scenarios is None:
             raise ValueError('mcp needs scenarios: a list of tasks such as {"task": "..."}, at least three')
         return list(draw([each for each in self._config.scenarios if each.split == split], count, seed, start))
 
     def ask(self, task: Mapping[str, Json]) -> Scenario:
-        """A scenario from `{"task": "..."}`. Raises ValueError."""
+        """Return a scenario for `{"task": "..."}`. Raises ValueError."""
         return asked(task)
 
     def episode(self, scenario: Scenario, max_turns: int | None = None) -> "McpEpisode":
-        """An episode whose session begins as it is opened."""
+        """Return an episode whose session starts when the episode is opened."""
         return McpEpisode(self, scenario, self._config.instructions, max_turns or self.default_max_turns)
 
     def reward(self, outcome: Outcome, score: float) -> dict[str, float]:
-        """The judge's verdict, less a fine for a tool call that was none."""
+        """Return the judge's verdict, minus a penalty for a malformed tool call."""
         return {"score": score, "malformed": -0.5 if outcome["finish"] == "malformed" else 0.0}
 
     def success(self, outcome: Outcome, score: float) -> bool:
-        """Whether there is an answer, and the judge was more for it than against it."""
+        """Whether there is an answer with a score of at least one half."""
         return outcome["finish"] == "answer" and score >= 0.5
 
     def answer(self, outcome: Outcome) -> dict[str, Json]:
-        """What `/ask` returns; no tool of any server says what a source is."""
+        """Return what `/ask` returns; there are no sources, because MCP tools do not identify any."""
         answered = outcome["finish"] == "answer"
         note = {} if answered else {"note": outcome["detail"]}
         return {"answer": outcome["answer"], "source_ids": [], "success": answered, **note}
 
     async def session(self) -> McpSession:
-        """A session for one episode. Raises EpisodeFailed."""
+        """Return a session for one episode. Raises EpisodeFailed."""
         access = self._access
         if access is None:
             raise EpisodeFailed("the operator's permission to reach the MCP server was not asked for")
@@ -92,7 +93,7 @@ class McpEnvironment:
 
 
 class McpEpisode:
-    """One attempt at a task. A reply without a tool call is its answer."""
+    """One attempt at a task. A reply without a tool call is the answer."""
 
     def __init__(self, environment: McpEnvironment, scenario: Scenario, instructions: str, max_turns: int) -> None:
         self.scenario = scenario
@@ -106,25 +107,25 @@ class McpEpisode:
         }  # fmt: skip
 
     async def open(self) -> None:
-        """Raises EpisodeFailed."""
+        """Take a session from the pool and wait for its tools. Raises EpisodeFailed."""
         self._session = await self._environment.session()
         self.tools = self._session.tools
 
     async def close(self) -> None:
-        """The server ends in the background."""
+        """End the session; its server shuts down in the background."""
         if self._session is not None:
             self._session.close()
 
     def messages(self) -> list[dict[str, Json]]:
-        """The instructions and the task."""
+        """Return the instructions and the task."""
         return [
             {"role": "system", "content": self._instructions},
             {"role": "user", "content": self.scenario.task["task"]},
         ]
 
     async def call(self, name: str, arguments: Mapping[str, Json]) -> ToolResult:
-        """What the server says of the call; also that there is no such tool, or that its arguments are wrong, is a
-        result, from which a model learns. Raises EpisodeFailed."""
+        """Return the server's reply to the call. An unknown tool or wrong arguments also give a result, so that a model
+        can learn from it. Raises EpisodeFailed."""
         if self._session is None:
             raise EpisodeFailed("the episode is not open")
         result = await self._session.call(name, arguments)
@@ -133,23 +134,23 @@ class McpEpisode:
         return ToolResult(result.text)
 
     def reply(self, text: str) -> ToolResult:
-        """The answer."""
+        """Take the reply as the answer."""
         self._outcome |= {"finish": "answer", "answer": text}
         return ToolResult("", final=True)
 
     def end(self, reason: Literal["out_of_turns", "malformed"], detail: str) -> None:
-        """Without an answer."""
+        """Record that the episode ended without an answer."""
         self._outcome |= {"finish": reason, "detail": detail}
 
     def outcome(self) -> Outcome:
-        """`finish` (`answer`, `out_of_turns`, `malformed`, or None), `detail`, `answer`, `tool_calls`, `tool_errors` of
-        them that failed, and `max_turns`."""
+        """Return `finish` (`answer`, `out_of_turns`, `malformed`, or None), `detail`, `answer`, `tool_calls`,
+        `tool_errors` (how many of the calls failed), and `max_turns`."""
         return dict(self._outcome)
 
 
 def build(config: Mapping[str, Json], data_dir: Path) -> Environment:
-    """Raises ValueError for a bad config. A server and scenarios may be missing: tasks can be checked without one, and
-    `/ask` needs no others."""
+    """Build the environment. Raises ValueError for a bad config. Server and scenarios are optional: tasks can be
+    checked without a server, and `/ask` needs no scenarios."""
     return McpEnvironment(parse(config))
 
 

@@ -1,4 +1,5 @@
-"""A server at a URL as a transport of the MCP SDK: only to addresses that the operator allows, and bounded."""
+"""Transport of the MCP SDK to a server at a URL: only to addresses that the operator allows, and with limits on
+answers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,14 +18,15 @@ if TYPE_CHECKING:
     from environment.mcp.limits import Streams
 
 _TIMEOUT = httpx.Timeout(30.0, read=None)
-"""How long a server may be silent is up to each request: an event stream may be for long."""
-_GOODBYE_S = 2.0
-"""How long the server may take to answer that the session ends."""
+"""Without a read time-out, because each request decides how long its server can be silent, and an event stream can be
+silent for long."""
+_END_TIMEOUT_S = 2.0
+"""Longest wait for the server to acknowledge the end of a session, in seconds."""
 
 
 @asynccontextmanager
 async def http_transport(server: HttpServer, access: Access) -> "AsyncIterator[Streams]":
-    """The streams of a session. Raises EpisodeFailed, AnswerRefused, and what httpx and the access raise."""
+    """Yield the streams of a session. Raises EpisodeFailed, AnswerRefused, and whatever httpx and the access raise."""
     import anyio
     from mcp.client.streamable_http import streamable_http_client
 
@@ -41,7 +43,7 @@ async def http_transport(server: HttpServer, access: Access) -> "AsyncIterator[S
 
 
 class _SessionTransport(BoundedTransport):
-    """Follows no redirect, which the SDK would do within a host, and sends nothing more once an answer was refused."""
+    """Follows no redirect, although the SDK would within a host, and sends nothing after an answer was refused."""
 
     def __init__(self, inner: httpx.AsyncBaseTransport) -> None:
         super().__init__(inner, MESSAGE, self._note)
@@ -52,7 +54,7 @@ class _SessionTransport(BoundedTransport):
         if self._refusal is not None:
             raise self._refusal
         if request.method == "DELETE":
-            return await self._say_goodbye(request)
+            return await self._end_session(request)
         response = await super().handle_async_request(request)
         if response.is_redirect:
             await response.aclose()
@@ -60,14 +62,14 @@ class _SessionTransport(BoundedTransport):
         return response
 
     async def until_refused(self) -> None:
-        """Raises AnswerRefused as soon as an answer was refused: the SDK may log that only, and wait on."""
+        """Raise AnswerRefused as soon as an answer was refused; the SDK can merely log it and keep waiting."""
         await self._refused.wait()
         assert self._refusal is not None
         raise self._refusal
 
-    async def _say_goodbye(self, request: httpx.Request) -> httpx.Response:
-        """The end of a session waits neither for a silent server nor for the body of its answer."""
-        async with asyncio.timeout(_GOODBYE_S):
+    async def _end_session(self, request: httpx.Request) -> httpx.Response:
+        """End the session without waiting for a silent server or for the body of its answer."""
+        async with asyncio.timeout(_END_TIMEOUT_S):
             response = await super().handle_async_request(request)
         await response.aclose()
         return httpx.Response(response.status_code)

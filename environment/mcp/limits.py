@@ -1,4 +1,4 @@
-"""What a session takes from its server at most."""
+"""Limits on what a session accepts from its server."""
 
 from typing import TYPE_CHECKING
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 _MAX_BYTES = 8_000_000
 _MAX_VALUES = 500_000
 MESSAGE = AnswerLimits(_MAX_BYTES, _MAX_VALUES)
-"""Of one message of a process, or of one answer over HTTP."""
+"""Limits on one message of a process, or one answer over HTTP."""
 MAX_PROCESS_BYTES = 32_000_000
-"""Of all that a process writes."""
+"""Most bytes that a process can write in total."""
 
 
 def check_message(text: bytes) -> None:
-    """Raises EpisodeFailed for a message that is too expensive to parse."""
+    """Raise EpisodeFailed for a message that is too expensive to parse."""
     if len(text) > _MAX_BYTES or json_values(text) > _MAX_VALUES:
         raise EpisodeFailed(f"the MCP server sent one message of over {_MAX_BYTES:,} bytes or {_MAX_VALUES:,} values")

@@ -1,4 +1,4 @@
-"""The sessions of a run: each serves one episode, some are begun before they are wanted, all end with the run."""
+"""The sessions of a run: each serves one episode, some start before they are needed, and all end with the run."""
 
 import asyncio
 from collections import deque
@@ -7,32 +7,32 @@ from contextlib import suppress
 
 from environment.mcp.session import McpSession
 
-_AHEAD = 2
-"""Sessions that are begun before they are wanted, once a second one was."""
+_SPARE_SESSIONS = 2
+"""Number of sessions to start in advance, once a second session has been requested."""
 _STALE_S = 60.0
-"""After that a server may have forgotten a session that nobody used."""
+"""Age in seconds after which a server can have forgotten an unused session."""
 
 
 class SessionPool:
-    """Sessions for as many episodes at a time as are allowed. It belongs to one event loop."""
+    """Limits the number of concurrent sessions. It belongs to one event loop."""
 
     def __init__(self, begin: Callable[[], McpSession], most: int) -> None:
         self._begin = begin
         self._most = most
         self._places = asyncio.Semaphore(most)
-        self._ahead: deque[McpSession] = deque()
+        self._spares: deque[McpSession] = deque()
         self._living: set[McpSession] = set()
         self._loop = asyncio.get_running_loop()
-        self._taken = 0
+        self._requested = 0
 
     async def take(self) -> McpSession:
-        """A session that no other episode had or will have, once there is a place for it. Raises EpisodeFailed."""
+        """Wait for a free place and return a session that serves only this episode. Raises EpisodeFailed."""
         await self._places.acquire()
         session = self._next()
         session.task.add_done_callback(lambda _: self._places.release())
-        self._taken += 1
-        if self._taken > 1:
-            self._begin_ahead()
+        self._requested += 1
+        if self._requested > 1:
+            self._start_spares()
         try:
             await session.ready()
         except BaseException:
@@ -41,8 +41,8 @@ class SessionPool:
         return session
 
     def close(self) -> None:
-        """Kill what is left; from any thread."""
-        with suppress(RuntimeError):  # the loop is closed, and with it everything that ran on it
+        """Kill the remaining sessions; can be called from any thread."""
+        with suppress(RuntimeError):  # The loop is closed, which ended everything that ran on it.
             self._loop.call_soon_threadsafe(self._kill)
 
     def _kill(self) -> None:
@@ -51,16 +51,16 @@ class SessionPool:
 
     def _next(self) -> McpSession:
         now = self._loop.time()
-        while self._ahead:
-            session = self._ahead.popleft()
+        while self._spares:
+            session = self._spares.popleft()
             if now - session.begun_at < _STALE_S and not session.task.done():
                 return session
             session.close()
         return self._started()
 
-    def _begin_ahead(self) -> None:
-        while len(self._ahead) < _AHEAD and len(self._living) < self._most:
-            self._ahead.append(self._started())
+    def _start_spares(self) -> None:
+        while len(self._spares) < _SPARE_SESSIONS and len(self._living) < self._most:
+            self._spares.append(self._started())
 
     def _started(self) -> McpSession:
         session = self._begin()

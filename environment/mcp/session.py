@@ -1,7 +1,7 @@
-"""One session with an MCP server: what an episode has to itself.
+"""One session with an MCP server, used by one episode.
 
-A session lives in a task of its own, as the SDK's contexts must be left where they were entered. Whatever ends that
-task ends every call under way, so that none waits for a server that is gone.
+A session runs in its own task, because the SDK's contexts must be left in the task that entered them. When that task
+ends, all pending calls end as well, so that none waits for a server that has gone.
 """
 
 import asyncio
@@ -26,16 +26,17 @@ if TYPE_CHECKING:
     from environment.mcp.limits import Streams
 
 START_TIMEOUT_S = 60.0
-"""Until a server has named its tools; the first start of one that npx or uvx fetches takes long."""
+"""Longest wait for a server to list its tools, in seconds; the first start of one that npx or uvx downloads takes
+long."""
 _PING_TIMEOUT_S = 5.0
 _ENDING_S = 1.0
-"""Until a session whose connection was lost says why."""
+"""Longest wait for a session that lost its connection to say why, in seconds."""
 _MAX_PAGES = 100
 Result = TypeVar("Result")
 
 
 class McpSession:
-    """A connection to the server, begun at once."""
+    """A connection to the server, started on construction."""
 
     def __init__(self, config: McpConfig, access: Access) -> None:
         self._config = config
@@ -46,31 +47,32 @@ class McpSession:
         self._ready = asyncio.Event()
         self.begun_at = asyncio.get_running_loop().time()
         self.task = asyncio.create_task(self._run(), name="mcp-session")
-        """Done when everything that belongs to the session is gone."""
+        """Done when all resources of the session are released."""
         self.task.add_done_callback(_seen)
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """What the model is offered, once the session is ready."""
+        """Tools offered to the model; available once the session is ready."""
         return [tool for _, tool in self._tools.values()]
 
     async def ready(self) -> None:
         """Wait until the tools are known. Raises EpisodeFailed."""
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
-                await self._unless_ended(self._ready.wait())
+                await self._result_or_failure(self._ready.wait())
         except TimeoutError:
             self.close()
             raise EpisodeFailed(f"the MCP server did not name its tools within {START_TIMEOUT_S:g} s") from None
 
     async def call(self, name: str, arguments: Mapping[str, Json]) -> ToolText:
-        """What the model reads of the tool's result. Raises EpisodeFailed where it is the server that failed."""
+        """Return what the model reads of the tool's result. Raises EpisodeFailed if the server itself failed."""
         if name not in self._tools:
             return failure(f"there is no tool {name!r}; there are: {', '.join(self._tools)}")
-        return await self._unless_ended(self._call(self._tools[name][0], dict(arguments)))
+        return await self._result_or_failure(self._call(self._tools[name][0], dict(arguments)))
 
     def close(self) -> None:
-        """End the session; `task` is done when it has ended. One that has not begun would wait for its server."""
+        """End the session; `task` is done once it has ended. A session that has not started is killed, because it would
+        wait for its server."""
         if self._client is None:
             self.kill()
         self._stop.set()
@@ -121,12 +123,13 @@ class McpSession:
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             await self._check_connected()
             raise
-        except RuntimeError as error:  # a result that its own schema does not allow
+        except RuntimeError as error:  # The result does not match the tool's own schema.
             return failure(str(error))
         return text_of(result, self._config.max_result_characters)
 
     async def _check_alive(self) -> None:
-        """A slow tool is the model's choice; a server that answers nothing is not. Raises EpisodeFailed."""
+        """Raise EpisodeFailed if the server answers no ping. A slow tool is the model's choice; an unresponsive server
+        is not."""
         assert self._client is not None, "not ready"
         try:
             async with asyncio.timeout(_PING_TIMEOUT_S):
@@ -138,18 +141,19 @@ class McpSession:
             ) from error
 
     async def _check_connected(self) -> None:
-        """Servers use the number of the SDK's own error for theirs. Raises EpisodeFailed."""
+        """Raise EpisodeFailed if the connection is lost. The error's number does not show that, because servers use the
+        SDK's own number for other errors."""
         await asyncio.wait({self.task}, timeout=_ENDING_S)
         if self.task.done():
-            raise EpisodeFailed(_why(self.task))
+            raise EpisodeFailed(_failure_reason(self.task))
 
-    async def _unless_ended(self, work: Awaitable[Result]) -> Result:
-        """The result of the work. Raises EpisodeFailed if the session ends before it has one."""
+    async def _result_or_failure(self, work: Awaitable[Result]) -> Result:
+        """Return the result of the work. Raises EpisodeFailed if the session ends first."""
         working = asyncio.ensure_future(work)
         try:
             await asyncio.wait({working, self.task}, return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
-                raise EpisodeFailed(_why(self.task))
+                raise EpisodeFailed(_failure_reason(self.task))
             return working.result()
         finally:
             working.cancel()
@@ -158,7 +162,7 @@ class McpSession:
 
 
 async def tools_of(server: Server, access: Access) -> Sequence[Tool]:
-    """The server's tools, as models are offered them. Raises EpisodeFailed."""
+    """Return the server's tools as offered to models. Raises EpisodeFailed."""
     session = McpSession(McpConfig(server), access)
     try:
         await session.ready()
@@ -186,12 +190,12 @@ def _seen(task: "asyncio.Task[Any]") -> None:
         task.exception()
 
 
-def _why(task: "asyncio.Task[None]") -> str:
-    """What ended the session, in one sentence."""
+def _failure_reason(task: "asyncio.Task[None]") -> str:
+    """Explain in one sentence what ended the session."""
     error: BaseException | None = None if task.cancelled() else task.exception()
     failed = error
     while isinstance(failed, BaseExceptionGroup):
-        # What the SDK raises because of it comes after what happened.
+        # Prefer our own errors: those of the SDK are consequences.
         known = (each for each in failed.exceptions if isinstance(each, EpisodeFailed | AnswerRefused))
         failed = next(known, failed.exceptions[0])
     if isinstance(failed, EpisodeFailed):

@@ -1,7 +1,8 @@
-"""A server's process as a transport of the MCP SDK.
+"""Transport of the MCP SDK to a server's process.
 
-The SDK's own reads a line of any length into memory, inherits our standard error, and may leave the children of a
-server behind. Here all that a session reads is bounded, and its process group is killed at the end.
+The SDK's own transport reads lines of any length into memory, lets the server inherit our standard error, and can leave
+a server's children behind. Here everything that a session reads is limited, and the server's process group is killed at
+the end.
 """
 
 import asyncio
@@ -26,18 +27,18 @@ if TYPE_CHECKING:
     from environment.mcp.limits import Streams
 
 _INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "USER")
-"""What a server sees of our environment: the SDK's choice. Keys of ours are not for it."""
+"""Environment variables that a server inherits, as in the SDK; our keys are not among them."""
 _CHUNK = 65_536
 _GRACE_S = 1.0
-"""How long a server may take to end once its standard input is closed."""
+"""Longest wait for a server to exit after its standard input was closed, in seconds."""
 _STDERR_BYTES = 2_000
 
 
 @asynccontextmanager
 async def stdio_transport(server: StdioServer, access: Access) -> "AsyncIterator[Streams]":
-    """The streams of a fresh process in an empty working directory, both of which are gone afterwards.
+    """Yield the streams of a new process in an empty working directory; both are removed afterwards.
 
-    Raises EpisodeFailed for a server that cannot be started, ends, or sends too much.
+    Raises EpisodeFailed for a server that cannot be started, exits, or sends too much.
     """
     with TemporaryDirectory(prefix="learnloop-mcp-", ignore_cleanup_errors=True) as directory:
         process = await _started(server, access, directory)
@@ -66,23 +67,23 @@ async def _streams(process: Process) -> "AsyncIterator[Streams]":
 
     received, reader = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     writer, sent = anyio.create_memory_object_stream[SessionMessage](0)
-    last_words = _LastWords()
+    stderr_tail = _StderrTail()
     async with anyio.create_task_group() as tasks, received, reader, writer, sent:
-        tasks.start_soon(_read, process, received, last_words)
+        tasks.start_soon(_read, process, received, stderr_tail)
         tasks.start_soon(_write, process, sent)
-        tasks.start_soon(last_words.read, process)
+        tasks.start_soon(stderr_tail.read, process)
         yield reader, writer
         tasks.cancel_scope.cancel()
 
 
-class _LastWords:
-    """The end of what a server wrote to its standard error."""
+class _StderrTail:
+    """The end of a server's standard error."""
 
     def __init__(self) -> None:
         self._text = b""
 
     async def read(self, process: Process) -> None:
-        """Until the end of the stream."""
+        """Read until the end of the stream."""
         assert process.stderr is not None
         while chunk := await process.stderr.read(_CHUNK):
             self._text = (self._text + chunk)[-_STDERR_BYTES:]
@@ -93,9 +94,9 @@ class _LastWords:
 
 
 async def _read(
-    process: Process, received: "MemoryObjectSendStream[SessionMessage | Exception]", last_words: _LastWords
+    process: Process, received: "MemoryObjectSendStream[SessionMessage | Exception]", stderr_tail: _StderrTail
 ) -> None:
-    """Pass messages on, one a line. Lines that are none are left out: servers print banners."""
+    """Forward messages, one per line. Other lines are ignored, because servers print banners."""
     from mcp.shared.message import SessionMessage
     from mcp.types import JSONRPCMessage
     from pydantic import ValidationError
@@ -118,20 +119,20 @@ async def _read(
         async with asyncio.timeout(_GRACE_S):
             await process.wait()
     ended = "closed its output" if process.returncode is None else f"ended with status {process.returncode}"
-    raise EpisodeFailed(f"the MCP server {ended}{last_words}")
+    raise EpisodeFailed(f"the MCP server {ended}{stderr_tail}")
 
 
 async def _write(process: Process, sent: "MemoryObjectReceiveStream[SessionMessage]") -> None:
     assert process.stdin is not None
     async for message in sent:
         text = message.message.model_dump_json(by_alias=True, exclude_none=True)
-        with suppress(ConnectionError):  # it has ended, which the reader says
+        with suppress(ConnectionError):  # The process has exited, which the reader reports.
             process.stdin.write(text.encode() + b"\n")
             await process.stdin.drain()
 
 
 async def _end(process: Process, grace_s: float) -> None:
-    """Let the server end by itself for a moment, then kill whatever is left of its group."""
+    """Give the server a moment to exit by itself, then kill the rest of its process group."""
     assert process.stdin is not None
     process.stdin.close()
     try:
@@ -141,11 +142,11 @@ async def _end(process: Process, grace_s: float) -> None:
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-    with suppress(TimeoutError):  # of a grandchild that left the group, and still has the pipes
+    with suppress(TimeoutError):  # A grandchild that left the group can still hold the pipes.
         async with asyncio.timeout(_GRACE_S):
             for pipe in (process.stdout, process.stderr):
                 while pipe is not None and await pipe.read(
                     _CHUNK
-                ):  # asyncio sees no end of a process behind what nobody reads
+                ):  # asyncio does not notice the end of a process while its output is unread.
                     pass
             await process.wait()

@@ -1,4 +1,4 @@
-"""What a model reads of what the tools of an MCP server return, which need not be text."""
+"""Converts what the tools of an MCP server return, which need not be text, to what a model reads."""
 
 import json
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def text_of(result: "types.CallToolResult", most: int) -> ToolText:
-    """What the model reads of a result, in at most about that many characters."""
+    """Return what the model reads of a result, in about `most` characters at most."""
     parts = [_part(block) for block in result.content]
     if not parts and result.structuredContent is not None:
         parts = [json.dumps(result.structuredContent, ensure_ascii=False)]

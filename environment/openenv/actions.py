@@ -1,7 +1,7 @@
-"""The actions of an OpenEnv server as tools that a model calls, and its observations as text that a model reads.
+"""The actions of an OpenEnv server as tools for a model, and its observations as text.
 
-Some servers have tools themselves (those of an MCP server behind them), which are listed and called by actions. Any
-other has one kind of action, whose JSON schema it tells: that is one tool.
+Some servers offer tools themselves (those of an MCP server behind them), which are listed and called by actions. All
+others have one kind of action, described by a JSON schema, which becomes the only tool.
 """
 
 import json
@@ -12,23 +12,23 @@ from environment.openenv.connection import Observation
 from environment.server_tools import ToolText, failure, readable
 
 ACT = "act"
-"""The name of the tool for servers that have one kind of action."""
+"""The tool's name for servers with one kind of action."""
 LIST_TOOLS: Mapping[str, Json] = {"type": "list_tools"}
 NOTHING = "(nothing observed)"
-_ANY_SERVERS = "metadata"
-"""What actions and observations of all servers have, and what is not for models."""
+_METADATA = "metadata"
+"""A field that actions and observations of all servers have, and that models do not need."""
 
 
 def has_tools(schema: Mapping[str, Json]) -> bool:
-    """Whether a server with this schema of actions has tools: then it takes calls of them, or says nothing of what it
-    takes."""
-    properties = set(schema.get("properties", {})) - {_ANY_SERVERS}
+    """Whether a server with this action schema offers tools: it then accepts calls of tools, or declares no fields at
+    all."""
+    properties = set(schema.get("properties", {})) - {_METADATA}
     return not properties or {"type", "tool_name", "arguments"} <= properties
 
 
 def action_tool(schema: Mapping[str, Json]) -> Tool:
-    """The one tool of a server whose actions have this schema."""
-    properties = {name: value for name, value in schema["properties"].items() if name != _ANY_SERVERS}
+    """Return the only tool of a server whose actions have this schema."""
+    properties = {name: value for name, value in schema["properties"].items() if name != _METADATA}
     required = [name for name in schema.get("required", ()) if name in properties]
     kept = {name: schema[name] for name in ("$defs", "additionalProperties") if name in schema}
     parameters = {"type": "object", "properties": properties, "required": required, **kept}
@@ -36,7 +36,7 @@ def action_tool(schema: Mapping[str, Json]) -> Tool:
 
 
 def listed_tools(observation: Observation) -> list[Tool]:
-    """The tools in the answer to LIST_TOOLS. Raises EpisodeFailed."""
+    """Return the tools in the answer to LIST_TOOLS. Raises EpisodeFailed."""
     try:
         return [
             Tool(str(each["name"]), str(each.get("description") or ""), dict(each["input_schema"]))
@@ -47,14 +47,14 @@ def listed_tools(observation: Observation) -> list[Tool]:
 
 
 def call_action(name: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
-    """The action that calls a tool."""
+    """Return the action that calls a tool."""
     return {"type": "call_tool", "tool_name": name, "arguments": dict(arguments)}
 
 
 def text_of(observation: Observation, most: int) -> ToolText:
-    """What the model reads, in about that many characters: of a tool's result its content, of anything else its fields
-    (the text alone, where there is just one and it is a text)."""
-    shown = {name: value for name, value in observation.content.items() if name != _ANY_SERVERS}
+    """Return what the model reads, in about `most` characters: the content of a tool's result, or else the
+    observation's fields (only the text, if a text is the only field)."""
+    shown = {name: value for name, value in observation.content.items() if name != _METADATA}
     if not shown:
         return ToolText(NOTHING)
     if "tool_name" in shown and (error := shown.get("error")):
@@ -68,7 +68,7 @@ def text_of(observation: Observation, most: int) -> ToolText:
 
 
 def _result(result: Json) -> str:
-    """The text of a tool's result, as FastMCP has it; anything else as JSON."""
+    """Return the text of a tool's result in FastMCP's format; anything else as JSON."""
     if isinstance(result, dict) and isinstance(blocks := result.get("content"), Sequence):
         texts = [block["text"] for block in blocks if isinstance(block, dict) and isinstance(block.get("text"), str)]
         if texts:

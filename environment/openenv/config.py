@@ -1,4 +1,4 @@
-"""The settings of the environment `openenv`: which server, which episodes of it, and how they are rewarded."""
+"""Settings of the environment `openenv`: its server, the episodes, and their rewards."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from environment.given_scenarios import check_keys, read_scenarios, split_of
 
 MAX_SCENARIOS = 10_000
 Return = Literal["sum", "last"]
-"""What an episode's reward is made of: all rewards of its steps, or the last one."""
+"""How an episode's reward is computed: the sum of the rewards of its steps, or the last one."""
 _SETTINGS = (
     *("allow_tools", "headers", "instructions", "max_result_characters", "reward", "scenarios"),
     *("step_timeout_s", "success_from", "url"),
@@ -24,7 +24,7 @@ _INSTRUCTIONS = files("environment.openenv").joinpath("prompts/system.txt").read
 
 @dataclass(frozen=True, slots=True)
 class OpenEnvConfig:
-    """What a run says of its environment."""
+    """A run's settings of the environment."""
 
     url: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class OpenEnvConfig:
     """None: episodes that differ by their seed."""
     instructions: str = _INSTRUCTIONS
     allow_tools: Sequence[str] | None = None
-    """Names as the server gives them; None: all."""
+    """Tools to use, by the server's names; None: all."""
     reward: Return = "sum"
     success_from: float = 0.5
     step_timeout_s: float = 60.0
@@ -41,7 +41,7 @@ class OpenEnvConfig:
 
 
 def parse(config: Mapping[str, Json]) -> OpenEnvConfig:
-    """Raises ValueError with a message for the user."""
+    """Parse the config. Raises ValueError with a message for the user."""
     check_keys(dict(config), "the config of openenv", _SETTINGS)
     given = dict(config)
     if "url" in given:
@@ -67,13 +67,14 @@ def parse(config: Mapping[str, Json]) -> OpenEnvConfig:
 
 
 def _address(value: Json) -> str:
-    """Without a slash at its end, and with its scheme in small letters, of which that of the WebSocket is made."""
+    """Return the URL without a trailing slash and with a lower-case scheme, because the WebSocket's scheme is derived
+    from it."""
     scheme, colon, rest = text(value, "url").rstrip("/").partition(":")
     return f"{scheme.lower()}{colon}{rest}"
 
 
 def asked(value: Mapping[str, Json]) -> Scenario:
-    """A user's own episode. Raises ValueError."""
+    """Return the scenario of a user's own episode. Raises ValueError."""
     check_keys(dict(value), "a task", ("reset", "task"))
     return Scenario(id="ask", split="test", task=_task(dict(value), "the task"))
 
@@ -86,7 +87,7 @@ def _scenario(row: Json, place: int) -> Scenario:
 
 
 def _task(row: dict[str, Json], where: str) -> dict[str, Json]:
-    """`reset`, the arguments of the server's reset, and maybe `task`, a text that the model is shown."""
+    """Return `reset`, the arguments of the server's reset, and optionally `task`, a text that the model is shown."""
     reset = row.get("reset", {})
     if not isinstance(reset, dict):
         raise ValueError(f'{where}: reset must be an object of arguments for the server, such as {{"seed": 1}}')

@@ -1,8 +1,8 @@
-"""One connection to an OpenEnv server: an episode's own instance of the environment.
+"""One connection to an OpenEnv server, and with it an instance of the environment for one episode.
 
-The server's protocol are JSON messages over a WebSocket at `/ws`: `{"type": "reset" | "step", "data": {...}}` is
-answered by `{"type": "observation", "data": {"observation", "reward", "done"}}` or `{"type": "error", "data":
-{"message", "code"}}` (openenv/core/env_server/types.py and http_server.py of the package `openenv`).
+The protocol is JSON messages over a WebSocket at `/ws`: `{"type": "reset" | "step", "data": {...}}` is answered by
+`{"type": "observation", "data": {"observation", "reward", "done"}}` or `{"type": "error", "data": {"message", "code"}}`
+(openenv/core/env_server/types.py and http_server.py of the package `openenv`).
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _FULL = "CAPACITY_REACHED"
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the server says after a reset or a step."""
+    """The server's reply to a reset or a step."""
 
     content: Mapping[str, Json]
     reward: float | None
@@ -37,15 +37,15 @@ class Observation:
 
 
 class Refused(Exception):
-    """The environment did not take an action; the message says why."""
+    """The environment did not accept an action; the message says why."""
 
 
 class ServerFull(Exception):
-    """The server has as many episodes as it takes at a time."""
+    """The server is running as many episodes as it allows."""
 
 
 class OpenEnvConnection:
-    """Not for several tasks at a time."""
+    """An open connection; only one task can use it at a time."""
 
     def __init__(self, socket: "ClientConnection") -> None:
         self._socket = socket
@@ -56,10 +56,10 @@ class OpenEnvConnection:
         from websockets.asyncio.client import connect
         from websockets.exceptions import WebSocketException
 
-        at = f"ws{url.removeprefix('http')}/ws"  # https becomes wss
+        at = f"ws{url.removeprefix('http')}/ws"  # This also turns https into wss.
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-                # Without a proxy or a redirect: it goes to the address that was checked, or nowhere.
+                # Neither a proxy nor a redirect can lead to an address that was not checked.
                 reached = await access.connect(url)
                 socket = await connect(
                     at,
@@ -80,18 +80,18 @@ class OpenEnvConnection:
         return cls(socket)
 
     async def reset(self, arguments: Mapping[str, Json], timeout_s: float) -> Observation:
-        """Begin the episode. Raises ServerFull or EpisodeFailed."""
+        """Start the episode. Raises ServerFull or EpisodeFailed."""
         try:
             return await self._ask({"type": "reset", "data": dict(arguments)}, timeout_s)
         except Refused as refused:
             raise EpisodeFailed(f"the OpenEnv server did not begin an episode: {refused}") from refused
 
     async def step(self, action: Mapping[str, Json], timeout_s: float) -> Observation:
-        """Raises Refused, ServerFull or EpisodeFailed."""
+        """Take one step. Raises Refused, ServerFull or EpisodeFailed."""
         return await self._ask({"type": "step", "data": dict(action)}, timeout_s)
 
     async def close(self) -> None:
-        """Leave; the server forgets the episode."""
+        """Close the connection, which ends the episode on the server."""
         await self._socket.close()
 
     async def _ask(self, message: dict[str, Json], timeout_s: float) -> Observation:
@@ -99,7 +99,7 @@ class OpenEnvConnection:
 
         try:
             async with asyncio.timeout(timeout_s):
-                with suppress(ConnectionClosed):  # a server that is full says so and leaves, whatever it is asked
+                with suppress(ConnectionClosed):  # A full server says so and closes the connection without reading.
                     await self._socket.send(json.dumps(message))
                 reply = await self._socket.recv(decode=False)
         except TimeoutError:
@@ -112,7 +112,7 @@ class OpenEnvConnection:
 
 
 def _observation(reply: bytes) -> Observation:
-    """Raises Refused, ServerFull or EpisodeFailed."""
+    """Parse the server's reply. Raises Refused, ServerFull or EpisodeFailed."""
     if json_values(reply) > _MAX_VALUES:
         raise EpisodeFailed(f"the OpenEnv server sent a message of more than {_MAX_VALUES:,} JSON values")
     try:
@@ -124,7 +124,7 @@ def _observation(reply: bytes) -> Observation:
             content, reward, done = data["observation"], data.get("reward"), data.get("done", False)
             value = None if reward is None else float(reward)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise EpisodeFailed(f"the OpenEnv server sent no observation: {_shown(reply)}") from error
+        raise EpisodeFailed(f"the OpenEnv server sent no observation: {_excerpt(reply)}") from error
     if kind == "error":
         if code == _FULL:
             raise ServerFull(said)
@@ -133,9 +133,9 @@ def _observation(reply: bytes) -> Observation:
     if value is not None and not math.isfinite(value):
         raise EpisodeFailed(f"the OpenEnv server gave a reward of {value}")
     if not isinstance(content, dict):
-        raise EpisodeFailed(f"the OpenEnv server sent an observation that is no object: {_shown(reply)}")
+        raise EpisodeFailed(f"the OpenEnv server sent an observation that is no object: {_excerpt(reply)}")
     return Observation(content, value, bool(done))
 
 
-def _shown(reply: bytes) -> str:
+def _excerpt(reply: bytes) -> str:
     return repr(reply[:200].decode(errors="replace"))

@@ -1,4 +1,4 @@
-"""The environment `openenv`: a running server of OpenEnv, whose actions are tools and whose rewards are the reward."""
+"""The environment `openenv`: a running OpenEnv server whose actions are tools and which gives the rewards."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -31,12 +31,12 @@ NAME = "openenv"
 _RESET_TIMEOUT_S = 60.0
 _FULL_PAUSE_S = 0.5
 _FULL_TIMEOUT_S = 600.0
-"""For so long a server that is full is asked again, and it may be others who fill it."""
+"""Longest wait for a place on a full server, in seconds; others can be using it."""
 _SEEDS = 1 << 20
 
 
 class OpenEnvEnvironment:
-    """Each episode has a connection, and with it an instance of the environment, of its own."""
+    """Episodes on an OpenEnv server, each with its own connection and instance of the environment."""
 
     name = NAME
     default_max_turns = 16
@@ -50,7 +50,7 @@ class OpenEnvEnvironment:
         self._schema: Mapping[str, Json] | None = None
 
     def admit(self, access: Access) -> None:
-        """Raises ValueError for a server that the operator does not allow, or where none is given."""
+        """Raise ValueError if no server is configured or the operator does not allow it."""
         if self.config.url is None:
             raise ValueError('openenv needs a url: where the server runs, such as "https://wordle.example"')
         access.check_url(self.config.url)
@@ -58,7 +58,8 @@ class OpenEnvEnvironment:
         self._access = access
 
     def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
-        """Those of the config; without any, episodes by seed. Each seed belongs to one split, whatever the run."""
+        """Return scenarios of the config or, if it has none, episodes by seed. Each seed belongs to the same split in
+        all runs."""
         given = self.config.scenarios
         if given is not None:
             return list(draw([each for each in given if each.split == split], count, seed, start))
@@ -67,32 +68,31 @@ class OpenEnvEnvironment:
         return [Scenario(f"seed.{each}", split, {"reset": {"seed": each}}) for each in seeds]
 
     def ask(self, task: Mapping[str, Json]) -> Scenario:
-        """A scenario from `{"reset": {...}, "task": "..."}`, both optional. Raises ValueError."""
+        """Return a scenario for `{"reset": {...}, "task": "..."}`, both optional. Raises ValueError."""
         return asked(task)
 
     def episode(self, scenario: Scenario, max_turns: int | None = None) -> "OpenEnvEpisode":
-        """An episode that begins as it is opened."""
+        """Return an episode that starts when it is opened."""
         return OpenEnvEpisode(self, scenario, max_turns or self.default_max_turns)
 
     def reward(self, outcome: Outcome, score: float) -> dict[str, float]:
-        """What the environment gave; the judge's verdict where it gave nothing."""
+        """Return the environment's reward, or the judge's verdict if there is none."""
         given = outcome[REPORTED_REWARD]
         return {"score": score} if given is None else {"reward": float(given)}
 
     def success(self, outcome: Outcome, score: float) -> bool:
-        """Whether the reward, or else the score, is high enough."""
+        """Whether the reward, or without one the score, is high enough."""
         given = outcome[REPORTED_REWARD]
         return bool((score if given is None else given) >= self.config.success_from)
 
     def answer(self, outcome: Outcome) -> dict[str, Json]:
-        """What `/ask` returns: the agent's last words, or else what it observed last."""
+        """Return what `/ask` returns: the agent's last message, or otherwise its last observation."""
         answer = outcome["answer"] if outcome["answer"] is not None else outcome["observation"]
         note = {"note": outcome["detail"]} if outcome["detail"] else {}
         return {"answer": answer, "source_ids": [], "success": self.success(outcome, 0.0), **note}
 
     async def connect(self) -> OpenEnvConnection:
-        """A connection for one episode, once there is a place for it; `leave` gives the place back. Raises
-        EpisodeFailed."""
+        """Wait for a free place and connect for one episode; `leave` frees the place. Raises EpisodeFailed."""
         url, access = self._reached()
         if self._places is None:
             self._places = asyncio.Semaphore(access.max_servers)
@@ -104,12 +104,12 @@ class OpenEnvEnvironment:
             raise
 
     def leave(self) -> None:
-        """One episode less is connected."""
+        """Free an episode's place."""
         assert self._places is not None, "no episode was connected"
         self._places.release()
 
     async def action_schema(self) -> Mapping[str, Json]:
-        """The JSON schema of the server's actions. Raises EpisodeFailed."""
+        """Return the JSON schema of the server's actions. Raises EpisodeFailed."""
         if self._schema is None:
             url, access = self._reached()
             self._schema = await schema_of_actions(url, self._headers(access), access)
@@ -121,16 +121,16 @@ class OpenEnvEnvironment:
         return self.config.url, self._access
 
     def _headers(self, access: Access) -> dict[str, str]:
-        """Raises ValueError for a secret that the operator did not set."""
+        """Return the headers with their secrets. Raises ValueError if the operator has not set one."""
         assert self.config.url is not None, "no server"
         return {header: access.secret(self.config.url, name) for header, name in self.config.headers.items()}
 
     def close(self) -> None:
-        """Nothing outlives the episodes."""
+        """Do nothing: all resources belong to episodes."""
 
 
 class OpenEnvEpisode:
-    """One attempt. It is over when the environment says so, or when the model replies without a tool call."""
+    """One attempt. It ends when the environment says so, or when the model replies without a tool call."""
 
     def __init__(self, environment: OpenEnvEnvironment, scenario: Scenario, max_turns: int) -> None:
         self.scenario = scenario
@@ -140,7 +140,7 @@ class OpenEnvEpisode:
         self._config = environment.config
         self._connection: OpenEnvConnection | None = None
         self._names: Mapping[str, str] | None = None
-        """The server's names of its tools, by the names that the model uses; None where the action is the tool."""
+        """The server's tool names by the names that the model uses; None if the action itself is the tool."""
         self._rewards: list[float] = []
         self._steps = self._errors = 0
         self._finish, self._detail = "unfinished", ""
@@ -148,17 +148,17 @@ class OpenEnvEpisode:
         self._answer: str | None = None
 
     async def open(self) -> None:
-        """Begin the episode on the server. Raises EpisodeFailed."""
+        """Start the episode on the server. Raises EpisodeFailed."""
         schema = await self._environment.action_schema()
-        first = await self._begun(has_tools(schema))
+        first = await self._reset_when_free(has_tools(schema))
         self._first = self._last = self._seen(first)
         if first.done:
             raise EpisodeFailed("the OpenEnv server's episode was over before it began")
         if self._names is None:
             self.tools = [action_tool(schema)]
 
-    async def _begun(self, with_tools: bool) -> Observation:
-        """The first observation, once the server has room."""
+    async def _reset_when_free(self, with_tools: bool) -> Observation:
+        """Reset the environment as soon as the server has room, and return the first observation."""
         loop = asyncio.get_running_loop()
         until = loop.time() + _FULL_TIMEOUT_S
         while True:
@@ -183,7 +183,7 @@ class OpenEnvEpisode:
         self._names = {name: theirs for name, (theirs, _) in found.items()}
 
     async def close(self) -> None:
-        """The server forgets the episode."""
+        """Disconnect, which ends the episode on the server."""
         if self._connection is not None:
             connection, self._connection = self._connection, None
             try:
@@ -192,13 +192,13 @@ class OpenEnvEpisode:
                 self._environment.leave()
 
     def messages(self) -> list[dict[str, Json]]:
-        """The instructions, then the task and what is observed first."""
+        """Return the instructions, then the task and the first observation."""
         shown = "\n\n".join(part for part in (self.scenario.task.get("task"), self._first) if part)
         return [{"role": "system", "content": self._config.instructions}, {"role": "user", "content": shown}]
 
     async def call(self, name: str, arguments: Mapping[str, Json]) -> ToolResult:
-        """What is observed after the step; that the environment refuses an action is something that a model can learn
-        from, too. Raises EpisodeFailed."""
+        """Return the observation after the step, or the environment's refusal, from which a model can also learn.
+        Raises EpisodeFailed."""
         if self._connection is None:
             raise EpisodeFailed("the episode is not open")
         if name not in (known := [tool.name for tool in self.tools]):
@@ -228,18 +228,18 @@ class OpenEnvEpisode:
         return seen.text
 
     def reply(self, text: str) -> ToolResult:
-        """The agent's last words."""
+        """Take the agent's reply as its last message."""
         self._finish, self._answer = "answer", text
         return ToolResult("", final=True)
 
     def end(self, reason: Literal["out_of_turns", "malformed"], detail: str) -> None:
-        """Before the environment's own end."""
+        """Record that the rollout ended before the environment did."""
         self._finish, self._detail = reason, detail
 
     def outcome(self) -> Outcome:
-        """`finish` (`done`, `answer`, `out_of_turns`, `malformed`, `unfinished`) and `detail`; the reward; `steps`, and
-        the `rewards` of those that had one; `errors`, actions that the environment refused; the `answer`, what was said
-        without a tool call; and the last `observation`."""
+        """Return `finish` (`done`, `answer`, `out_of_turns`, `malformed`, `unfinished`) and `detail`; the reward;
+        `steps`, and the `rewards` of those that had one; `errors` (the number of refused actions); the `answer` (the
+        reply without a tool call); and the last `observation`."""
         return {
             "finish": self._finish,
             "detail": self._detail,
@@ -252,14 +252,15 @@ class OpenEnvEpisode:
         }
 
     def _reward(self) -> float | None:
-        """Of an agent that took no step it is 0; None where steps had no reward: then nothing is known."""
+        """Return the reward: 0 without a step; None (unknown) if no step had a reward."""
         if not self._rewards:
             return None if self._steps else 0.0
         return sum(self._rewards) if self._config.reward == "sum" else self._rewards[-1]
 
 
 def build(config: Mapping[str, Json], data_dir: Path) -> Environment:
-    """Raises ValueError for a bad config. A server may be missing: scenarios can be checked without one."""
+    """Build the environment. Raises ValueError for a bad config. The server is optional: scenarios can be checked
+    without it."""
     return OpenEnvEnvironment(parse(config))
 
 

@@ -1,4 +1,4 @@
-"""What an OpenEnv server tells of its actions, at `/schema`."""
+"""The action schema that an OpenEnv server publishes at `/schema`."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ _MAX_BYTES = 1_000_000
 
 
 async def schema_of_actions(url: str, headers: Mapping[str, str], access: Access) -> Mapping[str, Json]:
-    """The JSON schema of the actions of the server at that URL. Raises EpisodeFailed."""
+    """Return the JSON schema of the actions of the server at that URL. Raises EpisodeFailed."""
     at = f"{url}/schema"
     transport = BoundedTransport(access.http_transport(), AnswerLimits(_MAX_BYTES))
     try:
@@ -31,7 +31,7 @@ async def schema_of_actions(url: str, headers: Mapping[str, str], access: Access
         raise
     except TimeoutError:
         raise EpisodeFailed(f"{at} did not answer within {_TIMEOUT_S:g} s") from None
-    except Exception as error:  # what is not allowed is refused by errors of the access
+    except Exception as error:  # The access has its own errors for what is not allowed.
         raise EpisodeFailed(f"{at} cannot be read: {type(error).__name__}: {error}") from error
     try:
         schema = json.loads(content)["action"]

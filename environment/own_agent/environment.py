@@ -1,9 +1,9 @@
-"""The environment `agent`: an agent that lives elsewhere does the tasks with its own tools, in its own loop.
+"""The environment `agent`: an agent that runs elsewhere does the tasks with its own tools, in its own loop.
 
 Config: `scenarios`, a list of `{"task": {...}, "id"?, "split"?, "reference"?}`; `runner`, how a task reaches the agent
-(`runner.py`); and `success_from`, the score from which a rollout counts as a success.
+(`runner.py`); and `success_from`, the lowest score of a successful rollout.
 
-Learnloop shows the agent a task and takes back an outcome: a reward, or an output that the judge scores.
+Learnloop shows the agent a task and receives an outcome: a reward, or an output for the judge to score.
 """
 
 import json
@@ -29,7 +29,7 @@ _MAX_ID = 200
 
 
 def build(config: Mapping[str, Json], data_dir: Path) -> "AgentEnvironment":
-    """The environment of a request's config. Raises ValueError."""
+    """Build the environment for a request's config. Raises ValueError."""
     if unknown := set(config) - set(_SETTINGS):
         raise ValueError(f"{NAME} knows no config {', '.join(sorted(unknown))}; it has: {', '.join(_SETTINGS)}")
     success_from = config.get("success_from", 0.5)
@@ -41,7 +41,7 @@ def build(config: Mapping[str, Json], data_dir: Path) -> "AgentEnvironment":
 
 
 class AgentEnvironment:
-    """Its episodes are played where the agent is."""
+    """Tasks for an agent that runs elsewhere."""
 
     name = NAME
     default_max_turns = DEFAULT_MAX_TURNS
@@ -49,7 +49,7 @@ class AgentEnvironment:
     rubric = _RUBRIC
 
     def __init__(self, scenarios: Sequence[Scenario], runner: Runner | None, success_from: float) -> None:
-        """Without a runner, or without scenarios, there is nothing to roll out."""
+        """Without a runner or without scenarios, nothing can be rolled out."""
         self._scenarios = {split: [each for each in scenarios if each.split == split] for split in _SPLITS}
         self._runner = runner
         self._success_from = success_from
@@ -62,7 +62,7 @@ class AgentEnvironment:
         return list(draw(self._scenarios[split], count, seed, start))
 
     def ask(self, task: Mapping[str, Json]) -> Scenario:
-        """A task for the agent, if it is a function that runs here."""
+        """Return a scenario for the task, if the agent is a function that runs here."""
         if not isinstance(self._runner, PythonFunction):
             raise ValueError(
                 "this agent lives elsewhere, and cannot be asked from here: open a session for it (POST /sessions "
@@ -74,7 +74,7 @@ class AgentEnvironment:
         return AgentEpisode(scenario, max_turns or DEFAULT_MAX_TURNS)
 
     def reward(self, outcome: Outcome, score: float) -> dict[str, float]:
-        """What the agent reported; else the score."""
+        """Return the reward that the agent reported, or otherwise the score."""
         if outcome.get(REPORTED_REWARD) is None:
             return {"score": score}
         return dict(outcome["parts"]) or {"reported": outcome[REPORTED_REWARD]}
@@ -92,10 +92,10 @@ class AgentEnvironment:
 
 
 class AgentEpisode:
-    """One attempt at a task; `outcome` has what the agent reported of it.
+    """One attempt at a task; `outcome` holds the agent's report.
 
-    `finish` is `reported`, or how it ended otherwise; `answer` is the output if it is a text: what judges of answers
-    compare.
+    `finish` is `reported`, or how the attempt ended otherwise; `answer` is the output if it is a text, for judges that
+    compare answers.
     """
 
     tools: Sequence[Tool] = ()
@@ -107,7 +107,7 @@ class AgentEpisode:
         self._reported = AgentOutcome()
 
     def messages(self) -> list[dict[str, Json]]:
-        """The task: what the agent makes of it, it decides itself."""
+        """Return the task as one message; the agent decides how to use it."""
         return [{"role": "user", "content": json.dumps(dict(self.scenario.task), ensure_ascii=False)}]
 
     async def call(self, name: str, arguments: Mapping[str, Json]) -> ToolResult:
@@ -132,9 +132,9 @@ class AgentEpisode:
 
 
 def given_scenarios(rows: Json) -> list[Scenario]:
-    """The tasks of a request as scenarios, in their order. Raises ValueError naming the one at fault.
+    """Return the tasks of a request as scenarios, in order. Raises ValueError naming the invalid one.
 
-    Either each one names its `split`, or none does: then a fifth of them, at least one, goes to each held-out split.
+    Either each names its `split`, or none does: then a fifth of them, at least one, goes to each held-out split.
     """
     if not isinstance(rows, list) or not len(_SPLITS) <= len(rows) <= MAX_SCENARIOS:
         raise ValueError(f"scenarios must be a list of {len(_SPLITS)} to {MAX_SCENARIOS} tasks")
@@ -166,7 +166,7 @@ def _scenario(row: Json, position: int, drawn: Split) -> Scenario:
 
 
 def _check_apart(scenarios: Sequence[Scenario]) -> None:
-    """No id twice, and no task in two splits. Raises ValueError."""
+    """Raise ValueError if an id occurs twice or a task occurs in two splits."""
     ids, tasks = dict[str, int](), dict[str, int]()
     for position, each in enumerate(scenarios):
         if (first := ids.setdefault(each.id, position)) != position:

@@ -1,4 +1,5 @@
-"""What an agent reports of a task that it did with its own tools: a reward, its named parts, or an output to judge."""
+"""What an agent reports about a task that it did with its own tools: a reward, its named parts, or an output to
+judge."""
 
 import json
 import math
@@ -13,32 +14,33 @@ MAX_PARTS = 64
 
 
 class BadOutcome(ValueError):
-    """What an agent reported is no outcome; the message says why."""
+    """The agent's report is not a valid outcome; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentOutcome:
-    """Without a `reward` a judge scores the `output`; without either there is no outcome, for that `reason`."""
+    """The result of a task. Without a `reward` a judge scores the `output`; without either, `reason` says why there is
+    none."""
 
     reward: float | None = None
     parts: Mapping[str, float] = field(default_factory=dict)
-    """Their sum is the reward. Empty: it has no parts."""
+    """Named parts whose sum is the reward; empty if it has no parts."""
     output: Json = None
     reason: str | None = None
 
     @property
     def known(self) -> bool:
-        """Whether there is anything to reward or to judge."""
+        """Whether there is a reward or an output to judge."""
         return self.reward is not None or self.output is not None
 
     def text(self) -> str:
-        """As `read_report` takes it."""
+        """The outcome as JSON text that `read_report` accepts."""
         found = {"reward": self.reward, "parts": dict(self.parts), "output": self.output, "reason": self.reason}
         return json.dumps({"reward": self.reward} | {key: value for key, value in found.items() if value})
 
 
 def read_report(text: str) -> AgentOutcome:
-    """What an agent said at its end: an outcome as a JSON object, or else its output. Raises BadOutcome."""
+    """Parse an agent's final message: an outcome as a JSON object, or otherwise its output. Raises BadOutcome."""
     if len(text) > MAX_REPORT_CHARACTERS:
         raise BadOutcome(f"an outcome of more than {MAX_REPORT_CHARACTERS:,} characters")
     try:
@@ -49,12 +51,12 @@ def read_report(text: str) -> AgentOutcome:
 
 
 def is_outcome(value: Json) -> bool:
-    """Whether a value means to be an outcome: an object with one of its fields, and no other ones."""
+    """Whether a value is meant as an outcome: an object with some of its fields, and no others."""
     return isinstance(value, Mapping) and bool(value) and set(value) <= set(_KEYS)
 
 
 def outcome_of(returned: Json) -> AgentOutcome:
-    """Of what a function returned: an outcome, a number (the reward), None (there is none) or an output. Raises
+    """Convert a function's return value: an outcome, a number (the reward), None (no result) or an output. Raises
     BadOutcome."""
     if returned is None:
         return AgentOutcome(reason="the agent returned None")
@@ -64,14 +66,14 @@ def outcome_of(returned: Json) -> AgentOutcome:
 
 
 def parse_outcome(value: Json) -> AgentOutcome:
-    """The outcome in a JSON value. Raises BadOutcome."""
+    """Parse the outcome in a JSON value. Raises BadOutcome."""
     if not isinstance(value, Mapping):
-        raise BadOutcome(f"an outcome is an object with {', '.join(_KEYS)}, not {_shown(value)}")
+        raise BadOutcome(f"an outcome is an object with {', '.join(_KEYS)}, not {_excerpt(value)}")
     if unknown := sorted(set(value) - set(_KEYS)):
         raise BadOutcome(f"an outcome has no {', '.join(unknown)}; it has: {', '.join(_KEYS)}")
     output, reason = _json(value.get("output")), value.get("reason")
     if reason is not None and not isinstance(reason, str):
-        raise BadOutcome(f"reason is a text, not {_shown(reason)}")
+        raise BadOutcome(f"reason is a text, not {_excerpt(reason)}")
     reward, parts = _number("reward", value.get("reward")), _parts(value.get("parts"))
     if parts:
         total = math.fsum(parts.values())
@@ -85,7 +87,7 @@ def _parts(value: Json) -> dict[str, float]:
     if value is None:
         return {}
     if not isinstance(value, Mapping) or len(value) > MAX_PARTS:
-        raise BadOutcome(f"parts is an object of at most {MAX_PARTS} numbers, not {_shown(value)}")
+        raise BadOutcome(f"parts is an object of at most {MAX_PARTS} numbers, not {_excerpt(value)}")
     parts = {str(name): _number(f"the part {name!r}", part) for name, part in value.items()}
     missing = [name for name, part in parts.items() if part is None]
     if missing:
@@ -97,7 +99,7 @@ def _number(what: str, value: Json) -> float | None:
     if value is None:
         return None
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise BadOutcome(f"{what} is a finite number, not {_shown(value)}")
+        raise BadOutcome(f"{what} is a finite number, not {_excerpt(value)}")
     return float(value)
 
 
@@ -109,5 +111,5 @@ def _json(value: Json) -> Json:
     return value
 
 
-def _shown(value: Json) -> str:
+def _excerpt(value: Json) -> str:
     return repr(value)[:200]

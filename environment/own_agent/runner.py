@@ -1,4 +1,4 @@
-"""How tasks reach an agent that lives elsewhere: the setting `runner` of the environment `agent`."""
+"""How tasks reach an agent that runs elsewhere: the setting `runner` of the environment `agent`."""
 
 import re
 from collections.abc import Mapping
@@ -17,12 +17,12 @@ class Push:
 
     url: str
     secret: Json = field(default=None, repr=False)
-    """With which the requests are signed, in the form in which it is stored; None: they are not."""
+    """Secret that signs the requests, in its stored form; None: they are not signed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Tasks wait until somebody claims them."""
+    """Tasks wait until an agent claims them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,14 @@ Runner = Push | Pull | PythonFunction
 
 
 def parse_runner(value: Json) -> Runner:
-    """The runner of a config. Raises ValueError."""
+    """Parse the runner in a config. Raises ValueError."""
     if not isinstance(value, Mapping) or len(value) != 1 or (kind := next(iter(value))) not in _KINDS:
-        raise ValueError(f"runner must be {_EXPECTED}, not {_shown(value)}")
+        raise ValueError(f"runner must be {_EXPECTED}, not {_excerpt(value)}")
     settings = value[kind]
     if kind == "python":
         named = _FUNCTION.fullmatch(settings) if isinstance(settings, str) else None
         if named is None:
-            raise ValueError(f"runner.python must name a function as package.module:function, not {_shown(settings)}")
+            raise ValueError(f"runner.python must name a function as package.module:function, not {_excerpt(settings)}")
         return PythonFunction(named["module"], named["function"])
     known = {"url", "secret"} if kind == "push" else set[str]()
     if not isinstance(settings, Mapping) or set(settings) - known:
@@ -60,5 +60,5 @@ def parse_runner(value: Json) -> Runner:
     return Push(settings["url"], settings.get("secret"))
 
 
-def _shown(value: Json) -> str:
+def _excerpt(value: Json) -> str:
     return repr(value)[:200]

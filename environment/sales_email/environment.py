@@ -1,4 +1,4 @@
-"""The environment `sales_email`: write an email to a prospect that rests on a knowledge graph."""
+"""The environment `sales_email`: write an email to a prospect that is grounded in a knowledge graph."""
 
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -27,7 +27,7 @@ _SETTINGS = {"graph", "scenarios", "node_scores"}
 class SalesEmail:
     """Prospects on one given graph, or on synthetic graphs, one for each prospect.
 
-    Node scores belong to the given graph, or to the synthetic home graph to which training returns.
+    Node scores belong to the given graph, or to the synthetic home graph, which training uses again and again.
     """
 
     name = "sales_email"
@@ -36,7 +36,7 @@ class SalesEmail:
     rubric = _RUBRIC
 
     def __init__(self, graph: Graph | None = None, prospects: Json | None = None, rule: Rule = Rule.VISITS) -> None:
-        """Raises ValueError for bad prospects, or for prospects without a graph."""
+        """Raises ValueError for invalid prospects, or for prospects without a graph."""
         if prospects is not None and graph is None:
             raise ValueError("scenarios need a graph: give both")
         self.synthetic = graph is None
@@ -44,11 +44,12 @@ class SalesEmail:
         self._given = None if prospects is None or graph is None else given_scenarios(prospects, graph)
         self._rule = rule
         self._scored: str | None = None
-        """Which synthetic graph the node scores are of."""
+        """Key of the synthetic graph that the node scores belong to."""
         self._node_scores = None if graph is None else NodeScores(graph, rule)
 
     def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
-        """`count` scenarios from number `start` on, the same for the same seed; names of a split appear in no other."""
+        """Return `count` scenarios from number `start`, the same for the same seed; names of a split appear in no
+        other."""
         if self._given is not None:
             return list(draw([each for each in self._given if each.split == split], count, seed, start))
         if self._graph is not None:
@@ -56,20 +57,20 @@ class SalesEmail:
         return synthetic_scenarios(split, count, seed, start)
 
     def ask(self, task: Mapping[str, Json]) -> Scenario:
-        """A scenario from a user's own task. Raises ValueError if it is unfit."""
+        """Return a scenario for a user's own task. Raises ValueError if it is unsuitable."""
         try:
             return asked_scenario(task, self._graph_of(task))
         except UnknownScenario as error:
             raise ValueError(str(error)) from error
 
     def episode(self, scenario: Scenario, max_turns: int | None = None) -> SalesEpisode:
-        """Open one attempt. Raises UnknownScenario if the scenario's graph is not there."""
+        """Create one attempt. Raises UnknownScenario if the scenario's graph is not available."""
         graph = self._graph_of(scenario.task)
         scores = self._node_scores.scores if self._node_scores and self._is_scored(scenario) else None
         return SalesEpisode(scenario, graph, max_turns or self.default_max_turns, scores)
 
     def solution(self, scenario: Scenario) -> list[ToolCall]:
-        """Reads the shortest way to a product and writes about its two ends."""
+        """Return calls that read the shortest path to a product and write about both of its ends."""
         task, graph = scenario.task, self._graph_of(scenario.task)
         way = graph.path(next(id for id in task["start"] if id in graph.distance))[1 - self.default_max_turns :]
         facts = [graph.nodes[id].content for id in way]
@@ -81,7 +82,7 @@ class SalesEmail:
         return [*(ToolCall(CONTEXT.name, {"node_id": id}) for id in way), ToolCall(FINALIZE.name, email)]
 
     def showcase(self, seed: int) -> Scenario:
-        """The first scenario there is."""
+        """Return the first available scenario."""
         if self._given is not None:
             return self._given[0]
         if self._graph is None:
@@ -89,26 +90,26 @@ class SalesEmail:
         return self.scenarios("train", 1, seed)[0]
 
     def reflect(self, rewarded: Sequence[Rewarded]) -> None:
-        """Move the node scores by what was earned on their graph."""
+        """Move the node scores by the rewards earned on their graph."""
         if self._node_scores is not None:
             self._node_scores.reflect([each for each in rewarded if self._is_scored(each.scenario)])
 
     def state(self) -> dict[str, Json]:
-        """`node_scores` by id, and the name of a synthetic `graph` (None for a given one)."""
+        """Return `node_scores` by id, and the name of a synthetic `graph` (None for a given one)."""
         scores = dict(self._node_scores.scores) if self._node_scores else {}
         return {"graph": self._scored, "node_scores": scores}
 
     def restore(self, state: Mapping[str, Json]) -> None:
-        """Raises ValueError for a state of another graph."""
+        """Restore the state. Raises ValueError for a state of another graph."""
         if self._graph is None and state["graph"] is not None:
             self._score(state["graph"])
         if self._node_scores is not None:
             self._node_scores.restore(state["node_scores"])
 
     def reward(self, outcome: Outcome, score: float) -> dict[str, float]:
-        """Named parts whose sum lies in [-0.5, 1.0]: steps of the way, honest citations, and the whole job.
+        """Return named parts whose sum is in [-0.5, 1.0], for partial progress, honest citations, and the whole job.
 
-        `score` in [0, 1] is the judge's verdict; it weighs the largest part, which only a grounded email earns.
+        `score` in [0, 1] is the judge's verdict; it scales the largest part, which only a grounded email earns.
         """
         success = bool(outcome["success"])
         left = max(0.0, 1.0 - outcome["turns"] / outcome["max_turns"])
@@ -126,11 +127,11 @@ class SalesEmail:
         }
 
     def success(self, outcome: Outcome, score: float) -> bool:
-        """Whether the email is final and grounded; a judge's taste does not change that."""
+        """Whether the email is final and grounded; the judge's score does not change that."""
         return bool(outcome["success"])
 
     def answer(self, outcome: Outcome) -> dict[str, Json]:
-        """The email as `/ask` returns it; `answer` is its body, None if none was finalised."""
+        """Return the email as `/ask` returns it; `answer` is its body, None if none was finalised."""
         email = outcome["email"]
         return {
             "answer": email["body"] if email else None,
@@ -140,10 +141,10 @@ class SalesEmail:
         }
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no resources are open."""
 
     def _score(self, key: str) -> None:
-        """Keep node scores of that synthetic graph from now on."""
+        """Keep node scores for that synthetic graph from now on."""
         if self._scored != key:
             self._scored, self._node_scores = key, NodeScores(self._graph_of({"graph": key}), self._rule)
 
@@ -160,9 +161,10 @@ class SalesEmail:
 
 
 def build(config: Mapping[str, Json], data_dir: Path) -> Environment:
-    """`{}` takes synthetic graphs; `graph` (a list of nodes) that one, with invented prospects or with `scenarios`.
+    """Build the environment. `{}` uses synthetic graphs; `graph` (a list of nodes) uses that one, with invented
+    prospects or with `scenarios`.
 
-    `node_scores` names the rule. Raises ValueError for anything else.
+    `node_scores` names the rule. Raises ValueError for any other config.
     """
     unknown = sorted(set(config) - _SETTINGS)
     if unknown:
@@ -175,7 +177,7 @@ def build(config: Mapping[str, Json], data_dir: Path) -> Environment:
 
 
 def _learned_on(state: Mapping[str, Json]) -> list[Json] | None:
-    """The nodes of the synthetic graph whose node scores those are."""
+    """Return the nodes of the synthetic graph that the state's node scores belong to."""
     key = state.get("graph")
     return None if key is None else dump_graph(world_of(key).graph)
 

@@ -1,12 +1,11 @@
-"""The knowledge graph: parsed from JSON, checked, and asked for neighbours and for ways to the product.
+"""The knowledge graph: parses it from JSON, checks it, and finds neighbours and paths to the product.
 
-A graph is a list of nodes, each with its outgoing edges, as CoDreamer's frontend sends it:
-`[{"id", "content", "edge": [{"target_id", "relationship", "rationale"}]}]`; `edges`, `target` and
-`label` are accepted too. Two kinds of node anchor the argument of an email: it starts at a Customer
-Job and ends at a Product Feature. A node is an anchor if its `kind` says so, or its content begins
-with `Customer Job:` or `Product Feature:`, or its id contains these words (`product-feature-3f`).
-Cycles are allowed, as facts do support each other; an edge from a node to itself says nothing and is
-refused. The same edge given twice counts once.
+A graph is a list of nodes, each with its outgoing edges, as CoDreamer's frontend sends it: `[{"id", "content", "edge":
+[{"target_id", "relationship", "rationale"}]}]`; `edges`, `target` and `label` are also accepted. Two kinds of node
+anchor an email's argument: it starts at a Customer Job and ends at a Product Feature. A node is an anchor if its `kind`
+says so, or its content begins with `Customer Job:` or `Product Feature:`, or its id contains these words
+(`product-feature-3f`). Cycles are allowed, because facts do support each other; an edge from a node to itself carries
+no information and is refused. An edge given twice counts once.
 """
 
 import re
@@ -23,16 +22,16 @@ MAX_EDGES = 100_000
 MAX_ID_CHARACTERS = 200
 MAX_CONTENT_CHARACTERS = 20_000
 MAX_LABEL_CHARACTERS = 2_000
-"""Of a relationship or a rationale."""
+"""Most characters of a relationship or a rationale."""
 _DEFAULT_RELATIONSHIP = "related to"
 
 
 class GraphError(ValueError):
-    """The graph cannot be used; the message names the node at fault."""
+    """The graph cannot be used; the message names the faulty node."""
 
 
 class Kind(StrEnum):
-    """What a node is to the argument of an email."""
+    """A node's role in the argument of an email."""
 
     CUSTOMER_JOB = "Customer Job"
     PRODUCT_FEATURE = "Product Feature"
@@ -41,7 +40,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One statement. `id` is unique in its graph and holds no line break."""
+    """One statement. `id` is unique within its graph and contains no line break."""
 
     id: str
     content: str
@@ -60,7 +59,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A checked graph; made by `build_graph` or `parse_graph`, never changed."""
+    """A checked graph, created by `build_graph` or `parse_graph` and never changed."""
 
     nodes: Mapping[str, Node]
     outgoing: Mapping[str, tuple[Edge, ...]]
@@ -68,14 +67,14 @@ class Graph:
     popularity: Mapping[str, int]
     """Number of edges that point at a node."""
     distance: Mapping[str, int]
-    """Edges on the shortest way to a Product Feature; nodes that reach none are absent."""
+    """Number of edges on the shortest path to a Product Feature; nodes without such a path are absent."""
 
     def jobs(self) -> list[str]:
         """Ids of the Customer Jobs from which a Product Feature can be reached, in the order given."""
         return [node.id for node in self.nodes.values() if node.kind is Kind.CUSTOMER_JOB and node.id in self.distance]
 
     def reachable(self, starts: Iterable[str]) -> set[str]:
-        """Ids of all nodes that edges lead to from `starts`, these included."""
+        """Return the ids of all nodes that edges lead to from `starts`, including `starts`."""
         seen = set(starts)
         waiting = list(seen)
         while waiting:
@@ -86,13 +85,14 @@ class Graph:
         return seen
 
     def toward_product(self, node_id: str) -> list[Edge]:
-        """The node's edges that come closer to a Product Feature, those with the shortest way first."""
+        """Return the node's edges that lead closer to a Product Feature, those with the shortest path first."""
         here = self.distance.get(node_id, 0)
         closer = [edge for edge in self.outgoing[node_id] if self.distance.get(edge.target, here) < here]
         return sorted(closer, key=lambda edge: self.distance[edge.target])
 
     def path(self, start: str) -> list[str]:
-        """Ids of a shortest way from `start` to a Product Feature, both included; empty if there is none."""
+        """Return the ids on a shortest path from `start` to a Product Feature, both included; empty if there is
+        none."""
         if start not in self.distance:
             return []
         way = [start]
@@ -102,7 +102,7 @@ class Graph:
 
 
 def build_graph(nodes: Iterable[Node], edges: Iterable[Edge]) -> Graph:
-    """A graph of these nodes and edges. Raises GraphError."""
+    """Build a graph of these nodes and edges. Raises GraphError."""
     by_id: dict[str, Node] = {}
     for node in nodes:
         if node.id in by_id:
@@ -141,7 +141,7 @@ def _check_edge(edge: Edge, nodes: Mapping[str, Node]) -> None:
 
 
 def _distances(products: Iterable[str], incoming: Mapping[str, list[str]]) -> dict[str, int]:
-    """Breadth-first search against the edges, from all products simultaneously."""
+    """Search breadth-first against the edges, from all products simultaneously."""
     distance = dict.fromkeys(products, 0)
     waiting = deque(distance)
     while waiting:
@@ -166,10 +166,10 @@ def _check_anchors(graph: Graph) -> None:
 
 
 def parse_graph(value: Json) -> Graph:
-    """The graph in a list of node objects; members that mean nothing here are ignored. Raises GraphError."""
+    """Parse a list of node objects; unknown members are ignored. Raises GraphError."""
     if not isinstance(value, list) or not value:
         raise GraphError("a graph is a list of at least two nodes")
-    # Before anything is built: a huge payload costs no more than its length.
+    # Check the size before building anything, so that a huge payload is cheap to refuse.
     if len(value) > MAX_NODES:
         raise GraphError(f"the graph has {len(value)} nodes; at most {MAX_NODES} are allowed")
     nodes: list[Node] = []
@@ -184,7 +184,7 @@ def parse_graph(value: Json) -> Graph:
 
 
 def dump_graph(graph: Graph) -> list[Json]:
-    """The graph in the form that `parse_graph` takes."""
+    """Return the graph in the form that `parse_graph` accepts."""
     return [
         {
             "id": node.id,
@@ -200,7 +200,7 @@ def dump_graph(graph: Graph) -> list[Json]:
 
 
 def size_of(value: Sequence[Json]) -> dict[str, int]:
-    """`nodes` and `edges` of a graph in the form that `parse_graph` takes, or of any list."""
+    """Return `nodes` and `edges` of a graph in the form that `parse_graph` accepts, or of any list."""
     return {"nodes": len(value), "edges": sum(map(_edge_count, value))}
 
 

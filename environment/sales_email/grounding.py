@@ -1,4 +1,4 @@
-"""Whether an email rests on what the agent read: deterministic, no model asked."""
+"""Whether an email is grounded in what the agent read: deterministic, without a model."""
 
 import re
 from collections.abc import Mapping, Sequence, Set
@@ -10,7 +10,7 @@ from environment.sales_email.graph import Graph, Kind
 
 @dataclass(frozen=True, slots=True)
 class Email:
-    """A sales email; `citations` are ids of the nodes that its claims rest on."""
+    """A sales email; `citations` are ids of the nodes that support its claims."""
 
     subject: str
     body: str
@@ -19,7 +19,7 @@ class Email:
 
 @dataclass(frozen=True, slots=True)
 class Grounding:
-    """What holds of one email. `unknown` and `unread` are citations that do not count, and why."""
+    """The results of checking one email. `unknown` and `unread` are citations that do not count, by reason."""
 
     names_prospect: bool
     names_company: bool
@@ -27,21 +27,22 @@ class Grounding:
     unknown: tuple[str, ...]
     unread: tuple[str, ...]
     cites_product: bool
-    """A Product Feature that a path from a start node leads to is cited."""
+    """Whether a Product Feature is cited that a path from a start node leads to."""
 
     @property
     def citations_read(self) -> bool:
-        """There is a citation, and each one is a node that was read."""
+        """Whether there is a citation, and each cites a node that was read."""
         return self.cites and not self.unknown and not self.unread
 
     @property
     def grounded(self) -> bool:
-        """The whole job is done."""
+        """Whether the email does the whole job."""
         return self.citations_read and self.cites_product and self.names_prospect and self.names_company
 
 
 def ground(email: Email, task: Mapping[str, Json], graph: Graph, read: Set[str], reachable: Set[str]) -> Grounding:
-    """Check an email written for `task` after `read` nodes; `reachable` are the nodes beyond the start nodes."""
+    """Check an email written for `task` after reading the nodes `read`; `reachable` are the nodes beyond the start
+    nodes."""
     known = [id for id in email.citations if id in graph.nodes]
     return Grounding(
         names_prospect=names_prospect(email, task["prospect"]),
@@ -54,13 +55,13 @@ def ground(email: Email, task: Mapping[str, Json], graph: Graph, read: Set[str],
 
 
 def names_prospect(email: Email, prospect: str) -> bool:
-    """The prospect's first or last name stands in subject or body."""
+    """Whether the subject or body contains the prospect's first or last name."""
     words = prospect.split()
     return _mentions(email, (words[0], words[-1]))
 
 
 def names_company(email: Email, company: str) -> bool:
-    """The company's whole name stands in subject or body."""
+    """Whether the subject or body contains the company's whole name."""
     return _mentions(email, (company,))
 
 

@@ -1,22 +1,22 @@
 """Node scores: how much of the reward each node of a graph earned. They rank what the agent is shown first.
 
-Every node starts at 1.0 and stays in [0, 1]. After an iteration each score moves a tenth of the way to its target.
-The rule `visits`, ours, asks of every node that attempts read or cited what came of these visits:
+Every node starts at 1.0 and stays in [0, 1]. After an iteration each score moves a tenth of the way to its target. Our
+rule `visits` considers, for every node that attempts read or cited, the results of these visits:
 
-- an attempt weighs as much as its reward (clamped to [0, 1]) exceeds the mean of its scenario's attempts, so what
-  merely began the same way as a failure is not blamed for it;
+- the weight of an attempt is the amount by which its reward (clamped to [0, 1]) exceeds the mean of its scenario's
+  attempts, so that a node is not blamed for failures that merely began the same way;
 - a visit earns the attempt's reward if the email cites the node, it was read, and a Product Feature can be reached
   from it, otherwise 0; the node's value is the weighted mean over its visits, its target that value divided by the
   best node's;
 - the target of a node without evidence (not visited, or by no attempt above its mean) is the mean target of the
-  others, as the unknown is taken for average; but one that was visited and leads to no product has the target 0.
+  others, which treats the unknown as average; but a visited node that leads to no product has the target 0.
 
-So a node that is popular and useless falls with every visit, and those that carry rewarded emails stay on top. An
-iteration in which nothing was earned changes nothing.
+So the score of a popular but useless node falls with every visit, and nodes that carry rewarded emails stay on top. An
+iteration without rewards changes nothing.
 
-The rule `top_half` is CoDreamer's: of the better half of the attempts, each cited node moves toward the attempt's
-reward, attempt by attempt, best first. It cannot tell a useful node from one that is cited beside it, and cited nodes
-fall below those that nobody tried.
+The rule `top_half` is CoDreamer's: for the better half of the attempts, each cited node moves toward the attempt's
+reward, attempt by attempt, best first. It cannot distinguish a useful node from one cited along with it, and cited
+nodes fall below those that were never tried.
 """
 
 from collections import defaultdict
@@ -32,14 +32,14 @@ _START = 1.0
 
 
 class Rule(StrEnum):
-    """How scores follow rewards."""
+    """How node scores follow rewards."""
 
     VISITS = "visits"
     TOP_HALF = "top_half"
 
 
 class NodeScores:
-    """The scores of one graph. They are a function of what was reflected on, in that order."""
+    """The scores of one graph. They depend only on the sequence of rollouts passed to `reflect`."""
 
     def __init__(self, graph: Graph, rule: Rule) -> None:
         self._graph = graph
@@ -48,18 +48,18 @@ class NodeScores:
 
     @property
     def scores(self) -> Mapping[str, float]:
-        """By node id, in [0, 1]."""
+        """Scores by node id, in [0, 1]."""
         return self._scores
 
     def reflect(self, rewarded: Sequence[Rewarded]) -> None:
-        """Take in the attempts that an iteration made on this graph."""
+        """Learn from the attempts that an iteration made on this graph."""
         if self._rule is Rule.VISITS:
             self._by_visits(rewarded)
         else:
             self._by_top_half(rewarded)
 
     def restore(self, scores: Mapping[str, Json]) -> None:
-        """Go on from these. Raises ValueError if they are not scores of this graph."""
+        """Continue from these scores. Raises ValueError if they are not scores of this graph."""
         if scores.keys() != self._scores.keys():
             raise ValueError("the node scores are those of another graph")
         if not all(isinstance(score, int | float) and 0.0 <= score <= 1.0 for score in scores.values()):
@@ -91,7 +91,7 @@ class NodeScores:
                 self._move(id, _clamped(attempt.reward))
 
     def _cited(self, attempt: Rewarded) -> Iterator[str]:
-        """The nodes that the email cites, each once; what does not exist is no node."""
+        """Yield the nodes that the email cites, each once; unknown ids are skipped."""
         email = attempt.outcome["email"]
         return (id for id in (email["citations"] if email else ()) if id in self._graph.nodes)
 
@@ -104,7 +104,7 @@ class NodeScores:
 
 
 def _weighted(rewarded: Sequence[Rewarded]) -> Iterator[tuple[Rewarded, float]]:
-    """Each attempt and by how much it did better than the mean of its scenario's attempts."""
+    """Yield each attempt with the amount by which it exceeds the mean of its scenario's attempts."""
     by_scenario: defaultdict[str, list[float]] = defaultdict(list)
     for attempt in rewarded:
         by_scenario[attempt.scenario.id].append(_clamped(attempt.reward))

@@ -1,4 +1,5 @@
-"""Scenarios of the sales agent: from synthetic worlds, from a given graph, given ones, or from a user's own task."""
+"""Scenarios of the sales agent: from synthetic worlds, from a given graph, from a given list, or from a user's own
+task."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,15 +15,15 @@ DEFAULT_GOAL = "book a call"
 MAX_STARTS = 10
 MAX_PROSPECTS = 10_000
 HOME_EVERY = 8
-"""Each so-manieth synthetic training scenario is a new prospect on the first one's graph, the home graph: where node
-scores have something to follow."""
+"""One in this many synthetic training scenarios is a new prospect on the first one's graph, the home graph, so that
+node scores have a graph to follow."""
 _PROSPECT_KEYS = ("prospect", "role", "company", "goal", "start", "split")
 _TASK_KEYS = ("prospect", "role", "company", "goal", "start", "graph")
 _MAX_CHARACTERS = 200
 
 
 def synthetic_scenarios(split: Split, count: int, seed: int, start: int) -> list[Scenario]:
-    """`count` prospects from number `start` on, each with a graph of its own; some of `train` on the home graph."""
+    """Return `count` prospects from number `start`, each with its own graph; some of `train` are on the home graph."""
     return [
         make_world(split, seed, index).scenario(on=home_world(seed) if _at_home(split, index) else None)
         for index in range(start, start + count)
@@ -30,7 +31,7 @@ def synthetic_scenarios(split: Split, count: int, seed: int, start: int) -> list
 
 
 def home_world(seed: int) -> World:
-    """The world whose graph training returns to."""
+    """Return the world of the home graph, which training uses again and again."""
     return make_world("train", seed, 0)
 
 
@@ -39,7 +40,7 @@ def _at_home(split: Split, index: int) -> bool:
 
 
 def graph_scenarios(graph: Graph, split: Split, count: int, seed: int, start: int) -> list[Scenario]:
-    """`count` invented prospects from number `start` on, each with one of the graph's Customer Jobs to start from."""
+    """Return `count` invented prospects from number `start`, each starting from one of the graph's Customer Jobs."""
     scenarios = []
     for index in range(start, start + count):
         id = f"{split}.{seed}.{index}"
@@ -58,9 +59,9 @@ def graph_scenarios(graph: Graph, split: Split, count: int, seed: int, start: in
 
 
 def given_scenarios(prospects: Json, graph: Graph) -> list[Scenario]:
-    """The prospects of a request as scenarios, in their order. Raises ValueError naming the one at fault.
+    """Return the prospects of a request as scenarios, in order. Raises ValueError naming the invalid one.
 
-    Either each one names its `split`, or none does: then a fifth of them, at least one, goes to each held-out split.
+    Either each names its `split`, or none does: then a fifth of them, at least one, goes to each held-out split.
     """
     return read_scenarios(
         prospects,
@@ -83,7 +84,8 @@ def _given(item: Json, position: int, graph: Graph) -> Scenario:
 
 
 def asked_scenario(task: Mapping[str, Json], graph: Graph) -> Scenario:
-    """A user's own task. `prospect` and `company` are needed; `start` may be one id or a list. Raises ValueError."""
+    """Return a scenario for a user's own task. `prospect` and `company` are required; `start` can be one id or a list.
+    Raises ValueError."""
     unknown = sorted(set(task) - set(_TASK_KEYS))
     if unknown:
         raise ValueError(f"a task has no {', '.join(unknown)}; it takes: {', '.join(_TASK_KEYS)}")

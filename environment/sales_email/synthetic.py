@@ -1,9 +1,9 @@
-"""Synthetic sales worlds: each a fresh knowledge graph with one prospect, so that nothing can be remembered.
+"""Synthetic sales worlds: each a new knowledge graph with one prospect, so that nothing can be memorised.
 
-A world is made again from its key alone (`test.0.17` is number 17 of seed 0 in the split `test`), so
-nothing is stored. One path of two or three edges leads from the Customer Job to the Product Feature.
-Around it lie dead ends, a chain that goes nowhere, and a hub that many nodes point at: neither the first
-neighbour shown nor the most popular one is the way.
+A world is regenerated from its key alone (`test.0.17` is number 17 of seed 0 in the split `test`), so nothing is
+stored. One path of two or three edges leads from the Customer Job to the Product Feature. It is surrounded by dead
+ends, a chain without a destination, and a hub that many nodes point at: neither the first neighbour shown nor the most
+popular one is the way.
 """
 
 import re
@@ -25,7 +25,7 @@ GOALS = {
     "start a pilot": "Shall we start a small pilot?",
     "send a sample": "May I send you a sample?",
 }
-"""What the email is for, and the sentence that asks for it."""
+"""Goals of an email, each with the sentence that asks for it."""
 
 _KEY = re.compile(r"(train|validation|test)\.(-?[0-9]{1,20})\.([0-9]{1,20})")
 _TOPICS = ("quote", "invoice", "report", "order", "contract", "ticket", "audit", "survey", "forecast", "claim")
@@ -55,14 +55,14 @@ _SOLUTIONS = ("solved by", "helped by")
 
 
 def right_body(prospect: str, company: str, goal: str, facts: Sequence[str]) -> str:
-    """An email that claims only the first and the last of these facts, and asks for the goal."""
+    """Return an email body that claims only the first and the last of these facts, and asks for the goal."""
     ask = GOALS.get(goal, f"Shall we {goal}?")
     return f"Hi {prospect.split()[0]}, a note for {company}. {facts[0]} {facts[-1]} {ask}"
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """One graph with its one prospect. `path` goes from the Customer Job to the Product Feature."""
+    """One graph and its prospect. `path` leads from the Customer Job to the Product Feature."""
 
     key: str
     split: Split
@@ -75,7 +75,7 @@ class World:
     product: str
 
     def scenario(self, on: "World | None" = None) -> Scenario:
-        """The prospect as a scenario, on this graph or on that of another world.
+        """Return the prospect as a scenario, on this graph or on that of another world.
 
         Its reference has `path`, the `facts` on it, `product`, and a right `email`.
         """
@@ -103,7 +103,7 @@ class World:
 
 
 def world_of(key: str) -> World:
-    """The world of that key. Raises UnknownScenario."""
+    """Return the world of that key. Raises UnknownScenario."""
     match = _KEY.fullmatch(key)
     if match is None:
         raise UnknownScenario(f"no synthetic graph is named {key!r}; names are like 'test.0.17'")
@@ -113,7 +113,7 @@ def world_of(key: str) -> World:
 
 @lru_cache(maxsize=1024)
 def make_world(split: Split, seed: int, index: int) -> World:
-    """The world of that split, seed and index: 11 to 16 nodes."""
+    """Generate the world of that split, seed and index: 11 to 16 nodes."""
     key = f"{split}.{seed}.{index}"
     rng = Random(f"sales_email:{key}")
     names = Names(rng, split)
@@ -146,9 +146,9 @@ def make_world(split: Split, seed: int, index: int) -> World:
 
 
 def _connect(rng: Random, path: Sequence[Node], hub: Node, asides: Sequence[Node]) -> Graph:
-    """The path, two asides at each of its steps, and the hub that most nodes point at.
+    """Connect the path, two asides at each of its nodes, and the hub that most nodes point at.
 
-    No aside leads back to the path, so that a wrong turn is a wrong turn.
+    No aside leads back to the path, so a wrong turn never reaches the product.
     """
     *steps, feature = path
     edges = [
@@ -159,7 +159,7 @@ def _connect(rng: Random, path: Sequence[Node], hub: Node, asides: Sequence[Node
     for step in steps:
         beside = [next(spare), next(spare), *([hub] if step is path[0] or rng.random() < 0.7 else [])]
         edges.extend(Edge(step.id, node.id, rng.choice(_RELATIONSHIPS)) for node in beside)
-    # What is left hangs on the asides as chains; where a chain ends, it mostly ends in the hub.
+    # The remaining nodes form chains after the asides; most chains end in the hub.
     for node in spare:
         edges.append(Edge(asides[rng.randrange(2 * len(steps))].id, node.id, rng.choice(_RELATIONSHIPS)))
         edges.append(Edge(hub.id, node.id, rng.choice(_RELATIONSHIPS)))
@@ -172,7 +172,7 @@ def _connect(rng: Random, path: Sequence[Node], hub: Node, asides: Sequence[Node
 
 
 def _ids(rng: Random, names: Names) -> Iterator[str]:
-    """Slugs such as `tolu-marend-7k2`, no two of a graph with the same beginning, which only tests copying."""
+    """Yield slugs such as `tolu-marend-7k2`. No two in a graph begin alike, which would only test copying."""
     beginnings: set[str] = set()
     while True:
         words = [names.word() for _ in range(3 if rng.random() < 0.2 else 2)]

@@ -1,4 +1,4 @@
-"""The four tools of the sales agent and the episode that they change."""
+"""The four tools of the sales agent, and the episode whose state they change."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -55,12 +55,12 @@ _TASK = (_PROMPTS / "task.txt").read_text(encoding="utf-8").strip()
 class SalesEpisode:
     """One attempt to write an email to a prospect.
 
-    Outcome keys: `finish` (finalized, out_of_turns, malformed or open), `detail`, `turns`, `max_turns`,
-    `email` (subject, body, citations; None before it is final), `draft` (the last proposal or None),
-    `read` (ids in the order read), `read_path` (one beyond the start nodes that lies on a way to a Product
-    Feature), `read_product` (a Product Feature that the start nodes lead to); and, of the final email,
-    `named_prospect`, `named_company`, `citations_read`, `unknown_citations`, `unread_citations`,
-    `cited_product` and `success` (all that `grounding` asks for).
+    Outcome keys: `finish` (finalized, out_of_turns, malformed or open), `detail`, `turns`, `max_turns`, `email`
+    (subject, body, citations; None before it is final), `draft` (the last proposal or None), `read` (ids in the order
+    read), `read_path` (whether a node beyond the start nodes was read that is on a path to a Product Feature),
+    `read_product` (whether a Product Feature was read that the start nodes lead to). About the final email:
+    `named_prospect`, `named_company`, `citations_read`, `unknown_citations`, `unread_citations`, `cited_product` and
+    `success` (everything that `grounding` requires).
     """
 
     tools = TOOLS
@@ -68,7 +68,7 @@ class SalesEpisode:
     def __init__(
         self, scenario: Scenario, graph: Graph, max_turns: int, node_scores: Mapping[str, float] | None = None
     ) -> None:
-        """`node_scores` rank neighbours; None: they are all alike."""
+        """`node_scores` rank neighbours; None ranks all alike."""
         self.scenario = scenario
         self.max_turns = max_turns
         self._graph = graph
@@ -81,7 +81,7 @@ class SalesEpisode:
         self._detail = ""
 
     def messages(self) -> list[dict[str, Json]]:
-        """System prompt and the task in one line."""
+        """Return the system prompt, and the task in one line."""
         task = self.scenario.task
         title = f", {task['role']}" if task.get("role") else ""
         text = _TASK.format(
@@ -112,11 +112,11 @@ class SalesEpisode:
         return ToolResult("", final=True)
 
     def end(self, reason: Literal["out_of_turns", "malformed"], detail: str) -> None:
-        """The rollout ended without a final email."""
+        """Record that the rollout ended without a final email."""
         self._finish, self._detail = reason, detail
 
     def outcome(self) -> Outcome:
-        """The facts that judges and reward read."""
+        """Return the facts that judges and reward use."""
         task, graph, read = self.scenario.task, self._graph, self._read.keys()
         reachable = graph.reachable(task["start"])
         found = ground(self._email, task, graph, read, reachable) if self._email else None
@@ -151,7 +151,8 @@ class SalesEpisode:
         return "\n".join(lines) or "It leads to no node."
 
     def _rank(self, edge: Edge) -> tuple[float, int]:
-        """The best score first. Among equals the popular first, as a graph browser would: that says nothing of use."""
+        """Rank by the best score, then by popularity, as a graph browser would; popularity says nothing about
+        usefulness."""
         return -self._node_scores.get(edge.target, 1.0), -self._graph.popularity[edge.target]
 
     def _neighbour(self, edge: Edge) -> str:
@@ -198,7 +199,7 @@ def _json(email: Email | None) -> dict[str, Json] | None:
 
 
 def _line(text: str) -> str:
-    """On one line: a node's text must not be able to fake the lines that the tools add."""
+    """Return the text on one line, so that a node's text cannot fake the lines that the tools add."""
     return " ".join(text.split())
 
 

@@ -237,7 +237,7 @@ async def test_a_server_at_a_url_that_never_ends_its_answer_fails_the_rollout(
 
 
 async def test_a_session_ends_whatever_its_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("environment.mcp.http._GOODBYE_S", 0.1)
+    monkeypatch.setattr("environment.mcp.http._END_TIMEOUT_S", 0.1)
     left = asyncio.Event()
 
     async def answer(server: HostileProvider, writer: asyncio.StreamWriter) -> None:
