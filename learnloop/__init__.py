@@ -8,7 +8,7 @@
             ...
         print(run.wait()["best_checkpoint"])
 
-`AsyncLearnloop` is the same with `async` and `await`. It imports httpx and nothing else.
+`AsyncLearnloop` is the same with `async` and `await`. The only dependency is httpx.
 """
 
 from learnloop.client import AsyncLearnloop, AsyncRun, AsyncSession, Learnloop, Run, Session

@@ -1,4 +1,4 @@
-"""The client, sync and async: both perform the same operations."""
+"""The sync and the async client; both perform the same operations."""
 
 import os
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -36,13 +36,13 @@ _TIMEOUT_S = 60.0
 
 
 def _settings(base_url: str | None, api_key: str | None, timeout_s: float) -> dict[str, Any]:
-    """What both kinds of httpx's clients are made with. Raises ValueError for what is no URL of a service."""
+    """Return the arguments of both kinds of httpx clients. Raises ValueError for an invalid base URL."""
     url = base_url or os.environ.get("LEARNLOOP_URL") or DEFAULT_URL
     key = api_key or os.environ.get("LEARNLOOP_API_KEY")
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{url!r} is not the URL of a service, such as {DEFAULT_URL}")
-    # A proxy of the environment cannot reach this machine's loopback.
+    # A proxy configured in the environment cannot reach this machine's loopback.
     outside = parts.hostname not in _LOOPBACK
     headers = {"authorization": f"Bearer {key}"} if key else {}
     return {"base_url": url.rstrip("/"), "headers": headers, "timeout": timeout_s, "trust_env": outside}
@@ -59,7 +59,8 @@ class Learnloop:
         timeout_s: float = _TIMEOUT_S,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        """Default: LEARNLOOP_URL and LEARNLOOP_API_KEY. `timeout_s` is httpx's. Raises ValueError for a bad URL."""
+        """`base_url` and `api_key` default to LEARNLOOP_URL and LEARNLOOP_API_KEY. `timeout_s` is httpx's. Raises
+        ValueError for a bad URL."""
         self._steps = SyncSteps(httpx.Client(**_settings(base_url, api_key, timeout_s), transport=transport))
 
     def __enter__(self) -> Self:
@@ -73,19 +74,19 @@ class Learnloop:
         self._steps.http.close()
 
     def learn_loop(self, *, idempotency_key: str | None = None, **request: Unpack[LearnLoopRequest]) -> "Run":
-        """Start a run, with the fields of `POST /learn-loop`. The same key starts it only once."""
+        """Start a run with the fields of `POST /learn-loop`. The same key starts it only once."""
         accepted = self._steps.run(operations.learn_loop(request, idempotency_key))
         return Run(self._steps, accepted["run_id"])
 
     def run(self, run_id: str) -> "Run":
-        """A run by its id; asks nothing yet."""
+        """Return a run by its id, without a request."""
         return Run(self._steps, run_id)
 
     def store_demonstrations(
         self, name: str, conversations: Path | Iterable[Demonstration], *, idempotency_key: str | None = None
     ) -> Demonstrations:
-        """Store conversations to imitate, or a JSON Lines file of them, for `warm_start` of a run: each has `messages`
-        and, where it calls any, its `tools`. The same ones under the same name again make no new version."""
+        """Store conversations to imitate, or a JSON Lines file of them, for a run's `warm_start`. Each has `messages`
+        and, if it calls any, its `tools`. Storing the same ones under the same name again creates no new version."""
         return self._steps.run(operations.store_demonstrations(name, conversations, idempotency_key))
 
     def ask(self, model: str, *, idempotency_key: str | None = None, **task: Unpack[Task]) -> Answer:
@@ -93,22 +94,22 @@ class Learnloop:
         return self._steps.run(operations.ask(task, idempotency_key, model=model))
 
     def feedback(self, type: FeedbackType, **event: Unpack[FeedbackEvent]) -> FeedbackTaken:
-        """What somebody thinks of a session (`session_id`), or what happened to an email. Sent again with the same
+        """Report an opinion on a session (`session_id`), or what happened to an email. Sent again with the same
         `event_id`, it counts once."""
         return self._steps.run(operations.feedback(type, event))
 
     @contextmanager
     def session(self, model: str, **request: Unpack[SessionRequest]) -> Iterator["Session"]:
-        """Open a session for an agent that owns its loop: give it the session's `base_url` and `api_key`.
+        """Open a session for an agent that has its own loop: give it the session's `base_url` and `api_key`.
 
-        Where the block ends without an outcome, or raises, the session ends with that as the reason why there is none:
-        it counts for nothing. An agent that is interrupted leaves it open: started again, it goes on where it was.
+        If the block ends without an outcome, or raises, the session ends without one and that is the reason: it counts
+        for nothing. An interrupted agent leaves the session open; when started again, it continues there.
         """
         session = Session(self._steps, self._steps.run(operations.open_session(model, request)))
         try:
             yield session
         except Exception as error:
-            with suppress(LearnloopError):  # the agent's error is the one to hear of
+            with suppress(LearnloopError):  # The agent's own error matters more.
                 session.leave(error)
             raise
         session.leave()
@@ -122,31 +123,31 @@ class Run:
         self.id = run_id
 
     def state(self) -> RunState:
-        """What it is now."""
+        """Return its current state."""
         return self._steps.run(operations.run_state(self.id))
 
     def wait(self, timeout_s: float | None = None) -> RunState:
-        """Wait until it is completed, failed, cancelled or paused: look at `status`. Raises WaitTimeout."""
+        """Wait until the run is completed, failed, cancelled or paused; `status` says which. Raises WaitTimeout."""
         return self._steps.run(operations.wait(self.id, timeout_s))
 
     def events(self, after: int = 0) -> Iterator[Event]:
-        """Its events after number `after`, as they happen, until it has ended, whatever connections are lost."""
+        """Yield its events after number `after` as they happen until it has ended, even if the connection is lost."""
         return self._steps.iterate(operations.events(self.id, after))
 
     def ask(self, *, idempotency_key: str | None = None, **task: Unpack[Task]) -> Answer:
-        """Give its agent a task; by default its best checkpoint does it."""
+        """Give its agent a task; by default its best checkpoint is used."""
         return self._steps.run(operations.ask(task, idempotency_key, run_id=self.id))
 
     def store_demonstrations(
         self, name: str, *, min_reward: float, per_scenario: int = 1, idempotency_key: str | None = None
     ) -> Demonstrations:
-        """Store its best rollouts of training scenarios, at most so many of each, as demonstrations (rejection
+        """Store its best rollouts of training scenarios, at most `per_scenario` of each, as demonstrations (rejection
         sampling), once it has ended."""
         found = operations.store_best_rollouts(self.id, name, min_reward, per_scenario, idempotency_key)
         return self._steps.run(found)
 
     def cancel(self) -> Accepted:
-        """Cancel it."""
+        """Cancel the run."""
         return self._steps.run(operations.cancel(self.id))
 
 
@@ -157,17 +158,17 @@ class Session:
         self._steps = steps
         self.id = access["id"]
         self.base_url = access["base_url"]
-        """For the agent's client, in place of OpenAI's or Anthropic's."""
+        """Base URL for the agent's client, in place of OpenAI's or Anthropic's."""
         self.api_key = access["api_key"]
         self.expires_at = access["expires_at"]
         self._ended = False
 
     def state(self) -> SessionState:
-        """What it is now."""
+        """Return its current state."""
         return self._steps.run(operations.session_state(self.id))
 
     def outcome(self, **outcome: Unpack[Outcome]) -> SessionState:
-        """End it, with a reward, parts of it, or an output for a judge, else the reason why there is none."""
+        """End it with a reward, parts of it, or an output for a judge, or with the reason why there is none."""
         ended = self._steps.run(operations.end_session(self.id, outcome))
         self._ended = True
         return ended
@@ -189,7 +190,8 @@ class AsyncLearnloop:
         timeout_s: float = _TIMEOUT_S,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Default: LEARNLOOP_URL and LEARNLOOP_API_KEY. `timeout_s` is httpx's. Raises ValueError for a bad URL."""
+        """`base_url` and `api_key` default to LEARNLOOP_URL and LEARNLOOP_API_KEY. `timeout_s` is httpx's. Raises
+        ValueError for a bad URL."""
         self._steps = AsyncSteps(httpx.AsyncClient(**_settings(base_url, api_key, timeout_s), transport=transport))
 
     async def __aenter__(self) -> Self:
@@ -205,19 +207,19 @@ class AsyncLearnloop:
     async def learn_loop(
         self, *, idempotency_key: str | None = None, **request: Unpack[LearnLoopRequest]
     ) -> "AsyncRun":
-        """Start a run, with the fields of `POST /learn-loop`. The same key starts it only once."""
+        """Start a run with the fields of `POST /learn-loop`. The same key starts it only once."""
         accepted = await self._steps.run(operations.learn_loop(request, idempotency_key))
         return AsyncRun(self._steps, accepted["run_id"])
 
     def run(self, run_id: str) -> "AsyncRun":
-        """A run by its id; asks nothing yet."""
+        """Return a run by its id, without a request."""
         return AsyncRun(self._steps, run_id)
 
     async def store_demonstrations(
         self, name: str, conversations: Path | Iterable[Demonstration], *, idempotency_key: str | None = None
     ) -> Demonstrations:
-        """Store conversations to imitate, or a JSON Lines file of them, for `warm_start` of a run: each has `messages`
-        and, where it calls any, its `tools`. The same ones under the same name again make no new version."""
+        """Store conversations to imitate, or a JSON Lines file of them, for a run's `warm_start`. Each has `messages`
+        and, if it calls any, its `tools`. Storing the same ones under the same name again creates no new version."""
         return await self._steps.run(operations.store_demonstrations(name, conversations, idempotency_key))
 
     async def ask(self, model: str, *, idempotency_key: str | None = None, **task: Unpack[Task]) -> Answer:
@@ -225,22 +227,22 @@ class AsyncLearnloop:
         return await self._steps.run(operations.ask(task, idempotency_key, model=model))
 
     async def feedback(self, type: FeedbackType, **event: Unpack[FeedbackEvent]) -> FeedbackTaken:
-        """What somebody thinks of a session (`session_id`), or what happened to an email. Sent again with the same
+        """Report an opinion on a session (`session_id`), or what happened to an email. Sent again with the same
         `event_id`, it counts once."""
         return await self._steps.run(operations.feedback(type, event))
 
     @asynccontextmanager
     async def session(self, model: str, **request: Unpack[SessionRequest]) -> AsyncIterator["AsyncSession"]:
-        """Open a session for an agent that owns its loop: give it the session's `base_url` and `api_key`.
+        """Open a session for an agent that has its own loop: give it the session's `base_url` and `api_key`.
 
-        Where the block ends without an outcome, or raises, the session ends with that as the reason why there is none:
-        it counts for nothing. An agent that is interrupted leaves it open: started again, it goes on where it was.
+        If the block ends without an outcome, or raises, the session ends without one and that is the reason: it counts
+        for nothing. An interrupted agent leaves the session open; when started again, it continues there.
         """
         session = AsyncSession(self._steps, await self._steps.run(operations.open_session(model, request)))
         try:
             yield session
         except Exception as error:
-            with suppress(LearnloopError):  # the agent's error is the one to hear of
+            with suppress(LearnloopError):  # The agent's own error matters more.
                 await session.leave(error)
             raise
         await session.leave()
@@ -254,31 +256,31 @@ class AsyncRun:
         self.id = run_id
 
     async def state(self) -> RunState:
-        """What it is now."""
+        """Return its current state."""
         return await self._steps.run(operations.run_state(self.id))
 
     async def wait(self, timeout_s: float | None = None) -> RunState:
-        """Wait until it is completed, failed, cancelled or paused: look at `status`. Raises WaitTimeout."""
+        """Wait until the run is completed, failed, cancelled or paused; `status` says which. Raises WaitTimeout."""
         return await self._steps.run(operations.wait(self.id, timeout_s))
 
     def events(self, after: int = 0) -> AsyncIterator[Event]:
-        """Its events after number `after`, as they happen, until it has ended, whatever connections are lost."""
+        """Yield its events after number `after` as they happen until it has ended, even if the connection is lost."""
         return self._steps.iterate(operations.events(self.id, after))
 
     async def ask(self, *, idempotency_key: str | None = None, **task: Unpack[Task]) -> Answer:
-        """Give its agent a task; by default its best checkpoint does it."""
+        """Give its agent a task; by default its best checkpoint is used."""
         return await self._steps.run(operations.ask(task, idempotency_key, run_id=self.id))
 
     async def store_demonstrations(
         self, name: str, *, min_reward: float, per_scenario: int = 1, idempotency_key: str | None = None
     ) -> Demonstrations:
-        """Store its best rollouts of training scenarios, at most so many of each, as demonstrations (rejection
+        """Store its best rollouts of training scenarios, at most `per_scenario` of each, as demonstrations (rejection
         sampling), once it has ended."""
         found = operations.store_best_rollouts(self.id, name, min_reward, per_scenario, idempotency_key)
         return await self._steps.run(found)
 
     async def cancel(self) -> Accepted:
-        """Cancel it."""
+        """Cancel the run."""
         return await self._steps.run(operations.cancel(self.id))
 
 
@@ -289,17 +291,17 @@ class AsyncSession:
         self._steps = steps
         self.id = access["id"]
         self.base_url = access["base_url"]
-        """For the agent's client, in place of OpenAI's or Anthropic's."""
+        """Base URL for the agent's client, in place of OpenAI's or Anthropic's."""
         self.api_key = access["api_key"]
         self.expires_at = access["expires_at"]
         self._ended = False
 
     async def state(self) -> SessionState:
-        """What it is now."""
+        """Return its current state."""
         return await self._steps.run(operations.session_state(self.id))
 
     async def outcome(self, **outcome: Unpack[Outcome]) -> SessionState:
-        """End it, with a reward, parts of it, or an output for a judge, else the reason why there is none."""
+        """End it with a reward, parts of it, or an output for a judge, or with the reason why there is none."""
         ended = await self._steps.run(operations.end_session(self.id, outcome))
         self._ended = True
         return ended

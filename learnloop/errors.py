@@ -1,4 +1,4 @@
-"""What can go wrong, as exceptions. All of them are a LearnloopError:
+"""The client's exceptions. All of them are a LearnloopError:
 
 Unreachable            no service answers, and repeating the request did not help
 WaitTimeout            the run has not ended within the time given to `wait`
@@ -18,7 +18,7 @@ import httpx
 
 
 class LearnloopError(Exception):
-    """Any error of this client."""
+    """Base class of this client's errors."""
 
 
 class Unreachable(LearnloopError):
@@ -26,18 +26,18 @@ class Unreachable(LearnloopError):
 
 
 class WaitTimeout(LearnloopError):
-    """The run has not ended in time; it goes on."""
+    """The run has not ended in time; it continues."""
 
 
 class APIError(LearnloopError):
-    """The service answered with an error; `problem` is its problem document (RFC 9457), `{}` if it sent none."""
+    """The service answered with an error; `problem` is its problem document (RFC 9457), `{}` if there is none."""
 
     def __init__(self, status: int, problem: dict[str, Any], message: str, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.problem = problem
         self.retry_after_s = retry_after_s
-        """Seconds after which the service expects the request again, if it says so."""
+        """Seconds after which the service asks to repeat the request; None if it did not say."""
 
     @property
     def title(self) -> str:
@@ -56,7 +56,7 @@ class APIError(LearnloopError):
 
 
 class InvalidRequest(APIError):
-    """The request cannot be taken as it is."""
+    """The request is invalid."""
 
 
 class NotAuthenticated(APIError):
@@ -68,7 +68,7 @@ class Forbidden(APIError):
 
 
 class NotFound(APIError):
-    """There is no such run, model, session or other object."""
+    """No such run, model, session or other object exists."""
 
 
 class Conflict(APIError):
@@ -76,18 +76,18 @@ class Conflict(APIError):
 
 
 class TooManyRequests(APIError):
-    """More requests than the API key may make."""
+    """The API key has made more requests than it is allowed."""
 
 
 class ServiceError(APIError):
-    """The service failed, or something that it needs."""
+    """The service, or something that it needs, failed."""
 
 
 _BY_STATUS = {401: NotAuthenticated, 403: Forbidden, 404: NotFound, 409: Conflict, 429: TooManyRequests}
 
 
 def error_of(response: httpx.Response) -> APIError:
-    """The error that a response, read whole, reports."""
+    """Return the error that a response, read whole, reports."""
     problem = _problem(response)
     kind = _BY_STATUS.get(response.status_code, ServiceError if response.is_server_error else InvalidRequest)
     request = f"{response.request.method} {response.request.url.path} failed ({response.status_code})"

@@ -1,4 +1,4 @@
-"""The operations that the client has, as steps (see `learnloop.steps`): requests, repetitions, reconnections."""
+"""The client's operations as sequences of actions (see `learnloop.steps`): requests, retries, reconnections."""
 
 import json
 import time
@@ -32,12 +32,12 @@ from learnloop.types import (
 
 Json = Any
 RETRIES = 6
-"""How often a request is repeated: with the pauses below, for half a minute."""
+"""Most repetitions of a request; with the pauses below they take half a minute."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
 _RETRIED = (429, 503)
 _FIRST_POLL_S, _LONGEST_POLL_S = 0.2, 5.0
 AT_REST: tuple[RunStatus, ...] = ("completed", "failed", "cancelled", "paused")
-"""The statuses of a run that goes on only if somebody asks it to."""
+"""Statuses in which a run does nothing until it is asked to."""
 
 
 def learn_loop(request: Mapping[str, Json], key: str | None) -> Operation[Accepted]:
@@ -46,7 +46,7 @@ def learn_loop(request: Mapping[str, Json], key: str | None) -> Operation[Accept
 
 
 def run_state(run_id: str) -> Operation[RunState]:
-    """What a run is now."""
+    """Get a run's current state."""
     return _call("GET", f"/runs/{_segment(run_id)}")
 
 
@@ -80,13 +80,13 @@ def ask(task: Task, key: str | None, **who: str) -> Operation[Answer]:
 
 
 def open_session(model: str, request: SessionRequest) -> Operation[SessionAccess]:
-    """Open a session. Repeated without a key, for the service does not keep the secret that it answers: of a session
-    whose key was lost, nothing is left but its time."""
+    """Open a session. It is repeated without an idempotency key, because the service does not keep the secret in its
+    answer: a session whose key was lost remains until its time limit."""
     return _call("POST", "/sessions", {"model": model, **request}, keyed=False)
 
 
 def session_state(session_id: str) -> Operation[SessionState]:
-    """What a session is now."""
+    """Get a session's current state."""
     return _call("GET", f"/sessions/{_segment(session_id)}")
 
 
@@ -96,19 +96,19 @@ def end_session(session_id: str, outcome: Outcome) -> Operation[SessionState]:
 
 
 def feedback(type: FeedbackType, event: FeedbackEvent) -> Operation[FeedbackTaken]:
-    """Store a feedback event. One without an id of its own gets one, so that a repetition counts once."""
+    """Store a feedback event. If it has no id, one is added, so that a repeated request counts once."""
     return _call("POST", "/feedback", {"event_id": str(uuid.uuid4()), "type": type, **event}, keyed=False)
 
 
 def unfinished(error: BaseException | None) -> Outcome:
-    """The outcome of a session that was left without one."""
+    """Return the outcome of a session that was left without one."""
     if error is None:
         return {"reason": "the session was closed without an outcome"}
     return {"reason": f"the agent raised {type(error).__name__}: {error}"[:2_000]}
 
 
 def wait(run_id: str, timeout_s: float | None) -> Operation[RunState]:
-    """The run as soon as it has ended or is paused. Raises WaitTimeout."""
+    """Return the run as soon as it has ended or is paused. Raises WaitTimeout."""
     until = None if timeout_s is None else time.monotonic() + timeout_s
     pause = _FIRST_POLL_S
     while True:
@@ -123,7 +123,7 @@ def wait(run_id: str, timeout_s: float | None) -> Operation[RunState]:
 
 
 def events(run_id: str, after: int) -> Feed[Event]:
-    """The events of a run after a number, in order, until it has ended. A stream that breaks off is continued."""
+    """Emit the events of a run after a number, in order, until it has ended. A broken stream is continued."""
     newest, failures = after, 0
     while True:
         had = newest
@@ -143,15 +143,15 @@ def events(run_id: str, after: int) -> Feed[Event]:
             failure = _unreachable(error)
         if failure is not None:
             failures += 1
-            # Whatever fails in the service, or before it: nothing is done twice.
-            _give_up(failure, failures, put_off=isinstance(failure, ServiceError) or _is_put_off(failure))
+            # Any failure in or before the service can be retried here, because reading events changes nothing.
+            _raise_if_final(failure, failures, retryable=isinstance(failure, ServiceError) or _is_retryable(failure))
             yield Wait(_pause_s(failure, failures))
         elif newest == had:
             yield Wait(_FIRST_PAUSE_S)
 
 
 def _event(line: str) -> Event | None:
-    """The event that a line of the stream has; None for the other lines and for progress, which is no event."""
+    """Return the event in a line of the stream; None for other lines and for progress, which is not an event."""
     if not line.startswith("data: "):
         return None
     found: Event = json.loads(line.removeprefix("data: "))
@@ -166,9 +166,9 @@ def _call(
     *,
     keyed: bool = True,
 ) -> Operation[Any]:
-    """The JSON that a request is answered with, repeated where that can help. A body of bytes is sent as it is.
+    """Return the JSON answer to a request, which is repeated if that can help. A body of bytes is sent unchanged.
 
-    A POST that is `keyed` is repeated with the same Idempotency-Key, so that what it asks for is done once.
+    A POST that is `keyed` is repeated with the same Idempotency-Key, so that it takes effect once.
     """
     headers = {"accept": "application/json"}
     if method == "POST" and keyed:
@@ -186,19 +186,19 @@ def _call(
         except httpx.TransportError as error:
             failure = _unreachable(error)
         failures += 1
-        _give_up(failure, failures, put_off=_is_put_off(failure))
+        _raise_if_final(failure, failures, retryable=_is_retryable(failure))
         yield Wait(_pause_s(failure, failures))
 
 
-def _is_put_off(failure: LearnloopError) -> bool:
-    """Whether a repetition may help: of what could not be sent, and of what the service put off."""
+def _is_retryable(failure: LearnloopError) -> bool:
+    """Whether a retry can help: the request could not be sent, or the service asked to try later."""
     if not isinstance(failure, APIError):
         return True
     return failure.status in _RETRIED or (failure.status == 409 and failure.retry_after_s is not None)
 
 
-def _give_up(failure: LearnloopError, failures: int, *, put_off: bool) -> None:
-    if not put_off or failures > RETRIES:
+def _raise_if_final(failure: LearnloopError, failures: int, *, retryable: bool) -> None:
+    if not retryable or failures > RETRIES:
         raise failure
 
 
@@ -216,5 +216,5 @@ def _unreachable(error: httpx.TransportError) -> Unreachable:
 
 
 def _segment(id: str) -> str:
-    """An id as one part of a path, whatever it holds: `..` would lead to another operation."""
+    """Escape an id so that it is one segment of a path: `..` would lead to another operation."""
     return quote(id, safe="").replace(".", "%2E")

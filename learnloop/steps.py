@@ -1,8 +1,8 @@
-"""What an operation does, step by step, said once for the sync and the async client.
+"""The actions of an operation, written once for the sync and the async client.
 
-An operation is a generator. It yields steps (send this, wait so long, read the next line of the stream) and is sent
-what each gave, or has a transport error raised in it; what it returns is its result. SyncSteps and AsyncSteps perform
-the steps of any operation, without and with `await`.
+An operation is a generator. It yields actions (send this, wait, read the next line of the stream) and receives the
+result of each, or a transport error is raised in it; its return value is its result. SyncSteps and AsyncSteps perform
+the actions of any operation, without and with `await`.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a request; gives the response, read whole."""
+    """Send a request; the result is the response, read whole."""
 
     method: str
     path: str
@@ -30,9 +30,9 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Send a request and leave its response open as the stream, in place of an earlier one; gives the response.
+    """Send a request and keep its response open as the stream, in place of an earlier one; the result is the response.
 
-    What is no success is read whole.
+    An unsuccessful response is read whole.
     """
 
     path: str
@@ -41,19 +41,19 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class ReadLine:
-    """Gives the next line of the stream, None at its end."""
+    """Read the next line of the stream; the result is None at its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Do nothing for so long."""
+    """Pause for a number of seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Emit(Generic[Item]):
-    """Hand this to whoever iterates."""
+    """Yield this item to the caller, who is iterating over a feed."""
 
     item: Item
 
@@ -64,14 +64,14 @@ Feed = Generator[Step | Emit[Item], Any, None]
 
 
 class _Lines:
-    """Lines out of pieces of a stream. They end with a line feed only: httpx ends them at other characters, too, which
-    a message may have."""
+    """Splits the pieces of a stream into lines. Only a line feed ends a line: httpx also splits at other characters,
+    which a message can contain."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def take(self, piece: bytes) -> list[str]:
-        """The lines that end in this piece."""
+        """Return the lines that end in this piece."""
         *whole, self._rest = (self._rest + piece).split(b"\n")
         return [line.removesuffix(b"\r").decode() for line in whole]
 
@@ -89,24 +89,24 @@ async def _async_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[str]:
             yield line
 
 
-def _emitted(operation: Operation[Result]) -> Feed[Result]:
-    """A feed of nothing but the operation's result."""
+def _single_item_feed(operation: Operation[Result]) -> Feed[Result]:
+    """Return a feed whose only item is the operation's result."""
     yield Emit((yield from operation))
 
 
 class SyncSteps:
-    """Performs steps by a blocking HTTP client."""
+    """Performs actions with a blocking HTTP client."""
 
     def __init__(self, http: httpx.Client) -> None:
         self.http = http
 
     def run(self, operation: Operation[Result]) -> Result:
-        """The operation's result."""
-        [result] = self.iterate(_emitted(operation))
+        """Return the operation's result."""
+        [result] = self.iterate(_single_item_feed(operation))
         return result
 
     def iterate(self, feed: Feed[Item]) -> Iterator[Item]:
-        """What the feed emits."""
+        """Yield the items that the feed emits."""
         with ExitStack() as stack:
             performer = _Sync(self.http, stack)
             given: Any = None
@@ -127,7 +127,7 @@ class SyncSteps:
 
 
 class _Sync:
-    """One operation's stream, if it has one open."""
+    """Holds the stream of one operation, if it has one open."""
 
     def __init__(self, http: httpx.Client, stack: ExitStack) -> None:
         self._http, self._stack = http, stack
@@ -152,18 +152,18 @@ class _Sync:
 
 
 class AsyncSteps:
-    """Performs steps by a client that is awaited."""
+    """Performs actions with an async HTTP client."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self.http = http
 
     async def run(self, operation: Operation[Result]) -> Result:
-        """The operation's result."""
-        [result] = [each async for each in self.iterate(_emitted(operation))]
+        """Return the operation's result."""
+        [result] = [each async for each in self.iterate(_single_item_feed(operation))]
         return result
 
     async def iterate(self, feed: Feed[Item]) -> AsyncIterator[Item]:
-        """What the feed emits."""
+        """Yield the items that the feed emits."""
         async with AsyncExitStack() as stack:
             performer = _Async(self.http, stack)
             given: Any = None
@@ -184,7 +184,7 @@ class AsyncSteps:
 
 
 class _Async:
-    """One operation's stream, if it has one open."""
+    """Holds the stream of one operation, if it has one open."""
 
     def __init__(self, http: httpx.AsyncClient, stack: AsyncExitStack) -> None:
         self._http, self._stack = http, stack

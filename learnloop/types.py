@@ -1,6 +1,6 @@
-"""Requests and replies as they are in JSON. Replies can have more members than are named here.
+"""Requests and replies as JSON. Replies can have more members than are named here.
 
-A test compares each of these with the service's OpenAPI file.
+A test compares each type with the service's OpenAPI file.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ class Named(TypedDict):
 
 
 class ModelChoice(TypedDict, total=False):
-    """The model to train: a new or an existing one of the project by name, and what a new one starts from."""
+    """The model to train: a new or an existing one of the project, by name, and the base model of a new one."""
 
     name: str
     project: str
@@ -48,7 +48,7 @@ class Pipeline(TypedDict, total=False):
 
 
 class Demonstration(TypedDict):
-    """A conversation to imitate, in OpenAI's form for fine-tuning."""
+    """A conversation to imitate, in OpenAI's format for fine-tuning."""
 
     messages: Sequence[Mapping[str, Any]]
     tools: NotRequired[Sequence[Mapping[str, Any]]]
@@ -67,19 +67,19 @@ class Demonstrations(TypedDict):
 
 
 class StoredDemonstrations(TypedDict):
-    """Demonstrations that were stored, as `NAME` (the newest version) or `NAME@VERSION`."""
+    """Stored demonstrations, as `NAME` (the newest version) or `NAME@VERSION`."""
 
     dataset: str
 
 
 class OracleDemonstrations(TypedDict):
-    """So many training scenarios, solved by the environment's own oracle."""
+    """A number of training scenarios, solved by the environment's own oracle."""
 
     oracle: int
 
 
 class WarmStart(TypedDict):
-    """Supervised iterations on demonstrations, before those of reinforcement learning."""
+    """Supervised iterations on demonstrations, which precede those of reinforcement learning."""
 
     demonstrations: StoredDemonstrations | OracleDemonstrations
     epochs: NotRequired[int]
@@ -139,7 +139,7 @@ class Task(TypedDict, total=False):
 
 
 class Accepted(TypedDict):
-    """A run that was started, or asked to do something."""
+    """A run that was started, or that received a request."""
 
     run_id: str
     status: RunStatus
@@ -154,7 +154,7 @@ class RunModel(TypedDict):
 
 
 class Progress(TypedDict):
-    """How far a run is: iterations, and within the one that goes on, `done` of `total` steps of its phase."""
+    """A run's progress: its iterations, and `done` of `total` parts of the current iteration's phase."""
 
     iterations_done: int
     iterations_total: int
@@ -165,14 +165,14 @@ class Progress(TypedDict):
 
 
 class BestCheckpoint(TypedDict):
-    """The checkpoint that did best on the validation scenarios, and the share that it solved."""
+    """The checkpoint with the best result on the validation scenarios, and the share that it solved."""
 
     step: int
     success: float | None
 
 
 class RunState(TypedDict):
-    """A run, as `GET /runs/{run_id}` tells it."""
+    """A run, as returned by `GET /runs/{run_id}`."""
 
     run_id: str
     status: RunStatus
@@ -195,7 +195,7 @@ class RunState(TypedDict):
 
 
 class Event(TypedDict):
-    """Something that happened to a run; docs/events.md lists the types and what `data` has."""
+    """Something that happened to a run; docs/events.md lists the types and the fields of `data`."""
 
     seq: int
     type: str
@@ -208,7 +208,7 @@ class Event(TypedDict):
 
 
 class Answer(TypedDict):
-    """What an agent answered."""
+    """An agent's answer."""
 
     question: str | None
     answer: str | None
@@ -221,7 +221,7 @@ class Answer(TypedDict):
 
 
 class SessionLimits(TypedDict, total=False):
-    """Bounds of a session."""
+    """Limits of a session."""
 
     max_calls: int
     max_tokens: int
@@ -248,7 +248,7 @@ class SessionAccess(TypedDict):
 
 
 class Outcome(TypedDict, total=False):
-    """How a session ended: a reward, parts of it, or an output for a judge; else the reason why there is none."""
+    """How a session ended: a reward, parts of it, or an output for a judge; otherwise the reason why there is none."""
 
     reward: float
     parts: dict[str, float]
@@ -270,7 +270,7 @@ FeedbackType = Literal[
 
 
 class FeedbackEvent(TypedDict, total=False):
-    """An event of `POST /feedback`, besides its type: what it is about, and for opinions their weight and a comment."""
+    """An event of `POST /feedback` without its type: its subject, and for opinions their weight and a comment."""
 
     event_id: str
     session_id: str
@@ -293,7 +293,7 @@ class FeedbackTaken(TypedDict):
 
 
 class SessionOpinions(TypedDict):
-    """What people thought of a session, summed up."""
+    """A summary of people's opinions on a session."""
 
     events: int
     wins: float
@@ -302,7 +302,7 @@ class SessionOpinions(TypedDict):
 
 
 class SessionState(TypedDict):
-    """A session, as `GET /sessions/{id}` tells it."""
+    """A session, as returned by `GET /sessions/{id}`."""
 
     id: str
     status: Literal["open", "ended", "expired"]
