@@ -1,10 +1,10 @@
-"""Checks the types of the dashboard's JavaScript, which stand in its comments, and those that clients are given.
+"""Checks the types in the comments of the dashboard's JavaScript, and the types published for clients.
 
     python -m scripts.check_dashboard
 
-The compiler is TypeScript's, a program of its own: it is fetched once from the npm registry, checked against its hash
-and kept in the virtual environment, so that nobody needs Node. Where it cannot be had, the types are not checked, and
-this says so.
+The TypeScript compiler is a native program, so Node is not needed. It is downloaded once from the npm registry, checked
+against its hash and kept in the virtual environment. Where it cannot be downloaded, the types are not checked and a
+message says so.
 """
 
 import base64
@@ -29,18 +29,18 @@ _SHA512 = {
     "linux-arm64": "Qh4eU4/y3yDjnfjjyPYihMj5/ODIlmt+Bzu17OI+fiSRDW57QmU5SiN63exPRNJPKUzcc1INa1NXdrJ+MqHjUQ==",
     "darwin-arm64": "gowzar9MwS/aRWp6f3a4KUqzRjAZjOsmGNCM6LcTgXum+dBfgsBVMN+AgvOCCbguXyick6LJhpBszxMebJ8syA==",
 }
-"""Of the compiler's package for each platform, as the registry states it."""
+"""Hash of the compiler's package for each platform, as stated by the registry."""
 _MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}
 _PROJECT = Path(__file__).resolve().parent.parent / "app" / "dashboard" / "static" / "tsconfig.json"
 _KEPT = Path(sys.prefix) / "share"
 
 
-class NotToBeHad(Exception):
-    """The compiler is not here and cannot be fetched."""
+class CompilerUnavailable(Exception):
+    """The compiler is not installed and cannot be downloaded."""
 
 
 def compiler() -> Path:
-    """The compiler, fetched if it is not here yet. Raises NotToBeHad."""
+    """Return the path of the compiler, downloading it if needed. Raises CompilerUnavailable."""
     folder = _KEPT / f"typescript-{VERSION}"
     if not (folder / "lib" / "tsc").exists():
         _fetch(folder)
@@ -50,15 +50,15 @@ def compiler() -> Path:
 def _fetch(folder: Path) -> None:
     name = f"{sys.platform}-{_MACHINES.get(platform.machine().lower(), platform.machine())}"
     if name not in _SHA512:
-        raise NotToBeHad(f"there is none for {name}")
+        raise CompilerUnavailable(f"there is none for {name}")
     package = f"typescript-{name}"
     try:
         url = f"https://registry.npmjs.org/@typescript/{package}/-/{package}-{VERSION}.tgz"
         tarball = httpx.get(url, timeout=120).raise_for_status().content
     except httpx.HTTPError as error:
-        raise NotToBeHad(str(error)) from error
+        raise CompilerUnavailable(str(error)) from error
     if base64.b64encode(hashlib.sha512(tarball).digest()).decode() != _SHA512[name]:
-        raise NotToBeHad(f"{url} is not the package that it was")
+        raise CompilerUnavailable(f"{url} is not the package that it was")
     unpacked = folder.with_suffix(".new")
     with tarfile.open(fileobj=io.BytesIO(tarball)) as archive:
         archive.extractall(unpacked, filter="data")
@@ -70,7 +70,7 @@ def _fetch(folder: Path) -> None:
 def main() -> None:
     try:
         tsc = str(compiler())
-    except NotToBeHad as error:
+    except CompilerUnavailable as error:
         print(f"The dashboard's types were not checked: no TypeScript compiler ({error})")
         return
     with tempfile.TemporaryDirectory() as folder:

@@ -1,5 +1,4 @@
-"""Lints the OpenAPI file: whether it is valid, and whether a reader understands each operation, parameter and field by
-itself.
+"""Lints the OpenAPI file: it must be valid, and each operation, parameter and field must be understandable by itself.
 
     python -m scripts.check_openapi
 
@@ -20,37 +19,37 @@ from app.settings import load_settings
 
 Json = Any
 LONGEST_SUMMARY = 80
-"""Characters: summaries stand in the side bars of API references."""
+"""Most characters of a summary, because API references show summaries in their side bar."""
 UNLISTED = frozenset(
     {"/", "/docs", "/docs/oauth2-redirect", "/openapi.json", "/static-offline-docs", "/assets/{version}/{name}"}
 )
-"""Paths that are pages or files, not operations."""
-ARTS = "/v1/preview/"
-"""Below it ART's protocol is spoken, which ART's own client defines."""
+"""Paths of pages and files rather than operations."""
+ART_PREFIX = "/v1/preview/"
+"""Prefix of the paths that follow ART's protocol, which ART's own client defines."""
 
 
 def flaws(api: Json) -> list[str]:
-    """What is wrong with the document, a line each."""
+    """Return everything that is wrong with the document, one line each."""
     return invalid(api) or undescribed(api)
 
 
 def invalid(api: Json) -> list[str]:
-    """Where it is no OpenAPI document."""
-    from openapi_spec_validator import OpenAPIV31SpecValidator  # its import takes half a second
+    """Return the places where it is not a valid OpenAPI document."""
+    from openapi_spec_validator import OpenAPIV31SpecValidator  # Importing it takes half a second.
 
     return [f"{'/'.join(map(str, e.path))}: {e.message}" for e in OpenAPIV31SpecValidator(api).iter_errors()]
 
 
 def undescribed(api: Json) -> list[str]:
-    """What a reader of a valid document misses."""
+    """Return what a reader misses in a valid document."""
     return [*_of_the_whole(api), *_of_operations(api), *_of_schemas(api)]
 
 
 def unlisted(routes: Iterable[Any], api: Json) -> list[str]:
-    """Paths that the application serves and the document does not have."""
+    """Return paths that the application serves but the document lacks."""
     served = {route.path_format for route in routes if isinstance(route, APIRoute)}
     missing = served - api["paths"].keys() - UNLISTED
-    return sorted(path for path in missing if not path.startswith(ARTS))
+    return sorted(path for path in missing if not path.startswith(ART_PREFIX))
 
 
 def _of_the_whole(api: Json) -> Iterator[str]:
@@ -127,7 +126,7 @@ def _operations(api: Json) -> Iterator[tuple[str, Json]]:
 
 
 def _bodies(api: Json, operation: Json) -> Iterator[Json]:
-    """The objects that the operation takes; several if it takes one of several."""
+    """Yield the objects that the operation accepts; several if it accepts alternatives."""
     content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
     waiting = [content["schema"]] if "schema" in content else []
     while waiting:

@@ -1,10 +1,10 @@
-"""Runs pytest as `.ci/run` does: python -m scripts.ci_tests OPTIONS OF PYTEST
+"""Runs pytest the way `.ci/run` does: python -m scripts.ci_tests OPTIONS OF PYTEST
 
-If exactly one test fails, it is run again, alone, twice. If it passes both times, it is printed under the heading FLAKY
-and the run is green. Everything else is red: a second failed test, a test that `tests/flaky.txt` lists, a process that
+If exactly one test fails, it is run again twice, alone. If it passes both times, it is printed under the heading FLAKY
+and the run is green. Everything else is red: a second failed test, a test listed in `tests/flaky.txt`, a process that
 died, tests that could not be collected.
 
-As a plugin of pytest (`-p scripts.ci_tests --outcomes FILE`) it writes what became of each test, as JSON by node id.
+As a pytest plugin (`-p scripts.ci_tests --outcomes FILE`) it writes the result of each test, as JSON by node id.
 """
 
 import json
@@ -18,19 +18,19 @@ from pathlib import Path
 
 import pytest
 
-_KNOWN = Path("tests/flaky.txt")
-_AGAIN = 2
-_AGAIN_TIMEOUT_S = 600.0
+_FLAKY_LIST = Path("tests/flaky.txt")
+_RERUNS = 2
+_RERUN_TIMEOUT_S = 600.0
 
 
 class Outcome(StrEnum):
-    """What became of a test. The worst of its parts (setup, call, teardown) counts."""
+    """The result of a test: the worst of its parts (setup, call, teardown)."""
 
     SKIPPED = "skipped"
     PASSED = "passed"
     FAILED = "failed"
     CRASHED = "crashed"
-    """Its process died, or what failed was not a test."""
+    """The test's process died, or something other than a test failed."""
 
 
 _BY_SEVERITY = list(Outcome)
@@ -46,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class _Outcomes:
-    """The plugin."""
+    """The pytest plugin that records results."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -64,28 +64,28 @@ class _Outcomes:
 
 
 def main(options: Sequence[str]) -> int:
-    """The exit status of the run."""
+    """Run the tests and return the exit status."""
     status, outcomes = _run(options)
     if status != pytest.ExitCode.TESTS_FAILED:
         return status
     failed = [test for test, outcome in outcomes.items() if outcome in (Outcome.FAILED, Outcome.CRASHED)]
-    if (why := _why_red(failed, outcomes, _known())) is not None:
+    if (why := _why_red(failed, outcomes, _listed_as_flaky())) is not None:
         print(f"\nNo test is run again: {why}.")
         return status
     [test] = failed
-    for number in range(1, _AGAIN + 1):
-        print(f"\n{test} is run again, alone, {number} of {_AGAIN}:", flush=True)
-        status, again = _run([*options, "--workers=1", test], _AGAIN_TIMEOUT_S)
+    for number in range(1, _RERUNS + 1):
+        print(f"\n{test} is run again, alone, {number} of {_RERUNS}:", flush=True)
+        status, again = _run([*options, "--workers=1", test], _RERUN_TIMEOUT_S)
         if (status, again) != (pytest.ExitCode.OK, {test: Outcome.PASSED}):
             return status or pytest.ExitCode.TESTS_FAILED
     counts = Counter({**outcomes, **again}.values())
-    print(f"\nFLAKY\n{test}\nFind the cause, or list the test in {_KNOWN}: then its next failure is red.\n")
+    print(f"\nFLAKY\n{test}\nFind the cause, or list the test in {_FLAKY_LIST}: then its next failure is red.\n")
     print(", ".join(f"{counts[outcome]} {outcome}" for outcome in reversed(_BY_SEVERITY) if counts[outcome]))
     return pytest.ExitCode.OK
 
 
 def _run(options: Sequence[str], timeout_s: float | None = None) -> tuple[int, Mapping[str, Outcome]]:
-    """The exit status of pytest, and what became of each test."""
+    """Run pytest and return its exit status and the result of each test."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "outcomes.json"
         command = [sys.executable, "-m", "pytest", "-p", "scripts.ci_tests", f"--outcomes={file}", *options]
@@ -94,7 +94,7 @@ def _run(options: Sequence[str], timeout_s: float | None = None) -> tuple[int, M
         except subprocess.TimeoutExpired:
             print(f"\nIt did not end within {timeout_s:.0f} s.")
             return pytest.ExitCode.INTERRUPTED, {}
-        # A pytest that died has written nothing.
+        # If pytest died, it wrote no file.
         outcomes = json.loads(file.read_text()) if file.exists() else {}
         return status, {test: Outcome(outcome) for test, outcome in outcomes.items()}
 
@@ -106,15 +106,15 @@ def _why_red(failed: Sequence[str], outcomes: Mapping[str, Outcome], known: set[
     if outcomes[test] is Outcome.CRASHED:
         return "a process died"
     if {test, test.partition("[")[0]} & known:
-        return f"it is listed in {_KNOWN}"
+        return f"it is listed in {_FLAKY_LIST}"
     return None
 
 
-def _known() -> set[str]:
-    """The tests that are listed as flaky: node ids, with or without their parameters."""
-    if not _KNOWN.exists():
+def _listed_as_flaky() -> set[str]:
+    """Return the tests listed as flaky: node ids, with or without their parameters."""
+    if not _FLAKY_LIST.exists():
         return set()
-    lines = _KNOWN.read_text().splitlines()
+    lines = _FLAKY_LIST.read_text().splitlines()
     return {line.partition(" | ")[0].strip() for line in lines if not line.startswith("#")}
 
 

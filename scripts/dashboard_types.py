@@ -1,9 +1,9 @@
-"""Writes what the dashboard knows of the API, from its OpenAPI file.
+"""Writes the dashboard's view of the API, generated from the OpenAPI file.
 
     python -m scripts.dashboard_types
 
-`api_types.d.ts`, for the type checker: the replies that the dashboard uses and what they consist of. Every field is
-there, because the service leaves none out. `api_fields.js`: the settings of a run, each with its description and
+`api_types.d.ts`, for the type checker: the replies that the dashboard uses and the types inside them. Every field is
+required, because the service leaves none out. `api_fields.js`: the settings of a run, each with its description and
 default, for the form that starts one.
 """
 
@@ -60,7 +60,7 @@ _HEAD = "// Made from the OpenAPI file by `python -m scripts.dashboard_types`; d
 
 
 def files() -> dict[str, str]:
-    """The texts of the files, by name."""
+    """Return the files' texts by name."""
     api = create_app(load_settings(_env_file=None, data_dir=Path("nowhere"))).openapi()
     schemas = api["components"]["schemas"]
     request = api["paths"]["/learn-loop"]["post"]["requestBody"]["content"]["application/json"]["schema"]
@@ -72,9 +72,9 @@ def files() -> dict[str, str]:
 
 
 def _fields(schema: Json, schemas: Json, prefix: str = "") -> Iterator[tuple[str, Json]]:
-    """The settings below an object that are single values, by their place, such as `evaluation.every`."""
+    """Yield the scalar settings within an object, by their path, such as `evaluation.every`."""
     for name, each in schema.get("properties", {}).items():
-        kind = _meant(each, schemas)
+        kind = _resolved(each, schemas)
         if "properties" in kind:
             yield from _fields(kind, schemas, f"{prefix}{name}.")
         elif kind.get("type") in ("string", "integer", "number"):
@@ -83,12 +83,12 @@ def _fields(schema: Json, schemas: Json, prefix: str = "") -> Iterator[tuple[str
             yield prefix + name, about | {key: value for key, value in limits.items() if value is not None}
 
 
-def _meant(schema: Json, schemas: Json) -> Json:
-    """What a schema refers to, without null."""
+def _resolved(schema: Json, schemas: Json) -> Json:
+    """Return the schema that a schema refers to, without null."""
     if "$ref" in schema:
-        return _meant(schemas[schema["$ref"].rpartition("/")[2]], schemas)
+        return _resolved(schemas[schema["$ref"].rpartition("/")[2]], schemas)
     several = [each for each in schema.get("anyOf", ()) if each.get("type") != "null"]
-    return _meant(several[0], schemas) if several else schema
+    return _resolved(several[0], schemas) if several else schema
 
 
 if __name__ == "__main__":

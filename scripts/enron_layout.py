@@ -2,9 +2,10 @@
 
     python -m scripts.enron_layout FOLDER
 
-FOLDER/emails and FOLDER/questions are what `datasets.load_from_disk` opens, with the features of `corbt/enron-emails`
-and `corbt/enron_emails_sample_questions`. Everything that their filters look for occurs: long emails, emails to many
-people, copies, questions that need two emails, unrealistic ones, and those that ART-E leaves out.
+FOLDER/emails and FOLDER/questions can be opened by `datasets.load_from_disk` and have the features of
+`corbt/enron-emails` and `corbt/enron_emails_sample_questions`. They contain everything that the filters look for: long
+emails, emails to many people, copies, questions that need two emails, unrealistic ones, and those that ART-E leaves
+out.
 """
 
 import argparse
@@ -72,7 +73,7 @@ def write_layout(folder: Path, mailboxes: int, held_out_mailboxes: int, seed: in
 
 
 def _emails(world: World, owner: str) -> Iterator[Row]:
-    """The emails of one mailbox. Its owner is copied in all of them, as the mailbox is whose address they have."""
+    """Yield the emails of one mailbox. Each has the owner in blind copy, so that it carries the mailbox's address."""
     for mail in world.emails:
         yield _row(mail) | {"bcc": [owner]}
 
@@ -93,7 +94,7 @@ def _row(mail: Email) -> Row:
 
 
 def _filtered_out(row: Row) -> list[Row]:
-    """What ART-E's filters leave out: a copy, a long email and one to many people."""
+    """Return what ART-E's filters leave out: a copy, a long email and one to many people."""
     later = {"date": row["date"] + timedelta(days=1)}
     return [
         row | later | {"message_id": "<copy@invented.example>"},
@@ -103,7 +104,8 @@ def _filtered_out(row: Row) -> list[Row]:
 
 
 def _questions(split: Split, worlds: Sequence[World], seed: int) -> Iterator[Row]:
-    """One for each mailbox, and three that are left out. Ids are unique within a split, as in the real data."""
+    """Yield one question for each mailbox, and three that are left out. Ids are unique within a split, as in the real
+    data."""
     ids = iter(number for number in range(1, 10 * len(worlds) + 1_000) if number not in KNOWN_BAD_QUESTIONS)
     rows = [_question(world, next(ids), address_of(split, seed, n)) for n, world in enumerate(worlds)]
     yield from rows
@@ -127,7 +129,7 @@ def _question(world: World, id: int, owner: str) -> Row:
 
 
 def save(folder: Path, schema: pa.Schema, rows: Sequence[Row], split: str) -> None:
-    """What `Dataset.save_to_disk` writes."""
+    """Write the files that `Dataset.save_to_disk` writes."""
     folder.mkdir(parents=True, exist_ok=True)
     features = {field.name: _feature(field.type) for field in schema}
     described = schema.with_metadata({"huggingface": json.dumps({"info": {"features": features}})})
@@ -146,7 +148,7 @@ def save(folder: Path, schema: pa.Schema, rows: Sequence[Row], split: str) -> No
 
 
 def _feature(kind: pa.DataType) -> Mapping[str, Any]:
-    """As `datasets` describes it."""
+    """Return the feature as `datasets` describes it."""
     if pa.types.is_list(kind):
         return {"feature": _feature(kind.value_type), "_type": "List"}
     return {"dtype": {"double": "float64"}.get(str(kind), str(kind)), "_type": "Value"}

@@ -2,8 +2,8 @@
 
     python3 scripts/install.py embedded,dev
 
-The versions are those of `constraints.txt`. uv comes from PATH or from the package index. It reads nothing of pip's
-configuration, so the indexes, local wheels and certificates that pip is configured with are passed on to it.
+The versions are those in `constraints.txt`. uv is taken from PATH or from the package index. It ignores pip's
+configuration, so the indexes, local wheels and certificates configured for pip are passed on to it.
 """
 
 import ast
@@ -19,7 +19,7 @@ VENV = ROOT / ".venv"
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 PYTHON = BIN / "python"
 
-# Each setting of pip and the variable that says the same to uv.
+# Maps each pip setting to the uv variable with the same meaning.
 UV_VARIABLES = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
@@ -27,14 +27,14 @@ UV_VARIABLES = {
     "trusted-host": "UV_INSECURE_HOST",
     "cert": "SSL_CERT_FILE",
 }
-# uv separates the indexes by spaces, as pip does, but these by commas.
+# uv separates indexes by spaces, as pip does, but these by commas.
 COMMAS = {"UV_FIND_LINKS"}
-# Of pip's sections these apply to an installation; the first one that has a setting decides.
+# Sections of pip's configuration that apply to an installation; the first one with a setting wins.
 SECTIONS = (":env:", "install", "global")
 
 
 def main(extras: str) -> int:
-    """Install with `extras`, such as `embedded,dev`; the exit status of the installer."""
+    """Install with `extras`, such as `embedded,dev`, and return the installer's exit status."""
     wanted = ["--constraint", str(ROOT / "constraints.txt"), "--editable", f"{ROOT}[{extras}]"]
     uv = find_uv()
     if uv:
@@ -45,13 +45,13 @@ def main(extras: str) -> int:
         print("uv could not install it; now with pip", file=sys.stderr)
     if not has_pip(PYTHON):
         subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
-    # What is imported compiles itself at its first import; compiling everything beforehand takes a minute.
+    # Modules are compiled at their first import; compiling everything beforehand takes a minute.
     return subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", "--no-compile", *wanted]).returncode
 
 
 def find_uv() -> str | None:
-    """uv of PATH, or else of the environment, where this puts it; None if there is none to be had. Makes the
-    environment: without pip where uv or this interpreter's pip can do its work, because pip takes seconds to unpack."""
+    """Return uv from PATH or the environment, installing it there if needed; None if it is unavailable. Also creates
+    the environment: without pip if uv or this interpreter's pip can be used, because pip takes seconds to unpack."""
     on_path = shutil.which("uv")
     if PYTHON.exists():
         return on_path or shutil.which("uv", path=BIN) or _add_uv([PYTHON, "-m", "pip"])
@@ -74,7 +74,7 @@ def has_pip(python: Path) -> bool:
 
 
 def pip_configuration() -> dict[str, str]:
-    """pip's settings by their names, from its files and from the environment; empty without pip."""
+    """Return pip's settings by name, from its files and environment variables; empty without pip."""
     python = next((python for python in (Path(sys.executable), PYTHON) if has_pip(python)), None)
     if python is None:
         return {}
@@ -83,7 +83,7 @@ def pip_configuration() -> dict[str, str]:
 
 
 def read_configuration(listed: str) -> dict[str, str]:
-    """What `pip config list` printed: lines such as `global.find-links='/opt/wheels'`."""
+    """Parse the output of `pip config list`: lines such as `global.find-links='/opt/wheels'`."""
     found: dict[str, dict[str, str]] = {section: {} for section in SECTIONS}
     for line in listed.splitlines():
         name, _, value = line.partition("=")
@@ -94,13 +94,13 @@ def read_configuration(listed: str) -> dict[str, str]:
 
 
 def uv_settings(pip: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that tell uv what pip is configured with. What is set for uv itself stays as it is."""
+    """Return the variables that pass pip's configuration to uv. Variables already set for uv itself are kept."""
     settings = {}
     for setting, variable in UV_VARIABLES.items():
         if pip.get(setting):
             settings[variable] = ("," if variable in COMMAS else " ").join(pip[setting].split())
     if "UV_INDEX" in settings:
-        # As pip does: the best version of all indexes, not of the first one that knows the package.
+        # Like pip, choose the best version of all indexes, not of the first one that has the package.
         settings["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     return {variable: value for variable, value in settings.items() if variable not in environment}
 

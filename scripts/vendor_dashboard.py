@@ -1,10 +1,10 @@
-"""Makes `app/dashboard/static/vendor/`: the libraries of the dashboard, taken from their npm packages.
+"""Creates `app/dashboard/static/vendor/`: the libraries of the dashboard, taken from their npm packages.
 
     python -m scripts.vendor_dashboard
 
-Each package is downloaded from the npm registry and checked against the hash below. Files are copied as they are,
-except that imports of packages become relative paths (a page with a strict Content-Security-Policy has no import map)
-and that comments naming source maps are dropped. `vendor.json` says what is there.
+Each package is downloaded from the npm registry and checked against the hash below. Files are copied unchanged, except
+that imports of packages become relative paths (a page with a strict Content-Security-Policy has no import map) and that
+comments naming source maps are dropped. `vendor.json` lists the contents.
 """
 
 import base64
@@ -23,19 +23,19 @@ FOLDER = Path(__file__).resolve().parent.parent / "app" / "dashboard" / "static"
 _REGISTRY = "https://registry.npmjs.org"
 _IMPORT = re.compile(r"""(\bfrom\s*|\bimport\s*)(["'])(@?[a-z][^"']*)\2""")
 _OWN_INDEX = re.compile(r"(?:\.\./\.\./src|\.)/index(?=['\"])")
-"""Preact's types name each other by the folders of its package."""
+"""Preact's types import each other through the folders of its package."""
 _SOURCE_MAP = re.compile(r"\n?//# sourceMappingURL=\S+\s*$")
 
 
 @dataclass(frozen=True)
 class Package:
-    """An npm package: which of its files become which of ours."""
+    """An npm package, and which of its files to copy under which names."""
 
     name: str
     version: str
     licence: str
     sha512: str
-    """Of its tarball, in base64, as the registry states it."""
+    """Hash of its tarball, in base64, as stated by the registry."""
     files: Mapping[str, str]
 
     @property
@@ -130,11 +130,11 @@ _MODULES = {
     "d3-dispatch": "d3-dispatch",
     "d3-timer": "d3-timer",
 }
-"""What vendored files import, and the file that it is here."""
+"""Maps each import in vendored files to the local file."""
 
 
 def files_of(package: Package, tarball: bytes) -> dict[str, bytes]:
-    """What a package's tarball gives, by file name: its files and its licence. Raises ValueError."""
+    """Return the files and the licence in a package's tarball, by file name. Raises ValueError."""
     if base64.b64encode(hashlib.sha512(tarball).digest()).decode() != package.sha512:
         raise ValueError(f"{package.url} is not the package that it was")
     with tarfile.open(fileobj=io.BytesIO(tarball)) as archive:
@@ -151,12 +151,12 @@ def files_of(package: Package, tarball: bytes) -> dict[str, bytes]:
 
 
 def licence_file(package: Package) -> str:
-    """The name of the file with its licence."""
+    """Return the name of the licence file."""
     return f"{package.name.removeprefix('@').replace('/', '-')}.LICENSE.txt"
 
 
 def _relative(text: str) -> str:
-    """The same text with relative imports only, and without the name of a source map."""
+    """Return the text with relative imports only, and without the name of a source map."""
     text = _IMPORT.sub(lambda found: f"{found[1]}{found[2]}./{_MODULES[found[3]]}.js{found[2]}", text)
     text = _OWN_INDEX.sub("./preact.js", text)
     return _SOURCE_MAP.sub("\n", text)

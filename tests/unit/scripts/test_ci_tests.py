@@ -98,7 +98,7 @@ def test_a_test_that_does_not_end_when_it_is_run_again_is_red(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    monkeypatch.setattr(ci_tests, "_AGAIN_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(ci_tests, "_RERUN_TIMEOUT_S", 3.0)
     assert ci_tests.main(["-q", *_OPTIONS]) == pytest.ExitCode.INTERRUPTED
     assert "It did not end within 3 s." in capfd.readouterr().out
 
