@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from math import fsum
 from statistics import fmean, median
 
-from environment.base import Environment, Scenario
+from environment.base import Environment, Rewarded, Scenario
 from environment.trace import span
 from judges.base import Candidate, Judge, Judgement, Score, checked
 from training.advantages import advantages
@@ -97,6 +97,21 @@ def success_rate(rollouts: Iterable[ScoredRollout]) -> float | None:
     return share(
         rollout.success for rollout in rollouts if rollout.reward is not None or rollout.rollout.error is not None
     )
+
+
+def malformed_share(rollouts: Iterable[ScoredRollout]) -> float | None:
+    """The share that ended in a malformed call; None of nothing."""
+    return share(rollout.rollout.outcome.get("finish") == "malformed" for rollout in rollouts)
+
+
+def rewarded(groups: Iterable[Group]) -> list[Rewarded]:
+    """What a reflective environment sees of an iteration, in the order in which it is saved."""
+    return [
+        Rewarded(group.scenario, scored.rollout.outcome, scored.reward)
+        for group in groups
+        for scored in group.rollouts
+        if scored.reward is not None
+    ]
 
 
 def share(flags: Iterable[bool]) -> float | None:

@@ -99,20 +99,11 @@ class TrainStep:
     the expected step, a request that lands late finds the policy moved on, and trains nothing.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        policy: Policy,
-        journal: IterationJournal,
-        step: int,
-        meanwhile: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`meanwhile` is called when the job is under way."""
+    def __init__(self, config: RunConfig, policy: Policy, journal: IterationJournal, step: int) -> None:
         self._config = config
         self._policy = policy
         self._journal = journal
         self._step = step
-        self._meanwhile = meanwhile
         self._requests = TrainRequests(journal, step)
 
     async def take(self, groups: Sequence[Group]) -> TrainOutcome:
@@ -217,7 +208,6 @@ class TrainStep:
             await self._requests.withdraw()
             raise
         await self._requests.submitted(job_id)
-        self._meanwhile()
         return await follow(job_id, self._step)
 
 

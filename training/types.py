@@ -47,7 +47,7 @@ class WarmStartConfig:
 
 @dataclass(frozen=True, slots=True)
 class PipelineConfig:
-    """How far rollouts may run ahead of training (training/pipeline.py)."""
+    """How far rollouts may run ahead of training (training/rollout_schedule.py)."""
 
     max_staleness: int = 0
     """Rollouts are sampled from a policy at most so many steps older than the one that is trained on them, and begin so

@@ -8,10 +8,10 @@ from random import Random
 
 from environment.base import Environment, Json, Solvable
 from training.backends.base import SupervisedRequest
-from training.collector import seed_of
 from training.environment_check.agents import play_turns
 from training.environment_check.play import Played, play
-from training.types import WarmStartConfig
+from training.rollout_tasks import seed_of
+from training.types import RunConfig, WarmStartConfig
 
 _RISE = 0.1
 """Share of the optimizer steps in which the learning rate rises."""
@@ -33,6 +33,10 @@ def iterations_of(demonstrations: int, epochs: int, held_out: float, each: int |
 def _held_out(demonstrations: int, share: float) -> int:
     """At least one is trained on."""
     return min(round(demonstrations * share), demonstrations - 1)
+
+
+Demonstrations = int | Sequence[Mapping[str, Json]]
+"""Conversations in OpenAI's form for fine-tuning, or the number of those that the environment's oracle has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,14 @@ class WarmStart:
             self.config.learning_rate * min((step + 1) / rise, (steps - step) / (steps - rise + 1))
             for step in range(begun, begun + -(-mine // size))
         ]
+
+
+async def warm_start_of(config: RunConfig, environment: Environment, demonstrations: Demonstrations) -> WarmStart:
+    """The warm start that a run asks for. Raises NoOracle, EpisodeFailed."""
+    assert config.warm_start is not None
+    if isinstance(demonstrations, int):
+        demonstrations = await oracle_demonstrations(environment, demonstrations, config.seed)
+    return WarmStart(config.warm_start, config.seed, demonstrations)
 
 
 async def oracle_demonstrations(environment: Environment, count: int, seed: int) -> list[dict[str, Json]]:

@@ -34,7 +34,7 @@ from environment.trace import span, tracing
 from training.backends.base import Endpoint
 from training.rollout.agents.registry import UnknownAgent
 from training.rollout.chat import Chat, identity, message_of, open_chat
-from training.rollout.rollout import Player, rollout
+from training.rollout.rollout import Player, RolloutLimits, rollout
 from training.types import FailureKind, Rollout, RunConfig
 
 if TYPE_CHECKING:
@@ -180,18 +180,16 @@ async def _answer(service: Service, agent: _Agent, request: AskRequest, tell: Te
             made.restore(agent.state)
         scenario = _scenario(made, request)
         own_loop = await _own_loop(service.settings, agent)
+        max_turns = agent.run.stored_request.config.max_turns if agent.run else None
         clock = await database_time(service.sessions)
         async with open_chat(agent.endpoint) as chat:
             attempt = await rollout(
                 made,
                 scenario,
                 chat if tell is None else _Overheard(chat, tell),
+                RolloutLimits(max_turns, _MAX_COMPLETION_TOKENS, _TIMEOUT_S, temperature=0.0),
                 id=str(ULID()),
                 seed=0,
-                max_turns=agent.run.stored_request.config.max_turns if agent.run else None,
-                temperature=0.0,
-                max_completion_tokens=_MAX_COMPLETION_TOKENS,
-                timeout_s=_TIMEOUT_S,
                 agent=own_loop,
                 now=lambda: clock.now().timestamp(),
             )

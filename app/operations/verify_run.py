@@ -32,9 +32,8 @@ from environment.base import Environment, Reflective, Scenario
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from judges.base import Judgement, Score
-from training.learn_loop import rewarded
 from training.rollout.rollout import failed, total
-from training.scoring import assign_rewards, share, success_rate, summarise
+from training.scoring import assign_rewards, rewarded, share, success_rate, summarise
 from training.types import Failure, FailureKind, Group, Rollout, ScoredRollout
 
 _SHOWN_DIFFERENCES = 100

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db.session import Sessions
 from app.db.tables import Evaluation, Iteration, Reflection, Run
 from environment.base import Environment, Reflective
-from training.pipeline import sampled_after
+from training.rollout_schedule import sampled_after
 from training.types import Resume, Snapshot
 
 INHERITED = -1

@@ -42,9 +42,9 @@ from judges.base import Judge, JudgeServices
 from training.backends.base import BackendUnavailable, Policy
 from training.budget import RunBudget
 from training.journal import Journal
-from training.learn_loop import Demonstrations
 from training.rollout.rollout import Player
 from training.types import IterationResult, Progress, Resume, RunConfig
+from training.warm_start import Demonstrations
 
 MakeServices = Callable[[Run, Environment], JudgeServices]
 """What the judge of a run may use; called and used on the run's own event loop."""

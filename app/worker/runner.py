@@ -27,7 +27,8 @@ from app.runs.store import PendingRequests
 from environment.plugins import PluginFault
 from training.backends.base import BackendRefused, BackendUnavailable, StepConflict, TrainingFailed
 from training.collector import RolloutsFailed
-from training.learn_loop import CheckpointLost, NothingScored
+from training.evaluation import NothingScored
+from training.learn_loop import CheckpointLost
 from training.types import Progress
 
 _POLL_S = 1.0

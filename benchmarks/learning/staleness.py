@@ -38,7 +38,7 @@ from environment.email_search.environment import SyntheticEmailSearch
 from judges.base import Candidate, Judgement
 from judges.reference import ReferenceJudge
 from training.engine.cpu_mode import set_cpu_mode
-from training.pipeline import sampled_after
+from training.rollout_schedule import sampled_after
 from training.types import EvaluationConfig, PipelineConfig
 
 _SHOWN = {"kl_div": "kl", "clipped_share": "clipped", "step_share": "step_share"}

@@ -21,7 +21,7 @@ from judges.reference import ReferenceJudge
 from training.backends.base import Endpoint
 from training.engine.__main__ import TINY_NAME
 from training.rollout.chat import open_chat
-from training.rollout.rollout import rollout
+from training.rollout.rollout import RolloutLimits, rollout
 from training.types import Rollout
 
 _CONCURRENCY = 64
@@ -34,9 +34,8 @@ async def success(environment: Environment, endpoint: Endpoint, scenarios: int, 
 
         async def attempt(number: int) -> Rollout:
             async with gate:
-                return await rollout(
-                    environment, tasks[number], chat, id=str(number), seed=number, temperature=temperature
-                )
+                limits = RolloutLimits(temperature=temperature)
+                return await rollout(environment, tasks[number], chat, limits, id=str(number), seed=number)
 
         tasks = environment.scenarios("test", scenarios, 0)
         tries = await asyncio.gather(*map(attempt, range(scenarios)))

@@ -1,6 +1,5 @@
 """How a rollout reaches its model: chat completions in OpenAI's form."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -45,8 +44,6 @@ class EndpointChat:
 
     client: "AsyncOpenAI"
     model: str
-    sent: asyncio.Event
-    """Set as soon as the first request over plain HTTP is on its way."""
     remembers: bool = False
     tells_token_ids: bool = False
 
@@ -66,11 +63,10 @@ async def open_chat(endpoint: Endpoint, concurrency: int = 1) -> AsyncIterator[E
 
     from training.rollout.http_transport import AiohttpTransport
 
-    sent = asyncio.Event()
     http = httpx.AsyncClient(
         limits=httpx.Limits(max_connections=concurrency),
         timeout=None,
-        mounts={"http://": AiohttpTransport(sent)},
+        mounts={"http://": AiohttpTransport()},
         verify=endpoint.base_url.startswith("https"),  # reading the certificates takes 20 ms
     )
     async with AsyncOpenAI(
@@ -79,7 +75,7 @@ async def open_chat(endpoint: Endpoint, concurrency: int = 1) -> AsyncIterator[E
         http_client=http,
         max_retries=0 if endpoint.remembers else _RETRIES,
     ) as client:
-        yield EndpointChat(client, endpoint.model, sent, endpoint.remembers, endpoint.tells_token_ids)
+        yield EndpointChat(client, endpoint.model, endpoint.remembers, endpoint.tells_token_ids)
 
 
 def message_of(choice: "Choice") -> dict[str, Json]:

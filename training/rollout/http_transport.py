@@ -4,7 +4,6 @@ httpx's own transport looks at all its idle connections for each request and eac
 request takes five times the processor time that it takes aiohttp, whose parser is llhttp.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ import httpx
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from aiohttp import ClientResponse, ClientSession, TraceConfig
+    from aiohttp import ClientResponse, ClientSession
 
 _KEPT_S = 4.0
 """So long a connection rests at most: servers close theirs after 5 s (uvicorn) or more, and what is sent just then is
@@ -24,7 +23,7 @@ _OF_HTTPX = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 """Headers that aiohttp would add where a request has none."""
 
 
-def client_session(ssl: "SSLContext | bool" = True, traces: "list[TraceConfig] | None" = None) -> "ClientSession":
+def client_session(ssl: "SSLContext | bool" = True) -> "ClientSession":
     """With as many connections as there are requests at a time; those that rest are used again."""
     import aiohttp  # only now: it takes 0.1 s and 11 MB, and a service may never need it
 
@@ -32,16 +31,13 @@ def client_session(ssl: "SSLContext | bool" = True, traces: "list[TraceConfig] |
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_S, ssl=ssl),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
-        trace_configs=traces,
     )
 
 
 class AiohttpTransport(httpx.AsyncBaseTransport):
     """Over a `client_session` of its own."""
 
-    def __init__(self, sent: asyncio.Event | None = None) -> None:
-        """`sent` is set as soon as the body of a request is on its way."""
-        self._sent = sent
+    def __init__(self) -> None:
         self._session: ClientSession | None = None
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -49,7 +45,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         from yarl import URL
 
         if self._session is None:
-            self._session = client_session(traces=None if self._sent is None else [_setting(self._sent)])
+            self._session = client_session()
         limits = request.extensions.get("timeout", {})
         body = await request.aread()
         with _as_httpx_has_it():
@@ -67,18 +63,6 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
     async def aclose(self) -> None:
         if self._session is not None:
             await self._session.close()
-
-
-def _setting(sent: asyncio.Event) -> "TraceConfig":
-    """Has a session set the event."""
-    import aiohttp
-
-    async def note(*_: object) -> None:
-        sent.set()
-
-    traces = aiohttp.TraceConfig()
-    traces.on_request_chunk_sent.append(note)
-    return traces
 
 
 class _Body(httpx.AsyncByteStream):

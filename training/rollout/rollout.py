@@ -5,8 +5,9 @@ import itertools
 import math
 import time
 from codecs import getincrementaldecoder
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from openai.types.chat.chat_completion import Choice
 
 _RESTARTS = 6
-"""Of a rollout whose endpoint restarted and lost what it remembered: all turns must come from one process."""
+"""How often a rollout starts again whose endpoint restarted and lost what it remembered."""
 _LONGEST_PAUSE_S = 15.0
 _GONE = (404, 410)
 """There is no such model or checkpoint, or its files are lost."""
@@ -43,84 +44,113 @@ Player = Agent | RemoteRollouts
 log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class RolloutLimits:
+    """What a rollout can take at most, and the temperature of its model."""
+
+    max_turns: int | None = None
+    """None: the environment's default."""
+    max_completion_tokens: int = 256
+    """Of each reply."""
+    timeout_s: float = 300.0
+    temperature: float = 1.0
+
+
 async def rollout(
     environment: Environment,
     scenario: Scenario,
     chat: Chat,
+    limits: RolloutLimits | None = None,
     *,
     id: str,
     seed: int,
-    max_turns: int | None = None,
-    temperature: float = 1.0,
-    max_completion_tokens: int = 256,
-    timeout_s: float = 300.0,
     reservation: Reservation | None = None,
     recorded: RecordedCalls | None = None,
     agent: Player | None = None,
     name: RolloutName | None = None,
     now: Callable[[], float] = time.time,
 ) -> Rollout:
-    """One rollout. Cancellation passes through; whatever else goes wrong on the way is the rollout's `failure`. `now`
-    dates it, in seconds since the epoch. `agent` is one that owns its loop, here or elsewhere; None: the built-in loop.
-    `name` is the same when the rollout is made again (default: made of `id`), and `recorded` has what its model
-    answered before.
+    """One rollout. Cancellation passes through; whatever else goes wrong on the way is the rollout's `failure`.
 
-    Raises what the environment raises if it cannot open the scenario or tell its outcome, and BudgetReached where the
-    next request does not fit the reservation.
+    `agent` is one that owns its loop, here or elsewhere; None: the built-in loop. `name` stays the same when the
+    rollout is made again (default: made of `id`), and `recorded` has what its model answered before. `now` dates it, in
+    seconds since the epoch.
+
+    Raises what the environment raises if it cannot open the scenario or tell its outcome, and BudgetReached if the next
+    request does not fit the reservation.
     """
-    sampling = Sampling(temperature, max_completion_tokens)
-    # Who remembers conversations and cannot be told of them must be asked all turns of one.
-    recorded = (recorded or RecordedCalls()) if chat.tells_token_ids or not chat.remembers else None
+    limits, reservation = limits or RolloutLimits(), reservation or Unreserved()
     started_at, clock = now(), time.monotonic()
-    failure: Failure | None = None
-    episode, trajectory = _open(environment, scenario, id, max_turns)
+    attempt = _Attempt(environment, scenario, id, limits.max_turns)
+    sampling = Sampling(limits.temperature, limits.max_completion_tokens)
+    if isinstance(agent, RemoteRollouts):
+        max_turns, name = attempt.episode.max_turns, name or RolloutName(0, id)
+        task = RemoteTask(name, scenario, chat.model, sampling, seed, max_turns, limits.timeout_s)
+        playing = remote.play(agent, task, attempt.episode, attempt.trajectory, reservation)
+    else:
+        # An endpoint that keeps conversation state and takes no token ids must serve every turn of a conversation.
+        recorded = (recorded or RecordedCalls()) if chat.tells_token_ids or not chat.remembers else None
+
+        def calls(trajectory: "Trajectory") -> ModelCalls:
+            return ModelCalls(chat, sampling, Random(seed), reservation, trajectory.metrics, recorded)
+
+        playing = _play_here(agent, attempt, calls, limits.timeout_s, restarts=_RESTARTS if chat.remembers else 0)
     with invoke_agent(
         environment.name, model=chat.model, rollout_id=id, scenario_id=scenario.id, task=scenario.task
     ) as traced:
-        try:
-            if isinstance(agent, RemoteRollouts):
-                again = name or RolloutName(0, id)
-                task = RemoteTask(again, scenario, chat.model, sampling, seed, episode.max_turns, timeout_s)
-                failure = await remote.play(agent, task, episode, trajectory, reservation or Unreserved())
-            else:
-                async with asyncio.timeout(timeout_s) as limit:
-                    for restart in itertools.count():
-                        try:
-                            calls = ModelCalls(
-                                chat, sampling, Random(seed), reservation or Unreserved(), trajectory.metrics, recorded
-                            )
-                            await _play_here(agent, episode, trajectory, calls, limit)
-                            break
-                        except _endpoint_errors() as error:
-                            if not chat.remembers or restart == _RESTARTS:
-                                raise
-                            log.info("rollout restarts: its endpoint was away", rollout_id=id, error=str(error))
-                        await asyncio.sleep(min(0.5 * 2**restart, _LONGEST_PAUSE_S))
-                        episode, trajectory = _open(environment, scenario, id, max_turns)
-        except BudgetReached:
-            raise
-        except TimeoutError:
-            failure = Failure(FailureKind.TIMEOUT, f"the rollout took longer than {timeout_s:g} s")
-        except Exception as error:
-            failure = Failure(_kind(error), f"{type(error).__name__}: {error}")
-        outcome = episode.outcome()
+        failure = await _failure_of(playing, limits.timeout_s)
+        outcome = attempt.episode.outcome()
         traced.output = {"outcome": dict(outcome), "error": failure and failure.message}
     seconds = time.monotonic() - clock
-    trajectory.metrics["duration"] = seconds
-    return Rollout(id, scenario, trajectory, outcome, failure, started_at, seconds)
+    attempt.trajectory.metrics["duration"] = seconds
+    return Rollout(id, scenario, attempt.trajectory, outcome, failure, started_at, seconds)
 
 
-def _open(environment: Environment, scenario: Scenario, id: str, max_turns: int | None) -> tuple[Episode, "Trajectory"]:
-    """A fresh episode and its empty trajectory."""
-    art = import_art()
-    episode = environment.episode(scenario, max_turns)
-    trajectory = art.Trajectory(messages_and_choices=episode.messages(), tools=_offered(episode))
-    trajectory.metadata |= {"rollout_id": id, "scenario_id": scenario.id}
-    trajectory.metrics |= {"turns": 0, "prompt_tokens": 0, "completion_tokens": 0, "sampling_s": 0.0, "tools_s": 0.0}
-    return episode, trajectory
+class _Attempt:
+    """An episode and its trajectory, both of which a restart replaces."""
+
+    episode: Episode
+    trajectory: "Trajectory"
+
+    def __init__(self, environment: Environment, scenario: Scenario, id: str, max_turns: int | None) -> None:
+        self._environment = environment
+        self._scenario = scenario
+        self._max_turns = max_turns
+        self.id = id
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin with a fresh episode and an empty trajectory."""
+        self.episode = self._environment.episode(self._scenario, self._max_turns)
+        messages, tools = self.episode.messages(), _offered(self.episode)
+        self.trajectory = import_art().Trajectory(messages_and_choices=messages, tools=tools)
+        self.trajectory.metadata |= {"rollout_id": self.id, "scenario_id": self._scenario.id}
+        zero = {"turns": 0, "prompt_tokens": 0, "completion_tokens": 0, "sampling_s": 0.0, "tools_s": 0.0}
+        self.trajectory.metrics |= zero
 
 
 async def _play_here(
+    agent: Agent | None,
+    attempt: _Attempt,
+    calls: "Callable[[Trajectory], ModelCalls]",
+    timeout_s: float,
+    restarts: int,
+) -> None:
+    """Play the attempt; again from its beginning where the endpoint was away, at most `restarts` times. Raises
+    TimeoutError, and what ended the attempt."""
+    async with asyncio.timeout(timeout_s) as limit:
+        for restart in itertools.count():
+            try:
+                return await _play_once(agent, attempt.episode, attempt.trajectory, calls(attempt.trajectory), limit)
+            except _endpoint_errors() as error:
+                if restart == restarts:
+                    raise
+                log.info("rollout restarts: its endpoint was away", rollout_id=attempt.id, error=str(error))
+            await asyncio.sleep(min(0.5 * 2**restart, _LONGEST_PAUSE_S))
+            attempt.restart()
+
+
+async def _play_once(
     agent: Agent | None, episode: Episode, trajectory: "Trajectory", calls: ModelCalls, limit: asyncio.Timeout
 ) -> None:
     async with _ready(episode, trajectory, limit):
@@ -128,6 +158,18 @@ async def _play_here(
             await _play(episode, trajectory, calls)
         else:
             await own_loop.play(agent, episode, trajectory, calls)
+
+
+async def _failure_of(playing: Awaitable[Failure | None], timeout_s: float) -> Failure | None:
+    """Why the rollout failed, if it did. Raises BudgetReached."""
+    try:
+        return await playing
+    except BudgetReached:
+        raise
+    except TimeoutError:
+        return Failure(FailureKind.TIMEOUT, f"the rollout took longer than {timeout_s:g} s")
+    except Exception as error:
+        return Failure(_kind(error), f"{type(error).__name__}: {error}")
 
 
 @asynccontextmanager

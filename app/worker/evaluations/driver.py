@@ -46,13 +46,14 @@ from training.backends import embedded
 from training.backends.art_import import import_art
 from training.backends.base import BackendUnavailable, Endpoint, ModelSpec
 from training.budget import Usage
-from training.collector import first_of_several, seed_of
 from training.phases import Phase
 from training.rollout.agents.remote import RolloutName
 from training.rollout.chat import Chat, open_chat
 from training.rollout.prompted import PromptedChat
-from training.rollout.rollout import Player, rollout
+from training.rollout.rollout import Player, RolloutLimits, rollout
+from training.rollout_tasks import seed_of
 from training.scoring import assign_rewards, judge_group
+from training.task_errors import first_of_several
 from training.types import Failure, FailureKind, Progress, Rollout
 
 _PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 60.0, 60.0, 60.0)
@@ -321,18 +322,18 @@ class _Work:
         """A new rollout, saved. Raises BackendUnavailable where the endpoint was away so long that the rollout gave up:
         that says nothing about the model."""
         request, chat = self.request, self.chats[slot.model]
+        limits = RolloutLimits(
+            request.max_turns, request.max_completion_tokens, request.rollout_timeout_s, request.temperature
+        )
         async with self.gate, self.budget.rollout(slot.model, scenario) as reservation:
             made = await rollout(
                 self.environment,
                 scenario,
                 chat,
+                limits,
                 id=str(ULID()),
                 # The same for all models: what they are asked differs in nothing but the model.
                 seed=seed_of(request.seed, "evaluation", request.split, slot.scenario, slot.sample),
-                max_turns=request.max_turns,
-                temperature=request.temperature,
-                max_completion_tokens=request.max_completion_tokens,
-                timeout_s=request.rollout_timeout_s,
                 reservation=reservation,
                 agent=self.players[slot.model],
                 name=RolloutName(0, str(slot)),

@@ -187,7 +187,7 @@ async def test_workers_that_take_a_run_over_from_each_other_build_one_tree(data_
     assert {span.trace_id for span in spans.values()} == {ULID.from_str(run["run_id"]).hex}
     assert all(span.parent_id in spans for span in spans.values() if span.name != "learn_loop")
     below = [span for span in spans.values() if path(span, spans)[:-1] == ("learn_loop",)]
-    assert Counter(span.name for span in below) == {"drive": 2, "baseline": 1, "iteration": 3, "rollouts ahead": 2}
+    assert Counter(span.name for span in below) == {"drive": 2, "baseline": 1, "iteration": 3, "rollouts ahead": 3}
     assert [span.error for span in below if span.name == "drive"].count(None) == 1
 
 

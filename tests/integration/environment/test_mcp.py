@@ -36,7 +36,7 @@ from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.integration.training.test_rollouts import in_turn
 from training.rollout.chat import open_chat
 from training.rollout.histories import messages_of
-from training.rollout.rollout import rollout
+from training.rollout.rollout import RolloutLimits, rollout
 from training.types import Rollout
 
 COMMAND = [sys.executable, str(Path(mcp_server.__file__))]
@@ -73,7 +73,9 @@ def environment(server: Mapping[str, Any], *, reach: EnvironmentAccess | None = 
 async def roll(made: Environment, replies: Sequence[Reply], **options: Any) -> Rollout:
     async with scripted_chat(in_turn(replies)) as model, open_chat(model.endpoint()) as chat:
         scenario = made.ask({"task": "what is asked"})
-        return await rollout(made, scenario, chat, **{"id": "r1", "seed": 7, "timeout_s": 60.0, **options})
+        return await rollout(
+            made, scenario, chat, **{"id": "r1", "seed": 7, "limits": RolloutLimits(timeout_s=60.0), **options}
+        )
 
 
 def results(done: Rollout) -> list[str]:
@@ -121,7 +123,7 @@ async def test_whatever_a_tool_returns_the_model_can_read(monkeypatch: pytest.Mo
         call("slow"),
         call("count"),
     ]
-    done = await roll(made, [*calls, DONE], max_turns=20)
+    done = await roll(made, [*calls, DONE], limits=RolloutLimits(max_turns=20))
     made.close()
     assert done.error is None
     read = results(done)

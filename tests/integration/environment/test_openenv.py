@@ -20,7 +20,7 @@ from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.integration.training.test_rollouts import in_turn
 from training.rollout.chat import open_chat
 from training.rollout.histories import messages_of
-from training.rollout.rollout import rollout
+from training.rollout.rollout import RolloutLimits, rollout
 from training.types import Rollout
 
 UNUSED = Path("unused")
@@ -38,7 +38,9 @@ async def roll(
 ) -> Rollout:
     async with scripted_chat(in_turn(replies)) as model, open_chat(model.endpoint()) as chat:
         scenario = made.ask({"reset": dict(reset or {})})
-        return await rollout(made, scenario, chat, **{"id": "r1", "seed": 7, "timeout_s": 60.0, **options})
+        return await rollout(
+            made, scenario, chat, **{"id": "r1", "seed": 7, "limits": RolloutLimits(timeout_s=60.0), **options}
+        )
 
 
 def read(done: Rollout) -> list[Any]:
@@ -146,7 +148,7 @@ async def test_what_an_agent_has_earned_however_it_ends(
     replies: Sequence[Reply], reset: Mapping[str, Any], finish: str, reward: float | None
 ) -> None:
     async with openenv_server() as server:
-        done = await roll(environment(server.url), replies, reset, max_turns=1)
+        done = await roll(environment(server.url), replies, reset, limits=RolloutLimits(max_turns=1))
     assert done.error is None
     assert facts(done, "finish", "reported_reward") == [finish, reward]
 

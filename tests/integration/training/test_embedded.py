@@ -17,7 +17,7 @@ from training.backends.base import BackendUnavailable, ModelSpec, StepConflict, 
 from training.backends.embedded import EmbeddedBackend, EmbeddedPolicy, connect
 from training.rollout.agents.base import AgentTask
 from training.rollout.chat import open_chat
-from training.rollout.rollout import rollout
+from training.rollout.rollout import RolloutLimits, rollout
 
 _names = count()
 
@@ -84,7 +84,7 @@ async def test_whatever_an_agent_does_to_its_history_is_trained_as_it_was_sample
     environment = SyntheticEmailSearch()
     [scenario] = environment.scenarios("train", 1, seed=0)
     async with open_chat(policy.endpoint()) as chat:
-        options: Any = {"max_turns": 8, "agent": Wanderer()}
+        options: Any = {"limits": RolloutLimits(max_turns=8), "agent": Wanderer()}
         done = [await rollout(environment, scenario, chat, id=str(seed), seed=seed, **options) for seed in range(2)]
     assert [each.error for each in done] == [None, None]
     group = import_art().TrajectoryGroup([each.trajectory for each in done])

@@ -24,11 +24,10 @@ from judges.reference import ReferenceJudge
 from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedPolicy
-from training import collector
 from training.backends.base import Endpoint, ModelSpec, StepConflict, TrainRequest
 from training.collector import RolloutsFailed
-from training.learn_loop import NothingScored, learn_loop
-from training.rollout.chat import EndpointChat, open_chat
+from training.evaluation import NothingScored
+from training.learn_loop import learn_loop
 from training.types import Evaluation, EvaluationConfig, IterationResult, Progress, RunConfig
 
 CONFIG = RunConfig(
@@ -218,39 +217,6 @@ async def test_scenarios_are_drawn_for_one_iteration_and_never_again() -> None:
     # Each evaluation meets the same scenarios and the same luck.
     sampled = [e for result in results for e in result.evaluations if (e.split, e.mode) == ("validation", "sampled")]
     assert len({tuple(each.rollout.scenario.id for each in e.rollouts) for e in sampled}) == 1
-
-
-async def test_the_validation_rollouts_begin_before_the_test_split_is_drawn() -> None:
-    class Begun(Noted):
-        def episode(self, scenario: Scenario, max_turns: int | None = None) -> EmailEpisode:
-            begun.append((scenario.split, len(self.drawn)))
-            return super().episode(scenario, max_turns)
-
-    begun: list[tuple[Split, int]] = []
-    async with scripted_chat(skilled(lucky)) as model:
-        await run(model, replace(CONFIG, iterations=1, concurrency=64), Begun())
-    assert begun.count(("validation", 1)) >= 8
-
-
-async def test_the_first_request_is_sent_before_further_rollouts_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Begun(SyntheticEmailSearch):
-        def episode(self, scenario: Scenario, max_turns: int | None = None) -> EmailEpisode:
-            sent.append(chats[-1].sent.is_set())
-            return super().episode(scenario, max_turns)
-
-    @asynccontextmanager
-    async def noted(endpoint: Endpoint, concurrency: int) -> AsyncIterator[EndpointChat]:
-        async with open_chat(endpoint, concurrency) as chat:
-            chats.append(chat)
-            yield chat
-
-    chats, sent = list[EndpointChat](), list[bool]()
-    monkeypatch.setattr(collector, "open_chat", noted)
-    monkeypatch.setattr(collector, "_HEAD_START_S", 20.0)
-    config = replace(CONFIG, iterations=1, concurrency=64, evaluation=EvaluationConfig(4, 0, 0, 0))
-    async with scripted_chat(skilled(lucky)) as model:
-        await run(model, config, Begun())
-    assert sent == [False] + 11 * [True]
 
 
 async def test_a_scenario_that_is_drawn_twice_is_tried_anew(tmp_path: Path) -> None:

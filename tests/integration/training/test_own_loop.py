@@ -22,7 +22,7 @@ from training.rollout.agents import own_loop
 from training.rollout.agents.base import AgentTask
 from training.rollout.chat import open_chat
 from training.rollout.histories import messages_of, transcript_of
-from training.rollout.rollout import rollout
+from training.rollout.rollout import RolloutLimits, rollout
 from training.types import FailureKind, Rollout
 
 ENVIRONMENT = SyntheticEmailSearch()
@@ -149,7 +149,7 @@ async def test_ends_that_the_environment_judges(
     agent: Any, replies: list[Reply], requests: int, finish: str, said: str
 ) -> None:
     async with scripted_chat(in_turn(replies)) as model:
-        done = await roll(model, react, agent=agent, max_turns=3)
+        done = await roll(model, react, agent=agent, limits=RolloutLimits(max_turns=3))
     assert (done.error, done.outcome["finish"]) == (None, finish)
     assert said in done.outcome["detail"]
     assert len(model.requests) == requests
@@ -287,7 +287,7 @@ async def test_an_agent_that_hangs_is_left_behind(
     """Also one that blocks its thread, and one that does not take a cancellation."""
     monkeypatch.setattr(own_loop, "_GRACE_S", 0.01)
     async with scripted_chat(hang) as model:
-        done = await roll(model, work, timeout_s=0.05)
+        done = await roll(model, work, limits=RolloutLimits(timeout_s=0.05))
     assert done.failure is not None
     assert (done.failure.kind, done.outcome["finish"]) == (FailureKind.TIMEOUT, "open")
 
@@ -344,7 +344,7 @@ async def test_a_client_that_blocks_reaches_the_model_too() -> None:
         return ""
 
     async with scripted_chat(in_turn([RIGHT])) as model:
-        done = await roll(model, work, temperature=0.7)
+        done = await roll(model, work, limits=RolloutLimits(temperature=0.7))
     assert (done.error, done.outcome["finish"]) == (None, "answered")
     [request] = model.requests
     assert (request["temperature"], request["max_tokens"]) == (0.7, 5)  # the run decides how it is sampled

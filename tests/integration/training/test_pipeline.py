@@ -19,7 +19,6 @@ from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.integration.training.test_learn_loop import (
     CONFIG,
-    Noted,
     Trained,
     address_of,
     figures,
@@ -94,7 +93,7 @@ async def test_the_next_rollouts_are_made_while_a_step_trains_and_never_more_tha
             async for result in loop:
                 results.append(result)
                 begun = max((iteration for iteration, asked in policy.asked.items() if asked), default=0)
-                assert begun <= result.iteration + staleness
+                assert begun <= result.iteration + 1 + staleness
     assert [result.step for result in results] == [0, 1, 2, 3, 4]
     expected = [max(0, iteration - 1 - staleness) for iteration in range(1, 5)]
     assert [result.sampled_step for result in results] == [None, *expected]
@@ -118,28 +117,14 @@ async def test_without_staleness_nothing_is_asked_while_a_step_trains() -> None:
     ]
 
 
-async def test_the_next_scenarios_are_drawn_while_a_step_trains() -> None:
-    environment = Noted()
-
-    def next_are_drawn(_: Observed, iteration: int) -> bool:
-        """Where they were drawn after training, this never came."""
-        return environment.drawn.count(("train", 3)) == min(iteration + 1, CONFIG.iterations)
-
-    async with left_as_it_was(), scripted_chat(skilled(lucky)) as model:
-        policy = Observed(model.url, next_are_drawn)
-        results = await run(model, environment=environment, policy=policy)
-        drawn_in_turn = await run(model, budget=Limited())
-    assert list(map(figures, results)) == list(map(figures, drawn_in_turn))
-
-
-async def test_what_was_drawn_for_a_run_that_fails_is_given_up() -> None:
+async def test_what_runs_ahead_of_a_run_that_fails_is_given_up() -> None:
     class Fails(Observed):
         async def follow(self, job_id: str, expected_step: int) -> TrainOutcome:
             raise TrainingFailed("out of memory")
 
     async with left_as_it_was(), scripted_chat(skilled(lucky)) as model:
         with pytest.raises(TrainingFailed, match="out of memory"):
-            await run(model, policy=Fails(model.url))
+            await run(model, ahead(1), policy=Fails(model.url))
 
 
 async def test_the_next_rollouts_are_made_beside_the_saving_and_judged_in_their_turn() -> None:
@@ -162,6 +147,26 @@ async def test_the_next_rollouts_are_made_beside_the_saving_and_judged_in_their_
     assert judge.saved == {n: {n} for n in (1, 2, 3, 4)}
     order = [each.iteration for each in progress]
     assert order == sorted(order)
+
+
+async def test_the_next_rollouts_are_made_beside_an_evaluation() -> None:
+    config, evaluated = replace(CONFIG, concurrency=64), iterations_of(CONFIG)
+    async with left_as_it_was(), scripted_chat(answer := skilled(lucky)) as model:
+        policy = Observed(model.url)
+
+        async def evaluates_last(request: Mapping[str, Json]) -> Reply:
+            step = int(request["model"].rpartition("@")[2])
+            if step == 2 and address_of(request) not in evaluated:
+                # Where rollouts waited for the evaluation of the iteration before, this never came.
+                await until(partial(next_are_asked, policy, step))
+            reply: Reply = await answer(request)
+            return reply
+
+        model.script = policy.noted(evaluates_last)
+        results = await run(model, config, policy=policy)
+        model.script = answer
+        one_after_the_other = await run(model, config, budget=Limited())
+    assert list(map(figures, results)) == list(map(figures, one_after_the_other))
 
 
 async def test_what_a_run_learns_does_not_depend_on_timing() -> None:
@@ -286,7 +291,7 @@ async def test_an_environment_that_learns_is_as_it_was_when_its_rollouts_may_beg
 
 async def test_rollouts_cannot_run_ahead_in_the_only_environment_that_learns() -> None:
     async with scripted_chat(skilled(lucky)) as model:
-        with pytest.raises(ValueError, match="it learns, and there is one only"):
+        with pytest.raises(ValueError, match="it learns, and there is only one"):
             await run(model, ahead(1), Lessons(defaultdict(set), []))
 
 
@@ -396,13 +401,10 @@ class Limited(Unlimited):
     limited = True
 
 
-async def test_where_a_run_may_end_before_them_no_rollouts_begin_early() -> None:
+async def test_a_run_with_a_budget_begins_rollouts_in_their_turn() -> None:
     async with scripted_chat(skilled(lucky)) as model:
-        spending = await run(model, environment=Shown(defaultdict(set)), budget=Limited())
-        model.script = skilled(lambda *_: True)
-        idle = await run(model, environment=Shown(defaultdict(set)))
-    assert {result.timing.ahead_s for result in spending} == {0.0}
-    assert [result.timing.ahead_s > 0 for result in idle] == [False, True, False, False, False]
+        results = await run(model, environment=Shown(defaultdict(set)), budget=Limited())
+    assert {result.timing.ahead_s for result in results} == {0.0}
 
 
 class Kept:

@@ -9,7 +9,7 @@ from environment.email_search.environment import SyntheticEmailSearch
 from judges.base import JudgeModel
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from training.rollout.prompted import PromptedChat, PromptedModelUnavailable
-from training.rollout.rollout import rollout
+from training.rollout.rollout import RolloutLimits, rollout
 
 KEY = "sk-prompted-0123456789"
 
@@ -32,7 +32,7 @@ async def test_it_plays_an_episode_and_no_log_probabilities_are_asked_for() -> N
     [scenario] = environment.scenarios("test", 1, 0)
     async with scripted_chat(answer) as server:
         chat = PromptedChat(_model(server.url), concurrency=2, sleep=at_once)
-        done = await rollout(environment, scenario, chat, id="r", seed=1, temperature=0.0)
+        done = await rollout(environment, scenario, chat, id="r", seed=1, limits=RolloutLimits(temperature=0.0))
     assert (done.failure, done.outcome["finish"], done.outcome["turns"]) == (None, "answered", 3)
     assert done.trajectory.metrics["completion_tokens"] > 0
     first, *_, last = server.requests

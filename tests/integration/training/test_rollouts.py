@@ -17,7 +17,7 @@ from tests.fakes.scripted_chat import Reply, Script, ScriptedChat, call, scripte
 from training.recorded_calls import RecordedCalls
 from training.rollout.chat import open_chat
 from training.rollout.histories import messages_of
-from training.rollout.rollout import failed, rollout, total
+from training.rollout.rollout import RolloutLimits, failed, rollout, total
 from training.types import FailureKind, Rollout
 
 ENVIRONMENT = SyntheticEmailSearch()
@@ -54,7 +54,7 @@ async def roll(model: ScriptedChat, scenario: Scenario = SCENARIO, **options: An
 
 async def test_everything_is_recorded() -> None:
     async with scripted_chat(in_turn([call("search_inbox", keywords=["nothing like it"]), READ, RIGHT])) as model:
-        done = await roll(model, temperature=0.5, max_completion_tokens=99)
+        done = await roll(model, limits=RolloutLimits(temperature=0.5, max_completion_tokens=99))
     assert done.error is None
     assert (done.id, done.scenario) == ("r1", SCENARIO)
     assert [message["role"] for message in messages_of(done.trajectory)] == [
@@ -190,14 +190,14 @@ async def test_a_malformed_call_among_others_ends_the_turn_there() -> None:
 
 async def test_turns_run_out() -> None:
     async with scripted_chat(in_turn([READ] * 9)) as model:
-        done = await roll(model, max_turns=3)
+        done = await roll(model, limits=RolloutLimits(max_turns=3))
     assert (done.error, done.outcome["finish"], len(model.requests)) == (None, "out_of_turns", 3)
     assert "3 turns" in done.outcome["detail"]
 
 
 async def test_a_model_that_does_not_reply_is_a_failed_rollout() -> None:
     async with scripted_chat(hang) as model:
-        done = await roll(model, timeout_s=0.05)
+        done = await roll(model, limits=RolloutLimits(timeout_s=0.05))
         await no_longer_asked(model)
     assert done.error == "the rollout took longer than 0.05 s"
     assert done.outcome["finish"] == "open"
@@ -342,7 +342,14 @@ TURN_TIMEOUT_S = 0.1
 async def test_waiting_for_a_turn_is_not_the_rollouts_time() -> None:
     environment = Waiting()
     async with scripted_chat(hang) as model, open_chat(model.endpoint()) as chat:
-        done = await rollout(checked("riddle", environment), SCENARIO, chat, id="r1", seed=7, timeout_s=TURN_TIMEOUT_S)
+        done = await rollout(
+            checked("riddle", environment),
+            SCENARIO,
+            chat,
+            id="r1",
+            seed=7,
+            limits=RolloutLimits(timeout_s=TURN_TIMEOUT_S),
+        )
     assert done.failure is not None
     assert done.failure.kind is FailureKind.TIMEOUT
     assert environment.steps == ["open", "close"]

@@ -19,7 +19,7 @@ from environment.registry import build
 from tests.fakes.scripted_chat import Reply, Script, call, scripted_chat
 from training.rollout.chat import open_chat
 from training.rollout.histories import messages_of
-from training.rollout.rollout import rollout
+from training.rollout.rollout import RolloutLimits, rollout
 from training.types import Rollout
 
 vf = pytest.importorskip("verifiers")
@@ -67,7 +67,9 @@ async def built(made: Choice) -> Environment:
 async def roll(made: Choice, environment: Environment, scenario: Scenario, script: Script) -> Rollout:
     async with scripted_chat(script) as model, open_chat(model.endpoint()) as chat:
         agent = make_player(None, made, ())
-        return await rollout(environment, scenario, chat, id=scenario.id, seed=1, timeout_s=60, agent=agent)
+        return await rollout(
+            environment, scenario, chat, id=scenario.id, seed=1, limits=RolloutLimits(timeout_s=60), agent=agent
+        )
 
 
 async def script(request: Mapping[str, Any]) -> Reply:

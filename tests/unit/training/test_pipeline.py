@@ -6,8 +6,8 @@ from contextlib import suppress
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.collector import RolloutGate
-from training.pipeline import sampled_after, sampled_during
+from training.rollout_gate import RolloutGate
+from training.rollout_schedule import sampled_after, sampled_with
 from training.types import PipelineConfig, RunConfig, WarmStartConfig
 
 CONFIGS = st.builds(
@@ -34,13 +34,13 @@ def test_rollouts_are_as_stale_as_allowed_and_never_staler(config: RunConfig) ->
 def test_rollouts_begin_once_their_policy_is_there_and_not_more_iterations_ahead_than_allowed(
     config: RunConfig,
 ) -> None:
-    begun: set[int] = set()
-    for current in range(1, config.all_iterations + 1):
-        for iteration in sampled_during(config, current):
-            assert sampled_after(config, iteration) < current <= iteration <= current + config.pipeline.max_staleness
-            begun.add(iteration)
-        assert current in begun or current <= config.supervised_iterations
-    assert begun == set(range(config.supervised_iterations + 1, config.all_iterations + 1))
+    begun = list[int]()
+    for done in range(config.all_iterations + 1):
+        for iteration in sampled_with(config, done):
+            assert sampled_after(config, iteration) == done < iteration <= done + 1 + config.pipeline.max_staleness
+            begun.append(iteration)
+        assert done + 1 in begun or done + 1 <= config.supervised_iterations or done == config.all_iterations
+    assert begun == list(range(config.supervised_iterations + 1, config.all_iterations + 1))
 
 
 async def test_of_those_that_wait_the_earliest_iteration_goes_first() -> None:

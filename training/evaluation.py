@@ -1,0 +1,110 @@
+"""Held-out figures: how well a checkpoint does on scenarios that no iteration trains on, and which one does best."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from environment.base import Scenario
+from environment.trace import span
+from training.backends.base import Policy
+from training.collector import RolloutCollector, RunContext
+from training.phases import Phase, Purpose
+from training.rollout.rollout import total
+from training.rollout_tasks import rollout_tasks
+from training.scoring import malformed_share, success_rate, summarise
+from training.task_errors import all_of
+from training.types import Evaluation, Resume
+
+HeldOut = Literal["validation", "test"]
+Mode = Literal["sampled", "greedy"]
+
+
+class NothingScored(Exception):
+    """The judge scored no rollout of an evaluation: any figure would be invented."""
+
+
+class Evaluator:
+    """Evaluates checkpoints of one run and knows the best one: the first with the highest sampled figures on the
+    validation split, or the newest if the run does not validate."""
+
+    def __init__(self, run: RunContext, policy: Policy) -> None:
+        self.best_step = 0
+        self._best = (-1.0, 0.0)
+        self._run = run
+        self._config = run.config
+        self._policy = policy
+
+    def resume(self, where: Resume) -> None:
+        """Restore what was known of the best checkpoint."""
+        self.best_step, self._best = where.best_step, (where.best_success, where.best_reward)
+
+    async def baseline(self, collector: RolloutCollector, step: int) -> list[Evaluation]:
+        """Evaluate the policy as it came, on both splits. Raises NothingScored."""
+        splits = await all_of(self._validate(collector, step), self._evaluate(collector, "test", step))
+        return [evaluation for split in splits for evaluation in split]
+
+    async def after(self, iteration: int, collector: RolloutCollector, step: int) -> list[Evaluation]:
+        """What is due after an iteration that led to that step; at the end also the best checkpoint on the test split.
+        Raises NothingScored."""
+        config, evaluations = self._config, list[Evaluation]()
+        last = iteration == config.all_iterations
+        ends_phase = last or iteration == config.supervised_iterations
+        if ends_phase or iteration % config.evaluation.every == 0 or not config.evaluation.scenarios:
+            evaluations += await self._validate(collector, step)
+        if last:
+            evaluations += await self._evaluate(collector, "test", self.best_step)
+        return evaluations
+
+    async def _validate(self, collector: RolloutCollector, step: int) -> list[Evaluation]:
+        """Evaluate the newest checkpoint on the validation split; it becomes the best if it is."""
+        evaluations = await self._evaluate(collector, "validation", step)
+        if not evaluations:
+            self.best_step = step
+        for evaluation in evaluations:
+            figures = (evaluation.success, evaluation.mean_reward)
+            if evaluation.mode == "sampled" and figures > self._best:
+                self._best, self.best_step = figures, step
+        return evaluations
+
+    async def _evaluate(self, collector: RolloutCollector, split: HeldOut, step: int) -> list[Evaluation]:
+        """Sampled and greedy figures of one checkpoint, unless the run wants none. The scenarios and seeds are the same
+        each time. Both modes run together, so that the engine decodes large batches."""
+        evaluation = self._config.evaluation
+        count = evaluation.test_scenarios if split == "test" else evaluation.scenarios
+        if count == 0:
+            return []
+        scenarios = self._run.environment.scenarios(split, count, self._config.seed)
+        return await all_of(
+            self._evaluate_mode(collector, split, "sampled", step, scenarios, evaluation.samples),
+            self._evaluate_mode(collector, split, "greedy", step, scenarios, 1),
+        )
+
+    async def _evaluate_mode(
+        self,
+        collector: RolloutCollector,
+        split: HeldOut,
+        mode: Mode,
+        step: int,
+        scenarios: Sequence[Scenario],
+        samples: int,
+    ) -> Evaluation:
+        tasks = rollout_tasks(self._config.seed, scenarios, samples, split)
+        temperature = self._config.temperature if mode == "sampled" else 0.0
+        purpose = Purpose(f"{split}.{mode}")
+        with span("evaluate", phase=Phase.EVALUATE, split=split, mode=mode, step=step):
+            rollouts = await collector.rollouts(purpose, tasks, self._policy.endpoint(step), temperature)
+            groups = await collector.scored(purpose, scenarios, rollouts)
+        scored = [rollout for group in groups for rollout in group.rollouts]
+        if all(rollout.reward is None for rollout in scored):
+            raise NothingScored(f"the judge scored no rollout: {scored[0].score.explanation}")
+        return Evaluation(
+            split=split,
+            mode=mode,
+            step=step,
+            scenarios=len(scenarios),
+            success=success_rate(scored) or 0.0,
+            mean_reward=summarise(scored).mean or 0.0,
+            malformed=malformed_share(scored) or 0.0,
+            turns=total(rollouts, "turns") / len(rollouts),
+            rollouts=tuple(scored),
+            judge_calls=tuple(call for group in groups for call in group.judge_calls),
+        )

@@ -1,0 +1,73 @@
+"""What an iteration did, collected as it comes, and its result."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from training.phases import Phase
+from training.rollout.rollout import failed, total
+from training.rollout_schedule import JudgedRollouts
+from training.scoring import malformed_share, success_rate, summarise
+from training.types import Evaluation, Group, IterationResult, Reflection, Timing
+
+
+@dataclass
+class IterationRecord:
+    """An iteration so far. Its clock begins with it."""
+
+    iteration: int
+    groups: tuple[Group, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    reflection: Reflection | None = None
+    evaluations: Sequence[Evaluation] = ()
+    sampled_step: int | None = None
+    staleness: int | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)
+
+    @contextmanager
+    def timed(self, phase: Phase) -> Iterator[None]:
+        """Note the seconds that the block takes as those of a phase."""
+        clock = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[f"{phase}_s"] = time.monotonic() - clock
+
+    def rolled_out(self, made: JudgedRollouts, step: int) -> None:
+        """Note the rollouts; `step` is the policy's that is about to train on them."""
+        self.groups = made.groups
+        self.sampled_step, self.staleness = made.step, step - made.step
+        self.seconds |= made.seconds(self.began)
+
+    def result(self, step: int, model: str, best_step: int) -> IterationResult:
+        """The result of the iteration, which led to that step."""
+        scored = [rollout for group in self.groups for rollout in group.rollouts]
+        rollouts = [r.rollout for r in scored] + [r.rollout for e in self.evaluations for r in e.rollouts]
+        if self.reflection is not None:
+            rollouts.append(self.reflection.showcase.rollout)
+        return IterationResult(
+            iteration=self.iteration,
+            step=step,
+            model=model,
+            groups=self.groups,
+            rewards=summarise(scored),
+            success=success_rate(scored),
+            malformed=malformed_share(scored),
+            failed_rollouts=failed(rollouts),
+            skipped_groups=Counter(group.skipped for group in self.groups if group.skipped),
+            train_metrics=self.metrics,
+            evaluations=tuple(self.evaluations),
+            best_step=best_step,
+            timing=Timing(
+                **self.seconds,
+                total_s=time.monotonic() - self.began,
+                prompt_tokens=int(total(rollouts, "prompt_tokens")),
+                completion_tokens=int(total(rollouts, "completion_tokens")),
+            ),
+            reflection=self.reflection,
+            sampled_step=self.sampled_step,
+            staleness=self.staleness,
+        )

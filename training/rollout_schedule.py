@@ -1,0 +1,196 @@
+"""When the rollouts of each iteration begin.
+
+They begin as soon as the policy and the environment that they are made with are final. With `max_staleness` n the
+rollouts of iteration i are made with what iteration i - 1 - n led to: they begin when that iteration has trained and
+the environment has learned from it, and run beside the rest of it and beside the n iterations between.
+
+The lag is fixed. Sampling each rollout from whatever policy is newest when it begins would be a little fresher, but
+what a run learns would depend on timing: a killed run would end with other weights, and no result could be repeated.
+For the same reason a conversation stays with its policy to its end.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from contextvars import Context, copy_context
+from dataclasses import dataclass, replace
+
+from environment.base import Environment, Reflective
+from environment.trace import span
+from training.backends.base import Policy
+from training.collector import RolloutCollector, RunContext
+from training.phases import Phase, Purpose
+from training.rollout_tasks import rollout_tasks
+from training.types import Group, Progress, RunConfig, Snapshot
+
+
+def sampled_after(config: RunConfig, iteration: int) -> int:
+    """The iteration that led to the policy which samples the rollouts of `iteration`."""
+    return max(config.supervised_iterations, iteration - 1 - config.pipeline.max_staleness)
+
+
+def sampled_with(config: RunConfig, iteration: int) -> list[int]:
+    """The iterations whose rollouts are sampled by the policy that `iteration` led to."""
+    last = min(iteration + 1 + config.pipeline.max_staleness, config.all_iterations)
+    return [later for later in range(iteration + 1, last + 1) if sampled_after(config, later) == iteration]
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedRollouts:
+    """The judged rollouts of an iteration, and when they were made, by the monotonic clock."""
+
+    collector: RolloutCollector
+    """Makes the iteration's other rollouts."""
+    step: int
+    """The policy's step that sampled them."""
+    groups: tuple[Group, ...]
+    began: float
+    rolled_out: float
+    judged: float
+
+    def seconds(self, since: float) -> dict[str, float]:
+        """What an iteration that began then had to wait for, by phase, and how long they had run ahead of it."""
+        return {
+            "ahead_s": max(0.0, since - self.began),
+            "rollout_s": max(0.0, self.rolled_out - max(since, self.began)),
+            "judge_s": max(0.0, self.judged - max(since, self.rolled_out)),
+        }
+
+
+class RolloutSchedule:
+    """Begins the rollouts of each iteration, and hands them over when it is the iteration's turn.
+
+    A run with a budget and without staleness begins them only then: it spends nothing on an iteration while the one
+    before may still need it.
+    """
+
+    def __init__(
+        self, run: RunContext, policy: Policy, another_environment: Callable[[], Environment] | None, first: int
+    ) -> None:
+        """`first` is the first iteration to be done."""
+        self._first = first
+        self._run = run
+        self._policy = policy
+        self._another_environment = another_environment
+        self._ahead = run.config.pipeline.max_staleness > 0 or not run.budget.limited
+        self._context = copy_context()
+        """Context without an iteration's span; rollouts that run ahead start in it."""
+        self._rollouts: dict[int, _IterationRollouts] = {}
+
+    def begin_after(self, iteration: int, snapshot: Snapshot) -> None:
+        """Begin the rollouts that are made with what that iteration led to."""
+        for later in sampled_with(self._run.config, iteration):
+            if later >= self._first:
+                rollouts = _IterationRollouts(later, snapshot, self._run, self._policy, self._another_environment)
+                self._rollouts[later] = rollouts
+                if self._ahead:
+                    rollouts.begin(self._context.copy())
+
+    async def take(self, iteration: int) -> JudgedRollouts:
+        """Wait for the iteration's rollouts, which report their progress from now on. Raises what ended them."""
+        judged = await self._rollouts[iteration].take()
+        del self._rollouts[iteration]
+        return judged
+
+    async def finish(self) -> None:
+        """Wait for the rollouts that have begun, which the journal keeps for a resumed run. No others begin once the
+        budget is reached."""
+        await asyncio.gather(*(rollouts.ended() for rollouts in self._rollouts.values()))
+
+    async def stop(self) -> None:
+        """Stop what runs ahead. Rollouts that are cut off keep the answers of their model in the journal."""
+        await asyncio.gather(*(rollouts.stop() for rollouts in self._rollouts.values()))
+
+
+class _IterationRollouts:
+    """The rollouts of one iteration and their verdicts, made in a task. They report neither progress nor failure until
+    it is their iteration's turn."""
+
+    def __init__(
+        self,
+        iteration: int,
+        snapshot: Snapshot,
+        run: RunContext,
+        policy: Policy,
+        another_environment: Callable[[], Environment] | None,
+    ) -> None:
+        self._iteration = iteration
+        self._snapshot = snapshot
+        self._run = run
+        self._policy = policy
+        self._another_environment = another_environment
+        self._stale = run.config.pipeline.max_staleness > 0
+        self._turn = asyncio.Event()
+        self._last: Progress | None = None
+        self._task: asyncio.Task[JudgedRollouts] | None = None
+
+    def begin(self, context: Context) -> None:
+        """Begin ahead of the iteration, in that context."""
+
+        async def ahead() -> JudgedRollouts:
+            with span("rollouts ahead", iteration=self._iteration, step=self._snapshot.step):
+                return await self._make()
+
+        self._task = asyncio.get_running_loop().create_task(ahead(), context=context)
+
+    async def take(self) -> JudgedRollouts:
+        """It is the iteration's turn: wait for its rollouts. Raises what ended them."""
+        self._turn.set()
+        if self._last is not None:
+            self._run.progress(self._last)
+        if self._task is None:
+            self._task = asyncio.create_task(self._make())
+        return await self._task
+
+    async def ended(self) -> None:
+        """Wait until they have ended, whatever ended them."""
+        if self._task is not None:
+            await asyncio.wait((self._task,))
+
+    async def stop(self) -> None:
+        """Leave nothing running. What the journal has of them is not made again."""
+        if self._task is not None:
+            self._task.cancel()
+            await self.ended()
+            if not self._task.cancelled():
+                self._task.exception()  # so that it counts as seen: its iteration will find out for itself
+
+    async def _make(self) -> JudgedRollouts:
+        """Roll out each scenario of the iteration several times, and have the rollouts judged."""
+        config, step = self._run.config, self._snapshot.step
+        collector = await self._run.collector(self._iteration)
+        start = (self._iteration - config.supervised_iterations - 1) * config.groups_per_iteration
+        with self._environment() as environment:
+            making = collector.within(replace(self._run, environment=environment, progress=self._report))
+            scenarios = environment.scenarios("train", config.groups_per_iteration, config.seed, start)
+            tasks = rollout_tasks(config.seed, scenarios, config.rollouts_per_group, "train", self._iteration)
+            endpoint = self._policy.endpoint(step)
+            began = time.monotonic()
+            with span("rollouts", phase=Phase.ROLLOUT, count=len(tasks)):
+                rollouts = await making.rollouts(Purpose.TRAIN, tasks, endpoint, config.temperature)
+            rolled_out = time.monotonic()
+            if not self._stale:  # verdicts may depend on what was said of the iteration before
+                await self._turn.wait()
+            with span("verdicts", phase=Phase.JUDGE, groups=len(scenarios)):
+                groups = await making.scored(Purpose.TRAIN, scenarios, rollouts)
+        return JudgedRollouts(collector, step, groups, began, rolled_out, time.monotonic())
+
+    def _report(self, progress: Progress) -> None:
+        self._last = progress
+        if self._turn.is_set():
+            self._run.progress(progress)
+
+    @contextmanager
+    def _environment(self) -> Iterator[Environment]:
+        """The run's environment; if that learns while the rollouts are made, another one as it was before."""
+        own = self._run.environment
+        if not self._stale or not isinstance(own, Reflective):
+            yield own
+            return
+        if self._another_environment is None:
+            raise ValueError(f"rollouts cannot run ahead in {own.name}: it learns, and there is only one")
+        with closing(self._another_environment()) as environment:
+            if isinstance(environment, Reflective) and self._snapshot.environment_state is not None:
+                environment.restore(self._snapshot.environment_state)
+            yield environment

@@ -1,0 +1,29 @@
+"""Which rollouts are to be made, and the seeds of everything random in a run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from environment.base import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutTask:
+    """A rollout to make: which scenario, and the seed of its randomness."""
+
+    scenario: Scenario
+    seed: int
+
+
+def seed_of(run_seed: int, *parts: object) -> int:
+    """The seed for one purpose of a run."""
+    return Random(":".join(map(str, (run_seed, *parts)))).getrandbits(53)
+
+
+def rollout_tasks(run_seed: int, scenarios: Sequence[Scenario], each: int, *parts: object) -> list[RolloutTask]:
+    """`each` rollouts of each scenario. Their seeds differ even where a scenario was drawn twice."""
+    return [
+        RolloutTask(scenario, seed_of(run_seed, *parts, place, number))
+        for place, scenario in enumerate(scenarios)
+        for number in range(each)
+    ]
