@@ -191,11 +191,11 @@ class _Loop:
             self._schedule.begin_after(iteration, Snapshot(self._step))
             return None
         with span("reflect", phase=Phase.REFLECT, step=self._step):
+            seed, endpoint = self._run.config.seed, self._policy.endpoint(self._step)
             environment.reflect(rewarded(groups))
+            scenario = environment.showcase(seed)  # before the state is read: it can decide what is learned about
             state = environment.state()
             self._schedule.begin_after(iteration, Snapshot(self._step, state))
-            seed, endpoint = self._run.config.seed, self._policy.endpoint(self._step)
-            scenario = environment.showcase(seed)
             tasks = [RolloutTask(scenario, seed_of(seed, "showcase"))]
             rollouts = await collector.rollouts(Purpose.SHOWCASE, tasks, endpoint, temperature=0.0)
             [group] = await collector.scored(Purpose.SHOWCASE, [scenario], rollouts)
