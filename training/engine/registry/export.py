@@ -1,4 +1,5 @@
-"""A checkpoint as one tar, made while it is sent: its files with their manifest of SHA-256 hashes, nothing of ours."""
+"""A checkpoint as one tar, built while it is sent: the checkpoint's files and their manifest of SHA-256 hashes, without
+internal files."""
 
 import tarfile
 from collections.abc import Iterator
@@ -15,7 +16,8 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """The open files of a checkpoint: it can be deleted meanwhile, and is sent all the same. `pieces` closes them."""
+    """The open files of a checkpoint, which can be sent even if the checkpoint is deleted meanwhile. `pieces` closes
+    them."""
 
     headers: tuple[bytes, ...]
     files: tuple[BinaryIO, ...]
@@ -23,11 +25,11 @@ class Export:
 
     @property
     def size(self) -> int:
-        """Of the whole tar."""
+        """Size of the whole tar in bytes."""
         return sum(map(len, self.headers)) + sum(size + _padding(size) for size in self.sizes) + 2 * tarfile.BLOCKSIZE
 
     def pieces(self) -> Iterator[bytes]:
-        """The tar, a piece at a time."""
+        """Yield the tar in pieces."""
         with ExitStack() as stack:
             for file in self.files:
                 stack.enter_context(file)
@@ -44,9 +46,9 @@ class Export:
 
 
 def export(checkpoint: Checkpoint, folder: str) -> Export:
-    """The checkpoint in a folder of that name, after all its files were compared with their hashes.
+    """Open a checkpoint for export into a tar folder named `folder`, after checking all its files against their hashes.
 
-    The optimizer's state stays here. Raises CorruptCheckpoint.
+    The optimizer's state is not exported. Raises CorruptCheckpoint.
     """
     checkpoint.verify()
     names = [*sorted(checkpoint.manifest.files), MANIFEST_FILE]
@@ -56,7 +58,7 @@ def export(checkpoint: Checkpoint, folder: str) -> Export:
         sizes = [file.seek(0, 2) for file in files]
         for file in files:
             file.seek(0)
-        stack.pop_all()  # they are the export's now
+        stack.pop_all()  # the Export closes them from here on
     headers = [_header(f"{folder}/{name}", size, created) for name, size in zip(names, sizes, strict=True)]
     return Export(tuple(headers), tuple(files), tuple(sizes))
 

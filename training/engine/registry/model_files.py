@@ -1,4 +1,4 @@
-"""Models on disk: `<root>/<project>/<name>/` holds `model.json` and `checkpoints/`, and is whole or absent."""
+"""Models on disk: `<root>/<project>/<name>/` holds `model.json` and `checkpoints/`, and is complete or absent."""
 
 import json
 import secrets
@@ -34,7 +34,7 @@ _MODEL_FILES = (*_TOKENIZER_FILES, "config.json", "generation_config.json", "mod
 
 
 def make(record: ModelRecord, source: Target) -> dict[int, Checkpoint]:
-    """Write the model's directory with checkpoint 0, whole or not at all. Raises CheckpointNotWritten."""
+    """Write the model's directory with checkpoint 0, completely or not at all. Raises CheckpointNotWritten."""
     unfinished = record.directory.with_name(f".unfinished-{record.name}-{secrets.token_hex(4)}")
     names: tuple[str, ...] = _TOKENIZER_FILES
     if source.model is not None:
@@ -54,11 +54,11 @@ def make(record: ModelRecord, source: Target) -> dict[int, Checkpoint]:
 
 
 def load(root: Path) -> Iterator[tuple[ModelRecord, dict[int, Checkpoint]]]:
-    """All models below `root` with their checkpoints, but for those whose file is damaged, which are logged; what a
-    killed process left unfinished is removed."""
+    """Yield all models below `root` with their checkpoints. Models whose file is damaged are logged and skipped, and
+    leftovers of a killed process are removed."""
     for path in sorted(root.glob(f"*/*/{_MODEL_FILE}")):
         if path.parent.name.startswith("."):
-            shutil.rmtree(path.parent, ignore_errors=True)  # a creation or deletion that was cut short
+            shutil.rmtree(path.parent, ignore_errors=True)  # an interrupted creation or deletion
             continue
         try:
             yield read(path.parent)
@@ -67,7 +67,7 @@ def load(root: Path) -> Iterator[tuple[ModelRecord, dict[int, Checkpoint]]]:
 
 
 def read(directory: Path) -> tuple[ModelRecord, dict[int, Checkpoint]]:
-    """One model with its checkpoints. Raises DamagedModel."""
+    """Read one model with its checkpoints. Raises DamagedModel."""
     record = _read(directory / _MODEL_FILE)
     found, corrupt = checkpoints.scan(directory / CHECKPOINTS)
     for place in corrupt:
@@ -76,12 +76,12 @@ def read(directory: Path) -> tuple[ModelRecord, dict[int, Checkpoint]]:
 
 
 def mark_deleted(record: ModelRecord) -> Path:
-    """Take a model's directory out of sight at once; the caller removes it from where it lies then."""
+    """Rename a model's directory so that it is immediately invisible. Return the new path, which the caller removes."""
     return record.directory.rename(record.directory.with_name(f".deleted-{record.name}-{secrets.token_hex(4)}"))
 
 
 def write_record(record: ModelRecord) -> None:
-    """The record of a model whose checkpoints are elsewhere, in its directory."""
+    """Write the record of a model whose checkpoints are stored elsewhere into the model's directory."""
     record.directory.mkdir(parents=True, exist_ok=True)
     unfinished = record.directory / f".unfinished-{_MODEL_FILE}"
     unfinished.write_text(record_json(record))
@@ -89,12 +89,12 @@ def write_record(record: ModelRecord) -> None:
 
 
 def record_json(record: ModelRecord) -> str:
-    """What the file of a model holds."""
+    """Return the content of a model's record file."""
     return json.dumps({key: value for key, value in asdict(record).items() if key != "directory"}, indent=2)
 
 
 def record_of(text: str | bytes, directory: Path) -> ModelRecord:
-    """The model of such a file. Raises ValueError, KeyError, TypeError or AttributeError."""
+    """Parse a model from the text of its record file. Raises ValueError, KeyError, TypeError or AttributeError."""
     fields: dict[str, Any] = json.loads(text)
     targets = tuple(fields["tuning"].pop("target_modules"))
     tuning = Tuning(**fields.pop("tuning"), target_modules=targets)
@@ -102,7 +102,7 @@ def record_of(text: str | bytes, directory: Path) -> ModelRecord:
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:
-    """The files of the tokenizer, which training does not change."""
+    """Copy the tokenizer's files, which training does not change."""
     _copy(source, target, _TOKENIZER_FILES)
 
 

@@ -1,4 +1,4 @@
-"""A model and what its names mean: the records that the registry keeps, and what is wrong with a name."""
+"""Model records that the registry keeps, the targets that names resolve to, and the errors for bad names."""
 
 import re
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 from training.engine.registry.tuning import Tuning
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-"""Of an entity, a project or a model: it becomes a directory's."""
+"""Valid names of entities, projects and models. They become directory names."""
 INFERENCE_NAME = re.compile(
     r"(?:wandb-artifact:///(?P<entity>[^/]+)/(?=[^/]+/))?"
     r"(?:(?P<project>[^/@:]+)/)?(?P<name>[^/@:]+?)(?:(?:@|:step)(?P<step>\d{1,9}))?"
@@ -15,15 +15,15 @@ INFERENCE_NAME = re.compile(
 
 
 class UnknownModel(Exception):
-    """No model, checkpoint or base model of that name."""
+    """There is no model, checkpoint or base model of that name."""
 
 
 class DamagedModel(Exception):
-    """The file that describes a model cannot be read; its checkpoints may well be whole."""
+    """The file that describes a model cannot be read. The model's checkpoints can still be intact."""
 
 
 class BadBaseModel(Exception):
-    """A base model's files cannot be loaded; the message names the one at fault."""
+    """A base model's files cannot be loaded. The message names the file at fault."""
 
 
 class BadModelDirectory(Exception):
@@ -31,15 +31,15 @@ class BadModelDirectory(Exception):
 
 
 class ModelExists(Exception):
-    """The name is taken by a model that was not asked for."""
+    """The name is taken by a different model."""
 
 
 class BadModelName(ValueError):
-    """The name cannot be a directory's, or means nothing."""
+    """The name cannot be a directory's name or has no meaning."""
 
 
 class CheckpointInUse(Exception):
-    """The newest checkpoint is the model's state and cannot be deleted."""
+    """The newest checkpoint holds the model's state and cannot be deleted."""
 
 
 class StepTaken(Exception):
@@ -48,7 +48,8 @@ class StepTaken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ModelRecord:
-    """A trainable model, made from `origin`: a base model's name, or another model's checkpoint `project/name@step`."""
+    """A trainable model made from `origin`: a base model's name, or a checkpoint of another model as
+    `project/name@step`."""
 
     id: str
     entity: str
@@ -62,13 +63,13 @@ class ModelRecord:
 
     @property
     def full_name(self) -> str:
-        """`project/name`."""
+        """The name with its project, `project/name`."""
         return f"{self.project}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Weights that can be sampled: a checkpoint, or a base model (whose `model` is None). `key` names them exactly."""
+    """Weights to sample from: a checkpoint, or a base model (whose `model` is None). `key` identifies them uniquely."""
 
     key: str
     directory: Path
@@ -79,7 +80,7 @@ class Target:
 
     @property
     def next(self) -> "Target":
-        """The checkpoint that is written after this one, of a model that is trained."""
+        """The checkpoint that training will write after this one."""
         assert self.model is not None
         step = self.step + 1
         directory = self.directory.with_name(f"{step:06d}")

@@ -1,12 +1,12 @@
-"""Models in an object store, where engines on all machines find them.
+"""Models in an object store shared by engines on all machines.
 
-    models/PROJECT/NAME.json            the record: made by the one engine that creates the model
-    checkpoints/ID/STEP.json            a checkpoint's manifest: made by the one engine that commits the step
-    files/ID/STEP-UPLOAD/FILE[.PART]    its files, cut in parts of 32 MiB, below a name that no other upload has
+    models/PROJECT/NAME.json            the record: written by the one engine that creates the model
+    checkpoints/ID/STEP.json            a checkpoint's manifest: written by the one engine that commits the step
+    files/ID/STEP-UPLOAD/FILE[.PART]    its files in parts of 32 MiB, under a prefix unique to the upload
 
-A manifest is written last, and only if there is none of its step. So a checkpoint is whole or absent, and no step is
-committed twice. Parts are objects of their own: of an upload that was cut short nothing is left that a listing does
-not show.
+The manifest is written last, and only if the step has none. A checkpoint is therefore complete or absent, and no step
+is committed twice. Parts are ordinary objects, so everything that an interrupted upload leaves behind shows up in a
+listing.
 """
 
 import json
@@ -37,18 +37,18 @@ log = structlog.get_logger(__name__)
 
 PART_BYTES = 32 << 20
 ABANDONED_AFTER = timedelta(days=1)
-"""An upload that was not committed for so long never will be."""
+"""Age after which an uncommitted upload is considered abandoned."""
 _THREADS = 4
 _IDENTITY = "store.json"
 
 
 class NameTaken(Exception):
-    """Another engine made a model of that name first."""
+    """Another engine created a model of that name first."""
 
 
 @dataclass(frozen=True, slots=True)
 class _StoredCheckpoint:
-    """A manifest in the store, and where the files are."""
+    """A manifest in the store and the location of its files."""
 
     manifest: Manifest
     upload: str
@@ -56,9 +56,9 @@ class _StoredCheckpoint:
 
 
 class ModelStore:
-    """All models of one store. Any number of engines may use it at the same time.
+    """All models of one store. Any number of engines can use it at the same time.
 
-    Every method raises StoreUnavailable, and may be called from any thread.
+    Every method raises StoreUnavailable and can be called from any thread.
     """
 
     def __init__(self, objects: ObjectStore) -> None:
@@ -66,12 +66,14 @@ class ModelStore:
         self._objects = objects
 
     def identity(self) -> str:
-        """A name that no other store has, not even one of the same URL: kept in the store, made at the first use."""
+        """Return the store's unique identity, which differs even between stores of the same URL over time. It is kept
+        in the store and created at first use."""
         self._objects.create(_IDENTITY, json.dumps({"format": 1, "id": secrets.token_hex(8)}).encode())
         return self._identity() or ""
 
     def check(self, identity: str) -> None:
-        """Raises StoreUnavailable if this is not the store of that identity now: what is listed does not count then."""
+        """Raise StoreUnavailable if this is no longer the store with that identity; its listings must not be trusted
+        then."""
         if self._identity() != identity:
             raise StoreUnavailable(f"the checkpoint store {self.url} is not there: is something else mounted?")
 
@@ -86,8 +88,8 @@ class ModelStore:
     # Models
 
     def models(self, project: str = "", name: str = "") -> dict[tuple[str, str], str]:
-        """Project and name of all models, or of the one of that name, with a tag that is another one when the model
-        is."""
+        """Return the project and name of all models, or of the one named, each with a tag that changes when the model
+        does."""
         found = {}
         for stored in self._objects.list(_record_key(project, name) if name else "models/"):
             owner, _, model = stored.key.removeprefix("models/").removesuffix(".json").partition("/")
@@ -95,12 +97,12 @@ class ModelStore:
         return found
 
     def record(self, project: str, name: str, directory: Path) -> ModelRecord | None:
-        """The model of that name, for which `directory` is the place on this machine."""
+        """Return the model of that name. `directory` is its place on this machine."""
         content = self._objects.get(_record_key(project, name))
         return None if content is None else model_files.record_of(content, directory)
 
     def create(self, record: ModelRecord) -> None:
-        """Make the model known, whose checkpoints are there already. Raises NameTaken."""
+        """Publish the model, whose checkpoints are in the store already. Raises NameTaken."""
         key, content = _record_key(record.project, record.name), model_files.record_json(record).encode()
         if not self._created(key, content):
             raise NameTaken(record.full_name)
@@ -116,8 +118,8 @@ class ModelStore:
     # Checkpoints
 
     def steps(self, model_id: str | None = None) -> dict[str, dict[int, str]]:
-        """Of that model or of all: the steps of their checkpoints, with a tag that is another one when the checkpoint
-        is."""
+        """Return the checkpoint steps of that model or of all models, each with a tag that changes when the checkpoint
+        does."""
         found: dict[str, dict[int, str]] = {}
         for owner, step, manifest in self._listed_manifests(f"checkpoints/{model_id}/" if model_id else "checkpoints/"):
             if manifest.bytes:
@@ -125,13 +127,14 @@ class ModelStore:
         return found
 
     def manifests(self, wanted: Collection[tuple[str, int]]) -> dict[tuple[str, int], Manifest]:
-        """Those of checkpoints, by model and step; without what was deleted meanwhile."""
+        """Fetch the manifests of these checkpoints, by model and step. Checkpoints deleted in the meantime are left
+        out."""
         with ThreadPoolExecutor(_THREADS, "checkpoint-store") as pool:
             found = zip(wanted, pool.map(lambda each: self._checkpoint(*each), wanted), strict=True)
             return {key: stored.manifest for key, stored in found if stored is not None}
 
     def commit(self, model_id: str, checkpoint: Checkpoint) -> None:
-        """Keep a checkpoint that is on this machine's disk. Raises StepTaken if its step was committed before."""
+        """Upload a checkpoint from this machine's disk. Raises StepTaken if its step is committed already."""
         upload = secrets.token_hex(8)
         place = f"{_files(model_id)}{checkpoint.step:06d}-{upload}/"
         content = {"upload": upload, "part_bytes": PART_BYTES, "manifest": json.loads(to_json(checkpoint.manifest))}
@@ -140,16 +143,16 @@ class ModelStore:
         except BaseException:
             self._discard(place)
             raise
-        # If this fails, the manifest may be there all the same, or may yet arrive: the files have to stay.
+        # If this fails, the manifest may still exist or arrive later, so the files must stay.
         if not self._created(_manifest_key(model_id, checkpoint.step), json.dumps(content, indent=2).encode()):
             self._discard(place)
             raise StepTaken(f"step {checkpoint.step} of {checkpoint.manifest.model} was committed by another engine")
         self._tidy(model_id, checkpoint.step, upload)
 
     def fetch(self, model_id: str, step: int, parent: Path) -> Checkpoint:
-        """Have the checkpoint at its place below the directory `parent`, with files that match their hashes.
+        """Download the checkpoint into its place below the directory `parent` and check its files against their hashes.
 
-        Raises UnknownModel if it was deleted, and CorruptCheckpoint: then it is not listed any more.
+        Raises UnknownModel if it was deleted, and CorruptCheckpoint after removing a corrupt one from the listing.
         """
         for last in (False, True):
             if (stored := self._checkpoint(model_id, step)) is None:
@@ -164,8 +167,8 @@ class ModelStore:
         raise UnknownModel(f"checkpoint {step} changes while it is fetched")
 
     def delete_checkpoints(self, model_id: str, steps: Iterable[int]) -> None:
-        """Delete these. What stays of each is an empty manifest: another engine that has not heard of it cannot commit
-        that step again."""
+        """Delete these checkpoints. An empty manifest remains of each, so that an engine that has not seen the deletion
+        cannot commit the step again."""
         steps = list(steps)
         for step in steps:
             self._objects.put(_manifest_key(model_id, step), b"")
@@ -175,8 +178,8 @@ class ModelStore:
         )
 
     def sweep(self, model_ids: Collection[str], now: datetime | None = None) -> int:
-        """Delete what creations, uploads and deletions left that were cut short; the number of objects. `model_ids`
-        are those of all models."""
+        """Delete the leftovers of interrupted creations, uploads and deletions, and return the number of objects
+        deleted. `model_ids` are the ids of all models."""
         long_ago = (now or datetime.now(UTC)) - ABANDONED_AFTER
         uploads: dict[tuple[str, int], dict[str, list[StoredObject]]] = {}
         for part in self._objects.list("files/"):
@@ -236,15 +239,17 @@ class ModelStore:
                 file.write(content)
 
         _all(receive, _parts(stored.manifest, stored.part_bytes))
-        for name in missing:  # verifying tells whether it matters: old checkpoints have lost the optimizer's state
+        for name in missing:  # verification decides whether it matters: old checkpoints have lost the optimizer's state
             (directory / name).unlink()
 
     def _created(self, key: str, content: bytes) -> bool:
-        """Whether the object is ours: one that was there before may be, if a lost reply made the client ask again."""
+        """Create the object and return whether it holds our content. An existing object can be ours if a lost reply
+        made the client retry."""
         return self._objects.create(key, content) or self._objects.get(key) == content
 
     def _tidy(self, model_id: str, step: int, upload: str) -> None:
-        """After a commit: delete other uploads of the step, and the optimizer's state of all but the newest two."""
+        """After a commit, delete other uploads of the step, and the optimizer's state of all but the newest two
+        checkpoints."""
         try:
             left = []
             for part in self._objects.list(_files(model_id)):
@@ -258,14 +263,14 @@ class ModelStore:
             log.warning("leftovers stay in the store until the next sweep", error=str(error))
 
     def _discard(self, prefix: str) -> None:
-        with suppress(StoreUnavailable):  # a sweep finds it
+        with suppress(StoreUnavailable):  # a sweep will find it
             self._delete_below(prefix)
 
     def _delete_below(self, prefix: str) -> None:
         self._objects.delete([stored.key for stored in self._objects.list(prefix)])
 
     def _set_aside(self, model_id: str, step: int) -> None:
-        """Rename the manifest of a checkpoint that is corrupt in the store, so that it is not listed again."""
+        """Rename the manifest of a checkpoint that is corrupt in the store, so that it is not listed any more."""
         key = _manifest_key(model_id, step)
         if content := self._objects.get(key):
             self._objects.put(f"{key.removesuffix('.json')}-{secrets.token_hex(4)}.torn", content)
@@ -274,7 +279,7 @@ class ModelStore:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A piece of a file, and the object that holds it."""
+    """A piece of a file and the object that holds it."""
 
     file: str
     name: str
@@ -292,7 +297,7 @@ def _parts(manifest: Manifest, part_bytes: int) -> Iterator[_Part]:
 
 
 def _all(work: Callable[[_Part], None], parts: Iterable[_Part]) -> None:
-    """Do the work for all parts, some at the same time. Raises the first error, once none is being worked on."""
+    """Run `work` on all parts, several at a time. Raises the first error after all running parts have ended."""
     with ThreadPoolExecutor(_THREADS, "checkpoint-store") as pool:
         running = [pool.submit(work, part) for part in parts]
         try:

@@ -1,6 +1,5 @@
-"""Object stores, as S3 has them: byte strings by key, each written whole by one request, and creation that only one
-writer can win.
-"""
+"""Object stores with S3's semantics: byte strings by key, each written atomically by one request, with conditional
+creation that only one writer can win."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,16 +8,16 @@ from typing import Protocol
 
 
 class BadStore(ValueError):
-    """The store cannot be used as it was named."""
+    """The store cannot be used under the URL given."""
 
 
 class StoreUnavailable(Exception):
-    """The store did not do what it was asked; it may later."""
+    """The store did not carry out the operation. A later attempt can succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """What a listing says of an object. `tag` is another one when the content is."""
+    """An object's entry in a listing. `tag` changes when the content does."""
 
     key: str
     bytes: int
@@ -27,23 +26,23 @@ class StoredObject:
 
 
 class ObjectStore(Protocol):
-    """All methods may be called from any thread, and raise StoreUnavailable."""
+    """An object store. All methods can be called from any thread and raise StoreUnavailable."""
 
     @property
     def url(self) -> str:
-        """The store's name, without secrets."""
+        """The store's URL without secrets."""
 
     def get(self, key: str) -> bytes | None:
-        """The content; None if there is no such object."""
+        """Return the content, or None if there is no such object."""
 
     def put(self, key: str, content: bytes) -> None:
-        """Write the object, over one that is there."""
+        """Write the object, replacing an existing one."""
 
     def create(self, key: str, content: bytes) -> bool:
-        """Write the object unless there is one: of all who try at the same time one gets True."""
+        """Write the object unless it exists. Of several concurrent writers, exactly one gets True."""
 
     def list(self, prefix: str) -> list[StoredObject]:
-        """All objects whose keys begin with `prefix`, by key."""
+        """Return all objects whose keys begin with `prefix`, ordered by key."""
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete these objects; ones that are not there are no error."""
+        """Delete these objects. Keys that do not exist are ignored."""

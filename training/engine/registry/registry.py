@@ -1,7 +1,7 @@
-"""The registry of models: base models by name, trainable models with their checkpoints, and what names mean.
+"""The registry of models: base models by name, trainable models with their checkpoints, and the resolution of names.
 
-Reading and creating is safe from any thread; deleting belongs to one thread, and so does committing to one model. Files
-are written without holding the lock that readers take. `SharedRegistry` is one whose models are in a store.
+Reading and creating are safe from any thread. Deleting belongs to one thread, and so does committing to any one model.
+Files are written without holding the lock that readers take. In a `SharedRegistry` the models are in an object store.
 """
 
 import secrets
@@ -37,7 +37,7 @@ DEFAULT_PROJECT = "default"
 
 
 class Entry:
-    """A model and its checkpoints by step, as a registry keeps them; those in `verified` matched their hashes in this
+    """A model and its checkpoints by step. `verified` has the steps whose files matched their hashes in this
     process."""
 
     def __init__(self, record: ModelRecord, found: dict[int, Checkpoint]) -> None:
@@ -45,7 +45,7 @@ class Entry:
         self.checkpoints = found
         self.verified: set[int] = set()
         self.without_optimizer: set[int] = set()
-        """Those whose optimizer's state was removed in this process."""
+        """Steps whose optimizer state was removed by this process."""
 
 
 class Registry:
@@ -59,10 +59,10 @@ class Registry:
         *,
         follows: bool = False,
     ) -> None:
-        """`bases` are model directories by name; below `allowed_roots`, absolute directories are base models too.
+        """`bases` are model directories by name. Absolute directories below `allowed_roots` are base models too.
 
-        One that `follows` is of a process beside the one that has the data directory: it reads and tidies nothing by
-        itself, and knows what it is told (`learn`).
+        A registry that `follows` belongs to a worker process that does not own the data directory: it never scans or
+        tidies the directory, and knows only the models passed to `learn`.
         """
         self._root = data_dir / "models"
         self._bases = Bases(data_dir, bases, allowed_roots)
@@ -82,7 +82,7 @@ class Registry:
         return list(self._bases.named)
 
     def base_directory(self, name: str) -> Path:
-        """Where a base model's files are. Raises UnknownModel."""
+        """Return the directory with a base model's files. Raises UnknownModel."""
         return self._bases.directory(name)
 
     # Trainable models
@@ -97,10 +97,10 @@ class Registry:
         return_existing: bool = False,
         tuning: Tuning | None = None,
     ) -> ModelRecord:
-        """A new model with checkpoint 0, from a base model or from another model's checkpoint (`project/name@step`).
+        """Create a model with checkpoint 0, from a base model or from another model's checkpoint (`project/name@step`).
 
-        Without `tuning`, small base models are trained whole and large ones by LoRA; a fork keeps its source's.
-        Raises BadModelName, UnknownModel, BadBaseModel, ModelExists or CheckpointNotWritten.
+        Without `tuning`, small base models are trained in full and large ones by LoRA; a fork inherits its source's
+        tuning. Raises BadModelName, UnknownModel, BadBaseModel, ModelExists or CheckpointNotWritten.
         """
         project, name = project or DEFAULT_PROJECT, name or f"model-{secrets.token_hex(4)}"
         for part in (project, name, entity or DEFAULT_ENTITY):
@@ -137,14 +137,14 @@ class Registry:
         return record
 
     def refresh(self, model_id: str | None = None) -> None:
-        """Hear of what other engines did to the model, or to all, where models are shared. May take long."""
+        """Pick up other engines' changes to the model, or to all models, if models are shared. This can take long."""
 
     def get(self, model_id: str) -> ModelRecord:
-        """The model of that id. Raises UnknownModel."""
+        """Return the model with that id. Raises UnknownModel."""
         return self._entry(model_id).record
 
     def models(self) -> list[ModelRecord]:
-        """All trainable models, by name."""
+        """Return all trainable models, ordered by name."""
         with self._lock:
             return sorted((entry.record for entry in self._entries.values()), key=lambda record: record.full_name)
 
@@ -161,14 +161,14 @@ class Registry:
     # Checkpoints
 
     def steps(self, model_id: str) -> list[Checkpoint]:
-        """The model's checkpoints, oldest first, the newest of them verified. Raises UnknownModel."""
+        """Return the model's checkpoints, oldest first, with the newest one verified. Raises UnknownModel."""
         with self._lock:
             self.newest(model_id)
             found = self._entry(model_id).checkpoints
             return [found[step] for step in sorted(found)]
 
     def newest(self, model_id: str) -> Checkpoint:
-        """The newest whole checkpoint; corrupt ones are set aside on the way. Raises UnknownModel if none is left."""
+        """Return the newest intact checkpoint and set newer corrupt ones aside. Raises UnknownModel if none is left."""
         with self._lock:
             entry = self._entry(model_id)
             while entry.checkpoints:
@@ -179,14 +179,15 @@ class Registry:
             raise UnknownModel(f"{entry.record.full_name} has no whole checkpoint left")
 
     def checkpoint(self, model_id: str, step: int) -> Checkpoint:
-        """A checkpoint whose files match their hashes. Raises UnknownModel, CorruptCheckpoint."""
+        """Return a checkpoint whose files match their hashes. Raises UnknownModel or CorruptCheckpoint."""
         with self._lock:
             return self._checkpoint(self._entry(model_id), step)
 
     def recheck(self, model_id: str, step: int) -> None:
-        """Compare a checkpoint with its hashes though that was done before; a corrupt one is set aside.
+        """Compare a checkpoint with its hashes even if it was verified before. A corrupt one is set aside.
 
-        Raises UnknownModel, CorruptCheckpoint. One that follows leaves that to the other.
+        Raises UnknownModel or CorruptCheckpoint. A following registry leaves the check to the owner of the data
+        directory.
         """
         if self._follows:
             return
@@ -197,9 +198,9 @@ class Registry:
     def commit(
         self, model_id: str, parent: Checkpoint, metrics: Mapping[str, float], save: Callable[[Path], None]
     ) -> Checkpoint:
-        """Write the checkpoint after `parent`, whose weights `save(directory)` writes.
+        """Write the checkpoint after `parent` with the weights that `save(directory)` writes.
 
-        Raises UnknownModel if the model was deleted meanwhile, CheckpointNotWritten if the disk refuses.
+        Raises UnknownModel if the model was deleted in the meantime, and CheckpointNotWritten if the disk refuses.
         """
         entry = self._entry(model_id)
         record = entry.record
@@ -218,8 +219,8 @@ class Registry:
         return written
 
     def add(self, model_id: str, written: Checkpoint) -> None:
-        """Take in a model's next checkpoint, which a process that follows has written. Raises UnknownModel, and what
-        `commit` does; then there is no such checkpoint any more."""
+        """Register a model's next checkpoint, which a following process has written. Raises UnknownModel and the errors
+        of `commit`; the checkpoint is removed in that case."""
         try:
             self._keep(self.get(model_id), written)
         except Exception:
@@ -232,17 +233,19 @@ class Registry:
             entry = self._entry(model_id)
             entry.checkpoints[written.step] = written
             entry.verified.add(written.step)
-            entry.without_optimizer.discard(written.step)  # made anew, after all later ones were lost
-            # The optimizer's state is twice the weights. The parent's stays in case this checkpoint is corrupted.
+            # the step was written anew after all later checkpoints were lost
+            entry.without_optimizer.discard(written.step)
+            # The optimizer's state is twice the size of the weights. The parent keeps its state in case this checkpoint
+            # is corrupted.
             old = {step for step in entry.checkpoints if step < written.step - 1} - entry.without_optimizer
             entry.without_optimizer |= old
             files = [entry.checkpoints[step].directory / OPTIMIZER_FILE for step in old]
-        if files:  # beside what comes next: to free a large one takes a while
+        if files:  # in the background, because deleting a large file takes a while
             threading.Thread(target=_remove, args=(files,), name="old optimizers", daemon=True).start()
 
     def look(self, model_id: str) -> Checkpoint:
-        """Take in what a process that follows wrote before it ended, remove what it left unfinished, and return the
-        newest checkpoint. Raises UnknownModel, and what `add` does."""
+        """Register the checkpoints that a following process wrote before it ended, remove its unfinished files, and
+        return the newest checkpoint. Raises UnknownModel and the errors of `add`."""
         with self._lock:
             entry = self._entry(model_id)
             found, _ = checkpoints.scan(entry.record.directory / model_files.CHECKPOINTS)
@@ -253,19 +256,21 @@ class Registry:
         return self.newest(model_id)
 
     def learn(self, record: ModelRecord, newest: Checkpoint) -> None:
-        """For one that follows: there is this model, and this is its newest checkpoint."""
+        """Add this model and its newest checkpoint to a registry that follows."""
         with self._lock:
-            # One of that name that was deleted meanwhile is not known any more.
+            # Drop a model that had the same name and was deleted in the meantime.
             others = {id: each for id, each in self._entries.items() if each.record.full_name != record.full_name}
             entry = Entry(record, {newest.step: newest})
             entry.verified.add(newest.step)
             self._entries = {**others, record.id: entry}
 
     def _keep(self, record: ModelRecord, checkpoint: Checkpoint) -> None:
-        """Called with a new checkpoint, whole on disk, before it is at its place; if it raises, there is none."""
+        """Hook that gets a new checkpoint when it is complete on disk but not yet in its place. If it raises, the
+        checkpoint is discarded."""
 
     def delete_checkpoints(self, model_id: str, steps: Iterable[int]) -> tuple[list[int], list[int]]:
-        """Delete these; returns (deleted, not found). Raises UnknownModel, CheckpointInUse for the newest."""
+        """Delete these checkpoints and return (deleted, not found). Raises UnknownModel, and CheckpointInUse for the
+        newest."""
         with self._lock:
             entry = self._entry(model_id)
             wanted = list(dict.fromkeys(steps))
@@ -280,10 +285,10 @@ class Registry:
     # Names
 
     def resolve(self, name: str) -> Target:
-        """What a `model` of an inference request means: a base model's name, `NAME`, `PROJECT/NAME`, either with
-        `@STEP`, or `wandb-artifact:///ENTITY/PROJECT/NAME[:stepN]`. Without a step, the newest checkpoint.
+        """Resolve the `model` of an inference request: a base model's name, `NAME` or `PROJECT/NAME`, both optionally
+        with `@STEP`, or `wandb-artifact:///ENTITY/PROJECT/NAME[:stepN]`. Without a step, the newest checkpoint is used.
 
-        Raises UnknownModel, BadModelName (two projects have the name), BadBaseModel, CorruptCheckpoint.
+        Raises UnknownModel, BadModelName (two projects have the name), BadBaseModel or CorruptCheckpoint.
         """
         if name in self._bases:
             directory = self._bases.checked(name)
@@ -332,7 +337,7 @@ class Registry:
         return next(matches, None)
 
     def _put_back(self, project: str, name: str) -> None:
-        """Read a model that was left out because its file was damaged. Raises DamagedModel if it still is."""
+        """Retry reading a model that was skipped because its file was damaged. Raises DamagedModel if it still is."""
         if not (NAME.fullmatch(project) and NAME.fullmatch(name)):
             return
         directory = self._root / project / name
@@ -348,7 +353,7 @@ class Registry:
         return record
 
     def _source(self, base_model: str, tuning: Tuning | None) -> Target:
-        """What a new model starts from, with the tuning that it will have."""
+        """Return the weights that a new model starts from, with the tuning that it will have."""
         try:
             directory = self._bases.checked(base_model)
         except UnknownModel:

@@ -1,6 +1,5 @@
-"""An S3-compatible store. Endpoint, region and keys come from the environment, by the usual names (AWS_ENDPOINT_URL,
-AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN), or from the machine's role.
-"""
+"""An S3-compatible store. Endpoint, region and keys are taken from the usual environment variables (AWS_ENDPOINT_URL,
+AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN) or from the machine's role."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -13,18 +12,18 @@ from training.engine.registry.object_store import BadStore, StoredObject, StoreU
 _REQUEST_TIMEOUT = timedelta(minutes=1)
 _CONNECT_TIMEOUT = timedelta(seconds=5)
 _RETRIES = 10
-"""With growing pauses, some two minutes in all: a training step is at stake."""
+"""Retries of a request. With their growing delays they last about two minutes, because a training step is at stake."""
 _LIST_RETRIES = 2
-"""Somebody waits for a model, and often what is known of it already will do."""
+"""Retries of a listing. They are few because a caller is waiting for a model, and stale knowledge often suffices."""
 _RETRY_TIMEOUT = timedelta(minutes=3)
-"""Of one request with its repetitions."""
+"""Longest time for one request including its retries."""
 
 
 class S3Store:
     """Objects below a prefix of a bucket."""
 
     def __init__(self, bucket: str, prefix: str) -> None:
-        """Raises BadStore."""
+        """Raises BadStore if the environment's settings cannot be used."""
         try:
             import obstore.store
         except ImportError:
@@ -47,7 +46,7 @@ class S3Store:
 
         try:
             self._store, self._lister = client(_RETRIES), client(_LIST_RETRIES)
-        except Exception as error:  # whatever the library finds wrong with the environment's values
+        except Exception as error:  # anything that the library finds wrong with the environment's values
             raise BadStore(f"{self.url}: {_first_line(error)}") from None
 
     def get(self, key: str) -> bytes | None:
@@ -79,7 +78,7 @@ class S3Store:
     def list(self, prefix: str) -> list[StoredObject]:
         import obstore
 
-        # The library's own prefixes end at a slash.
+        # The library only accepts prefixes that end at a slash.
         directory = prefix.rpartition("/")[0]
         with self._unavailable():
             found = [each for page in obstore.list(self._lister, directory or None) for each in page]
@@ -110,5 +109,6 @@ def _stored(about: Any) -> StoredObject:
 
 
 def _first_line(error: Exception) -> str:
-    """What went wrong; the lines after it are the library's own structures."""
+    """Return the error's first line, which says what went wrong; the following ones are the library's internal
+    structures."""
     return str(error).partition("\n")[0]

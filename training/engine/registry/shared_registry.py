@@ -1,8 +1,8 @@
-"""A registry whose models are in an object store, which engines on all machines share; the data directory is a cache.
+"""A registry whose models are in an object store shared by engines on all machines. The data directory is a cache.
 
-What is on disk but not in the store does not count, with one exception: a model of before there was a store is put
-there. Files of checkpoints are fetched when they are needed. What is known of a model was true when it was last
-refreshed; the store alone decides who makes a model, and who commits a step.
+Models that are on disk but not in the store are ignored, except those created before a store was configured, which are
+uploaded. Checkpoint files are fetched when needed. Cached knowledge of a model dates from its last refresh; the store
+alone decides who creates a model and who commits a step.
 """
 
 import shutil
@@ -27,40 +27,40 @@ from training.engine.registry.tuning import Tuning
 log = structlog.get_logger(__name__)
 
 FRESH_S = 5.0
-"""So old may be what is known of a model's newest checkpoint when one samples from it without naming a step."""
+"""Maximum age of the cached newest checkpoint when a model is sampled without naming a step, in seconds."""
 _MARK = ".stored"
-"""In a model's directory: the identity of the store that holds the model."""
+"""File in a model's directory with the identity of the store that holds the model."""
 
 
 def open_registry(
     data_dir: Path, bases: Mapping[str, Path], allowed_roots: Sequence[Path], store: str | None
 ) -> Registry:
-    """The registry of a data directory, or of the store of that URL. Raises BadStore, StoreUnavailable."""
+    """Open the registry of a data directory, or of the store at that URL. Raises BadStore or StoreUnavailable."""
     if store is None:
         return Registry(data_dir, bases, allowed_roots)
     return SharedRegistry(data_dir, bases, allowed_roots, store=ModelStore(open_store(store)))
 
 
 class SharedRegistry(Registry):
-    """All models of one store. Unlike the others, its methods may take as long as a transfer."""
+    """All models of one store. Unlike those of the base class, its methods can take as long as a transfer."""
 
     def __init__(
         self, data_dir: Path, bases: Mapping[str, Path], allowed_roots: Sequence[Path] = (), *, store: ModelStore
     ) -> None:
-        """Puts models of this directory into the store that never were there, and hears of all others.
+        """Upload the models of this directory that were never in a store, and read all others from the store.
 
-        Raises BadStore, StoreUnavailable.
+        Raises BadStore or StoreUnavailable.
         """
         super().__init__(data_dir, bases, allowed_roots)
         self._store = store
         self._refreshing = threading.RLock()
         self._fetching = threading.Lock()
-        self._refreshed: dict[str, float] = {}  # when, by model id
+        self._refreshed: dict[str, float] = {}  # time of the last refresh, by model id
         self._model_tags: dict[tuple[str, str], str] = {}
         self._step_tags: dict[tuple[str, int], str] = {}
         self._committing: set[tuple[str, int]] = set()
         self._shared: set[str] = set()
-        """Models that are in the store."""
+        """Ids of the models that are in the store."""
         self._identity = store.identity()
         for entry in list(self._entries.values()):
             self._adopt(entry)
@@ -69,7 +69,7 @@ class SharedRegistry(Registry):
             log.info("swept what was left in the checkpoint store", objects=left)
 
     def _adopt(self, entry: Entry) -> None:
-        """Take a model of the data directory as a copy of the store's; one that never was in a store is put there."""
+        """Treat a model of the data directory as a copy of the store's. One that was never in a store is uploaded."""
         mark = entry.record.directory / _MARK
         if not mark.exists():
             log.info("model goes into the checkpoint store", model=entry.record.full_name)
@@ -88,16 +88,16 @@ class SharedRegistry(Registry):
             )
         self._shared.add(entry.record.id)
 
-    # What other engines did
+    # Changes by other engines.
 
     def refresh(self, model_id: str | None = None) -> None:
-        """Hear of what other engines did to the model, or to all. Raises StoreUnavailable."""
+        """Pick up other engines' changes to the model, or to all models. Raises StoreUnavailable."""
         with self._lock:
             entry = self._entries.get(model_id) if model_id else None
         self._refresh((entry.record.project, entry.record.name) if entry else None)
 
     def _refresh(self, only: tuple[str, str] | None) -> None:
-        """Be as the store is: all of it, or the model of that project and name."""
+        """Bring the cache in line with the store: all of it, or only the model of that project and name."""
         with self._refreshing:
             known = {place: entry for place, entry in self._shared_entries().items() if only in (None, place)}
             before = {entry.record.id: set(entry.checkpoints) for entry in known.values()}
@@ -126,9 +126,9 @@ class SharedRegistry(Registry):
             if place in known and self._model_tags.get(place) == tag:
                 continue
             if place not in known and self._named(*place):
-                continue  # we are about to create one of that name, and shall be told
+                continue  # we are about to create a model of that name and get the error then
             record = self._store.record(*place, self._root / "/".join(place))
-            if record is None:  # deleted meanwhile
+            if record is None:  # deleted in the meantime
                 continue
             if place not in known or known[place].record.id != record.id:
                 if place in known:
@@ -138,8 +138,8 @@ class SharedRegistry(Registry):
             self._model_tags[place] = tag
 
     def _refresh_steps(self, entry: Entry, before: Collection[int], tags: Mapping[int, str]) -> None:
-        """Know the checkpoints that the store has, whose tags these are; of those `before` it had been asked, forget
-        the others."""
+        """Record the checkpoints that the store lists with `tags`. Forget the others, unless they were added after
+        `before`, when the store was asked."""
         model_id = entry.record.id
         changed = [
             (model_id, step)
@@ -164,7 +164,7 @@ class SharedRegistry(Registry):
             checkpoints.remove(directory)
 
     def _share(self, entry: Entry) -> None:
-        """From now on the model is the store's, and what is here is a copy."""
+        """Mark the model as the store's, which makes the local one a copy."""
         (entry.record.directory / _MARK).write_text(self._identity)
         with self._lock:
             self._entries[entry.record.id] = entry
@@ -178,20 +178,21 @@ class SharedRegistry(Registry):
         with suppress(FileNotFoundError):
             shutil.rmtree(model_files.mark_deleted(entry.record), ignore_errors=True)
 
-    # What this engine does
+    # Changes by this engine.
 
     def _create(
         self, project: str, name: str, base_model: str, entity: str, return_existing: bool, tuning: Tuning | None
     ) -> ModelRecord:
-        """Of all engines that create a model of one name at the same time, one does, and the others find it there.
+        """Create a model. If several engines create one of the same name concurrently, one succeeds and the others find
+        its model.
 
         Raises StoreUnavailable too.
         """
         create = partial(super()._create, project, name, base_model, entity, return_existing, tuning)
         self.refresh()
         if base_model not in self._bases and INFERENCE_NAME.fullmatch(base_model):
-            with suppress(UnknownModel):  # `create` says so
-                self.resolve(base_model)  # fetches what is to be copied
+            with suppress(UnknownModel):  # `create` reports it
+                self.resolve(base_model)  # fetches the files to copy
         record = create()
         if record.id in self._shared:
             return record
@@ -208,15 +209,15 @@ class SharedRegistry(Registry):
         return record
 
     def _publish(self, entry: Entry) -> None:
-        """Put the model into the store. Raises NameTaken, StoreUnavailable."""
+        """Upload the model to the store. Raises NameTaken or StoreUnavailable."""
         for step in sorted(entry.checkpoints):
-            with suppress(StepTaken):  # by ourselves, before we were cut short
+            with suppress(StepTaken):  # committed by ourselves before an interruption
                 self._store.commit(entry.record.id, entry.checkpoints[step])
         self._store.create(entry.record)
         self._share(entry)
 
     def delete(self, model_id: str) -> ModelRecord:
-        """As Registry.delete, everywhere. Raises StoreUnavailable too."""
+        """Delete the model here and in the store, like Registry.delete. Raises StoreUnavailable too."""
         self._store.delete(self.get(model_id))
         self._shared.discard(model_id)
         return super().delete(model_id)
@@ -224,19 +225,19 @@ class SharedRegistry(Registry):
     def commit(
         self, model_id: str, parent: Checkpoint, metrics: Mapping[str, float], save: Callable[[Path], None]
     ) -> Checkpoint:
-        """As Registry.commit; when it returns the store has the checkpoint. Raises StepTaken if it has one of that step
-        from another engine."""
+        """Commit like Registry.commit, and return once the store has the checkpoint. Raises StepTaken if another engine
+        committed that step."""
         with self._committed(model_id, parent.step + 1):
             return super().commit(model_id, parent, metrics, save)
 
     def add(self, model_id: str, written: Checkpoint) -> None:
-        """As Registry.add; when it returns the store has the checkpoint. Raises StepTaken as `commit` does."""
+        """Add like Registry.add, and return once the store has the checkpoint. Raises StepTaken like `commit`."""
         with self._committed(model_id, written.step):
             super().add(model_id, written)
 
     @contextmanager
     def _committed(self, model_id: str, step: int) -> Iterator[None]:
-        """For as long as it is open, that step in the store may be ours."""
+        """Mark that step in the store as possibly ours while the context is open."""
         self._committing.add((model_id, step))
         try:
             yield
@@ -254,15 +255,15 @@ class SharedRegistry(Registry):
             raise CheckpointNotWritten(f"checkpoint {checkpoint.step} could not be written: {error}") from error
 
     def delete_checkpoints(self, model_id: str, steps: Iterable[int]) -> tuple[list[int], list[int]]:
-        """As Registry.delete_checkpoints, everywhere. Raises StoreUnavailable too."""
+        """Delete checkpoints here and in the store, like Registry.delete_checkpoints. Raises StoreUnavailable too."""
         deleted, not_found = super().delete_checkpoints(model_id, steps)
         self._store.delete_checkpoints(model_id, deleted)
         return deleted, not_found
 
-    # What is on this machine's disk
+    # Files on this machine's disk.
 
     def checkpoint(self, model_id: str, step: int) -> Checkpoint:
-        """As Registry.checkpoint. Raises StoreUnavailable too."""
+        """Return a checkpoint like Registry.checkpoint, fetching it if needed. Raises StoreUnavailable too."""
         if step not in self._entry(model_id).checkpoints:
             self.refresh(model_id)
         found = super().checkpoint(model_id, step)
@@ -271,7 +272,8 @@ class SharedRegistry(Registry):
         return found
 
     def resolve(self, name: str) -> Target:
-        """As Registry.resolve. Without a step, the newest checkpoint may be one that was the newest `FRESH_S` ago.
+        """Resolve a name like Registry.resolve. Without a step, the checkpoint can be one that was the newest `FRESH_S`
+        seconds ago.
 
         Raises StoreUnavailable too.
         """
@@ -283,7 +285,7 @@ class SharedRegistry(Registry):
                 return target
             try:
                 self._fetch(target.model.id, target.step)
-            except CorruptCheckpoint:  # the one before is the newest now
+            except CorruptCheckpoint:  # the previous checkpoint is the newest now
                 if (match := INFERENCE_NAME.fullmatch(name)) and match["step"]:
                     raise
 
@@ -333,7 +335,8 @@ class SharedRegistry(Registry):
         log.info("checkpoint fetched", model=entry.record.full_name, step=step)
 
     def _verified(self, entry: Entry, step: int) -> Checkpoint:
-        """A checkpoint that is not here is as good as the store's; one that is here and corrupt is fetched again."""
+        """Return the verified checkpoint. A missing one is trusted to be intact in the store, and a corrupt local copy
+        is fetched again."""
         known = entry.checkpoints[step]
         if entry.record.id not in self._shared:
             return super()._verified(entry, step)

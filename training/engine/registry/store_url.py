@@ -1,4 +1,4 @@
-"""Which object store a URL means."""
+"""Maps URLs to object stores."""
 
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -9,7 +9,7 @@ from training.engine.registry.s3_store import S3Store
 
 
 def open_store(url: str) -> ObjectStore:
-    """`s3://BUCKET/PREFIX`, or `file:///DIRECTORY`. Raises BadStore; whether it can be reached is not tried."""
+    """Open `s3://BUCKET/PREFIX` or `file:///DIRECTORY` without checking that it can be reached. Raises BadStore."""
     parts = urlsplit(url)
     if parts.query or parts.fragment or parts.username is not None:
         raise BadStore(f"the checkpoint store {parts.scheme}://... must be named without user, query and fragment")

@@ -1,4 +1,4 @@
-"""What of a model is trained."""
+"""Which part of a model is trained."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,10 +6,10 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """All of the model (`full`) or a low-rank adapter (`lora`; the other fields are its)."""
+    """Train the whole model (`full`) or a low-rank adapter (`lora`, which the other fields describe)."""
 
     mode: Literal["full", "lora"] = "full"
     rank: int = 8
     alpha: int = 16
     target_modules: tuple[str, ...] = ()
-    """Names of linear layers; empty for all of them but the output head."""
+    """Names of the linear layers to adapt. Empty means all except the output head."""
