@@ -28,7 +28,7 @@ from training.engine.workers.link import (
     Report,
     Tokens,
     ToWorker,
-    TrainingAsked,
+    TrainingCommand,
     WorkerFigures,
     WorkerSpec,
 )
@@ -88,7 +88,7 @@ class ScriptedPlacement:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers are started again at once."""
-    monkeypatch.setattr("training.engine.workers.handle._FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr("training.engine.workers.handle._FIRST_DELAY_S", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def steps_of(pool: Pool) -> list[int]:
 
 async def test_a_step_that_was_written_before_the_trainer_died_is_done(tmp_path: Path, base: Path) -> None:
     def writes_and_dies(worker: ScriptedWorker, ask: Ask) -> None:
-        assert isinstance(ask.what, TrainingAsked)
+        assert isinstance(ask.what, TrainingCommand)
         theirs = Registry(worker.spec.data_dir, worker.spec.base_models, follows=True)
         model = ask.what.model
         theirs.learn(model.record, model.newest)

@@ -1,4 +1,4 @@
-"""Which worker holds what of a conversation in its cache."""
+"""Tracks which worker has which conversation in its cache."""
 
 from array import array
 from collections import Counter, OrderedDict
@@ -9,17 +9,17 @@ _KEPT = 10_000
 
 
 class Conversations:
-    """The conversations that were sampled last, each with the worker that did. A prompt goes on with one if it begins
-    with all of its tokens; what several only begin with alike, such as a system message, ties them to no worker."""
+    """The most recently sampled conversations and the workers that sampled them. A prompt continues a conversation if
+    it begins with all of its tokens. A mere shared beginning, such as a system message, ties prompts to no worker."""
 
     def __init__(self, kept: int = _KEPT) -> None:
         self._kept = kept
         self._workers: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
-        """Length and worker, by the digest of the tokens."""
+        """Number of tokens and worker number, by the digest of the tokens."""
         self._lengths: Counter[int] = Counter()
 
     def remember(self, tokens: Sequence[int], worker: int) -> None:
-        """The worker has the tokens of a prompt and its reply now."""
+        """Record that the worker now has a prompt and its reply in its cache."""
         key = blake2b(array("q", tokens).tobytes(), digest_size=16).digest()
         if key not in self._workers:
             self._lengths[len(tokens)] += 1
@@ -29,7 +29,7 @@ class Conversations:
             self._forget(next(iter(self._workers)))
 
     def find(self, prompt: Sequence[int]) -> int | None:
-        """The worker with the longest conversation that the prompt goes on with."""
+        """Return the worker with the longest conversation that the prompt continues."""
         tokens = memoryview(array("q", prompt).tobytes())
         digest, begun, found = blake2b(digest_size=16), 0, None
         for length in sorted(length for length in self._lengths if length <= len(prompt)):
@@ -40,7 +40,7 @@ class Conversations:
         return found
 
     def forget(self, worker: int) -> None:
-        """The worker has nothing any more."""
+        """Drop all conversations of a worker, whose cache is lost."""
         for key in [key for key, (_, each) in self._workers.items() if each == worker]:
             self._forget(key)
 

@@ -1,4 +1,4 @@
-"""One worker as the front sees it: started, asked, watched, and started again when it has ended."""
+"""One worker as seen from the front: started, sent commands, watched, and restarted after it has ended."""
 
 import asyncio
 import itertools
@@ -16,18 +16,18 @@ from training.engine.workers.link import (
     Answer,
     Ask,
     Cancel,
-    CheckAsked,
+    CheckCommand,
     Failed,
-    ForgetAsked,
+    ForgetCommand,
     FrontEnd,
     LinkClosed,
     Placement,
     Progressed,
     Report,
-    SampleAsked,
+    SampleCommand,
     Tokens,
     ToWorker,
-    TrainingAsked,
+    TrainingCommand,
     WorkerFigures,
     WorkerSpec,
 )
@@ -36,20 +36,21 @@ log = structlog.get_logger(__name__)
 
 LOOK_S = 5.0
 SILENT_LOOKS = 12
-"""So many looks in a row without a word from a worker, and it is ended: it is frozen. Looks are counted, not seconds,
-because the machine may have slept."""
+"""Number of consecutive looks without a message after which a worker is considered frozen and ended. Looks are counted
+rather than seconds because the machine may have slept."""
 START_LOOKS = 120
-"""Before its first word: it imports what it needs, perhaps from a slow disk."""
-_FIRST_PAUSE_S = 0.5
-_LONGEST_PAUSE_S = 15.0
+"""Looks allowed before a worker's first message, because importing can take long on a slow disk."""
+_FIRST_DELAY_S = 0.5
+_LONGEST_DELAY_S = 15.0
 _STABLE_S = 60.0
-"""One that lived longer did not fail for how it was started."""
+"""A worker that lived longer than this, in seconds, did not fail because of how it was started."""
 
 Listener = Callable[[Tokens | Progressed], None]
 
 
 class Question:
-    """Something that a worker was asked. `outcome` is what its docstring in `link.py` says, an error, or WorkerLost."""
+    """A command sent to a worker. `outcome` resolves to what the command's docstring in `link.py` says, an error, or
+    WorkerLost."""
 
     def __init__(self, handle: "Handle", number: int, listener: Listener | None) -> None:
         self.outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -58,11 +59,11 @@ class Question:
         self.listener = listener
 
     def cancel(self) -> None:
-        """Its answer is not wanted any more; there is one all the same."""
+        """Ask the worker to stop. The question is still answered."""
         self.handle.tell(Cancel(self.number))
 
     def settle(self, outcome: object) -> None:
-        """It is answered, unless nobody waits any more."""
+        """Set the outcome unless the caller has stopped waiting."""
         if self.outcome.done():
             return
         if isinstance(outcome, Exception):
@@ -72,13 +73,13 @@ class Question:
 
 
 class Handle:
-    """Use from the event loop."""
+    """The front's handle of one worker, to be used from the event loop."""
 
     def __init__(self, spec: WorkerSpec, placement: Placement, changed: Callable[["Handle"], None]) -> None:
-        """`changed` is called when the worker has come up, and when it has ended."""
+        """`changed` is called when the worker comes up and when it has ended."""
         self.spec = spec
         self.figures: WorkerFigures | None = None
-        """None: it is not up."""
+        """The worker's latest figures, or None while it is not up."""
         self.link: FrontEnd | None = None
         self._placement = placement
         self._changed = changed
@@ -89,20 +90,20 @@ class Handle:
 
     @property
     def up(self) -> bool:
-        """Whether it can be asked."""
+        """Whether the worker accepts commands."""
         return self.figures is not None
 
     @property
     def load(self) -> int:
-        """What it has been asked for and has not answered."""
+        """Number of commands that the worker has not answered yet."""
         return len(self._questions)
 
     def ask(
         self,
-        what: SampleAsked | TrainingAsked | CheckAsked | ForgetAsked,
+        what: SampleCommand | TrainingCommand | CheckCommand | ForgetCommand,
         listener: Listener | None = None,
     ) -> Question:
-        """Ask it something. `listener` hears what comes before the answer."""
+        """Send the worker a command. `listener` gets the messages that precede the answer."""
         question = Question(self, next(self._numbers), listener)
         if self.up:
             self._questions[question.number] = question
@@ -112,12 +113,12 @@ class Handle:
         return question
 
     def tell(self, message: ToWorker) -> None:
-        """Without waiting."""
+        """Queue a message without waiting for it to be sent."""
         self._outbox.put(message)
 
     async def keep(self) -> None:
-        """Have it running, until this is cancelled: then it is ended."""
-        pause_s = _FIRST_PAUSE_S
+        """Keep the worker running until this is cancelled, which ends the worker."""
+        delay_s = _FIRST_DELAY_S
         while True:
             started = time.monotonic()
             try:
@@ -125,12 +126,12 @@ class Handle:
             except OSError as error:
                 log.error("worker not started", worker=self.spec.number, error=str(error))
             if time.monotonic() - started > _STABLE_S:
-                pause_s = _FIRST_PAUSE_S
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                delay_s = _FIRST_DELAY_S
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _LONGEST_DELAY_S)
 
     async def _run(self) -> None:
-        """From its start to its end. Raises OSError if it cannot be started."""
+        """Start the worker and watch it until it ends. Raises OSError if it cannot be started."""
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         self._silent, self._outbox = 0, queue.SimpleQueue()
         starting = asyncio.ensure_future(asyncio.to_thread(self._placement.start, self.spec))
@@ -144,7 +145,7 @@ class Handle:
         threading.Thread(target=_receive, args=(link, loop, self._take, ended.set), daemon=True).start()
         threading.Thread(target=_send, args=(link, self._outbox), daemon=True).start()
         try:
-            await self._watched(link, ended)
+            await self._watch(link, ended)
         finally:
             self._outbox.put(None)
             await asyncio.shield(asyncio.to_thread(link.end))
@@ -156,7 +157,7 @@ class Handle:
             self._changed(self)
         log.error("worker ended", worker=self.spec.number, place=link.place, unanswered=len(questions))
 
-    async def _watched(self, link: FrontEnd, ended: asyncio.Event) -> None:
+    async def _watch(self, link: FrontEnd, ended: asyncio.Event) -> None:
         while not ended.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
@@ -189,7 +190,7 @@ class Handle:
 def _receive(
     link: FrontEnd, loop: asyncio.AbstractEventLoop, take: Callable[[Report], None], ended: Callable[[], None]
 ) -> None:
-    with suppress(RuntimeError):  # the loop is closed
+    with suppress(RuntimeError):  # the event loop is closed
         try:
             while True:
                 loop.call_soon_threadsafe(take, link.receive())

@@ -1,8 +1,8 @@
-"""What the front and a worker say to each other, and what carries it.
+"""The messages between the front and a worker, and the interface of what carries them.
 
-The front has the HTTP API, the registry and the tokenizers; each worker has an engine on a device of its own. A worker
-does not know how its messages come: by a pipe of this machine (`local.py`) or in another way to another one. All
-messages can be pickled. Files are named by their paths, so the data directory must be the same for all.
+The front has the HTTP API, the registry and the tokenizers; each worker has an engine with its own device. A worker
+does not know how its messages arrive: through a pipe on this machine (`local.py`) or from another machine. All messages
+can be pickled. They name files by path, so all processes must see the same data directory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,15 +21,16 @@ from training.engine.trainer.grpo_step import Progress
 
 
 class LinkClosed(Exception):
-    """The other side has ended."""
+    """The other side of the link has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """What a worker is to be. Its environment is the front's; on a GPU it sees one device, which is its own."""
+    """A worker's configuration. It inherits the front's environment; on a GPU it sees a single device, which is
+    reserved for it."""
 
     number: int
-    """From 0; a worker that is started again keeps it."""
+    """The worker's number, from 0, which survives restarts."""
     samples: bool
     trains: bool
     device: str
@@ -45,12 +46,12 @@ class WorkerSpec:
     fp8_training: bool = False
 
 
-# From the front to a worker.
+# Messages from the front to a worker.
 
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """A model as the front's registry has it."""
+    """A model as the front's registry knows it."""
 
     record: ModelRecord
     newest: Checkpoint
@@ -58,47 +59,48 @@ class KnownModel:
 
 @dataclass(frozen=True, slots=True)
 class TrainingGroup:
-    """The trainers that take a step together, and where they find each other."""
+    """The trainers that take a step together, and where they meet."""
 
     rank: int
     size: int
     host: str | None
-    """The address under which the others reach this one; None: the one that its machine's name has."""
+    """Address under which the others reach this trainer. None stands for the address of its machine's name."""
     rendezvous: str
-    """A URL for `torch.distributed.rendezvous`, without its query; another one for each group that is made."""
+    """URL for `torch.distributed.rendezvous` without its query, unique to each group."""
 
 
 @dataclass(frozen=True, slots=True)
-class SampleAsked:
-    """Answered with a Sample. `grammar` is the text of the request's grammar, which is compiled where it is used."""
+class SampleCommand:
+    """Sample a reply; answered with a Sample. `grammar` is the text of the request's grammar, which the worker
+    compiles."""
 
     target: Target
     request: SampleRequest
     grammar: str | None
     streamed: bool
-    """Whether its tokens are told as they come."""
+    """Whether tokens are reported as they are sampled."""
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingAsked:
-    """Answered with a Trained."""
+class TrainingCommand:
+    """Take a training step; answered with a Trained."""
 
     steps: Steps
     model: KnownModel
     group: TrainingGroup | None
-    """None: it trains alone."""
+    """The group to train with, or None to train alone."""
 
 
 @dataclass(frozen=True, slots=True)
-class CheckAsked:
-    """Answered with a Reproducibility."""
+class CheckCommand:
+    """Check reproducibility; answered with a Reproducibility."""
 
     model: KnownModel
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetAsked:
-    """Answered with None, once nothing of a model, or of some of its checkpoints, is in memory."""
+class ForgetCommand:
+    """Drop a model or some of its checkpoints from memory; answered with None when that is done."""
 
     record: ModelRecord
     steps: Sequence[int] | None = None
@@ -106,27 +108,27 @@ class ForgetAsked:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Something to do. `number` is not used twice for the same worker."""
+    """A command to a worker. `number` is unique among the worker's commands."""
 
     number: int
-    what: SampleAsked | TrainingAsked | CheckAsked | ForgetAsked
+    what: SampleCommand | TrainingCommand | CheckCommand | ForgetCommand
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """What was asked under that number is not wanted any more. It is answered all the same, if it was not yet."""
+    """Stop working on the command of that number. If it has not been answered yet, it still will be."""
 
     number: int
 
 
 ToWorker = Ask | Cancel
 
-# From a worker to the front.
+# Messages from a worker to the front.
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """How a training ended on one worker. `written` is the new checkpoint, of the trainer that wrote it."""
+    """The result of a training on one worker. `written` is the new checkpoint on the trainer that wrote it."""
 
     step: int
     trained: bool
@@ -136,7 +138,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """An exception, taken apart: those with arguments of their own cannot be pickled as they are."""
+    """An exception taken apart, because exceptions with custom arguments cannot be pickled directly."""
 
     kind: type[Exception]
     arguments: tuple[object, ...]
@@ -144,17 +146,17 @@ class Failed:
 
     @classmethod
     def of(cls, error: Exception) -> "Failed":
-        """The parts of an exception; of one that cannot be taken apart, what it says."""
+        """Take an exception apart. If that fails, only its text is kept."""
         made = cls(type(error), error.args, dict(vars(error)))
         try:
-            ForkingPickler.dumps(made)  # as the connection does
-        except Exception:  # whatever its arguments raise
+            ForkingPickler.dumps(made)  # as the connection will
+        except Exception:  # anything that its arguments raise
             return cls(RuntimeError, (f"{type(error).__name__}: {error}",), {})
         return made
 
     @property
     def error(self) -> Exception:
-        """The exception again."""
+        """The exception, rebuilt."""
         error = self.kind.__new__(self.kind, *self.arguments)
         vars(error).update(self.fields)
         return error
@@ -170,7 +172,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """A training has come further; the first says that it has begun."""
+    """Progress of a training. The first message reports that it has begun."""
 
     number: int
     progress: Progress
@@ -178,27 +180,28 @@ class Progressed:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of that which was asked."""
+    """The answer to a command."""
 
     number: int
     outcome: object
-    """As the question's docstring says, or Failed."""
+    """The outcome described in the command's docstring, or Failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerFigures:
-    """How a worker is."""
+    """A worker's current state."""
 
     sampling: SamplingFigures
     busy_seconds: BusySeconds
     loaded: Sequence[str]
-    """Keys of the weights that it has in memory to be sampled."""
+    """Keys of the weights that it has loaded for sampling."""
     reproducibility: Reproducibility | None
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a worker has to say, at least every `HEARTBEAT_S` seconds; the first one says that it is ready."""
+    """A worker's messages and figures, sent at least every `HEARTBEAT_S` seconds. The first report signals that the
+    worker is ready."""
 
     messages: Sequence[Tokens | Progressed | Answer]
     figures: WorkerFigures
@@ -211,44 +214,45 @@ class WorkerEnd(Protocol):
     """The worker's end of a link. `receive` and `send` are each called by one thread."""
 
     def receive(self) -> ToWorker:
-        """The next message, waited for. Raises LinkClosed when the front has ended, or wants the worker to."""
+        """Wait for the next message. Raises LinkClosed when the front has ended or wants the worker to end."""
 
     def send(self, report: Report) -> None:
-        """May wait. Raises LinkClosed."""
+        """Send a report, blocking if necessary. Raises LinkClosed."""
 
 
 class FrontEnd(Protocol):
-    """The front's end of a link to a worker that was started. `receive` and `send` are each called by one thread."""
+    """The front's end of a link to a started worker. `receive` and `send` are each called by one thread."""
 
     @property
     def place(self) -> str:
-        """Where the worker is, for people: a process id, a machine's name."""
+        """The worker's location for people to read: a process id or a machine's name."""
 
     @property
     def host(self) -> str | None:
-        """The address under which other workers reach it; None: the one that its machine's name has."""
+        """Address under which other workers reach it. None stands for the address of its machine's name."""
 
     def receive(self) -> Report:
-        """The next report, waited for. Raises LinkClosed when the worker has ended."""
+        """Wait for the next report. Raises LinkClosed when the worker has ended."""
 
     def send(self, message: ToWorker) -> None:
-        """May wait. Raises LinkClosed."""
+        """Send a message, blocking if necessary. Raises LinkClosed."""
 
     def end(self) -> None:
-        """End the worker, whatever it does, and wait until it has ended; nothing if it has. From any thread."""
+        """End the worker whatever it is doing and wait until it has ended. Does nothing if it has. Can be called from
+        any thread."""
 
 
 class Placement(Protocol):
-    """Where workers run."""
+    """Starts workers somewhere."""
 
     def start(self, spec: WorkerSpec) -> FrontEnd:
-        """Start a worker, which runs `worker.serve(spec, its WorkerEnd)`. Called from any thread; may wait.
+        """Start a worker that runs `worker.serve(spec, its WorkerEnd)`. Called from any thread; can block.
 
-        Raises OSError if there is no place for it now.
+        Raises OSError if there is currently no capacity for it.
         """
 
     def rendezvous(self, trainers: Sequence[FrontEnd]) -> str:
-        """A new place where these trainers can find each other: a URL as TrainingGroup has it."""
+        """Return a new meeting point for these trainers, a URL as described in TrainingGroup."""
 
     def close(self) -> None:
-        """Called once at the end, when all workers have been ended."""
+        """Release resources. Called once, after all workers have been ended."""

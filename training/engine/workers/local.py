@@ -1,4 +1,4 @@
-"""Workers as processes of this machine, each on a device of its own."""
+"""Workers as processes on this machine, each with its own device."""
 
 import multiprocessing
 import os
@@ -17,15 +17,16 @@ _LOOPBACK = "127.0.0.1"
 
 
 class LocalWorkers:
-    """A Placement. Workers are forked from a process that has imported what they need: that takes seconds, a fork not.
+    """A Placement on this machine. Workers are forked from a process that has already done the imports, because imports
+    take seconds and a fork does not.
 
-    They end when their pipe is closed, which the system does for a front that dies.
+    Workers end when their pipe is closed, which the operating system does if the front dies.
     """
 
     def __init__(self, fork_server: ForkServerContext | None = None) -> None:
-        """`fork_server` is one that has imported what it takes; None: one of our own."""
+        """`fork_server` is a server that has done the imports. None starts a new one."""
         self._context = fork_server or _fork_server()
-        forkserver.ensure_running()  # it imports what they need while we do other things
+        forkserver.ensure_running()  # its imports run while this process does other work
         self._directory = tempfile.TemporaryDirectory(prefix="learnloop-trainers-")
         self._groups = 0
 
@@ -56,7 +57,7 @@ def _fork_server() -> ForkServerContext:
 
 
 def gpu(number: int) -> str:
-    """What CUDA_VISIBLE_DEVICES is for the worker of that number."""
+    """Return the value of CUDA_VISIBLE_DEVICES for the worker of that number."""
     visible = os.environ.get(GPUS)
     return visible.split(",")[number] if visible else str(number)
 

@@ -1,4 +1,4 @@
-"""The front of several workers: Computing that shares out samples and has all trainers take a step together."""
+"""The front of several workers: a Computing that distributes samples and has all trainers take each step together."""
 
 import asyncio
 import secrets
@@ -23,15 +23,15 @@ from training.engine.trainer.peers import TrainerLost
 from training.engine.workers.conversations import Conversations
 from training.engine.workers.handle import Handle, Question
 from training.engine.workers.link import (
-    CheckAsked,
-    ForgetAsked,
+    CheckCommand,
+    ForgetCommand,
     KnownModel,
     Placement,
     Progressed,
-    SampleAsked,
+    SampleCommand,
     Tokens,
     Trained,
-    TrainingAsked,
+    TrainingCommand,
     TrainingGroup,
     WorkerFigures,
     WorkerSpec,
@@ -40,18 +40,19 @@ from training.engine.workers.link import (
 log = structlog.get_logger(__name__)
 
 ATTEMPTS = 3
-"""A sample or a training that so many workers died of is given up."""
+"""Number of workers that may die of the same sample or training before it is given up."""
 UP_S = 300.0
-"""For workers that are being started."""
+"""Longest wait for workers to start, in seconds."""
 ABANDON_S = 30.0
-"""For a trainer to leave a step that is not to be finished: a micro-batch, a checkpoint that is being written. One that
-takes longer is ended."""
+"""Longest time for a trainer to leave an abandoned step, in seconds; it may have to finish a micro-batch or a
+checkpoint first. A trainer that takes longer is ended."""
 CLOSE_S = 4.0
-"""For trainers at the end, and then for all workers: the service waits ten seconds for the engine."""
+"""Longest wait for trainers to stop at shutdown, in seconds, and then again for all workers. The service gives the
+engine ten seconds."""
 
 
 class WorkerPool:
-    """Computing in workers of their own, each on its device."""
+    """Computing in separate worker processes, each with its own device."""
 
     def __init__(
         self, registry: Registry, tokenizers: Tokenizers, specs: Sequence[WorkerSpec], placement: Placement
@@ -62,14 +63,14 @@ class WorkerPool:
         self._placement = placement
         self._handles = [Handle(spec, placement, self._worker_changed) for spec in specs]
         self._conversations = Conversations()
-        self._news = asyncio.Event()
-        """Set, and replaced, when a worker has come up or a training is asked for."""
+        self._change = asyncio.Event()
+        """Set and replaced whenever a worker comes up or ends, a training is queued, or the pool is closing."""
         self._waiting: deque[TrainingTask] = deque()
         self._running: tuple[TrainingTask, asyncio.Task[TrainResult]] | None = None
-        self._why: Exception | None = None
-        """Why the running training was cancelled."""
+        self._cancel_error: Exception | None = None
+        """Error that the cancelled running training ends with."""
         self._rendezvous: str | None = None
-        """Of the group that the trainers are in now."""
+        """Meeting point of the trainers' current group."""
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -78,7 +79,7 @@ class WorkerPool:
 
     async def close(self) -> None:
         self._stopping = True
-        self._tell_news()
+        self._notify()
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await self._end_trainings(lambda _: True, EngineStopped("the engine is shutting down"))
@@ -90,23 +91,23 @@ class WorkerPool:
     # Sampling
 
     async def sample(self, target: Target, request: SampleRequest, on_token: OnToken | None = None) -> Sample:
-        """As Computing has it. A worker that dies is forgotten: on a CPU the same seed gives the same sample elsewhere.
-        On a GPU it may give another, so one whose tokens are told already is not begun again."""
+        """Sample like Computing, and retry on another worker if one dies. On a CPU the same seed gives the same sample
+        on any worker. On a GPU it may not, so a sample whose tokens were already streamed is not retried there."""
         if request.seed is None:
             request = replace(request, seed=secrets.randbits(53))
         grammar = request.grammar.text if request.grammar else None
-        asked = SampleAsked(target, replace(request, grammar=None), grammar, on_token is not None)
-        told = _Told(on_token)
+        command = SampleCommand(target, replace(request, grammar=None), grammar, on_token is not None)
+        replay = TokenReplay(on_token)
         for _ in range(ATTEMPTS):
             handle = await self._sampler(request.prompt)
-            question = handle.ask(asked, told.again())
+            question = handle.ask(command, replay.listener())
             try:
                 sample: Sample = await question.outcome
             except asyncio.CancelledError:
                 question.cancel()
                 raise
             except WorkerLost:
-                if told.any and handle.spec.device != "cpu":
+                if replay.delivered_any and handle.spec.device != "cpu":
                     raise
                 continue
             except (BadModelDirectory, OSError):
@@ -118,7 +119,7 @@ class WorkerPool:
         raise WorkerLost(f"{ATTEMPTS} workers ended while they sampled this reply")
 
     async def _sampler(self, prompt: Sequence[int]) -> Handle:
-        """The worker that has the conversation, or the one with least to do. Waits until there is one."""
+        """Return the worker that has the conversation, or else the least busy one. Waits until a worker is up."""
         self._refuse_if_stopping()
         await self._until(lambda: any(each.up and each.spec.samples for each in self._handles), "no worker is up")
         found = self._conversations.find(prompt)
@@ -130,12 +131,12 @@ class WorkerPool:
     def train(self, task: TrainingTask) -> None:
         self._refuse_if_stopping()
         self._waiting.append(task)
-        self._tell_news()
+        self._notify()
 
     async def _train_all(self) -> None:
         while True:
             while not self._waiting:
-                await self._news.wait()
+                await self._change.wait()
             task = self._waiting.popleft()
             training = asyncio.create_task(self._train(task))
             self._running = task, training
@@ -145,7 +146,7 @@ class WorkerPool:
 
     def _outcome(self, training: "asyncio.Task[TrainResult]") -> TrainResult | Exception:
         if training.cancelled():
-            return self._why or EngineStopped("the engine is shutting down")
+            return self._cancel_error or EngineStopped("the engine is shutting down")
         error = training.exception()
         if error is None:
             self.train_steps += 1
@@ -153,22 +154,22 @@ class WorkerPool:
         return error if isinstance(error, Exception) else RuntimeError(str(error))
 
     async def _train(self, task: TrainingTask) -> TrainResult:
-        """One training, begun again from the checkpoint if a trainer dies of it or beside it."""
+        """Carry out one training, and restart it from the checkpoint if a trainer dies during it."""
         trainers = [each for each in self._handles if each.spec.trains]
-        record, told = self._registry.get(task.model_id), _ToldSteps(task)
+        record, replay = self._registry.get(task.model_id), StepReplay(task)
         parent = await asyncio.to_thread(self._newest, record.id)
         log.info("training begins", model_id=record.id, trainers=len(trainers))
         task.on_start()
         for _ in range(ATTEMPTS):
             await self._until(lambda: all(each.up for each in trainers), "not all trainers are up")
-            ends = await self._together(task, KnownModel(record, parent), trainers, told)
+            ends = await self._train_on(task, KnownModel(record, parent), trainers, replay)
             if isinstance(ends[0], Trained):
                 if ends[0].written is not None:
-                    await self._take_in(record, parent, self._registry.add, ends[0].written)
+                    await self._register(record, parent, self._registry.add, ends[0].written)
                 return TrainResult(ends[0].step, ends[0].trained, ends[0].metrics)
-            await self._take_in(record, parent, self._registry.look)
+            await self._register(record, parent, self._registry.look)
             newest = self._registry.newest(record.id)
-            if newest.step > parent.step:  # it was written before the trainer died
+            if newest.step > parent.step:  # the checkpoint was written before the trainer died
                 return TrainResult(newest.step, True, dict(newest.manifest.metrics))
             for end in ends:
                 if isinstance(end, Exception) and not isinstance(end, WorkerLost | TrainerLost):
@@ -177,28 +178,29 @@ class WorkerPool:
         raise TrainerLost(f"{ATTEMPTS} times a trainer ended in this step; the model is unchanged")
 
     def _newest(self, model_id: str) -> Checkpoint:
-        """With its files on this machine."""
+        """Return the newest checkpoint with its files on this machine."""
         return self._registry.checkpoint(model_id, self._registry.newest(model_id).step)
 
-    async def _take_in(
+    async def _register(
         self, record: ModelRecord, parent: Checkpoint, how: Callable[..., object], *written: Checkpoint
     ) -> None:
-        """Have the checkpoint in the registry. Raises StepConflict if another engine was faster, and what `how` does:
-        then no worker has anything of that step any more."""
+        """Record a checkpoint in the registry by calling `how`. Raises StepConflict if another engine was faster, and
+        the errors of `how`; the workers have dropped the step from memory by then."""
         try:
             await asyncio.to_thread(how, record.id, *written)
         except Exception as error:
-            await self._forget(ForgetAsked(record))
+            await self._forget(ForgetCommand(record))
             if isinstance(error, StepTaken):
                 raise StepConflict(parent.step, self._registry.newest(record.id).step) from error
             raise
 
-    async def _together(
-        self, task: TrainingTask, model: KnownModel, trainers: Sequence[Handle], told: "_ToldSteps"
+    async def _train_on(
+        self, task: TrainingTask, model: KnownModel, trainers: Sequence[Handle], replay: "StepReplay"
     ) -> list[Trained | Exception]:
-        """How it ended on each trainer. As soon as it failed on one, the others leave it."""
+        """Run the training on all trainers and return how it ended on each. As soon as it fails on one, the others
+        abandon it."""
         questions = [
-            trainer.ask(TrainingAsked(task.steps, model, group), None if rank else told.again())
+            trainer.ask(TrainingCommand(task.steps, model, group), None if rank else replay.listener())
             for rank, (trainer, group) in enumerate(zip(trainers, self._groups(trainers), strict=True))
         ]
         outcomes = [question.outcome for question in questions]
@@ -207,7 +209,7 @@ class WorkerPool:
         finally:
             if any(not each.done() or each.exception() for each in outcomes):
                 self._rendezvous = None
-                await asyncio.shield(_abandoned(questions))
+                await asyncio.shield(_abandon(questions))
         ends = await asyncio.gather(*outcomes, return_exceptions=True)
         return [end if isinstance(end, Trained | Exception) else RuntimeError(str(end)) for end in ends]
 
@@ -219,12 +221,12 @@ class WorkerPool:
         return [TrainingGroup(rank, len(links), link.host, url) for rank, link in enumerate(links)]
 
     async def _end_trainings(self, which: Callable[[TrainingTask], bool], error: Exception) -> None:
-        """End those that wait or run with that error; returns when no trainer is at them any more."""
+        """End waiting and running trainings with that error, and return when no trainer works on them any more."""
         for task in [task for task in self._waiting if which(task)]:
             self._waiting.remove(task)
             task.on_end(error)
         if self._running is not None and which(self._running[0]):
-            self._why = error
+            self._cancel_error = error
             self._running[1].cancel()
             await asyncio.wait({self._running[1]})
 
@@ -238,7 +240,7 @@ class WorkerPool:
     async def check(self, model_id: str) -> Reproducibility:
         known = KnownModel(self._registry.get(model_id), await asyncio.to_thread(self._newest, model_id))
         handle = await self._sampler(())
-        found: Reproducibility = await handle.ask(CheckAsked(known)).outcome
+        found: Reproducibility = await handle.ask(CheckCommand(known)).outcome
         return found
 
     async def delete_model(self, model_id: str) -> None:
@@ -247,19 +249,19 @@ class WorkerPool:
         await self._end_trainings(lambda task: task.model_id == model_id, ModelDeleted("the model was deleted"))
         await asyncio.to_thread(self._registry.delete, model_id)
         self._tokenizers.forget(record)
-        await self._forget(ForgetAsked(record))
+        await self._forget(ForgetCommand(record))
 
     async def delete_checkpoints(self, model_id: str, steps: Sequence[int]) -> tuple[list[int], list[int]]:
         self._refuse_if_stopping()
         deleted, not_found = await asyncio.to_thread(self._registry.delete_checkpoints, model_id, steps)
-        await self._forget(ForgetAsked(self._registry.get(model_id), deleted))
+        await self._forget(ForgetCommand(self._registry.get(model_id), deleted))
         return deleted, not_found
 
-    async def _forget(self, what: ForgetAsked) -> None:
-        """By all workers; one that has ended has forgotten everything."""
+    async def _forget(self, what: ForgetCommand) -> None:
+        """Have all workers forget this. A worker that has ended has nothing left to forget."""
         await asyncio.gather(*(handle.ask(what).outcome for handle in self._handles), return_exceptions=True)
 
-    # How it is
+    # Health
 
     @property
     def sampling(self) -> SamplingFigures:
@@ -268,7 +270,7 @@ class WorkerPool:
 
     @property
     def busy_seconds(self) -> BusySeconds:
-        """Of all workers together."""
+        """Busy seconds summed over all workers."""
         busy = [each.busy_seconds for each in self._figures]
         return BusySeconds(sum(each.sampling for each in busy), sum(each.training for each in busy))
 
@@ -282,7 +284,7 @@ class WorkerPool:
         specs = [handle.spec for handle in self._handles]
         return {
             "training_weights": "fp8" if any(spec.fp8_training for spec in specs) else "exact",
-            "workers": [_told(handle) for handle in self._handles],
+            "workers": [_health(handle) for handle in self._handles],
         }
 
     @property
@@ -296,18 +298,18 @@ class WorkerPool:
             self._conversations.forget(handle.spec.number)
             if handle.spec.trains:
                 self._rendezvous = None
-        self._tell_news()
+        self._notify()
 
-    def _tell_news(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
+    def _notify(self) -> None:
+        self._change.set()
+        self._change = asyncio.Event()
 
     async def _until(self, true: Callable[[], bool], otherwise: str) -> None:
         try:
             async with asyncio.timeout(UP_S):
                 while not true():
                     self._refuse_if_stopping()
-                    await self._news.wait()
+                    await self._change.wait()
         except TimeoutError:
             raise WorkerLost(f"{otherwise}; the log says why") from None
 
@@ -316,58 +318,59 @@ class WorkerPool:
             raise EngineStopped("the engine is shutting down")
 
 
-class _Told:
-    """Who listens to a streamed sample hears each token once, however often the sample is begun."""
+class TokenReplay:
+    """Streams each token of a sample to `on_token` exactly once, however often the sample is restarted."""
 
     def __init__(self, on_token: OnToken | None) -> None:
         self._on_token = on_token
-        self._told = 0
+        self._delivered = 0
 
     @property
-    def any(self) -> bool:
-        """Whether any token was told."""
-        return self._told > 0
+    def delivered_any(self) -> bool:
+        """Whether any token has been streamed."""
+        return self._delivered > 0
 
-    def again(self) -> Callable[[Tokens | Progressed], None]:
-        """A listener to the sample from its beginning."""
-        before, told = self._told, 0
+    def listener(self) -> Callable[[Tokens | Progressed], None]:
+        """Return a listener for a sample that starts from the beginning."""
+        before, seen = self._delivered, 0
 
         def listen(message: Tokens | Progressed) -> None:
-            nonlocal told
+            nonlocal seen
             assert isinstance(message, Tokens)
             for token, logprob in message.tokens:
-                told += 1
-                if self._on_token is not None and told > before:
-                    self._told = told
+                seen += 1
+                if self._on_token is not None and seen > before:
+                    self._delivered = seen
                     self._on_token(token, logprob)
 
         return listen
 
 
-class _ToldSteps:
-    """Who follows a training hears of each optimizer step once, however often the training is begun."""
+class StepReplay:
+    """Reports each optimizer step of a training exactly once, however often the training is restarted."""
 
     def __init__(self, task: TrainingTask) -> None:
         self._task = task
-        self._told = 0
+        self._delivered = 0
 
-    def again(self) -> Callable[[Tokens | Progressed], None]:
-        """A listener to the training from its beginning."""
-        before, told = self._told, 0
+    def listener(self) -> Callable[[Tokens | Progressed], None]:
+        """Return a listener for a training that starts from the beginning."""
+        before, seen = self._delivered, 0
 
         def listen(message: Tokens | Progressed) -> None:
-            nonlocal told
+            nonlocal seen
             assert isinstance(message, Progressed)
-            told += message.progress.metrics is not None
-            if message.progress.metrics is None or told > before:
-                self._told = max(told, before)
+            seen += message.progress.metrics is not None
+            if message.progress.metrics is None or seen > before:
+                self._delivered = max(seen, before)
                 self._task.on_progress(message.progress)
 
         return listen
 
 
-async def _abandoned(questions: Sequence[Question]) -> None:
-    """None of them is worked at any more when this returns: who does not answer in time is ended."""
+async def _abandon(questions: Sequence[Question]) -> None:
+    """Cancel these questions and return when no worker works on them any more. A worker that does not answer in time is
+    ended."""
     for question in questions:
         question.cancel()
     await asyncio.wait([question.outcome for question in questions], timeout=ABANDON_S)
@@ -378,12 +381,12 @@ async def _abandoned(questions: Sequence[Question]) -> None:
     await asyncio.gather(*(question.outcome for question in questions), return_exceptions=True)
 
 
-def _told(handle: Handle) -> dict[str, Any]:
-    """What `/health` says of a worker."""
+def _health(handle: Handle) -> dict[str, Any]:
+    """Return what `/health` reports about a worker."""
     roles = [role for role, has in (("samples", handle.spec.samples), ("trains", handle.spec.trains)) if has]
     found = {"worker": handle.spec.number, "roles": roles, "up": handle.up, "place": handle.link and handle.link.place}
     figures = handle.figures
     if figures is None:
         return found
-    told = {"figures": asdict(figures.sampling), "busy_seconds": asdict(figures.busy_seconds)}
-    return {**found, **told, "loaded": list(figures.loaded)}
+    details = {"figures": asdict(figures.sampling), "busy_seconds": asdict(figures.busy_seconds)}
+    return {**found, **details, "loaded": list(figures.loaded)}

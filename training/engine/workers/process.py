@@ -1,4 +1,4 @@
-"""A worker in a process of this machine. The fork server imports this module once for all of them."""
+"""A worker in a process on this machine. The fork server imports this module once for all workers."""
 
 import os
 import signal
@@ -31,8 +31,8 @@ class _PipeEnd:
 
 
 def run(spec: WorkerSpec, pipe: "Connection[Report, ToWorker]", environment: dict[str, str]) -> None:
-    """The process, which ends with the front."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the front's, which ends its workers
+    """Run a worker in this process until the front ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the front, which ends its workers
     os.environ.update(environment)
     configure_logs()
     serve(spec, _PipeEnd(pipe))

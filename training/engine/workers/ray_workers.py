@@ -1,8 +1,7 @@
-"""Workers as Ray actors, on whatever nodes of a cluster have room for them.
+"""Workers as Ray actors, on whichever nodes of a cluster have room for them.
 
-Ray places them and says when one has died; that it is started again is the front's business, as with workers of the
-own machine. So an actor is never restarted by Ray itself, and what it was asked is asked anew by who knows whether it
-is still wanted.
+Ray places them and reports when one has died. As with local workers, the front restarts them, so Ray itself never
+restarts an actor. Unanswered commands are repeated by their callers, who know whether the answer is still needed.
 """
 
 import os
@@ -22,27 +21,28 @@ from training.engine.workers.link import FrontEnd, LinkClosed, Report, ToWorker,
 _LOOK_S = 0.5
 _REPORTS_S = 5.0
 _DEAD_S = 30.0
-"""For Ray to say that an actor which it was told to kill is dead."""
+"""Longest wait for Ray to report that a killed actor is dead, in seconds."""
 _HEAD_LOST_S = 15
-"""A front that does not hear of the cluster's head for so long ends; it is started again, as engines are."""
-_PASSED_ON = ("MKL_", "ATEN_", "OMP_WAIT_", "PYTORCH_", "NCCL_", "GLOO_")
-"""What the variables begin with that a worker gets from the front's environment. Keys are not among them: the cluster's
-head would keep them."""
+"""A front that loses contact with the cluster's head for this long, in seconds, ends and is restarted like any
+engine."""
+_PASSED_PREFIXES = ("MKL_", "ATEN_", "OMP_WAIT_", "PYTORCH_", "NCCL_", "GLOO_")
+"""Prefixes of the front's environment variables that are passed on to workers. API keys are excluded because the
+cluster's head would store them."""
 _GROUPS = {"messages": 1, "reports": 1}
-"""Of the actor's methods: what belongs to one is done in the order in which it was asked."""
+"""The actor's concurrency groups. Calls within a group run in the order in which they were made."""
 
 
 class ClusterUnavailable(Exception):
-    """There is no Ray cluster at that address, or it does not let us in."""
+    """There is no Ray cluster at that address, or it denies access."""
 
 
 class RayWorkers:
-    """A Placement. Trainers are placed together, on as few nodes as can be (a placement group, PACK), because they wait
-    for one another. Each sampler is placed by itself, away from the others (SPREAD): one that has no room waits for a
-    node that joins, while the others work."""
+    """A Placement on a Ray cluster. Trainers are packed onto as few nodes as possible (a placement group, PACK) because
+    they wait for one another. Samplers are spread over the nodes (SPREAD); one without room waits for a node to join
+    while the others work."""
 
     def __init__(self, address: str, specs: Sequence[WorkerSpec]) -> None:
-        """Raises ClusterUnavailable. Use from the main thread."""
+        """Connect to the cluster; must be called from the main thread. Raises ClusterUnavailable."""
         try:
             import ray
         except ImportError:
@@ -51,7 +51,7 @@ class RayWorkers:
         os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(_HEAD_LOST_S))
         try:
             ray.init(address=address, namespace="learnloop", log_to_driver=False, configure_logging=False)
-        except Exception as error:  # of many kinds: no answer, another version, no token
+        except Exception as error:  # anything: no answer, a different version, a missing token
             raise ClusterUnavailable(f"the Ray cluster at {address}: {str(error).partition(chr(10))[0]}") from error
         self._ray: Any = ray
         self._trainers = [spec for spec in specs if spec.trains]
@@ -62,13 +62,13 @@ class RayWorkers:
         made = self._ray.remote(
             num_cpus=_bundle(spec)["CPU"],
             num_gpus=_bundle(spec).get("GPU", 0),
-            scheduling_strategy=self._trainers_place(spec) if spec.trains else "SPREAD",
+            scheduling_strategy=self._trainer_placement(spec) if spec.trains else "SPREAD",
             concurrency_groups=_GROUPS,
-            runtime_env={"env_vars": {k: v for k, v in os.environ.items() if k.startswith(_PASSED_ON)}},
+            runtime_env={"env_vars": {k: v for k, v in os.environ.items() if k.startswith(_PASSED_PREFIXES)}},
             max_restarts=0,
             max_task_retries=0,
         )
-        # It is not waited for here: one that has no room yet is silent, as one is that starts.
+        # The actor is not awaited. One that has no room yet is silent, just like one that is starting.
         return _RayLink(self._ray, made(_Actor).remote(spec))
 
     def rendezvous(self, trainers: Sequence[FrontEnd]) -> str:
@@ -79,7 +79,7 @@ class RayWorkers:
     def close(self) -> None:
         self._ray.shutdown()
 
-    def _trainers_place(self, spec: WorkerSpec) -> Any:
+    def _trainer_placement(self, spec: WorkerSpec) -> Any:
         from ray.util.placement_group import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -91,7 +91,7 @@ class RayWorkers:
 
 
 class _RayLink:
-    """The front's end: reports are asked for, one call at a time, and waited for by the actor."""
+    """The front's end of a link. It requests reports one call at a time, and the actor answers when it has some."""
 
     def __init__(self, ray: Any, actor: Any) -> None:
         self.host: str | None = None
@@ -102,9 +102,9 @@ class _RayLink:
 
     def receive(self) -> Report:
         if self.host is None:
-            self.host, self.place = self._got(self._actor.where.remote())
+            self.host, self.place = self._result(self._actor.where.remote())
         while not self._reports:
-            self._reports.extend(self._got(self._actor.reports.options(concurrency_group="reports").remote()))
+            self._reports.extend(self._result(self._actor.reports.options(concurrency_group="reports").remote()))
         return self._reports.popleft()
 
     def send(self, message: ToWorker) -> None:
@@ -114,18 +114,18 @@ class _RayLink:
             raise LinkClosed("the worker has ended") from error
 
     def free_port(self) -> int:
-        """One of the worker's machine. Raises LinkClosed."""
-        return int(self._got(self._actor.free_port.remote()))
+        """Return a free port on the worker's machine. Raises LinkClosed."""
+        return int(self._result(self._actor.free_port.remote()))
 
     def end(self) -> None:
         with suppress(Exception):  # the cluster is lost, and the actor with it
             self._ray.kill(self._actor, no_restart=True)
             deadline = time.monotonic() + _DEAD_S
             while time.monotonic() < deadline:
-                self._ray.get(self._actor.where.remote(), timeout=_LOOK_S)  # raises once it is dead
+                self._ray.get(self._actor.where.remote(), timeout=_LOOK_S)  # raises once the actor is dead
                 time.sleep(_LOOK_S / 10)
 
-    def _got(self, reference: Any) -> Any:
+    def _result(self, reference: Any) -> Any:
         try:
             return self._ray.get(reference)
         except Exception as error:  # it died, its node is unreachable, or we have left the cluster
@@ -133,7 +133,7 @@ class _RayLink:
 
 
 class _Actor:
-    """The worker's process. It ends with the front: Ray sees to that."""
+    """The worker's process, which Ray ends together with the front."""
 
     def __init__(self, spec: WorkerSpec) -> None:
         self._messages: queue.SimpleQueue[ToWorker] = queue.SimpleQueue()
@@ -141,24 +141,24 @@ class _Actor:
         threading.Thread(target=self._serve, args=(spec,), daemon=True).start()
 
     def where(self) -> tuple[str, str]:
-        """The address of its machine, and what people call the place."""
+        """Return the address of its machine and a readable description of the place."""
         from ray import util
 
         network: Any = util
         return network.get_node_ip_address(), f"{socket.gethostname()}, process {os.getpid()}"
 
     def free_port(self) -> int:
-        """A port that nobody listens at."""
+        """Return an unused port."""
         with socket.socket() as probe:
             probe.bind(("", 0))
             return int(probe.getsockname()[1])
 
     def take(self, message: ToWorker) -> None:
-        """The front's next message."""
+        """Accept the front's next message."""
         self._messages.put(message)
 
     def reports(self) -> list[Report]:
-        """What there is to say, in order; waited for, for a while."""
+        """Return the pending reports in order, waiting a while for the first one."""
         found: list[Report] = []
         with suppress(queue.Empty):
             found.append(self._reports.get(timeout=_REPORTS_S))
@@ -167,15 +167,15 @@ class _Actor:
         return found
 
     def receive(self) -> ToWorker:
-        """As WorkerEnd has it."""
+        """Receive as the WorkerEnd of this link."""
         return self._messages.get()
 
     def send(self, report: Report) -> None:
-        """As WorkerEnd has it."""
+        """Send as the WorkerEnd of this link."""
         self._reports.put(report)
 
     def _serve(self, spec: WorkerSpec) -> None:
-        # A process without its engine is of no use.
+        # A process whose engine has failed is useless, so it exits.
         try:
             from training.engine.logs import configure_logs
             from training.garbage import kept_for_good

@@ -1,4 +1,5 @@
-"""Trainers in several processes, which take steps together by torch.distributed: Peers, as one of them has them."""
+"""Trainers in several processes that take steps together through torch.distributed. Each has this implementation of
+Peers."""
 
 import os
 import threading
@@ -20,17 +21,18 @@ from training.engine.workers.link import TrainingGroup
 T = TypeVar("T")
 
 TIMEOUT_S = 1800.0
-"""For one that waits for the others, which may have weights to load first. That one has died is known otherwise."""
+"""Longest wait for the other trainers, in seconds; they may have weights to load first. A trainer's death is detected
+in other ways."""
 _LOOK_S = 0.001
 _BUCKET = 1 << 26
-"""Numbers that are sent together at most, but for those of one parameter."""
+"""Maximum number of elements sent together, except that one parameter is never split."""
 
 
 class Trainers:
-    """Gradients go through NCCL on GPUs; all else, which is little, through gloo."""
+    """The trainers of a group. Gradients go through NCCL on GPUs; everything else is small and goes through gloo."""
 
     def __init__(self, group: TrainingGroup, device: torch.device) -> None:
-        """Meets the others, and waits for them. Raises TrainerLost."""
+        """Join the group and wait for the others. Raises TrainerLost."""
         self._rank, self._size = group.rank, group.size
         timeout = timedelta(seconds=TIMEOUT_S)
         try:
@@ -38,12 +40,14 @@ class Trainers:
             self._gloo = _gloo(PrefixStore("gloo", self._store), group, timeout)
             self._nccl: Any = None
             if device.type == "cuda":
-                # By itself it would end a process whose communicator is aborted; the front says who goes on.
+                # By default NCCL would end a process whose communicator is aborted. Here the front decides which
+                # processes continue.
                 os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
                 options = dist.ProcessGroupNCCL.Options()
                 options._timeout = timeout
                 self._nccl = dist.ProcessGroupNCCL(PrefixStore("nccl", self._store), group.rank, group.size, options)
-                # Its communicator is made with its first use, which must not keep sampling waiting.
+                # NCCL creates its communicator at first use. That happens here so that it does not delay sampling
+                # later.
                 self._nccl.allreduce([torch.zeros(1, device=device)]).wait()
                 torch.cuda.synchronize(device)
         except RuntimeError as error:
@@ -92,7 +96,7 @@ class Trainers:
             raise WeightsDiffer(f"the trainers have different weights after the step (digests {told})")
 
     def leave(self) -> None:
-        """Wait for nobody any more: what the others wait for ends with TrainerLost. From any thread."""
+        """Stop waiting for the others. Anything they wait for raises TrainerLost. Can be called from any thread."""
         if self._nccl is not None:
             self._nccl.abort()
 
@@ -107,15 +111,16 @@ class Trainers:
                     yield progress
                 work.wait()
             except GeneratorExit:
-                # A group that is dropped waits for what it has begun, until the others have left too.
+                # Dropping a group blocks on its outstanding operations until the others have left too, so it happens in
+                # a thread.
                 threading.Thread(target=_finish, args=(group, work), daemon=True).start()
                 raise
         except RuntimeError as error:
             raise TrainerLost(f"a trainer left the step: {str(error).splitlines()[0]}") from error
 
 
-def met(group: TrainingGroup, device: torch.device, progress: T) -> Generator[T, None, Trainers]:
-    """The group, once all have come; yields `progress` while it waits. Raises TrainerLost."""
+def join_group(group: TrainingGroup, device: torch.device, progress: T) -> Generator[T, None, Trainers]:
+    """Join the group, yielding `progress` until all trainers have joined. Raises TrainerLost."""
     made: Future[Trainers] = Future()
 
     def meet() -> None:

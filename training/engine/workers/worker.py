@@ -1,4 +1,4 @@
-"""A worker: an engine that does what the front asks of it, over whatever link its messages come."""
+"""A worker: an engine that carries out the front's commands, whatever link they arrive on."""
 
 import asyncio
 import os
@@ -27,23 +27,23 @@ from training.engine.workers.link import (
     Answer,
     Ask,
     Cancel,
-    CheckAsked,
+    CheckCommand,
     Failed,
-    ForgetAsked,
+    ForgetCommand,
     LinkClosed,
     Progressed,
     Report,
-    SampleAsked,
+    SampleCommand,
     Tokens,
     ToWorker,
     Trained,
-    TrainingAsked,
+    TrainingCommand,
     TrainingGroup,
     WorkerEnd,
     WorkerFigures,
     WorkerSpec,
 )
-from training.engine.workers.trainers import Trainers, met
+from training.engine.workers.trainers import Trainers, join_group
 
 if TYPE_CHECKING:  # see Grammars
     from training.engine.sampling.constraint import Grammar, Vocabulary
@@ -52,7 +52,8 @@ log = structlog.get_logger(__name__)
 
 
 def serve(spec: WorkerSpec, link: WorkerEnd) -> None:
-    """Do what the front asks. When the link is closed, the process ends: nobody would hear what it has to say."""
+    """Carry out the front's commands. The process ends when the link is closed, because its results would reach no
+    one."""
     asyncio.run(_Worker(spec, link).run())
 
 
@@ -70,13 +71,13 @@ class _Worker:
             fp8_training=spec.fp8_training,
         )
         self._compute = Compute(self._engine, threads=spec.threads, train_threads=spec.train_threads)
-        self._together = _Together(torch.device(spec.device))
-        self._said: queue.SimpleQueue[Tokens | Progressed | Answer] = queue.SimpleQueue()
-        self._doing: dict[int, asyncio.Task[None]] = {}
+        self._membership = _GroupMembership(torch.device(spec.device))
+        self._outbox: queue.SimpleQueue[Tokens | Progressed | Answer] = queue.SimpleQueue()
+        self._tasks: dict[int, asyncio.Task[None]] = {}
         self._compiling = asyncio.Lock()
 
     async def run(self) -> None:
-        """Never returns."""
+        """Start the threads and run forever."""
         self._compute.start()
         threading.Thread(target=self._receive, args=(asyncio.get_running_loop(),), name="receive", daemon=True).start()
         threading.Thread(target=self._report, name="report", daemon=True).start()
@@ -96,9 +97,9 @@ class _Worker:
                 self._link.send(Report(messages, self._figures()))
                 messages = []
                 with suppress(queue.Empty):
-                    messages.append(self._said.get(timeout=HEARTBEAT_S))
+                    messages.append(self._outbox.get(timeout=HEARTBEAT_S))
                     while True:
-                        messages.append(self._said.get_nowait())
+                        messages.append(self._outbox.get_nowait())
 
     def _figures(self) -> WorkerFigures:
         busy, engine = replace(self._compute.busy_seconds), self._engine
@@ -106,11 +107,11 @@ class _Worker:
 
     def _take(self, message: ToWorker) -> None:
         if isinstance(message, Cancel):
-            if task := self._doing.get(message.number):
+            if task := self._tasks.get(message.number):
                 task.cancel()
             return
-        self._doing[message.number] = task = asyncio.create_task(self._answer(message))
-        task.add_done_callback(lambda _: self._doing.pop(message.number))
+        self._tasks[message.number] = task = asyncio.create_task(self._answer(message))
+        task.add_done_callback(lambda _: self._tasks.pop(message.number))
 
     async def _answer(self, ask: Ask) -> None:
         try:
@@ -119,51 +120,51 @@ class _Worker:
             outcome = Failed.of(SampleCancelled("the request was cancelled"))
         except Exception as error:
             outcome = Failed.of(error)
-        self._said.put(Answer(ask.number, outcome))
+        self._outbox.put(Answer(ask.number, outcome))
 
     async def _outcome(self, ask: Ask) -> object:
         match ask.what:
-            case SampleAsked() as asked:
-                return await self._sample(ask.number, asked)
-            case TrainingAsked() as asked:
-                self._registry.learn(asked.model.record, asked.model.newest)
-                return await self._train(ask.number, asked)
-            case CheckAsked(model):
+            case SampleCommand() as command:
+                return await self._sample(ask.number, command)
+            case TrainingCommand() as command:
+                self._registry.learn(command.model.record, command.model.newest)
+                return await self._train(ask.number, command)
+            case CheckCommand(model):
                 self._registry.learn(model.record, model.newest)
                 return await self._compute.check(model.record.id)
-            case ForgetAsked(record, None):
+            case ForgetCommand(record, None):
                 return await self._compute.call(lambda engine: engine.forget(record))
-            case ForgetAsked(record, steps):
+            case ForgetCommand(record, steps):
                 return await self._compute.call(lambda engine: engine.forget_checkpoints(record, steps or ()))
 
-    async def _sample(self, number: int, asked: SampleAsked) -> Sample:
-        request = asked.request
-        if asked.grammar is not None:
+    async def _sample(self, number: int, command: SampleCommand) -> Sample:
+        request = command.request
+        if command.grammar is not None:
             async with self._compiling:  # the replies of a request share a grammar, compiled for the first of them
-                grammar = await asyncio.to_thread(self._grammar, asked.target, asked.grammar)
+                grammar = await asyncio.to_thread(self._grammar, command.target, command.grammar)
             request = replace(request, grammar=grammar)
-        if not asked.streamed:
-            return await self._compute.sample(asked.target, request)
+        if not command.streamed:
+            return await self._compute.sample(command.target, request)
         return await self._compute.sample(
-            asked.target, request, lambda id, logprob: self._said.put(Tokens(number, [(id, logprob)]))
+            command.target, request, lambda id, logprob: self._outbox.put(Tokens(number, [(id, logprob)]))
         )
 
     def _grammar(self, target: Target, text: str) -> "Grammar":
         return _grammar(self._engine.tokenizer(target), text)
 
-    async def _train(self, number: int, asked: TrainingAsked) -> Trained:
+    async def _train(self, number: int, command: TrainingCommand) -> Trained:
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[TrainResult | Exception] = loop.create_future()
 
         def progressed(progress: Progress) -> None:
             if progress.total:
-                self._said.put(Progressed(number, progress))
+                self._outbox.put(Progressed(number, progress))
 
         def ended_with(outcome: TrainResult | Exception) -> None:
             loop.call_soon_threadsafe(ended.set_result, outcome)
 
         task = TrainingTask(
-            _JointSteps(asked.steps, asked.group, self._together),
+            _JointSteps(command.steps, command.group, self._membership),
             on_start=lambda: None,
             on_progress=progressed,
             on_end=ended_with,
@@ -172,37 +173,37 @@ class _Worker:
         try:
             outcome = await asyncio.shield(ended)
         except asyncio.CancelledError:
-            self._together.leave()
+            self._membership.leave()
             await self._compute.abandon(task, TrainerLost("the training was abandoned"))
             outcome = await ended
         if isinstance(outcome, Exception):
-            self._together.leave()
-            log.warning("training failed", model_id=asked.steps.model_id, exc_info=outcome)
+            self._membership.leave()
+            log.warning("training failed", model_id=command.steps.model_id, exc_info=outcome)
             raise outcome
-        writes = outcome.trained and (asked.group is None or asked.group.rank == 0)
-        written = self._registry.newest(asked.steps.model_id) if writes else None
+        writes = outcome.trained and (command.group is None or command.group.rank == 0)
+        written = self._registry.newest(command.steps.model_id) if writes else None
         return Trained(outcome.step, outcome.trained, outcome.metrics, written)
 
 
-class _Together:
-    """The group that this trainer is in. It is kept from step to step."""
+class _GroupMembership:
+    """This trainer's membership in a group, which is kept from step to step."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._joined: tuple[TrainingGroup, Trainers] | None = None
 
     def leave(self) -> None:
-        """From any thread."""
+        """Leave the group. Can be called from any thread."""
         if self._joined is not None:
             self._joined[1].leave()
         self._joined = None
 
     def start(self, steps: Steps, group: TrainingGroup | None, engine: Engine) -> Training:
-        """A training by all of the group."""
+        """Start a training together with the rest of the group."""
         try:
             if group is not None:
                 if self._joined is None or self._joined[0] != group:
-                    self._joined = group, (yield from met(group, self._device, WAITING))
+                    self._joined = group, (yield from join_group(group, self._device, WAITING))
                 engine.peers = self._joined[1]
             return (yield from steps.start(engine))
         finally:
@@ -215,7 +216,7 @@ class _JointSteps:
 
     steps: Steps
     group: TrainingGroup | None
-    together: _Together
+    membership: _GroupMembership
 
     @property
     def model_id(self) -> str:
@@ -226,7 +227,7 @@ class _JointSteps:
         return self.steps.expected_step
 
     def start(self, engine: Engine) -> Training:
-        return self.together.start(self.steps, self.group, engine)
+        return self.membership.start(self.steps, self.group, engine)
 
 
 @lru_cache(32)
