@@ -1,4 +1,5 @@
-"""Log-probabilities from hidden states, a piece of the batch at a time, so that not all logits are held at once."""
+"""Log-probabilities from hidden states, computed for a piece of the batch at a time so that the full logits never exist
+in memory."""
 
 from typing import Any
 
@@ -6,14 +7,15 @@ import torch
 from torch import Tensor
 
 PIECE_BYTES = 1 << 28
-"""Float32 logits held at a time."""
+"""Size limit in bytes of the float32 logits held at a time."""
 
 
 def head_logprobs(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probability [N] of `targets` [N] under softmax(hidden weight^T), and the entropies [N] (without gradient).
+    """Return the log-probabilities [N] of `targets` [N] under softmax(hidden weight^T), and the entropies [N] without
+    gradient.
 
-    `hidden` is [N, H], `weight` [vocab, H]; results are float32, natural logarithms. The backward computes the logits
-    again instead of keeping them.
+    `hidden` is [N, H] and `weight` [vocab, H]; results are float32 natural logarithms. The backward pass recomputes the
+    logits instead of keeping them.
     """
     logprobs, entropy = _HeadLogprobs.apply(hidden, weight, targets)  # type: ignore[no-untyped-call]
     return logprobs, entropy
@@ -55,7 +57,7 @@ def _pieces(count: int, step: int) -> list[slice]:
 
 
 def _logits(hidden: Tensor, weight: Tensor) -> Tensor:
-    """Float32 [n, vocab]; of bfloat16 factors the sums are not rounded."""
+    """Return float32 logits [n, vocab]. Sums of products of bfloat16 factors are not rounded."""
     weight = weight.to(hidden.dtype)
     if hidden.device.type == "cuda" and hidden.dtype == torch.bfloat16:
         return torch.mm(hidden, weight.t(), out_dtype=torch.float32)

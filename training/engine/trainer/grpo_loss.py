@@ -1,7 +1,7 @@
 """GRPO's policy loss with ART's semantics and options, over the trained tokens of a batch laid out flat.
 
-Formulas and defaults are those of `art.loss.loss_fn` (openpipe-art 0.5.18), which works on padded, packed rows;
-here every tensor has one entry per trained token, so context and padding cost nothing.
+Formulas and defaults are those of `art.loss.loss_fn` (openpipe-art 0.5.18), which works on padded, packed rows. Here
+every tensor has one entry per trained token, so context and padding cost nothing.
 """
 
 from collections.abc import Mapping
@@ -16,43 +16,43 @@ from training.protocol.validation_message import message_of
 
 
 class BadOptions(ValueError):
-    """A train option is unknown or out of range; the message names it."""
+    """A train option is unknown or out of range. The message names it."""
 
 
 class TrainOptions(BaseModel):
-    """How one GRPO step is taken. None takes ART's default; names are those of ART's train config."""
+    """Options of a GRPO step, named as in ART's train config. None selects ART's default."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     learning_rate: float = Field(default=5e-6, ge=0)
     ppo: bool = False
-    """PPO's clipped objective instead of CISPO (clipped importance weights times log-probabilities)."""
+    """Use PPO's clipped objective instead of CISPO (clipped importance weights times log-probabilities)."""
     epsilon: float | None = Field(default=None, ge=0)
-    """The ratio is clipped below at 1 - epsilon: 1.0 for CISPO, 0.2 for PPO."""
+    """Lower clipping bound of the ratio as a distance from 1. Default: 1.0 for CISPO, 0.2 for PPO."""
     epsilon_high: float | None = Field(default=None, ge=0)
-    """The ratio is clipped above at 1 + epsilon_high: 4.0 for CISPO, epsilon for PPO."""
+    """Upper clipping bound of the ratio as a distance from 1. Default: 4.0 for CISPO, `epsilon` for PPO."""
     importance_sampling_level: Literal["token", "sequence", "average", "geometric_average"] = "token"
     mask_prob_ratio: bool = False
-    """Tokens whose ratio is outside the clip range count nothing instead of being clipped."""
+    """Ignore tokens whose ratio is outside the clip range instead of clipping them."""
     max_negative_advantage_importance_sampling_weight: float | None = Field(default=None, gt=0)
-    """Upper bound of the ratio; as in ART it holds whatever the advantage's sign."""
+    """Upper bound of the ratio. As in ART, it applies whatever the sign of the advantage."""
     kimi_k2_tau: float | None = Field(default=None, gt=0)
     truncated_importance_sampling: float | None = Field(default=None, gt=0)
-    """Multiply the loss by the (detached) ratio, cut at this bound. With `precalculate_logprobs` the ratio is that
-    of the trainer's log-probabilities to the sampler's."""
+    """Multiply the loss by the detached ratio, truncated at this bound. With `precalculate_logprobs`, the ratio
+    compares the trainer's log-probabilities with the sampler's."""
     precalculate_logprobs: bool = False
     """Take the old log-probabilities from a forward pass before the step instead of from the sampler."""
     kl_penalty_coef: float = Field(default=0.0, ge=0)
-    """Penalty on tokens that left the base model more than the average token did."""
+    """Coefficient of a penalty on tokens that diverge from the base model more than the average token does."""
     scale_rewards: bool = True
     """Divide advantages by the group's standard deviation."""
     advantage_balance: float = Field(default=0.0, ge=-1, le=1)
-    """-1 trains on negative advantages only, 1 on positive ones only."""
+    """Balance of signs: -1 trains on negative advantages only, 1 on positive ones only."""
     token_weighting: Literal["trajectory", "token"] = "trajectory"
-    """`trajectory` (ART): all trajectories weigh the same; `token`: all tokens do."""
+    """`trajectory` (ART) gives all trajectories the same weight; `token` gives all tokens the same weight."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     max_kl: float | None = Field(default=None, gt=0)
-    """A step that moves the policy further than this is shortened (`trust_region.py`)."""
+    """Largest KL divergence of one step. A step that moves the policy further is shortened (`trust_region.py`)."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any] | None) -> "TrainOptions":
@@ -68,7 +68,7 @@ class TrainOptions(BaseModel):
 
     @property
     def clip_range(self) -> tuple[float, float]:
-        """Lowest and highest ratio that counts as it is."""
+        """Lowest and highest ratio that is not clipped."""
         epsilon = self.epsilon if self.epsilon is not None else (0.2 if self.ppo else 1.0)
         if self.epsilon_high is not None:
             return 1 - epsilon, 1 + self.epsilon_high
@@ -77,10 +77,10 @@ class TrainOptions(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class TrainedTokens:
-    """N sampled tokens of a batch. All tensors are [N], fp32 but for `sequence` (int64).
+    """The N sampled tokens of a batch. All tensors are [N] and float32, except `sequence` (int64).
 
-    `sequence` numbers the conversation that a token belongs to, from 0 in this batch. `original_logprobs` are the
-    sampler's where `old_logprobs` were precalculated, else None.
+    `sequence` is the number of each token's conversation in this batch, from 0. `original_logprobs` are the sampler's
+    log-probabilities if `old_logprobs` were precalculated, else None.
     """
 
     old_logprobs: Tensor
@@ -92,9 +92,10 @@ class TrainedTokens:
 
 @dataclass(frozen=True, slots=True)
 class PolicyLoss:
-    """`total` is the loss summed over the batch's tokens: divide by the number of tokens of the whole step.
+    """The loss of a batch. `total` is summed over the batch's tokens; divide it by the number of tokens of the whole
+    step.
 
-    `ratio` [N] is the new-to-old probability ratio of each token, detached.
+    `ratio` [N] is each token's new-to-old probability ratio, detached.
     """
 
     total: Tensor
@@ -109,9 +110,10 @@ def policy_loss(
     ref_logprobs: Tensor | None = None,
     mean_kl: float | None = None,
 ) -> PolicyLoss:
-    """The loss of a batch whose tokens now have `new_logprobs` [N] (with gradient) and `ref_logprobs` [N] in the base.
+    """Return the loss of a batch, given its tokens' current log-probabilities `new_logprobs` [N] (with gradient) and
+    those of the base, `ref_logprobs` [N].
 
-    `mean_kl` is the average of new - ref that the KL penalty is centred on; None takes it from this batch.
+    `mean_kl` is the average of new - ref on which the KL penalty is centred. None takes the average of this batch.
     """
     low, high = options.clip_range
     difference = new_logprobs - tokens.old_logprobs
@@ -140,7 +142,8 @@ def policy_loss(
 
 
 def _at_level(token_ratio: Tensor, difference: Tensor, sequence: Tensor, level: str) -> Tensor:
-    """The importance ratio of every token at the asked level [N]; a sequence's is its geometric mean."""
+    """Return every token's importance ratio [N] at the given level. A sequence's ratio is the geometric mean of its
+    tokens' ratios."""
     if level == "token":
         return token_ratio
     sequences = int(sequence.max()) + 1

@@ -1,6 +1,6 @@
-"""One GRPO step: micro-batches forward and backward, one optimizer step, and the figures of it.
+"""One GRPO step: micro-batches forward and backward, one optimizer step, and its metrics.
 
-A generator, so that whoever drives it can sample between micro-batches.
+The step is a generator, so its driver can sample between micro-batches.
 """
 
 import time
@@ -20,7 +20,8 @@ from training.engine.trainer.trust_region import keep_within
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Pieces of work done, of how many (0 while that is not known). `metrics` come with a finished optimizer step."""
+    """The number of pieces of work done out of the total (0 while unknown). `metrics` are set when an optimizer step
+    has finished."""
 
     done: int
     total: int
@@ -30,9 +31,9 @@ class Progress:
 def grpo_step(
     policy: Policy, items: Sequence[TrainSequence], options: TrainOptions, *, micro_batch_tokens: int | None
 ) -> Generator[Progress, None, dict[str, float]]:
-    """Change the policy's weights by one step and return metrics; yields after every micro-batch.
+    """Change the policy's weights by one step and return metrics. Yields after every micro-batch.
 
-    Raises NothingToTrain, and NonFiniteGradient with the weights unchanged.
+    Raises NothingToTrain, or NonFiniteGradient with the weights unchanged.
     """
     started = time.perf_counter()
     scaled = normalised(
@@ -59,7 +60,7 @@ def grpo_step(
 
 
 class _Step:
-    """The state of one step between its micro-batches. The sequences of this trainer's share go through the model."""
+    """The gradient of `hidden[back]` would depend on the number of threads."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class _Step:
     ) -> None:
         self.needs_first_pass = options.precalculate_logprobs or options.kl_penalty_coef > 0
         self.new: dict[int, Tensor] = {}
-        """Log-probabilities of the trained tokens before the step, by the sequence's number."""
+        """Log-probabilities of the trained tokens before the step, by sequence number."""
         self._policy = policy
         self._items = items
         self._scaled = scaled
@@ -85,12 +86,13 @@ class _Step:
         self._loss = 0.0
         self._entropy = 0.0
         self._compared: list[Tensor] = []
-        """Of each batch the old and new log-probabilities of its tokens and their ratios [3, N]."""
+        """For each batch, the old and new log-probabilities of its tokens and their ratios, [3, N]."""
 
     def first_pass(self) -> Generator[Progress, None, None]:
-        """Log-probabilities before the step: as the old ones if asked for, and the average distance to the base.
+        """Compute log-probabilities before the step: as the old ones if requested, and for the average divergence from
+        the base.
 
-        ART centres the KL penalty on the average of one packed row; the average of the whole step makes the result
+        ART centres the KL penalty on the average of one packed row. The average of the whole step makes the result
         independent of how the step is cut into micro-batches.
         """
         kl = yield from self._in_batches(self._look)
@@ -99,7 +101,7 @@ class _Step:
             self._mean_kl = kl / (self._total + 1e-6)
 
     def backward(self) -> Generator[Progress, None, None]:
-        """The gradient of the mean loss over all trained tokens of the step."""
+        """Accumulate the gradient of the mean loss over all trained tokens of the step."""
         yield from self._in_batches(self._accumulate)
         yield from self._policy.peers.add_gradients(self._policy.optimizer.parameters, Progress(0, 0))
 
@@ -155,7 +157,7 @@ class _Step:
         return [self._share[number] for number in batch.members]
 
     def _by_sequence(self, batch: Batch, values: Tensor) -> dict[int, Tensor]:
-        """What the batch's trained tokens have, by the sequence's number in the step."""
+        """Split values of the batch's trained tokens by their sequence's number in the step."""
         members = self._members(batch)
         sizes = [len(self._items[number].trained) for number in members]
         return dict(zip(members, torch.split(values, sizes), strict=True))
@@ -179,7 +181,7 @@ class _Step:
         )
 
     def metrics(self) -> Generator[Progress, None, dict[str, float]]:
-        """Figures of the policy before the step, over all trained tokens."""
+        """Return metrics of the policy before the step, over all trained tokens."""
         peers, waiting = self._policy.peers, Progress(0, 0)
         compared = torch.cat([torch.zeros(3, 0, device=self._policy.device), *self._compared], dim=1)
         old, new, ratio = yield from peers.joined(compared, waiting)

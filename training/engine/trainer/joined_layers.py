@@ -1,12 +1,13 @@
-"""LoRA training through a base's joined matrices: a layer's forward and backward pass written out.
+"""LoRA training through a base's joined matrices, with a layer's forward and backward pass written out.
 
-The base is frozen, so nothing is kept for its gradient: of each layer the backward pass needs its input, the rotated
-queries, keys and values, the attention's output, the hidden states between attention and MLP, gate and up, and what the
-adapter made of each product's input. Norms and the MLP's product are computed again: they cost one pass over memory.
+The base is frozen, so nothing is kept for its gradient. The backward pass of a layer needs only its input, the rotated
+queries, keys and values, the attention's output, the hidden states between attention and MLP, gate and up, and the
+adapter's intermediate result for each product. Norms and the MLP's elementwise product are recomputed, which costs one
+pass over memory.
 
-Over a base in 8 bits, tokens are put in 8 bits before each product with it, as they are when it is sampled, and so are
-gradients before each product with its transpose. All else is as over any base: what the adapter adds to a product, its
-A x, and the gradients of A and B are made of the numbers from before they were rounded.
+Over a base in 8 bits, tokens are quantized to 8 bits before each product with it, as in sampling, and so are gradients
+before each product with its transpose. Everything else is as over any base: the adapter's contribution to a product,
+its A x, and the gradients of A and B use the numbers before quantization.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,27 +28,28 @@ from training.engine.weights.stages import layers_by_device, on
 from training.engine.weights.varlen_attention import Segments
 
 Factors = tuple[Tensor, Tensor, float]
-"""A, B and the scale of a linear layer's adapter."""
+"""A, B and scale of a linear layer's adapter."""
 
 
 class JoinedLayers:
-    """The layers of a Llama-shaped model with a LoRA adapter, whose base is joined."""
+    """The layers of a Llama-shaped model that has joined matrices and a LoRA adapter."""
 
     def __init__(self, base: Any) -> None:
-        """`base` is the Hugging Face model, with the adapter's layers in it and its JoinedModel as `joined`."""
+        """`base` is the Hugging Face model with the adapter's layers in it and its JoinedModel as `joined`."""
         self.recompute = False
-        """Whether of each layer only the input is kept for the backward pass."""
+        """Whether only each layer's input is kept for the backward pass."""
         self._base = base
         self._joined: JoinedModel = base.joined
         self._adapter: tuple[int, Adapter] | None = None
         self._stems: dict[Adapter | None, _StemPass] = {}
 
     def __call__(self, tokens: Tensor, positions: Tensor, packing: Packing) -> Tensor:
-        """The last layer's hidden states [n, H] before the norm, on its device."""
+        """Return the last layer's hidden states [n, H] before the norm, on that layer's device."""
         return self.begin(tokens, positions, packing)()
 
     def begin(self, tokens: Tensor, positions: Tensor, packing: Packing) -> Callable[[], Tensor]:
-        """Go through the first stage; what is returned goes through the others, to the last layer's hidden states."""
+        """Run the first stage and return a function that runs the other stages and returns the last layer's hidden
+        states."""
         factors = [low_rank_factors(linear) for linear in linear_layers(self._base)]
         adapter = self._use(factors)
         stem = self._stem(packing.stem, adapter, factors) if packing.stem else None
@@ -63,18 +65,18 @@ class JoinedLayers:
 
     @property
     def devices(self) -> tuple[torch.device, ...]:
-        """Of the stages: where tokens go in first, where hidden states come out last."""
+        """The devices of the stages, from the one that takes tokens to the one that outputs hidden states."""
         return tuple(stage.device for stage in self._joined.stages)
 
     @property
     def in_stages(self) -> bool:
-        """Whether there are several, so that a batch can be begun while another is finished."""
+        """Whether there are several stages, so that one batch can begin while another finishes."""
         return len(self._joined.stages) > 1
 
     def _layers(
         self, positions: Tensor, packing: Packing, factors: Sequence[Factors | None], stem: "_StemPass | None"
     ) -> "Iterator[tuple[_Layer, list[Tensor | None]]]":
-        """The work of each layer over a batch, and the adapter's A and B of its linear layers."""
+        """Yield each layer's work on a batch, with the adapter's A and B of the layer's linear layers."""
         joined = self._joined
         per_layer = len(factors) // len(joined.layers)
         for stage in joined.stages:
@@ -88,7 +90,7 @@ class JoinedLayers:
                 yield work, [tensor for each in own for tensor in (each[:2] if each else (None, None))]
 
     def _stem(self, stem: Stem, adapter: Adapter | None, factors: Sequence[Factors | None]) -> "_StemPass":
-        """The pass over a stem with the adapter as it is now; of an earlier stem none is kept."""
+        """Return the pass over a stem with the current adapter. Passes of earlier stems are dropped."""
         self._stems = {key: each for key, each in self._stems.items() if each.stem is stem}
         if adapter not in self._stems or self._stems[adapter].spent:
             count = len(stem.tokens)
@@ -99,15 +101,15 @@ class JoinedLayers:
         return self._stems[adapter]
 
     def tokens_that_fit(self) -> float:
-        """Tokens of a batch of which the free memory holds what the backward pass keeps of them; with several stages,
-        of two batches in the first."""
+        """Number of tokens whose kept activations fit into the free memory. With several stages, the first one must
+        hold two batches."""
         stages = self._joined.stages
         layers = layers_by_device([*stages, stages[0]] if self.in_stages else stages)
         return min(free_bytes(device) / (count * self.layer_bytes) for device, count in layers.items())
 
     @property
     def layer_bytes(self) -> int:
-        """What the backward pass keeps of a token in each layer."""
+        """Bytes per token that each layer keeps for the backward pass."""
         joined = self._joined
         layer = joined.layers[0]
         parts = (layer.qkv.low, layer.qkv.low, layer.out.low)  # the input, the middle, the attention's output
@@ -116,7 +118,7 @@ class JoinedLayers:
         return width * joined.dtype.itemsize
 
     def _use(self, factors: Sequence[Factors | None]) -> Adapter | None:
-        """Put the adapter in place as it is now: sampling may have used another one since."""
+        """Put the current adapter in place, since sampling may have used another one in the meantime."""
         if not any(factors):
             self._joined.use(None)
             return None
@@ -129,7 +131,8 @@ class JoinedLayers:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What the backward pass of a layer needs beside its input; `raw` where the model norms its heads."""
+    """Tensors that the backward pass of a layer needs in addition to its input. `raw` is set if the model norms its
+    heads."""
 
     joint: Tensor
     raw: Tensor | None
@@ -144,8 +147,8 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """One layer over one batch, or over its stem. `scales` are those of its linear layers' adapters, None where there
-    is none."""
+    """One layer's work on one batch or on its stem. `scales` are those of its linear layers' adapters, with None for a
+    layer without one."""
 
     model: JoinedModel
     layer: JoinedLayer
@@ -162,7 +165,7 @@ class _Layer:
         return self.layer.first_gain.device
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, _Kept]:
-        """The hidden states after the layer, and what its backward pass needs. All on the layer's device."""
+        """Return the hidden states after the layer and what its backward pass needs, all on the layer's device."""
         with on(self.device):
             return self._forward(hidden)
 
@@ -195,7 +198,8 @@ class _Layer:
     def backward(
         self, hidden: Tensor, kept: _Kept, grad: Tensor, needs_input: bool, onto: kernels.Before | None = None
     ) -> tuple[Tensor | None, list[Tensor | None]]:
-        """The gradients of the input and, layer by layer, of A and B. `onto`: what keys and values have besides."""
+        """Return the gradients of the input and, layer by layer, of A and B. `onto` holds gradients of keys and values
+        from other sources, to be added."""
         with on(self.device):
             return self._backward(hidden, kept, grad, needs_input, onto)
 
@@ -245,7 +249,7 @@ class _Layer:
         return room
 
     def heads(self, joint: Tensor) -> kernels.Heads:
-        """Its queries, keys and values."""
+        """Split the joint product into queries, keys and values."""
         model = self.model
         query, key, value = torch.split(joint, [model.heads, model.kv_heads, model.kv_heads], dim=1)
         return query, key, value
@@ -259,7 +263,7 @@ class _Layer:
         scales: Sequence[float | None],
         needs_input: bool = True,
     ) -> tuple[Tensor, list[Tensor | None]]:
-        """The gradients of a product's inputs and, layer by layer, of A and B. `narrow` is A x."""
+        """Return the gradients of a product's inputs and, layer by layer, of A and B. `narrow` is A x."""
         if joint.turned:
             grad_inputs, grad_narrow = grad, grad @ joint.high
             if needs_input:
@@ -283,9 +287,11 @@ class _Layer:
 
 
 class _StemPass:
-    """A stem's layers over it: their inputs, the keys and values that batches attend to, and the gradients of these.
+    """The pass of the layers over a stem: their inputs, the keys and values that batches attend to, and the gradients
+    of these.
 
-    When all batches have been gone through backwards, the stem is. Its layers are computed again then: it is short.
+    The stem's own backward pass follows those of all batches. It recomputes the stem's layers, which is cheap because a
+    stem is short.
     """
 
     def __init__(self, stem: Stem, hidden: Tensor, layers: "list[tuple[_Layer, list[Tensor | None]]]") -> None:
@@ -305,11 +311,11 @@ class _StemPass:
 
     @property
     def spent(self) -> bool:
-        """Whether it was gone through backwards, and holds nothing any more."""
+        """Whether the backward pass is done, after which nothing is held any more."""
         return not self._batches_left
 
     def take(self, number: int, slopes: kernels.Heads) -> kernels.Heads:
-        """Keep what a batch's gradients of keys and values have of the stem's; the rest is the batch's."""
+        """Keep the stem's part of a batch's gradients of keys and values, and return the batch's own part."""
         count, (query, key, value) = len(self.stem.tokens), slopes
         before = self._slopes[number]
         mine = key[:count], value[:count]
@@ -319,7 +325,7 @@ class _StemPass:
         return query, key[count:], value[count:]
 
     def batch_done(self) -> None:
-        """Called once for each batch, after its backward pass."""
+        """Called once for each batch after its backward pass."""
         self._batches_left -= 1
         if self._batches_left:
             return
@@ -365,13 +371,13 @@ class _LayerFunction(torch.autograd.Function):
 
 
 def _cut(gradients: Sequence[Tensor | None], shapes: Sequence[torch.Size | None]) -> Iterator[Tensor | None]:
-    """Of an adapter with fewer ranks than its place has."""
+    """Cut gradients to the ranks of an adapter that has fewer of them than its slot."""
     for gradient, shape in zip(gradients, shapes, strict=True):
         yield None if gradient is None or shape is None else gradient[: shape[0], : shape[1]].contiguous()
 
 
 def _exact_mm(one: Tensor, other: Tensor) -> Tensor:
-    """A product whose sums, over all tokens, are not rounded to bfloat16."""
+    """Multiply two matrices without rounding the sums, which run over all tokens, to bfloat16."""
     if one.dtype == torch.bfloat16 and one.device.type == "cuda":
         return torch.mm(one, other, out_dtype=torch.float32)
     return one @ other

@@ -1,5 +1,5 @@
-"""The parts of a layer's forward and backward pass that are no matrix products: Triton's and FlashAttention's on a GPU,
-and elsewhere plain torch, whose backward passes are autograd's."""
+"""The parts of a layer's forward and backward pass other than matrix products. On a GPU they use Triton and
+FlashAttention, elsewhere plain torch, whose backward passes are autograd's."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,23 +15,24 @@ from training.engine.weights.varlen_attention import varlen_attention
 
 @dataclass(frozen=True, slots=True)
 class Attended:
-    """Attention's output [n, heads, D], and what FlashAttention's backward pass needs beside it."""
+    """Attention's output [n, heads, D] and what else FlashAttention's backward pass needs."""
 
     out: Tensor
     logsumexp: Tensor
     state: tuple[Tensor, ...] = ()
 
     def without_out(self) -> "Attended":
-        """For keeping, where the output lies elsewhere too."""
+        """Return a copy without the output, for callers that keep the output elsewhere."""
         return replace(self, out=self.out.new_empty(0))
 
     def with_out(self, out: Tensor) -> "Attended":
-        """With the output from there, [n, heads * D]."""
+        """Return a copy with the output `out`, [n, heads * D]."""
         return replace(self, out=out)
 
 
 def norm(hidden: Tensor, gain: Tensor, eps: float, out: Tensor, tokens: Fp8Matrix | None = None) -> None:
-    """Put RMSNorm (Zhang and Sennrich 2019) of `hidden` [n, H] with `gain` [H] into `out`, and into `tokens`."""
+    """Write RMSNorm (Zhang and Sennrich 2019) of `hidden` [n, H] with `gain` [H] to `out`, and quantized to
+    `tokens`."""
     if hidden.device.type == "cuda":
         from training.engine.weights.triton_kernels import add_norm  # Triton comes with torch for CUDA only
 
@@ -43,7 +44,7 @@ def norm(hidden: Tensor, gain: Tensor, eps: float, out: Tensor, tokens: Fp8Matri
 
 
 def norm_backward(hidden: Tensor, gain: Tensor, eps: float, grad: Tensor, onto: Tensor) -> Tensor:
-    """The gradient of `hidden` from that of its norm, added to what else it has, `onto`."""
+    """Return the gradient of `hidden` from that of its norm, plus its other gradients `onto`."""
     if hidden.device.type == "cuda":
         from training.engine.weights import triton_kernels
 
@@ -55,7 +56,8 @@ def norm_backward(hidden: Tensor, gain: Tensor, eps: float, grad: Tensor, onto: 
 def rotate(
     joint: Tensor, gains: Tensor | None, turns: Tensor, positions: Tensor, kv_heads: int, eps: float, *, keep: bool
 ) -> Tensor:
-    """Norm (where `gains` are given) and rotate queries and keys, in place unless `keep`; shapes as in the kernel."""
+    """Norm (if `gains` are given) and rotate queries and keys, in place unless `keep`. Shapes are those of the
+    kernel."""
     if joint.device.type == "cuda":
         from training.engine.weights import triton_kernels
 
@@ -71,8 +73,8 @@ def rotate_backward(
     positions: Tensor,
     eps: float,
 ) -> Tensor:
-    """The gradient of `rotate`'s input from those of its queries, keys and values. Without `gains` the input does not
-    matter, only its shape."""
+    """Return the gradient of `rotate`'s input from those of its queries, keys and values. Without `gains` only the
+    shape of the input matters."""
     if raw.device.type == "cuda":
         from training.engine.weights import triton_kernels
 
@@ -84,7 +86,8 @@ def rotate_backward(
 
 
 def silu_mul(gate_up: Tensor, out: Tensor, tokens: Fp8Matrix | None = None) -> None:
-    """Put silu(gate) * up into `out` [n, I], and into `tokens`, of gate and up side by side [n, 2 I]."""
+    """Write silu(gate) * up to `out` [n, I], and quantized to `tokens`. Gate and up are side by side in `gate_up` [n, 2
+    I]."""
     gate, up = gate_up.chunk(2, dim=-1)
     if gate_up.device.type == "cuda":
         from training.engine.weights import fp8_kernels, triton_kernels
@@ -100,7 +103,7 @@ def silu_mul(gate_up: Tensor, out: Tensor, tokens: Fp8Matrix | None = None) -> N
 
 
 def silu_mul_backward(gate_up: Tensor, grad: Tensor) -> Tensor:
-    """The gradient [n, 2 I] of gate and up from that of their product."""
+    """Return the gradient [n, 2 I] of gate and up from that of their product."""
     if gate_up.device.type == "cuda":
         from training.engine.weights import triton_kernels
 
@@ -117,11 +120,11 @@ Heads = tuple[Tensor, Tensor, Tensor]
 
 
 Before = tuple[Tensor, Tensor]
-"""Keys and values of a stem [s, kv_heads, D]."""
+"""Keys and values of a stem, [s, kv_heads, D]."""
 
 
 def attend(heads: Heads, packing: Packing, scale: float, before: Before | None) -> Attended:
-    """Causal attention of packed queries over their sequences' keys and values, a stem's among them."""
+    """Compute causal attention of packed queries over the keys and values of their sequences, including a stem's."""
     query, *own = heads
     key, value = (packing.gathered(part, stem) for part, stem in zip(own, before or (None, None), strict=True))
     segments = packing.segments
@@ -137,8 +140,8 @@ def attend(heads: Heads, packing: Packing, scale: float, before: Before | None) 
 def attend_backward(
     grad: Tensor, heads: Heads, attended: Attended, packing: Packing, scale: float, before: Before | None
 ) -> Heads:
-    """The gradients of queries, keys and values from that of the output [n, heads * D], those of a stem's first. What
-    sequences share has the sum of all of theirs, in float32."""
+    """Return the gradients of queries, keys and values from that of the output [n, heads * D], with a stem's first.
+    Shared tokens get the float32 sum over all sequences that share them."""
     query, *own = heads
     segments, shape = packing.segments, query.shape
     keys, values = (packing.gathered(part, stem) for part, stem in zip(own, before or (None, None), strict=True))
@@ -171,7 +174,7 @@ def _rotated(joint: Tensor, gains: Tensor | None, turns: Tensor, kv_heads: int, 
 
 
 def _slopes(function: Callable[..., Tensor], inputs: Sequence[Tensor], grad: Tensor) -> tuple[Tensor, ...]:
-    """The gradients of a function's inputs from that of its output."""
+    """Return the gradients of a function's inputs from that of its output."""
     with torch.enable_grad():
         leaves = [each.detach().requires_grad_() for each in inputs]
         return torch.autograd.grad(function(*leaves), leaves, grad)

@@ -1,4 +1,4 @@
-"""Forms of a transformer's modules that keep less for the backward pass and read memory fewer times, for a GPU."""
+"""Replacements for transformers' modules on a GPU that keep less for the backward pass and read memory fewer times."""
 
 from functools import partial
 from typing import Any
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def make_lean(model: torch.nn.Module) -> None:
-    """Give norms and gated MLPs of a Llama-shaped model lean forwards. Parameters and names stay."""
+    """Give norms and gated MLPs of a Llama-shaped model lean forward methods. Parameters and names stay the same."""
     for module in model.modules():
         name = type(module).__name__
         if name.endswith("RMSNorm"):
@@ -33,7 +33,7 @@ def _mlp_forward(module: Any, hidden: Tensor) -> Tensor:
 def _silu_mul(gate: Tensor, up: Tensor) -> Tensor:
     if gate.device.type != "cuda":
         return F.silu(gate) * up
-    from training.engine.weights.triton_kernels import SiluMul  # it needs Triton, which only torch for CUDA brings
+    from training.engine.weights.triton_kernels import SiluMul  # Triton comes with torch for CUDA only
 
     mixed: Tensor = SiluMul.apply(gate, up)  # type: ignore[no-untyped-call]
     return mixed

@@ -1,4 +1,5 @@
-"""AdamW over a policy's trainable weights: one clipped step from accumulated gradients, and its state as tensors."""
+"""AdamW over a policy's trainable weights: one clipped step from accumulated gradients, and the optimizer's state as
+tensors."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -12,30 +13,30 @@ EPSILON = 1e-8
 
 
 class NonFiniteGradient(ArithmeticError):
-    """The loss or the gradient is not a number; no weight was changed."""
+    """The loss or the gradient is NaN or infinite. No weight was changed."""
 
 
 class Optimizer:
     """AdamW without weight decay. Gradients accumulate in the parameters until `step`.
 
-    It calls PyTorch's function, because PyTorch's optimizers as objects import its compiler, which takes a second.
+    It calls PyTorch's functional form, because PyTorch's optimizer classes import its compiler, which takes a second.
     """
 
     def __init__(self, parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> None:
         self._parameters = dict(parameters)
         self._state: dict[str, dict[str, Tensor]] = {}
-        self._moved: list[str] = []
-        """What the last step changed."""
+        self._changed: list[str] = []
+        """Names of the parameters changed by the last step."""
         self._learning_rate = 0.0
-        """Of that step."""
+        """Learning rate of the last step."""
 
     @property
     def parameters(self) -> Iterable[torch.nn.Parameter]:
-        """What is trained, always in the same order."""
+        """The trained parameters, always in the same order."""
         return self._parameters.values()
 
     def step(self, *, learning_rate: float, max_grad_norm: float) -> float:
-        """Take one step, forget the gradients, return their norm before clipping. Raises NonFiniteGradient."""
+        """Take one step, clear the gradients and return their norm before clipping. Raises NonFiniteGradient."""
         norm = torch.nn.utils.clip_grad_norm_(self._parameters.values(), max_grad_norm)
         if not torch.isfinite(norm):
             self.discard()
@@ -49,7 +50,7 @@ class Optimizer:
         trained = {name: each for name, each in self._parameters.items() if each.grad is not None}
         for name in trained.keys() - self._state.keys():
             self._state[name] = _first_state(trained[name])
-        self._moved, self._learning_rate = list(trained), learning_rate
+        self._changed, self._learning_rate = list(trained), learning_rate
         states = [self._state[name] for name in trained]
         adam(
             list(trained.values()),
@@ -69,8 +70,8 @@ class Optimizer:
 
     @torch.no_grad()
     def take_back(self, share: float) -> None:
-        """Undo `share` of the whole last step, whose size Adam's state still tells. The state stays as it is."""
-        for name in self._moved:
+        """Undo `share` of the whole last step, whose size follows from Adam's state. The state stays unchanged."""
+        for name in self._changed:
             state = self._state[name]
             count = float(state["step"])
             scale = (state["exp_avg_sq"].sqrt() / math.sqrt(1 - BETAS[1] ** count)).add_(EPSILON)
@@ -78,16 +79,16 @@ class Optimizer:
             self._parameters[name].addcdiv_(state["exp_avg"], scale, value=value)
 
     def discard(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         for parameter in self._parameters.values():
             parameter.grad = None
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state by `<parameter>.<exp_avg|exp_avg_sq|step>`; empty before the first step."""
+        """Return the state by `<parameter>.<exp_avg|exp_avg_sq|step>`. It is empty before the first step."""
         return {f"{name}.{key}": value for name, state in self._state.items() for key, value in state.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what `tensors` gave. Raises KeyError or ValueError if it is another model's."""
+        """Restore the state that `tensors` returned. Raises KeyError or ValueError if it belongs to another model."""
         for name, parameter in self._parameters.items():
             state = {key: tensors[f"{name}.{key}"].clone() for key in ("step", "exp_avg", "exp_avg_sq")}
             if state["exp_avg"].shape != parameter.shape:
@@ -98,7 +99,7 @@ class Optimizer:
 
 
 def _first_state(parameter: torch.nn.Parameter) -> dict[str, Tensor]:
-    """Before the first step. The number of steps is counted on the CPU, wherever the parameter is."""
+    """Return a parameter's state before the first step. The step counter is on the CPU, wherever the parameter is."""
     return {
         "step": torch.tensor(0.0),
         "exp_avg": torch.zeros_like(parameter),

@@ -1,4 +1,4 @@
-"""Attention over packed sequences for the modules of transformers."""
+"""Attention over packed sequences for transformers' modules."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def _attention(
     packing: Packing,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """In transformers' interface: [1, heads, n, D] and [1, kv_heads, n, D] give [1, n, heads, D]."""
+    """Attention with transformers' interface: [1, heads, n, D] and [1, kv_heads, n, D] give [1, n, heads, D]."""
     kind = torch.bfloat16 if query.device.type == "cuda" else query.dtype
     query, key, value = (part[0].transpose(0, 1).to(kind) for part in (query, key, value))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling

@@ -1,4 +1,4 @@
-"""Training batches without padding, in which what sequences begin with alike is computed once."""
+"""Training batches without padding, in which a beginning shared by sequences is computed once."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -21,20 +21,20 @@ from training.engine.weights.stages import on
 from training.engine.weights.varlen_attention import Segments
 
 MIN_STEM = 64
-"""Tokens that all sequences must begin with, for these to be computed apart."""
+"""Length that a beginning shared by all sequences must have to be computed separately, in tokens."""
 STEM_SHARE = 4
-"""A token of a stem takes about this fraction of a batch's memory: its activations are not kept."""
+"""Divisor for the memory of a stem's token relative to a batch's, because the stem's activations are not kept."""
 BATCH_TOKENS = 64
-"""About what beginning another batch costs, in tokens."""
+"""Approximate cost of starting another batch, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """Sequences packed one after the other, each without what it shares with the beginning of the one before.
+    """Sequences packed one after another, each without the beginning that it shares with its predecessor.
 
-    `members` are their numbers in the list that was cut up. `tokens` and `positions` are [n]. For each of the N chosen
-    tokens, members in order: `before` [N], the packed place whose hidden state predicts it, `targets` [N], and
-    `sequence` [N], its member's place in `members`.
+    `members` are their numbers in the list that was cut. `tokens` and `positions` are [n]. For each of the N chosen
+    tokens, in order of members, `before` [N] is the packed place whose hidden state predicts it, `targets` [N] is the
+    token, and `sequence` [N] is its member's index in `members`.
     """
 
     members: tuple[int, ...]
@@ -46,7 +46,7 @@ class PackedBatch:
     sequence: Tensor
 
     def begin(self, model: Any) -> Callable[[], tuple[Tensor, Tensor]]:
-        """Go through the first stage of a model in stages; what is returned gives what `logprobs` does."""
+        """Run the first stage of a model in stages and return a function that gives the result of `logprobs`."""
         base = base_of(model)
         layers: JoinedLayers | None = getattr(base, "joined_layers", None)
         if layers is None:
@@ -64,7 +64,8 @@ class PackedBatch:
         return finish
 
     def logprobs(self, model: Any) -> tuple[Tensor, Tensor]:
-        """As PaddedBatch.logprobs. The model's shape must be Llama's, and its attention packed_attention.py's."""
+        """Compute the result like Batch.logprobs. The model must be Llama-shaped with the attention of
+        packed_attention.py."""
         return self.begin(model)()
 
     def _logprobs(self, base: Any) -> tuple[Tensor, Tensor]:
@@ -72,7 +73,7 @@ class PackedBatch:
         if whole is not None:
             hidden = base.model.norm(whole(self.tokens, self.positions, self.packing, self.before))
             return head_logprobs(hidden, base.lm_head.weight, self.targets)
-        # Weights in float32 are masters: products are made in bfloat16 where they are fast.
+        # Float32 weights are master weights; products use bfloat16 where it is fast.
         masters = self.tokens.device.type == "cuda" and base.lm_head.weight.dtype == torch.float32
         with torch.autocast(self.tokens.device.type, torch.bfloat16, enabled=masters):
             hidden = base.model(
@@ -91,12 +92,13 @@ def packed_batches(
     stems: bool = False,
     last: torch.device | None = None,
 ) -> Iterator[PackedBatch]:
-    """Cut sequences into batches of at most `max_tokens` packed tokens (one sequence may be longer).
+    """Cut sequences into batches of at most `max_tokens` packed tokens (a single longer sequence is allowed).
 
-    In the order of their tokens each sequence shares most with its neighbours: a group's prompt, or the part before a
-    conversation forked, lies in a batch once. What is shared across a cut is computed on both sides of it, so the cuts
-    lie where that is least. With `stems` what all sequences begin with is left to JoinedLayers, which compute it once
-    for all batches, and is not among a batch's tokens. `last` is where log-probabilities are wanted, if elsewhere.
+    Sequences are sorted by their tokens, so that each shares most with its neighbours: a group's prompt, or the part
+    before a conversation forked, is in a batch once. Tokens shared across a cut are computed on both sides of it, so
+    cuts are placed where that costs least. With `stems`, the beginning that all sequences share is left to
+    JoinedLayers, which compute it once for all batches, and is not counted as a batch's tokens. `last` is the device
+    for the log-probabilities if it differs from `device`.
     """
     arrays = [np.asarray(sequence, dtype=np.int64) for sequence in ids]
     order = sorted(range(len(ids)), key=lambda number: tuple(ids[number]))
@@ -113,15 +115,17 @@ def packed_batches(
 
 
 def _cuts(lengths: Sequence[int], shared: Sequence[int], most: int) -> list[int]:
-    """Where batches of at most `most` tokens begin, and the end, so that the least is computed twice.
+    """Return where batches of at most `most` tokens begin, and the end, so that as little as possible is computed
+    twice.
 
-    A sequence's first `shared` tokens are those of the one before it.
+    A sequence shares its first `shared` tokens with its predecessor.
     """
-    best = [(0, 0)]  # for the first n sequences: tokens computed twice and batches, and where the last batch begins
+    # by number of sequences: the cost (tokens computed twice, plus batches), and where the last batch begins
+    best = [(0, 0)]
     for stop in range(1, len(lengths) + 1):
         size, found = 0, (1 << 62, 0)
         for start in range(stop - 1, -1, -1):
-            # Of the batch from `start` on, its first sequence lies in it whole, the others without what they share.
+            # In a batch from `start` on, the first sequence is complete and the others lack what they share.
             whole = size + lengths[start]
             if whole > most and start < stop - 1:
                 break

@@ -10,7 +10,7 @@ from training.engine.weights.varlen_attention import Segments
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stem:
-    """What all sequences of all batches begin with, `tokens` [s]: computed once, for so many `batches`."""
+    """The beginning `tokens` [s] shared by all sequences of all `batches` batches, which is computed once."""
 
     tokens: Tensor
     batches: int
@@ -18,7 +18,7 @@ class Stem:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How packed tokens attend: `segments`, over keys taken by `keys` ([K]; None: all of them, in order).
+    """How packed tokens attend: in `segments`, over the keys at the indices `keys` ([K]; None means all in order).
 
     With a `stem`, keys are counted from its first token, and the batch's own tokens follow.
     """
@@ -28,12 +28,13 @@ class Packing:
     stem: Stem | None = None
 
     def to(self, device: torch.device) -> "Packing":
-        """The same on another device, but for the stem's tokens."""
+        """Return a copy on another device. The stem's tokens are not moved."""
         keys = None if self.keys is None else self.keys.to(device)
         return replace(self, segments=self.segments.to(device), keys=keys)
 
     def gathered(self, tokens: Tensor, stem: Tensor | None = None) -> Tensor:
-        """The keys or values [K, ...] of all segments from those of the packed tokens [n, ...] and of the stem's."""
+        """Gather the keys or values [K, ...] of all segments from those of the packed tokens [n, ...] and of the
+        stem."""
         if stem is not None:
             tokens = torch.cat([stem, tokens])
         return tokens if self.keys is None else tokens[self.keys]

@@ -1,4 +1,4 @@
-"""Log-probabilities of chosen positions of padded token sequences, with gradient, from any Hugging Face causal LM."""
+"""Log-probabilities, with gradient, of chosen positions of padded token sequences, from any Hugging Face causal LM."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:  # importing it takes long, and not all models need it
+if TYPE_CHECKING:  # the import takes long, and not all models need it
     from transformers import PreTrainedModel
 
 
 class Batch(Protocol):
     """Some of a step's sequences, for one forward and backward pass.
 
-    `members` are their numbers in the list that was cut up; `sequence` [N] says of each chosen token, members in order,
-    which of them it belongs to.
+    `members` are their numbers in the list that was cut. `sequence` [N] is the index in `members` to which each chosen
+    token belongs, in order of members.
     """
 
     @property
@@ -24,16 +24,17 @@ class Batch(Protocol):
     @property
     def sequence(self) -> Tensor: ...
     def logprobs(self, model: Any) -> tuple[Tensor, Tensor]:
-        """Log-probability [N] of each chosen token given those before it, and the entropy [N] (detached) of its
-        distribution; fp32, natural logarithms, at temperature 1."""
+        """Return the log-probability [N] of each chosen token given those before it, and the entropy [N] (detached) of
+        its distribution, as float32 natural logarithms at temperature 1."""
 
     def begin(self, model: Any) -> Callable[[], tuple[Tensor, Tensor]]:
-        """Begin what can be done ahead; what is returned gives what `logprobs` does."""
+        """Do the work that can be done ahead and return a function that gives the result of `logprobs`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaddedBatch:
-    """Sequences padded on the right: `tokens` is [B, T]. `position` [N] (> 0) says where each chosen token stands."""
+    """Sequences padded on the right, with `tokens` [B, T]. `position` [N] (> 0) is the position of each chosen
+    token."""
 
     members: tuple[int, ...]
     tokens: Tensor
@@ -41,8 +42,11 @@ class PaddedBatch:
     position: Tensor
 
     def logprobs(self, model: "PreTrainedModel") -> tuple[Tensor, Tensor]:
-        """Padding is on the right of causal attention, so no mask is needed. Only hidden states that predict chosen
-        tokens reach the output head, which for large vocabularies is most of the memory."""
+        """Compute the result like Batch.logprobs.
+
+        Padding is on the right of causal attention, so no mask is needed. Only hidden states that predict chosen tokens
+        reach the output head, which is most of the memory for large vocabularies.
+        """
         head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
         if head is None:
             raise TypeError(f"{type(model).__name__} has no output head, so it is not a causal language model")
@@ -65,16 +69,17 @@ class PaddedBatch:
         return logprobs, entropy
 
     def begin(self, model: "PreTrainedModel") -> Callable[[], tuple[Tensor, Tensor]]:
-        """Nothing is done ahead."""
+        """Return a function that computes `logprobs`; nothing is done ahead."""
         return partial(self.logprobs, model)
 
 
 def padded_batches(
     ids: Sequence[Sequence[int]], chosen: Sequence[Sequence[int]], max_tokens: int, device: torch.device
 ) -> Iterator[PaddedBatch]:
-    """Cut sequences into batches of at most `max_tokens` tokens, padding counted (one sequence may be longer).
+    """Cut sequences into batches of at most `max_tokens` tokens including padding (a single longer sequence is
+    allowed).
 
-    They are sorted by length, so that little is padded; the cut depends on the lengths and their order only.
+    Sorting by length keeps the padding small. The cut depends only on the lengths and their order.
     """
     order = sorted(range(len(ids)), key=lambda number: (len(ids[number]), number))
     members: list[int] = []

@@ -1,6 +1,7 @@
-"""Who takes a training step: one trainer alone, or several that share its sequences and add up their gradients.
+"""The trainers of a training step: one alone, or several that share its sequences and add up their gradients.
 
-Everything but the sequences is the same for all of them: weights, optimizer state, and so the step that they take.
+Everything but the sequences is the same for all of them: weights, optimizer state, and therefore the step that they
+take.
 """
 
 import itertools
@@ -17,39 +18,39 @@ T = TypeVar("T")
 
 
 class TrainerLost(Exception):
-    """A trainer of the step ended, or left it; the model is unchanged. It can be tried again."""
+    """A trainer of the step has ended or left it. The model is unchanged, and the step can be retried."""
 
 
 class WeightsDiffer(Exception):
-    """The trainers of a step do not have the same weights after it; the model is unchanged."""
+    """The trainers of a step have different weights after it. The model is unchanged."""
 
 
 class Peers(Protocol):
-    """The trainers of a step, as one of them sees it. All of them call the same methods in the same order; what waits
-    for the others yields `progress` meanwhile. Those methods raise TrainerLost."""
+    """The trainers of a step as one of them sees it. All must call the same methods in the same order. Methods that
+    wait for the others yield `progress` in the meantime and raise TrainerLost."""
 
     @property
     def writes(self) -> bool:
         """Whether this trainer writes the checkpoint."""
 
     def share(self, ids: Sequence[Sequence[int]]) -> Sequence[int]:
-        """The numbers of the sequences that are this trainer's."""
+        """Return the numbers of this trainer's sequences."""
 
     def totals(self, values: Sequence[float], progress: T) -> Generator[T, None, list[float]]:
-        """Each value, added up over all trainers."""
+        """Sum each value over all trainers."""
 
     def joined(self, rows: Tensor, progress: T) -> Generator[T, None, Tensor]:
-        """The columns [k, n] of all trainers, one after the other."""
+        """Concatenate the columns [k, n] of all trainers."""
 
     def add_gradients(self, parameters: Iterable[torch.nn.Parameter], progress: T) -> Generator[T, None, None]:
-        """Give each parameter the sum of its gradients."""
+        """Replace each parameter's gradient by the sum over all trainers."""
 
     def compare(self, digest: int, progress: T) -> Generator[T, None, None]:
-        """Raises WeightsDiffer if the digests of the trainers are not all the same."""
+        """Raise WeightsDiffer if the trainers' digests are not all equal."""
 
 
 class Alone:
-    """One trainer, which has everything."""
+    """A single trainer, which has all sequences."""
 
     writes = True
 
@@ -72,17 +73,17 @@ class Alone:
 
 
 def shares(ids: Sequence[Sequence[int]], count: int) -> list[list[int]]:
-    """The numbers of the sequences, in `count` parts of which the largest is as small as can be.
+    """Split the sequences' numbers into `count` parts whose largest is as small as possible.
 
-    They are cut in the order of their tokens, as they are packed: what neighbours begin with alike is computed once in
-    each part.
+    The cuts follow the order of the tokens, as packing does, so that each part computes the beginning shared by
+    neighbours only once.
     """
     arrays = [np.asarray(sequence, dtype=np.int64) for sequence in ids]
     order = sorted(range(len(ids)), key=lambda number: tuple(ids[number]))
     shared = [0, *(common_prefix(arrays[one], arrays[other]) for one, other in itertools.pairwise(order))]
 
     def parts(most: int) -> list[list[int]]:
-        """As few as hold at most so many tokens each."""
+        """Split into as few parts of at most `most` tokens as possible."""
         found: list[list[int]] = []
         size = most
         for number, begun in zip(order, shared, strict=False):
@@ -104,7 +105,7 @@ def shares(ids: Sequence[Sequence[int]], count: int) -> list[list[int]]:
 
 @torch.no_grad()
 def digest(parameters: Iterable[torch.nn.Parameter]) -> int:
-    """A number that tells weights apart: any difference in any bit changes it, but for rare coincidences. 63 bits."""
+    """Return a 63-bit digest of weights. A difference in any bit changes it, except for rare coincidences."""
     found = 0
     for parameter in parameters:
         for start, piece in enumerate(torch.split(parameter.detach().flatten(), _PIECE)):

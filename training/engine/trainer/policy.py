@@ -1,4 +1,4 @@
-"""The weights that training changes: a causal LM, whole or through a LoRA adapter, and its optimizer."""
+"""The weights that training changes: a causal LM, in full or through a LoRA adapter, and its optimizer."""
 
 import gc
 from collections import deque
@@ -42,21 +42,21 @@ Model: TypeAlias = "PreTrainedModel | LlamaModel"
 
 
 class Policy:
-    """A model with gradients. Use from one thread."""
+    """A model with gradients, to be used from one thread."""
 
     def __init__(self, model: Model, tuning: Tuning, base_directory: Callable[[], Path]) -> None:
-        """`base_directory` finds the base model, if ever it is needed."""
+        """`base_directory` holds the base model, which is loaded only if needed."""
         self.model = model
         self.tuning = tuning
         self.optimizer = Optimizer((n, p) for n, p in model.named_parameters() if p.requires_grad)
         self.peers: Peers = Alone()
-        """Who takes its steps together."""
+        """The trainers that take steps together with this one."""
         self._base_directory = base_directory
         self._reference: Model | None = None
         self.recomputing = False
-        """Whether the backward pass computes activations again, because memory does not hold them."""
+        """Whether the backward pass recomputes activations because they do not fit into memory."""
         self._most_tokens: int | None = None
-        """What memory was found to hold in one pass."""
+        """Number of tokens that memory was found to hold in one pass; None before it ran out."""
         self._layers: JoinedLayers | None = None
         self._whole: WholeLayers | None = None
         self._packed = False
@@ -65,33 +65,34 @@ class Policy:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are; of a model in stages the first."""
+        """The device of the weights, or that of the first stage."""
         return self.devices[0]
 
     @property
     def devices(self) -> tuple[torch.device, ...]:
-        """Those that it lies on: several only for a model in stages."""
+        """All devices of the weights; more than one only for a model in stages."""
         return self._layers.devices if self._layers else (self.model.device,)
 
     @property
     def context(self) -> int:
-        """The most tokens that the model can attend to."""
+        """The model's context length in tokens."""
         return int(self.model.config.max_position_embeddings)
 
     @property
     def base(self) -> Any:
-        """The model whose layers are trained, with the adapter's in place."""
+        """The model whose layers are trained, with the adapter's layers in it."""
         return base_of(self.model)
 
     def _trains_packed(self, tuning: Tuning) -> bool:
-        """Whether a model of Llama's shape is. An adapter on a CPU is not: there it is merged to be sampled."""
+        """Whether a Llama-shaped model is trained packed. An adapter on a CPU is not, because there it is merged for
+        sampling."""
         if self.device.type == "cuda":
             return tuning.mode == "full" or has_kernels(self.base)
         return tuning.mode == "full"
 
     def pack(self) -> None:
-        """Train on packed sequences from now on; for models of Llama's shape. An adapter is trained through its base's
-        joined matrices, a whole model through lean modules on a GPU and through WholeLayers elsewhere."""
+        """Train on packed sequences from now on, for Llama-shaped models. An adapter is trained through its base's
+        joined matrices; a full model through lean modules on a GPU and through WholeLayers elsewhere."""
         self._packed = True
         if self.tuning.mode == "lora":
             base: Any = self.base
@@ -112,14 +113,15 @@ class Policy:
         most_tokens: int | None,
         work: Callable[[Sequence[Batch]], Generator[T, None, R]],
     ) -> Generator[T, None, R]:
-        """Give `work` the sequences, with the positions `chosen` of each, in batches of at most `most_tokens` tokens.
+        """Run `work` on the sequences, with the positions `chosen` of each, in batches of at most `most_tokens` tokens.
 
-        None takes what memory should hold. When it does not, gradients are forgotten and the work is begun again with
-        smaller batches, and at last with activations that the backward pass computes again.
+        None takes as many as memory should hold. If memory runs out all the same, gradients are discarded and the work
+        restarts with smaller batches, and eventually with recomputed activations.
         """
         longest = max(map(len, ids), default=0)
         if self._layers and not self.recomputing and longest > self._layers.tokens_that_fit():
-            self._recompute()  # one sequence's activations do not fit, and trying that takes a minute at 30,000 tokens
+            # one sequence's activations do not fit, and finding that out by trial takes a minute at 30,000 tokens
+            self._recompute()
         while True:
             tokens = self.batch_tokens(most_tokens)
             try:
@@ -139,8 +141,8 @@ class Policy:
         return cut(ids, chosen, tokens, self.device)
 
     def logprobs(self, batches: Sequence[Batch]) -> Iterator[tuple[Tensor, Tensor]]:
-        """What Batch.logprobs gives, batch after batch. Of a model in stages each batch is begun before the one before
-        it is finished, so that the first GPU works while the last one does."""
+        """Yield the result of Batch.logprobs for each batch. With a model in stages, each batch begins before its
+        predecessor has finished, so that the first and last GPU work concurrently."""
         ahead = 1 if self._layers and self._layers.in_stages else 0
         begun: deque[Callable[[], tuple[Tensor, Tensor]]] = deque()
         for batch in batches:
@@ -151,12 +153,13 @@ class Policy:
             yield begun.popleft()()
 
     def batch_tokens(self, most: int | None) -> int:
-        """Tokens of one pass, if `most` of them (None: what memory should hold) were asked for."""
+        """Number of tokens of one pass for a requested `most`, where None means as many as memory should hold."""
         asked = most or self._affordable_tokens()
         return min(asked, self._most_tokens or asked)
 
     def _give_way(self, tokens: int, longest: int) -> bool:
-        """After memory ran out with batches of `tokens`: take less from now on; False if there is no less."""
+        """Reduce the batch size after memory ran out with batches of `tokens`. Return False if it cannot be reduced
+        further."""
         if tokens > longest:
             self._most_tokens = max(tokens // 2, longest)
         elif not self.recomputing and (self._layers or self._whole or self.base.supports_gradient_checkpointing):
@@ -175,11 +178,13 @@ class Policy:
         self.base.gradient_checkpointing_enable({"use_reentrant": False})
         for module in self.base.modules():
             if hasattr(module, "gradient_checkpointing"):
-                module.training = True  # transformers recomputes only then; there is no dropout that it would turn on
+                # transformers recomputes only in training mode; the model has no dropout that this would enable
+                module.training = True
 
     def _affordable_tokens(self) -> int:
-        """Tokens in one pass: on a CPU what its caches hold (measured for the tiny base: 512 to 2,048 alike, 8,192
-        +14%), on a GPU what its free memory should hold of a Llama-shaped model's activations."""
+        """Tokens in one pass: on a CPU as many as its caches hold (measured for the tiny base: 512 to 2,048 are equally
+        fast, 8,192 take 14% longer), on a GPU as many activations of a Llama-shaped model as its free memory should
+        hold."""
         if self.device.type != "cuda":
             return 2048
         if self._layers:
@@ -191,7 +196,7 @@ class Policy:
 
     @contextmanager
     def reference(self) -> Iterator[Model]:
-        """The base model, for the KL penalty."""
+        """Yield the base model, for the KL penalty."""
         if self.tuning.mode == "lora":
             with cast(Any, self.model).disable_adapter():
                 yield self.model
@@ -215,7 +220,7 @@ class Policy:
         return model
 
     def save(self, directory: Path) -> None:
-        """Write weights and config (of an adapter: in peft's layout) and the optimizer's state."""
+        """Write weights and config (in peft's layout for an adapter) and the optimizer's state."""
         with ThreadPoolExecutor(1, "optimizer") as beside:
             written = beside.submit(self._save_optimizer, directory)
             self._save_model(directory)
@@ -237,7 +242,7 @@ class Policy:
 
 
 def _whole(model: Any) -> WholeLayers:
-    """Have packed batches go through the model's WholeLayers, which are returned."""
+    """Route packed batches through a new WholeLayers of the model and return it."""
     model.whole_layers = layers = WholeLayers(model)
     return layers
 
@@ -249,7 +254,7 @@ def load_policy(
     device: torch.device,
     bases: "SharedBases | None" = None,
 ) -> Policy:
-    """The policy of a checkpoint directory, with its optimizer's state if it has one. Raises BadModelDirectory."""
+    """Load the policy of a checkpoint directory, with its optimizer state if it has one. Raises BadModelDirectory."""
     base = base_directory() if tuning.mode == "lora" else directory
     policy = Policy(load_checkpoint(directory, base, tuning, device, bases, trainable=True), tuning, base_directory)
     state = directory / OPTIMIZER_FILE
@@ -267,9 +272,10 @@ def load_checkpoint(
     *,
     trainable: bool = False,
 ) -> Model:
-    """The model of a checkpoint directory, an adapter's over its base in `bases`. Raises BadModelDirectory."""
+    """Load the model of a checkpoint directory; an adapter is put on its base from `bases`. Raises
+    BadModelDirectory."""
     if tuning.mode == "full" and device.type == "cpu" and (model := llama_modules.read(directory)) is not None:
         return model
-    from training.engine.trainer.pretrained import load_pretrained  # it imports transformers and peft
+    from training.engine.trainer.pretrained import load_pretrained  # imports transformers and peft
 
     return load_pretrained(directory, base_directory, tuning, device, bases, trainable=trainable)

@@ -1,4 +1,4 @@
-"""Models that transformers reads, with peft's adapters: of other shapes than Llama's, on GPUs, or adapted."""
+"""Models read by transformers, with peft's adapters: those of shapes other than Llama's, on GPUs, or with adapters."""
 
 import copy
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ from training.engine.weights.stages import devices_needed, stages_of
 from training.engine.weights.tensor_file import write_tensors
 
 USUAL_RANKS = 32
-"""Adapters of up to so many ranks share one copy of their base: it has the same columns for all of them. And so many
-are computed with at once: four of the usual rank."""
+"""Adapters of up to this rank share one copy of their base, which has the same columns for all of them. As many ranks
+are computed side by side, which is four adapters of the usual rank."""
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
@@ -40,8 +40,9 @@ def load_pretrained(
     *,
     trainable: bool,
 ) -> PreTrainedModel:
-    """The model of a checkpoint directory, an adapter's over its base in `bases`. Raises BadModelDirectory."""
-    # On a GPU only weights that are trained need float32: products are made in bfloat16, sums in float32.
+    """Load the model of a checkpoint directory; an adapter is put on its base from `bases`. Raises
+    BadModelDirectory."""
+    # On a GPU only trained weights need float32. Products use bfloat16, and sums float32.
     exact = device.type == "cpu" or (trainable and tuning.mode == "full")
     dtype = torch.float32 if exact else torch.bfloat16
     if tuning.mode == "full":
@@ -53,8 +54,7 @@ def load_pretrained(
 
 
 def save_adapter(model: Any, directory: Path) -> None:
-    """As peft's `save_pretrained`, without the model card, which has the base's path on this machine in it; from a GPU
-    in few transfers."""
+    """The gradient of `hidden[back]` would depend on the number of threads."""
     tensors = {name: each.contiguous() for name, each in get_peft_model_state_dict(model).items()}
     write_tensors(tensors, directory / ADAPTER_FILE, {"format": "pt"})
     config = copy.copy(model.peft_config["default"])
@@ -63,34 +63,34 @@ def save_adapter(model: Any, directory: Path) -> None:
 
 
 def pack_modules(model: PreTrainedModel) -> None:
-    """Have the modules of a Llama-shaped model compute packed sequences, and with less memory."""
+    """Make the modules of a Llama-shaped model compute packed sequences and use less memory."""
     model.set_attn_implementation(ATTENTION)
     make_lean(model)
 
 
 class SharedBases:
-    """Base models on GPUs: one copy of each, under all adapters that are loaded at the moment.
+    """Base models on GPUs, with one copy of each under all adapters that are currently loaded.
 
-    A model that one GPU does not hold lies on as many as it needs, layers in equal parts.
+    A model that does not fit on one GPU is spread over as many as needed, with equal numbers of layers.
     """
 
     def __init__(self, devices: Sequence[torch.device], *, in_fp8: bool = False) -> None:
-        """With `in_fp8` bases of Llama's shape are sampled and trained over in 8 bits (JoinedModel)."""
+        """With `in_fp8`, Llama-shaped bases are sampled and trained over in 8 bits (JoinedModel)."""
         self._devices = tuple(devices)
         self._in_fp8 = in_fp8
         self._loaded: WeakValueDictionary[tuple[Path, int], JoinedModel] = WeakValueDictionary()
 
     def has(self, directory: Path, tuning: Tuning) -> bool:
-        """Whether an adapter of that tuning finds its base loaded."""
+        """Whether the base for an adapter of that tuning is loaded."""
         return self._key(directory, tuning) in self._loaded
 
     def devices(self, directory: Path) -> tuple[torch.device, ...]:
-        """Those that a base takes. Raises UnknownModel."""
+        """Return the devices that a base takes. Raises UnknownModel."""
         needed = devices_needed(SHARED_PARAMETER_BYTES * parameter_count(directory), self._devices)
         return needed if len(needed) == 1 or _has_stages(directory) else needed[:1]
 
     def model(self, directory: Path, tuning: Tuning) -> PreTrainedModel:
-        """The base for an adapter of that tuning. Its weights are those of all others: none must be changed.
+        """Return the base for an adapter of that tuning. Its weights are shared and must not be changed.
 
         Raises BadModelDirectory.
         """
@@ -116,28 +116,29 @@ class SharedBases:
 
 
 def load_model(directory: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """A causal LM from a local directory in Hugging Face layout with safetensors weights, without dropout.
+    """Load a causal LM, without dropout, from a local directory in Hugging Face layout with safetensors weights.
 
     Raises BadModelDirectory.
     """
-    # Its `to` is wrapped in a way that hides its arguments from the type checker.
+    # The decorator of `to` hides its arguments from the type checker.
     return cast(PreTrainedModel, cast(Any, _read(directory, dtype)).to(device).eval())
 
 
 def load_in_stages(directory: Path, devices: Sequence[torch.device]) -> PreTrainedModel:
-    """A Llama-shaped model in bfloat16, its layers in equal parts on the devices. Raises BadModelDirectory."""
+    """Load a Llama-shaped model in bfloat16 with its layers spread equally over the devices. Raises
+    BadModelDirectory."""
     first, last = devices[0], devices[-1]
     places = {"model.embed_tokens": first, "model.rotary_emb": first, "model.norm": last, "lm_head": last}
     for stage in stages_of(_config(directory).num_hidden_layers, devices):
         places |= {f"model.layers.{number}": stage.device for number in stage.layers}
     model = _read(directory, torch.bfloat16, device_map=places)
-    # What would move tensors between the modules: they are never called whole.
+    # The hooks move tensors between modules, which is not needed because the model is never called as a whole.
     remove_hook_from_module(model, recurse=True)
     return cast(PreTrainedModel, model.eval())
 
 
 def _has_stages(directory: Path) -> bool:
-    """Whether a model's layers can lie on several devices: those of Llama's shape can."""
+    """Whether a model's layers can be spread over several devices, which Llama-shaped models support."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(_config(directory))  # type: ignore[no-untyped-call]
     return FusedWeights.supports(model) and has_kernels(model)
@@ -170,7 +171,8 @@ def _unloadable(directory: Path, error: Exception) -> BadModelDirectory:
 
 
 def fresh_adapter(base: PreTrainedModel, tuning: Tuning) -> PeftModel:
-    """A new adapter, the same one each time: its B matrices are zero, its A matrices random."""
+    """Create a new adapter that is the same each time: its B matrices are zero and its A matrices random with a fixed
+    seed."""
     config = LoraConfig(
         task_type="CAUSAL_LM",
         r=tuning.rank,

@@ -1,4 +1,4 @@
-"""Supervised steps on conversations: the assistant's tokens are learnt, the others with less weight or not at all."""
+"""Supervised steps on conversations. The assistant's tokens are learned; the others get less weight or none."""
 
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -19,16 +19,16 @@ from training.protocol.validation_message import message_of
 
 
 class SftOptions(BaseModel):
-    """How a supervised job is run. Batches are taken in the order given."""
+    """Options of a supervised job. Batches are taken in the order given."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     batch_size: int = Field(default=2, ge=1)
-    """Conversations in one optimizer step."""
+    """Number of conversations per optimizer step."""
     learning_rate: float | list[float] = 5e-5
-    """One for all batches, or one for each batch."""
+    """Learning rate of all batches, or a list with one per batch."""
     context_weight: float = Field(default=0.0, ge=0, le=1)
-    """Weight of tokens that the assistant did not write."""
+    """Weight of tokens that are not the assistant's."""
     max_grad_norm: float = Field(default=1.0, gt=0)
 
     @classmethod
@@ -48,12 +48,12 @@ class Example:
     messages: tuple[Message, ...]
     tools: list[Json] | None = None
     name: str = "a conversation"
-    """For messages about it."""
+    """Name of the conversation in error messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisedSequence:
-    """Token ids, the learnt positions (> 0) in them, and the weight of each of these."""
+    """Token ids, the learned positions (> 0) in them, and the weight of each position."""
 
     ids: tuple[int, ...]
     learnt: tuple[int, ...]
@@ -62,9 +62,9 @@ class SupervisedSequence:
 
 
 def read_examples(value: Json, field: str = "training_data") -> list[Example]:
-    """Examples from JSON: `[{"messages": [...], "tools": [...], "id": "..."}]`; only the messages are required.
+    """Parse examples from JSON: `[{"messages": [...], "tools": [...], "id": "..."}]`. Only the messages are required.
 
-    An assistant message of `"weight": 0` is context, as in OpenAI's files for fine-tuning. Raises BadTrajectory.
+    An assistant message with `"weight": 0` is context, as in OpenAI's fine-tuning files. Raises BadTrajectory.
     """
     if not isinstance(value, list) or not value:
         raise BadTrajectory(f"{field} must be a list of conversations, and not empty")
@@ -92,7 +92,7 @@ def _is_learnt(message: Message) -> bool:
 def supervised_sequences(
     examples: Sequence[Example], tokenizer: ChatTokenizer, context_weight: float
 ) -> Iterator[SupervisedSequence]:
-    """The token sequences of the examples, whose learnt messages weigh 1 and all else `context_weight`.
+    """Yield the examples' token sequences, in which learned messages weigh 1 and everything else `context_weight`.
 
     Raises BadTrajectory.
     """
@@ -115,12 +115,11 @@ def sft_step(
     held_out: Sequence[SupervisedSequence] = (),
     micro_batch_tokens: int | None,
 ) -> Generator[Progress, None, dict[str, float]]:
-    """Train on all items, one optimizer step a batch; yields after every micro-batch and returns metrics.
+    """Train on all items with one optimizer step per batch. Yields after every micro-batch and returns metrics.
 
-    `loss` is the mean over batches of the weighted mean cross-entropy in nats, before each step; `held_out_loss` and
-    `held_out_loss_before` are that of the items `held_out`, if there are any, after all steps and before the first.
-    Raises BadOptions, BadTrajectory, NothingToTrain or NonFiniteGradient; the policy's weights are then to be thrown
-    away.
+    `loss` is the mean over batches of the weighted mean cross-entropy in nats before each step. `held_out_loss` and
+    `held_out_loss_before` are those of the items in `held_out`, if any, after all steps and before the first. Raises
+    BadOptions, BadTrajectory, NothingToTrain or NonFiniteGradient, after which the policy's weights must be discarded.
     """
     started = time.perf_counter()
     batches = [items[start : start + options.batch_size] for start in range(0, len(items), options.batch_size)]
@@ -156,7 +155,7 @@ def sft_step(
 def _accumulate(
     policy: Policy, items: Sequence[SupervisedSequence], micro_batch_tokens: int | None, progress: Progress
 ) -> Generator[Progress, None, float]:
-    """Backward through one batch; returns its weighted mean cross-entropy."""
+    """Run one batch backward and return its weighted mean cross-entropy."""
     loss = yield from _loss(policy, items, micro_batch_tokens, progress, train=True)
     yield from policy.peers.add_gradients(policy.optimizer.parameters, progress)
     return loss
@@ -165,7 +164,7 @@ def _accumulate(
 def _held_out_loss(
     policy: Policy, items: Sequence[SupervisedSequence], micro_batch_tokens: int | None, progress: Progress
 ) -> Generator[Progress, None, float]:
-    """The weighted mean cross-entropy of the items; 0 if there are none."""
+    """Return the weighted mean cross-entropy of the items, or 0 if there are none."""
     if not items:
         return 0.0
     return (yield from _loss(policy, items, micro_batch_tokens, progress, train=False))
@@ -179,7 +178,8 @@ def _loss(
     *,
     train: bool,
 ) -> Generator[Progress, None, float]:
-    """The weighted mean cross-entropy of the items; if `train`, the gradient of this trainer's share is accumulated."""
+    """Return the weighted mean cross-entropy of the items. If `train` is set, the gradient of this trainer's share is
+    accumulated."""
     total = sum(weight for item in items for weight in item.weights)
     mine = [items[number] for number in policy.peers.share([item.ids for item in items])]
 

@@ -1,9 +1,9 @@
-"""From groups of scored trajectories, as ART dumps them, to weighted token sequences.
+"""Converts groups of scored trajectories, as ART dumps them, to weighted token sequences.
 
 Advantages, weights and their normalisation are those of ART (openpipe-art 0.5.18, `preprocessing/tokenize.py` and
-`preprocessing/pack.py`). What is trained are the sampled ids with the log-probabilities that the sampler gave them;
-text is never tokenised again. Where all choices of a conversation say which ids their prompt had
-(`prompt_token_ids`), these are the context, and nothing is rendered at all.
+`preprocessing/pack.py`). Training uses the sampled ids with the sampler's log-probabilities; text is never tokenised
+again. If all choices of a conversation give their prompt's ids (`prompt_token_ids`), these are the context and nothing
+is rendered.
 """
 
 import json
@@ -20,15 +20,15 @@ Message = dict[str, Json]
 
 
 class BadTrajectory(ValueError):
-    """A trajectory cannot be trained on; the message says which one and why."""
+    """A trajectory cannot be trained on. The message says which one and why."""
 
 
 class NothingToTrain(Exception):
-    """In no group do the rewards differ, so there is no gradient."""
+    """The rewards differ in no group, so there is no gradient."""
 
 
 class NoSampledTokens(Exception):
-    """Rewards differ, but only on trajectories without a single token that is known to have been sampled."""
+    """Rewards differ, but only between trajectories without any token that is known to have been sampled."""
 
     def __init__(self, groups: int) -> None:
         super().__init__(
@@ -39,7 +39,7 @@ class NoSampledTokens(Exception):
 
 
 class SequenceTokenizer(Protocol):
-    """What is needed of `tokens.ChatTokenizer`."""
+    """The part of `tokens.ChatTokenizer` that is needed here."""
 
     vocab_size: int
 
@@ -50,10 +50,10 @@ class SequenceTokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages in order; `exact` and `logprobs` hold the sampled ids and their log-probabilities by message index.
+    """Messages in order. `exact` and `logprobs` hold the sampled ids and their log-probabilities by message index.
 
-    `choices` are the indices of all that came as choices of a completion, also of those without log-probabilities.
-    `tokens` is what was sampled in its very context, where the choices say it.
+    `choices` are the indices of all messages that are choices of a completion, including those without
+    log-probabilities. `tokens` are the token ids as they were sampled in context, if the choices give them.
     """
 
     messages: tuple[Message, ...]
@@ -66,14 +66,14 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """One rollout: usually one conversation, more where it forked."""
+    """One rollout, which is usually one conversation, or several if it forked."""
 
     conversations: tuple[Conversation, ...]
     reward: float
 
     @property
     def has_sampled_tokens(self) -> bool:
-        """Whether there is anything in it to train on."""
+        """Whether the trajectory has anything to train on."""
         return any(ids for conversation in self.conversations for ids in conversation.exact.values())
 
 
@@ -82,9 +82,9 @@ Group = tuple[Trajectory, ...]
 
 @dataclass(frozen=True, slots=True)
 class TrainSequence:
-    """A conversation's token ids; `trained` are the positions (> 0) in `ids` of sampled tokens.
+    """A conversation's token ids. `trained` are the positions (> 0) in `ids` of sampled tokens.
 
-    `logprobs` are the sampler's, one per trained position; `advantage` and `weight` hold for all of them.
+    `logprobs` are the sampler's, one per trained position. `advantage` and `weight` apply to all of them.
     """
 
     ids: tuple[int, ...]
@@ -96,8 +96,8 @@ class TrainSequence:
 
 @dataclass(frozen=True, slots=True)
 class GroupCounts:
-    """How much of what was submitted can teach: trajectories of nonzero advantage with sampled tokens, and groups with
-    such trajectories. In `groups_with_signal` rewards differ, whether or not anything of them was sampled."""
+    """Counts of what can teach: trajectories that have a nonzero advantage and sampled tokens, and groups with such
+    trajectories. In `groups_with_signal` rewards differ, whether or not anything in them was sampled."""
 
     groups: int
     groups_with_signal: int
@@ -107,7 +107,7 @@ class GroupCounts:
 
 
 def read_groups(value: Json) -> list[Group]:
-    """Groups from JSON as ART's `TrajectoryGroup.model_dump(mode="json")` writes them. Raises BadTrajectory."""
+    """Parse groups from JSON as written by ART's `TrajectoryGroup.model_dump(mode="json")`. Raises BadTrajectory."""
     if not isinstance(value, list):
         raise BadTrajectory("trajectory_groups must be a list")
     groups = []
@@ -122,7 +122,7 @@ def read_groups(value: Json) -> list[Group]:
 
 
 def sequences(groups: Sequence[Group], tokenizer: SequenceTokenizer, *, scale_rewards: bool) -> Iterator[TrainSequence]:
-    """Token sequences of all trajectories with an advantage, in the order given; raises BadTrajectory.
+    """Yield the token sequences of all trajectories with an advantage, in the order given. Raises BadTrajectory.
 
     advantage = (reward - group mean) / (group std + 1e-6); weight = 1 / (trained tokens of the trajectory).
     """
@@ -139,12 +139,12 @@ def sequences(groups: Sequence[Group], tokenizer: SequenceTokenizer, *, scale_re
 
 
 def _advantages(group: Group, *, scale_rewards: bool) -> list[float]:
-    """The advantage of every trajectory of a group."""
+    """Return the advantage of every trajectory of a group."""
     return advantages([trajectory.reward for trajectory in group], scale=scale_rewards)
 
 
 def counts(groups: Sequence[Group]) -> GroupCounts:
-    """What of `groups` can teach; see GroupCounts."""
+    """Count what in `groups` can teach (see GroupCounts)."""
     with_signal = [
         [each for each, advantage in zip(group, _advantages(group, scale_rewards=False), strict=True) if advantage != 0]
         for group in groups
@@ -162,8 +162,8 @@ def counts(groups: Sequence[Group]) -> GroupCounts:
 def normalised(
     items: Sequence[TrainSequence], *, advantage_balance: float, by_trajectory: bool
 ) -> list[tuple[float, float]]:
-    """(advantage, weight) of each sequence, so that the mean weight and the mean |advantage| x weight over all trained
-    tokens are 1, as ART packs them. Raises NothingToTrain where nothing is left."""
+    """Return (advantage, weight) of each sequence, scaled as in ART's packing so that the mean weight and the mean
+    |advantage| x weight over all trained tokens are 1. Raises NothingToTrain if nothing is left."""
     tokens = [len(item.trained) for item in items]
     weights = [item.weight if by_trajectory else 1.0 for item in items]
     balanced = [_balance(item.advantage, advantage_balance) for item in items]
@@ -254,7 +254,7 @@ def _prompt(value: Json, where: str) -> tuple[int, ...]:
 
 
 def _message(value: Message, where: str) -> Message:
-    """A message in OpenAI's form, also where its calls are in LangChain's, as `art.langgraph` passes them on."""
+    """Return a message in OpenAI's form, converting LangChain's tool calls, which `art.langgraph` passes on."""
     if not isinstance(value.get("role"), str):
         raise BadTrajectory(f"{where} has no role")
     calls = value.get("tool_calls") or []
@@ -274,7 +274,8 @@ def _call(call: Json, where: str) -> Json:
 
 
 def _sampled_tokens(choice: Json, where: str) -> list[tuple[int, float]]:
-    """(token id, log-probability) of a choice's tokens; empty without logprobs, which makes it context."""
+    """Return (token id, log-probability) of each of a choice's tokens. Without logprobs the result is empty, which
+    makes the choice context."""
     tokens = (choice.get("logprobs") or {}).get("content") or []
     sampled = []
     for token in tokens:

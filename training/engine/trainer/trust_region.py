@@ -1,10 +1,11 @@
-"""A bound on how far one step moves the policy: of a step that went further, a part is taken back.
+"""A bound on how far one step moves the policy. Part of a step that went further is taken back.
 
 Clipping does not bound it. In the first of several steps on the same samples all ratios are 1, and the size of Adam's
 steps does not depend on the gradient's norm: the first few, averages of few noisy gradients, are several times larger
-than later ones (Ma & Yarats 2019). One of them can unlearn the form of a tool call; a policy whose replies are all
-malformed has no differing rewards to recover by. So what the step did is measured, as TRPO's line search does (Schulman
-et al. 2015, appendix C), in the same units as PPO's early stopping: the mean KL divergence of a sampled token.
+than later ones (Ma & Yarats 2019). One of them can unlearn the form of a tool call, and a policy whose replies are all
+malformed has no differing rewards to recover with. The effect of the step is therefore measured, as in TRPO's line
+search (Schulman et al. 2015, appendix C), in the units of PPO's early stopping: the mean KL divergence of a sampled
+token.
 """
 
 import math
@@ -19,11 +20,11 @@ from training.engine.trainer.policy import Policy
 from training.engine.trainer.trajectories import TrainSequence
 
 _MEASURED = 16
-"""Sequences whose tokens are measured, spread evenly over the step's: a forward pass of these costs little."""
+"""Number of sequences that are measured, spread evenly over the step's, so that the forward pass costs little."""
 _AIM = 2 / 3
-"""Of the bound: what a step is shortened to, so that the next look is usually the last."""
+"""Fraction of the bound that a step is shortened to, so that the next measurement is usually the last."""
 _LEAST = 0.1
-"""Share of a step that is left at least when it is shortened once."""
+"""Smallest share of a step that remains after it is shortened once."""
 _MOST_CUTS = 6
 
 T = TypeVar("T")
@@ -38,12 +39,12 @@ def keep_within(
     *,
     micro_batch_tokens: int | None,
 ) -> Generator[T, None, dict[str, float]]:
-    """Shorten the optimizer's last step until it moved the policy by at most `max_kl`; yields `progress` after every
+    """Shorten the optimizer's last step until it moved the policy by at most `max_kl`. Yields `progress` after every
     micro-batch.
 
-    `before` has the log-probabilities [N] of the trained tokens before the step, by the item's number, of those items
-    that are this trainer's share. Returns `step_kl`, what the step has moved the policy, and `step_share`, what is left
-    of it.
+    `before` has the log-probabilities [N] of the trained tokens before the step, by item number, for the items that are
+    this trainer's share. Returns `step_kl`, the divergence caused by the step, and `step_share`, the fraction of the
+    step that is left.
     """
     chosen = [number for number in range(0, len(items), math.ceil(len(items) / _MEASURED)) if number in before]
     measured, old = [items[number] for number in chosen], [before[number] for number in chosen]
@@ -52,7 +53,7 @@ def keep_within(
     for _ in range(_MOST_CUTS):
         if kl <= max_kl:
             break
-        # The divergence grows with the square of a small step. If it is not finite, nothing is known but the direction.
+        # The divergence grows with the square of a small step. If it is not finite, only the direction is known.
         kept = max(_LEAST, math.sqrt(_AIM * max_kl / kl)) if math.isfinite(kl) else _LEAST
         policy.optimizer.take_back(share * (1 - kept))
         share *= kept
@@ -67,7 +68,7 @@ def _divergence(
     progress: T,
     micro_batch_tokens: int | None,
 ) -> Generator[T, None, float]:
-    """Schulman's k3 estimate of KL(before || now) of a token, in nats."""
+    """Return Schulman's k3 estimate of KL(before || now) per token, in nats."""
 
     def passes(batches: Sequence[Batch]) -> Generator[T, None, tuple[float, int]]:
         total, tokens = 0.0, 0

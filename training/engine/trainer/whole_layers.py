@@ -1,10 +1,10 @@
-"""The layers of a Llama-shaped model whose weights are all trained, on a CPU: forward and backward pass written out.
+"""The layers of a fully trained Llama-shaped model on a CPU, with forward and backward pass written out.
 
-For packed batches (packed_batches.py), so what sequences begin with alike is computed once; and the last layer is
-computed only where chosen tokens are predicted: elsewhere its keys and values are enough. A small model's time goes
-into passes over memory and many small operations. So gains are multiplied into matrices, which autograd sees to, and a
-rotation is one complex product, as for sampling (weights/llama_cpu.py); and attention is a few batched products for
-each block of queries, over those keys only that the last of them sees.
+They work on packed batches (packed_batches.py), so the beginning that sequences share is computed once. The last layer
+is computed only where chosen tokens are predicted; elsewhere its keys and values are enough. A small model's time is
+spent on passes over memory and on many small operations. Therefore gains are multiplied into matrices, which autograd
+handles, a rotation is one complex product as in sampling (weights/llama_cpu.py), and attention is a few batched
+products for each block of queries, over only the keys that the last of them sees.
 """
 
 import itertools
@@ -22,9 +22,9 @@ from training.engine.trainer.packing import Packing
 from training.engine.weights.rotary import RotaryTable
 
 QUERY_BLOCK = 96
-"""Queries that are attended for together."""
+"""Number of queries whose attention is computed together."""
 KEPT_BYTES = 1 << 28
-"""Of attention's weights for the backward pass; where a batch has more, they are computed again."""
+"""Size limit of the attention weights kept for the backward pass, in bytes. Batches with more recompute them."""
 
 
 class WholeLayers:
@@ -33,7 +33,7 @@ class WholeLayers:
     def __init__(self, base: Any) -> None:
         """`base` is the Hugging Face model. Its weights may change, its modules may not."""
         self.recompute = False
-        """Whether of each layer only the input is kept for the backward pass."""
+        """Whether only each layer's input is kept for the backward pass."""
         self._base = base
         rotary, attention, config = base.model.rotary_emb, base.model.layers[0].self_attn, base.config
         self._turns = RotaryTable(rotary.inv_freq, float(rotary.attention_scaling), base.device)
@@ -46,7 +46,7 @@ class WholeLayers:
         )
 
     def __call__(self, tokens: Tensor, positions: Tensor, packing: Packing, chosen: Tensor) -> Tensor:
-        """The last layer's hidden states [N, H] before the norm, at the packed places `chosen` [N]."""
+        """Return the last layer's hidden states [N, H] before the norm, at the packed places `chosen` [N]."""
         body, shape = self._base.model, self._shape
         turns = self._turns(packing.segments.longest_keys)[positions]
         needed, back = torch.unique(chosen, return_inverse=True)
@@ -59,7 +59,7 @@ class WholeLayers:
         for layer in body.layers:
             work = last if layer is body.layers[-1] else inner
             hidden = cast(Tensor, _LayerFunction.apply(hidden, work, *_matrices(layer, shape.head_dim)))  # type: ignore[no-untyped-call]
-        return hidden.index_select(0, back)  # the gradient of `hidden[back]` depends on the number of threads
+        return hidden.index_select(0, back)  # The gradient of `hidden[back]` would depend on the number of threads.
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +68,14 @@ class _Shape:
     kv_heads: int
     head_dim: int
     scale: float
-    """Of the products of queries and keys."""
+    """Factor of the products of queries and keys."""
     eps: float
 
 
 class _Matrices(NamedTuple):
-    """A layer's matrices [out, in], the gains of the norms before them multiplied in, and their biases.
+    """A layer's matrices [out, in], with the gains of the preceding norms multiplied in, and their biases.
 
-    Queries and keys have the halves of each head interleaved; the gains [D] are those of their own norms.
+    Queries and keys have the two halves of each head interleaved. The gains [D] are those of the heads' own norms.
     """
 
     query: Tensor
@@ -93,7 +93,7 @@ class _Matrices(NamedTuple):
 
 
 def _matrices(layer: Any, head_dim: int) -> _Matrices:
-    """Of a layer's parameters, with gradient."""
+    """Build a layer's matrices from its parameters, with gradient."""
     attention, mlp = layer.self_attn, layer.mlp
     query, key, value = attention.q_proj, attention.k_proj, attention.v_proj
     first, second = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
@@ -119,9 +119,10 @@ def _matrices(layer: Any, head_dim: int) -> _Matrices:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Queries that are attended for together: which of a layer's, over the keys of which packed places.
+    """Queries whose attention is computed together: which of a layer's queries, and over the keys of which packed
+    places.
 
-    `mask` [queries, m] hides of the last m keys those that come after a query; all queries see the keys before.
+    `mask` [queries, m] hides those of the last m keys that come after a query. All queries see the keys before.
     """
 
     queries: slice
@@ -130,23 +131,23 @@ class _Block:
 
     @property
     def pairs(self) -> int:
-        """Of queries and keys."""
+        """Number of pairs of queries and keys."""
         keys: int = sum(run.stop - run.start for run in self.keys)
         return len(self.mask) * keys
 
     def weights(self, query: Tensor, keys: Tensor) -> Tensor:
-        """Attention's, for queries and keys by key head."""
+        """Compute the attention weights of queries and keys, grouped by key head."""
         scores = torch.bmm(query, keys.transpose(1, 2))
         if later := self.mask.shape[1]:
             torch.unflatten(scores, 1, (-1, len(self.mask)))[..., -later:] += self.mask
         return torch.softmax(scores, dim=-1)
 
     def gathered(self, tokens: Tensor) -> Tensor:
-        """The keys or values [kv_heads, K, D] out of those of the packed tokens [n, kv_heads, D]."""
+        """Gather the keys or values [kv_heads, K, D] from those of the packed tokens [n, kv_heads, D]."""
         return torch.cat([tokens[run] for run in self.keys]).transpose(0, 1)
 
     def scatter(self, slopes: Tensor, onto: Tensor) -> None:
-        """Add the gradients of what was gathered to those of the packed tokens."""
+        """Add the gradients of gathered keys or values to those of the packed tokens."""
         begin = 0
         for run in self.keys:
             end = begin + run.stop - run.start
@@ -155,7 +156,7 @@ class _Block:
 
 
 def _blocks(packing: Packing, places: npt.NDArray[np.int64]) -> list[_Block]:
-    """Of the queries at some packed places, in order."""
+    """Cut the queries at the given packed places into blocks, in order."""
     queries, starts = packing.segments.queries.tolist(), packing.segments.keys.tolist()
     every = np.arange(queries[-1]) if packing.keys is None else packing.keys.numpy()
     blocks = []
@@ -172,20 +173,21 @@ def _blocks(packing: Packing, places: npt.NDArray[np.int64]) -> list[_Block]:
 
 
 def _runs(places: npt.NDArray[np.int64]) -> tuple[slice, ...]:
-    """The stretches of consecutive places."""
+    """Group places into runs of consecutive ones."""
     cuts = [0, *(np.flatnonzero(np.diff(places) != 1) + 1).tolist(), len(places)]
     return tuple(slice(int(places[one]), int(places[other - 1]) + 1) for one, other in itertools.pairwise(cuts))
 
 
-class _Turned(NamedTuple):
-    """Kept of rotated heads [n, heads, D]: normed ones, not yet multiplied by their gain, and by what the norm did."""
+class _Rotated(NamedTuple):
+    """Tensors kept of rotated heads [n, heads, D]: the normed heads before multiplication by their gain, and the norm's
+    factors."""
 
     normed: Tensor
     inverse: Tensor
 
 
 class _Attended(NamedTuple):
-    """Kept of a block's attention, each [kv_heads, ...]; the queries of a key head lie one head after the other."""
+    """Tensors kept of a block's attention, each [kv_heads, ...]. The queries of a key head are ordered head by head."""
 
     query: Tensor
     keys: Tensor
@@ -194,12 +196,12 @@ class _Attended(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """What the backward pass of a layer needs beside its matrices."""
+    """Tensors that the backward pass of a layer needs in addition to its matrices."""
 
     normed: Tensor
     inverse: Tensor
-    query: _Turned | None
-    key: _Turned | None
+    query: _Rotated | None
+    key: _Rotated | None
     attended: list[_Attended]
     mixed: Tensor
     middle: Tensor
@@ -210,9 +212,10 @@ class _Kept(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Work:
-    """A layer's work on a batch of n packed tokens, of which r are `needed` (None: all) beside their keys and values.
+    """A layer's work on a batch of n packed tokens. Full outputs are computed for the r tokens `needed` (None means
+    all), and keys and values for every token.
 
-    `turns` are the rotations at their positions, `blocks` those of the needed queries.
+    `turns` are the rotations at the tokens' positions, and `blocks` those of the needed queries.
     """
 
     shape: _Shape
@@ -223,14 +226,14 @@ class _Work:
     recompute: bool
 
     def forward(self, hidden: Tensor, layer: _Matrices) -> tuple[Tensor, _Kept]:
-        """The layer's output [r, H] for its input [n, H]."""
+        """Return the layer's output [r, H] for its input [n, H]."""
         shape = self.shape
         inverse = _inverse_norm(hidden, shape.eps)
         normed = hidden * inverse
         query = torch.unflatten(F.linear(self._at(normed), layer.query, layer.query_bias), 1, (shape.heads, -1))
         joint = torch.unflatten(F.linear(normed, layer.key_value, layer.key_value_bias), 1, (2 * shape.kv_heads, -1))
-        query, turned_query = _turn(query, layer.query_gain, self._query_turns, shape.eps)
-        key, turned_key = _turn(joint[:, : shape.kv_heads], layer.key_gain, self.turns, shape.eps)
+        query, turned_query = _rotate(query, layer.query_gain, self._query_turns, shape.eps)
+        key, turned_key = _rotate(joint[:, : shape.kv_heads], layer.key_gain, self.turns, shape.eps)
         mixed, attended = self._attend(query, key, joint[:, shape.kv_heads :])
         hidden = _linear_onto(self._at(hidden), mixed, layer.out, layer.out_bias)
         middle_inverse = _inverse_norm(hidden, shape.eps)
@@ -243,22 +246,22 @@ class _Work:
         return out, _Kept(*kept)
 
     def backward(self, grad: Tensor, layer: _Matrices, kept: _Kept) -> tuple[Tensor, _Matrices]:
-        """The gradients of the input and of the matrices from that of the output."""
+        """Return the gradients of the input and of the matrices from that of the output."""
         gate, up = kept.gate_up.chunk(2, dim=1)
-        down, down_bias = grad.t() @ (kept.active * up), _summed(grad, layer.down_bias)
+        down, down_bias = grad.t() @ (kept.active * up), _bias_gradient(grad, layer.down_bias)
         slope = grad @ layer.down
         joint_slope = torch.empty_like(kept.gate_up)
         torch.mul(slope, kept.active, out=joint_slope[:, up.shape[1] :])
         joint_slope[:, : up.shape[1]] = torch.ops.aten.silu_backward(slope.mul_(up), gate)
-        gate_up, gate_up_bias = joint_slope.t() @ kept.middle, _summed(joint_slope, layer.gate_up_bias)
+        gate_up, gate_up_bias = joint_slope.t() @ kept.middle, _bias_gradient(joint_slope, layer.gate_up_bias)
         grad = _norm_backward(joint_slope @ layer.gate_up, kept.middle, kept.middle_inverse).add_(grad)
-        out, out_bias = grad.t() @ kept.mixed, _summed(grad, layer.out_bias)
+        out, out_bias = grad.t() @ kept.mixed, _bias_gradient(grad, layer.out_bias)
         query_slope, key_slope, value_slope = self._attend_backward(grad @ layer.out, kept)
-        query_slope, query_gain = _turn_backward(query_slope, layer.query_gain, self._query_turns, kept.query)
-        key_slope, key_gain = _turn_backward(key_slope, layer.key_gain, self.turns, kept.key)
+        query_slope, query_gain = _rotate_backward(query_slope, layer.query_gain, self._query_turns, kept.query)
+        key_slope, key_gain = _rotate_backward(key_slope, layer.key_gain, self.turns, kept.key)
         query_slope, joint_slope = query_slope.flatten(1), torch.cat([key_slope, value_slope], dim=1).flatten(1)
-        query, query_bias = query_slope.t() @ self._at(kept.normed), _summed(query_slope, layer.query_bias)
-        key_value, key_value_bias = joint_slope.t() @ kept.normed, _summed(joint_slope, layer.key_value_bias)
+        query, query_bias = query_slope.t() @ self._at(kept.normed), _bias_gradient(query_slope, layer.query_bias)
+        key_value, key_value_bias = joint_slope.t() @ kept.normed, _bias_gradient(joint_slope, layer.key_value_bias)
         slope = self._onto(joint_slope @ layer.key_value, query_slope @ layer.query)
         grad = self._onto(_norm_backward(slope, kept.normed, kept.inverse), grad)
         matrices = query, key_value, out, gate_up, down
@@ -270,19 +273,19 @@ class _Work:
         return self._at(self.turns) * self.shape.scale
 
     def _at(self, tokens: Tensor) -> Tensor:
-        """Of a tensor [n, ...] what is needed, [r, ...]."""
+        """Select the needed rows [r, ...] of a tensor [n, ...]."""
         return tokens if self.needed is None else tokens[self.needed]
 
     def _onto(self, tokens: Tensor, needed: Tensor) -> Tensor:
-        """A tensor [n, ...], with one [r, ...] added in place where it belongs."""
+        """Add `needed` [r, ...] in place to its rows of a tensor [n, ...]."""
         return tokens.add_(needed) if self.needed is None else tokens.index_add_(0, self.needed, needed)
 
     def _by_key_head(self, queries: Tensor) -> Tensor:
-        """[kv_heads, heads / kv_heads * q, D] from [q, heads, D]."""
+        """Reorder queries [q, heads, D] to [kv_heads, heads / kv_heads * q, D]."""
         return torch.unflatten(queries, 1, (self.shape.kv_heads, -1)).permute(1, 2, 0, 3).flatten(1, 2)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, list[_Attended]]:
-        """The mixed values [r, heads * D] for queries [r, heads, D], keys and values [n, kv_heads, D]."""
+        """Return the mixed values [r, heads * D] for queries [r, heads, D] and keys and values [n, kv_heads, D]."""
         mixed, kept = torch.empty_like(query), []
         for block in self.blocks:
             own, keys, values = self._by_key_head(query[block.queries]), block.gathered(key), block.gathered(value)
@@ -292,10 +295,10 @@ class _Work:
         return mixed.flatten(1), kept
 
     def _attend_backward(self, grad: Tensor, kept: _Kept) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradients of queries, keys and values, in their shapes, from that of the mixed values."""
+        """Return the gradients of queries, keys and values, in their shapes, from that of the mixed values."""
         shape = self.shape
         grad = torch.unflatten(grad, 1, (shape.heads, -1))
-        # A query's slopes, times its weights, summed over keys: the same over values (Dao et al. 2022).
+        # The sum over keys of a query's gradients times its weights equals the same sum over values (Dao et al. 2022).
         sums = torch.linalg.vecdot(grad, kept.mixed.view_as(grad)).unsqueeze(-1)
         query = torch.empty_like(grad)
         key, value = grad.new_zeros((2, len(kept.normed), shape.kv_heads, shape.head_dim))
@@ -309,7 +312,7 @@ class _Work:
         return query, key, value
 
     def _set(self, queries: Tensor, by_key_head: Tensor) -> None:
-        """The inverse of `_by_key_head`, into `queries`."""
+        """Write the inverse of `_by_key_head` to `queries`."""
         parts = torch.unflatten(by_key_head, 1, (-1, len(queries))).permute(2, 0, 1, 3)
         torch.unflatten(queries, 1, (self.shape.kv_heads, -1)).copy_(parts)
 
@@ -334,31 +337,31 @@ class _LayerFunction(torch.autograd.Function):
 
 
 def _inverse_norm(hidden: Tensor, eps: float) -> Tensor:
-    """1 / sqrt(mean(x²) + eps) over the last dimension, [..., 1]."""
+    """Return 1 / sqrt(mean(x²) + eps) over the last dimension, [..., 1]."""
     norm: Tensor = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True)
     return norm.square_().div_(hidden.shape[-1]).add_(eps).rsqrt_()
 
 
 def _norm_backward(grad: Tensor, normed: Tensor, inverse: Tensor) -> Tensor:
-    """The gradient of x from that of x * inverse, which is `normed`; in the place of `grad`."""
+    """Return the gradient of x from that of x * inverse, which is `normed`. Overwrites `grad`."""
     share = torch.linalg.vecdot(grad, normed).unsqueeze(-1).div_(normed.shape[-1])
     return grad.addcmul_(normed, share, value=-1).mul_(inverse)
 
 
-def _turn(heads: Tensor, gain: Tensor | None, turns: Tensor, eps: float) -> tuple[Tensor, _Turned | None]:
-    """Heads [n, heads, D] normed, where they have a gain, and rotated by `turns` [n, 1, D / 2]."""
+def _rotate(heads: Tensor, gain: Tensor | None, turns: Tensor, eps: float) -> tuple[Tensor, _Rotated | None]:
+    """Norm heads [n, heads, D] if they have a gain, and rotate them by `turns` [n, 1, D / 2]."""
     kept = None
     if gain is not None:
         inverse = _inverse_norm(heads, eps)
-        kept = _Turned(heads * inverse, inverse)
+        kept = _Rotated(heads * inverse, inverse)
         heads = kept.normed * gain
     return _rotated(heads, turns), kept
 
 
-def _turn_backward(
-    grad: Tensor, gain: Tensor | None, turns: Tensor, kept: _Turned | None
+def _rotate_backward(
+    grad: Tensor, gain: Tensor | None, turns: Tensor, kept: _Rotated | None
 ) -> tuple[Tensor, Tensor | None]:
-    """The gradients of the heads and of the gain."""
+    """Return the gradients of the heads and of the gain."""
     slope = _rotated(grad, turns.conj())
     if gain is None or kept is None:
         return slope, None
@@ -376,6 +379,6 @@ def _linear_onto(hidden: Tensor, inputs: Tensor, matrix: Tensor, bias: Tensor | 
     return out if bias is None else out.add_(bias)
 
 
-def _summed(grad: Tensor, bias: Tensor | None) -> Tensor | None:
-    """The gradient of a bias, where there is one."""
+def _bias_gradient(grad: Tensor, bias: Tensor | None) -> Tensor | None:
+    """Return the gradient of a bias, or None if there is none."""
     return None if bias is None else grad.sum(0)
