@@ -1,10 +1,10 @@
-"""What peft has put into a model, found without importing peft, whose import takes long and which only adapters need;
-and how wide the columns are that joined matrices have for it."""
+"""Detects what peft has put into a model without importing peft, whose import is slow and needed only for adapters, and
+defines the width of adapter columns in joined matrices."""
 
 from typing import Any
 
 COLUMN_MULTIPLE = 64
-"""Rows of the joined matrices begin at multiples of 128 bytes."""
+"""Alignment of adapter columns, which makes rows of the joined matrices begin at multiples of 128 bytes."""
 
 
 def is_adapted(module: Any) -> bool:
@@ -18,5 +18,5 @@ def has_adapter(model: Any) -> bool:
 
 
 def base_of(model: Any) -> Any:
-    """The model itself, with the adapter's layers in it if it has an adapter."""
+    """Return the model itself, without peft's wrapper but with the adapter's layers in it."""
     return model.get_base_model() if has_adapter(model) else model

@@ -1,4 +1,5 @@
-"""The forward pass of any other Hugging Face causal language model, through its own modules, over our cache rows."""
+"""The forward pass of all other Hugging Face causal language models, through their own modules, over the engine's cache
+rows."""
 
 import copy
 from collections.abc import Sequence
@@ -15,14 +16,14 @@ ATTENTION = "learnloop_rows"
 
 
 class UnsupportedModel(ValueError):
-    """The model's cache or attention is of a kind that the engine cannot sample from."""
+    """The engine cannot sample from the model because of the kind of its cache or attention."""
 
 
 class ModuleWeights:
     """A frozen copy of a model, run through its own `forward`.
 
-    Attention is ours where the model lets itself be given one and uses no extras (soft caps, sinks), so that samples
-    do not depend on their neighbours; else the model's own "eager" one, of which that cannot be promised.
+    Attention is the engine's if the model accepts a custom one and uses no extras (soft caps, sinks), so that samples
+    do not depend on their neighbours. Otherwise it is the model's own "eager" one, which does not guarantee this.
     """
 
     supports_packing = False
@@ -55,12 +56,12 @@ class ModuleWeights:
         self._model.set_attn_implementation(ATTENTION if self.exact_attention else "eager")
 
     def matrices(self) -> Sequence[torch.Tensor]:
-        """Of the matrices [out, in] that tokens are multiplied by, one of each shape."""
+        """One of each shape of the matrices [out, in] that tokens are multiplied by."""
         linear = (module for module in self._model.modules() if isinstance(module, torch.nn.Linear))
         return tuple({tuple(module.weight.shape): module.weight for module in linear}.values())
 
     def _probe(self, device: torch.device, dtype: torch.dtype) -> KVShape:
-        """Learn the cache's shape from one token: configurations name it in too many ways."""
+        """Find out the cache's shape by running one token, because configurations name it in too many ways."""
         cache = DynamicCache()
         with torch.inference_mode():
             self._model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=device), past_key_values=cache)
@@ -80,14 +81,15 @@ class ModuleWeights:
     def _prefill(self, cache: KVCache, row: int, start: int, ids: torch.Tensor) -> None:
         padded = max(len(ids), MIN_ROWS)
         span = min(round_up(start + padded, KEY_MULTIPLE), cache.length)
-        # Padding tokens stand at the last real position: models with a position table have no row beyond the context.
+        # Padding tokens get the last real position, because position tables have no row beyond the context.
         positions = torch.arange(start, start + padded, device=ids.device).clamp(max=start + len(ids) - 1)
         window = _Window(cache, slice(row, row + 1), span, start=start, count=len(ids))
         self._forward(torch.nn.functional.pad(ids, (0, padded - len(ids)))[None], positions[None], window)
 
     @torch.inference_mode()
     def decode(self, cache: KVCache, ids: torch.Tensor, positions: torch.Tensor, span: int) -> torch.Tensor:
-        """One token for each of the first M rows: float32 logits [M, vocab] after `ids` ([M]) at `positions` ([M])."""
+        """Decode one token for each of the first M rows. Return float32 logits [M, vocab] after `ids` ([M]) at
+        `positions` ([M])."""
         window = _Window(cache, slice(0, len(ids)), span, positions=positions)
         return self._forward(ids[:, None], positions[:, None], window)[:, -1].float()
 
@@ -110,9 +112,10 @@ class ModuleWeights:
 
 
 class _Window(Cache):
-    """What a model's layers see of our cache in one forward pass: some rows, up to `span` tokens.
+    """The model layers' view of the engine's cache in one forward pass: some rows, up to `span` tokens.
 
-    Either one row and `count` new tokens from `start` on (prefill), or one new token per row at `positions` (decode).
+    It covers either one row and `count` new tokens from `start` on (prefill), or one new token per row at `positions`
+    (decode).
     """
 
     def __init__(
@@ -163,7 +166,8 @@ def _attention(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """In transformers' interface: [batch, heads, n, D] and [batch, kv_heads, T, D] give [batch, n, heads, D]."""
+    """Attention with transformers' interface: [batch, heads, n, D] and [batch, kv_heads, T, D] give [batch, n, heads,
+    D]."""
     batch, heads, count, head_dim = query.shape
     kv_heads, span = key.shape[1], key.shape[2]
     group = heads // kv_heads

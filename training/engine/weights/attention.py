@@ -1,16 +1,16 @@
-"""Attention whose result for one query does not depend, to the bit, on what is computed beside it.
+"""Attention whose result for one query is bit-identical whatever else is computed with it.
 
-A conversation must give the same tokens and log-probabilities whatever shares its batch, whichever cache row it has
-and whether its past was decoded token by token or prefilled at once. Matrix products break that in three ways, seen
+A conversation must give the same tokens and log-probabilities whatever shares its batch, whichever cache row it has,
+and whether its past was decoded token by token or prefilled in one pass. Matrix products break that in three ways, seen
 with MKL (2024.2) and avoided here:
 
-- fewer than 4 rows take another kernel than more rows: pad to MIN_ROWS (the linear layers need it too);
+- fewer than 4 rows take a different kernel than more rows: pad to MIN_ROWS (the linear layers need it too);
 - a long inner dimension is cut into blocks whose size depends on its length: the product with the values is summed in
   fixed blocks of VALUE_BLOCK;
-- a vector loop has another remainder: the number of keys is a multiple of KEY_MULTIPLE.
+- a vector loop has a different remainder: the number of keys is a multiple of KEY_MULTIPLE.
 
-This holds for one torch thread on a CPU: with several, products are cut at places that depend on their size (3 of 80
-samples differed with 2 threads), and cuBLAS promises nothing of the kind.
+This holds for one torch thread on a CPU. With several threads, products are cut at places that depend on their size (3
+of 80 samples differed with 2 threads), and cuBLAS gives no such guarantee.
 """
 
 import torch
@@ -21,7 +21,7 @@ VALUE_BLOCK = 128
 
 
 def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """softmax(query keys + mask) values.
+    """Return softmax(query keys + mask) values.
 
     `query` is [B, R, D], already scaled, with R >= 4; `keys` are [B, D, T] and `values` [B, T, D] with T a multiple of
     KEY_MULTIPLE; `mask` is 0 or -inf and expands to [B, R, T]. Returns [B, R, D].
@@ -36,9 +36,11 @@ def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: 
 
 
 def causal_mask(positions: torch.Tensor, span: int, dtype: torch.dtype, window: int | None = None) -> torch.Tensor:
-    """[n, span]: 0 where a query at `positions` ([n]) sees the key, else -inf. `window`: only that many last keys.
+    """Return a mask [n, span] that is 0 where a query at `positions` ([n]) sees the key, else -inf. `window` limits it
+    to that many last keys.
 
-    A position beyond the span (a row that is not decoded now) is taken as the last one: no row is masked whole.
+    A position beyond the span (of a row that is not decoded now) is treated as the last one, so that no row is masked
+    entirely.
     """
     keys = torch.arange(span, device=positions.device)
     last = positions.clamp(max=span - 1)[:, None]
@@ -49,5 +51,5 @@ def causal_mask(positions: torch.Tensor, span: int, dtype: torch.dtype, window: 
 
 
 def round_up(number: int, multiple: int) -> int:
-    """The smallest multiple of `multiple` that is at least `number`."""
+    """Return the smallest multiple of `multiple` that is at least `number`."""
     return -(-number // multiple) * multiple

@@ -1,7 +1,8 @@
-"""Which FlashAttention a GPU runs: PyTorch's own, the second, or the third where its package is installed.
+"""Selects the FlashAttention version that a GPU runs: PyTorch's built-in version 2, or version 3 if its package is
+installed.
 
-FlashAttention-3 (Shah et al. 2024) is written for Hopper's asynchronous tensor cores. It is not on PyPI: PyTorch's
-package index has it (docs/engine.md).
+FlashAttention-3 (Shah et al. 2024) is written for Hopper's asynchronous tensor cores. It is not on PyPI but in
+PyTorch's package index (docs/engine.md).
 """
 
 import warnings
@@ -13,19 +14,19 @@ from torch.nn import attention
 
 PACKAGE = "flash_attn_interface"
 HOPPER = 9
-"""The compute capability of H100 and H200: of the others none can run it."""
+"""Major compute capability of H100 and H200, the only GPUs that can run version 3."""
 
 log = structlog.get_logger(__name__)
 
 
 def use_newest() -> int:
-    """Have PyTorch compute attention in this process with FlashAttention-3, if it is installed and all GPUs are
-    Hopper's. Returns the one that is used, 2 or 3."""
+    """Make PyTorch use FlashAttention-3 in this process if it is installed and all GPUs are Hopper's. Return the
+    version in use, 2 or 3."""
     gpus = range(torch.cuda.device_count())
     if find_spec(PACKAGE) is None or any(torch.cuda.get_device_capability(gpu)[0] != HOPPER for gpu in gpus):
         return 2
     try:
-        with warnings.catch_warnings(action="ignore"):  # that it takes the place of PyTorch's is what is wanted
+        with warnings.catch_warnings(action="ignore"):  # replacing PyTorch's version is intended
             attention.activate_flash_attention_impl("FA3")
     except (
         AttributeError,
@@ -33,7 +34,7 @@ def use_newest() -> int:
         OSError,
         RuntimeError,
         ValueError,
-    ) as error:  # PyTorch is older, or another build
+    ) as error:  # PyTorch is older or a different build
         log.warning("FlashAttention-3 cannot be used", error=str(error))
         return 2
     return 3

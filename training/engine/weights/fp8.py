@@ -1,7 +1,7 @@
 """Matrices in 8 bits, which a GPU reads in half of bfloat16's time and multiplies about twice as fast.
 
-A float8 number (e4m3) has four significant bits, so it is off by at most a sixteenth; each row has a scale that brings
-its largest number to the largest there is (Micikevicius et al. 2022, "FP8 Formats for Deep Learning").
+A float8 number (e4m3) has four significant bits, so its relative error is at most a sixteenth. Each row has a scale
+that maps its largest number to the largest float8 number (Micikevicius et al. 2022, "FP8 Formats for Deep Learning").
 """
 
 from dataclasses import dataclass
@@ -14,42 +14,44 @@ LARGEST = 448.0
 SMALLEST_ROW = 1e-12
 """Rows whose numbers are all smaller than this become zero."""
 MULTIPLE = 16
-"""Of a matrix's height and width: what tensor cores ask for."""
+"""Number by which a matrix's height and width must be divisible for tensor cores."""
 CAPABILITIES = (9, 10)
-"""Older GPUs have no float8 tensor cores, or (8.9 and 12) too little shared memory for the kernels' tiles."""
+"""Supported major compute capabilities. Older GPUs have no float8 tensor cores or (8.9 and 12) too little shared memory
+for the kernels' tiles."""
 
 
 class Fp8Unsupported(Exception):
-    """There is no GPU, or one whose float8 products are not those that our kernels are made for."""
+    """There is no GPU, or its float8 products are not the ones that the kernels are written for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fp8Matrix:
-    """Row i is `values[i] * scales[i]`: `values` [n, width] float8, `scales` [n, 1] float32."""
+    """A matrix in 8 bits whose row i is `values[i] * scales[i]`: `values` [n, width] float8, `scales` [n, 1]
+    float32."""
 
     values: Tensor
     scales: Tensor
 
     @classmethod
     def empty(cls, count: int, width: int, device: torch.device) -> "Fp8Matrix":
-        """To be filled."""
+        """Allocate an uninitialized matrix."""
         values = torch.empty((count, width), dtype=FLOAT8, device=device)
         return cls(values, torch.empty((count, 1), dtype=torch.float32, device=device))
 
     @classmethod
     def of(cls, matrix: Tensor) -> "Fp8Matrix":
-        """The nearest to a matrix [n, width]."""
+        """Quantize a matrix [n, width] to the nearest numbers."""
         count, width = matrix.shape
         found = cls.empty(count, width, matrix.device)
         found.fill(matrix)
         return found
 
     def exact(self, dtype: torch.dtype) -> Tensor:
-        """[n, width]: the same in a precision that holds it."""
+        """Return the matrix [n, width] in a higher precision that represents it exactly."""
         return self.values.to(dtype) * self.scales.to(dtype)
 
     def fill(self, matrix: Tensor) -> None:
-        """Become the nearest to a matrix of the same shape, in place."""
+        """Quantize a matrix of the same shape into this one."""
         exact = matrix.float()
         scales = exact.abs().amax(dim=1, keepdim=True).clamp_(min=SMALLEST_ROW) / LARGEST
         self.scales.copy_(scales)
@@ -57,12 +59,12 @@ class Fp8Matrix:
 
 
 def fits(count: int, width: int) -> bool:
-    """Whether a matrix [count, width] has sizes that can be multiplied in 8 bits."""
+    """Whether a matrix [count, width] has dimensions that can be multiplied in 8 bits."""
     return count % MULTIPLE == width % MULTIPLE == 0
 
 
 def check_device(device: torch.device) -> None:
-    """Raises Fp8Unsupported for a device that the kernels are not made for."""
+    """Raise Fp8Unsupported for a device that the kernels do not support."""
     if device.type != "cuda" or not torch.cuda.is_available():
         raise Fp8Unsupported("products in fp8 need a GPU")
     major, minor = torch.cuda.get_device_capability(device)

@@ -1,7 +1,7 @@
-"""Triton kernels of products in 8 bits: tokens are quantised as they come, and products of few tokens are limited by
-how fast the matrix is read.
+"""Triton kernels for products in 8 bits. They quantise tokens on the fly and speed up products of few tokens, which are
+limited by how fast the matrix is read.
 
-Imported only where there is a GPU (Triton comes with torch's CUDA builds).
+Imported only if there is a GPU (Triton comes with torch's CUDA builds).
 """
 
 from typing import NamedTuple
@@ -15,27 +15,27 @@ from training.engine.weights.attention import round_up
 from training.engine.weights.fp8 import LARGEST, SMALLEST_ROW, Fp8Matrix
 
 FEW_TOKENS = 128
-"""Up to so many a product is made by our kernel, which reads the matrix once for each BLOCK_TOKENS of them."""
+"""Largest number of tokens for which our kernel is used. It reads the matrix once for every BLOCK_TOKENS tokens."""
 BLOCK_TOKENS = 64
 STAGES = 4
 MULTIPROCESSORS = 132
-"""Of an H100 or H200."""
+"""Number of multiprocessors of an H100 or H200."""
 MAX_PARTS = 4
 
 
 class Tile(NamedTuple):
-    """What a program of the product reads at a time."""
+    """The block of the product that a program reads at a time."""
 
     rows: int
     inputs: int
     warps: int
 
 
-# The fastest of eight on an H200 with 48 tokens, for the four matrices of a layer of Qwen3-14B.
+# The fastest of eight tiles on an H200 with 48 tokens, for the four matrices of a layer of Qwen3-14B.
 TILES = (Tile(128, 128, 8), Tile(64, 256, 8), Tile(32, 256, 4))
-"""The first that gives every multiprocessor some rows is taken."""
+"""Candidate tiles; the first that gives every multiprocessor some rows is used."""
 TILE_OF_PARTS = Tile(64, 128, 4)
-"""With as many parts as give every multiprocessor two programs."""
+"""Tile for products in parts, with as many parts as give every multiprocessor two programs."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -65,13 +65,13 @@ def _quantise(
 
 
 def quantise(source: torch.Tensor, tokens: Fp8Matrix) -> None:
-    """Put `source` [n, width], whose rows may lie apart, into `tokens`."""
+    """Quantise `source` [n, width], whose rows may be strided, into `tokens`."""
     _fill(tokens, source, source, source, silu=False)
 
 
 def silu_mul_quantised(gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor, tokens: Fp8Matrix) -> None:
-    """Put silu(gate) * up, [n, width] each, alike whole matrices or column ranges of one, into `out`, whose rows may
-    lie apart, and into `tokens`."""
+    """Write silu(gate) * up to `out`, whose rows may be strided, and quantised to `tokens`. Gate and up are [n, width]
+    each and are both whole matrices or both column ranges of one."""
     _fill(tokens, gate, up, out, silu=True)
 
 
@@ -91,7 +91,7 @@ def _fill(tokens: Fp8Matrix, source: torch.Tensor, other: torch.Tensor, out: tor
         SMALLEST_ROW=SMALLEST_ROW,
         SILU=silu,
         BLOCK=block,
-        num_warps=min(max(block // 1024, 4), 32),  # a thread has up to 32 numbers of a row
+        num_warps=min(max(block // 1024, 4), 32),  # a thread handles up to 32 numbers of a row
     )
 
 
@@ -126,12 +126,12 @@ def _product(
     last = tl.minimum((part + 1) * share, width)
     for start in range(part * share, last, BLOCK_INPUTS):
         step = start + tl.arange(0, BLOCK_INPUTS)
-        inside = step < width  # a share ends with a block
+        inside = step < width  # a share ends at a block boundary
         x = tl.load(
             tokens + token[:, None] * width + step[None, :], mask=real_token[:, None] & inside[None, :], other=0.0
         )
         w = tl.load(matrix + row[None, :] * width + step[:, None], mask=real_row[None, :] & inside[:, None], other=0.0)
-        # Tensor cores keep few bits of a sum of float8 products: each block's sum is added in float32.
+        # Tensor cores keep few bits of a sum of float8 products, so each block's sum is added in float32.
         total = tl.dot(x, w, total, max_num_imprecise_acc=BLOCK_INPUTS)
     total *= tl.load(token_scales + token, mask=real_token, other=0.0)[:, None]
     total *= tl.load(matrix_scales + row, mask=real_row, other=0.0)[None, :]
@@ -156,10 +156,10 @@ def product(
     *,
     parts: bool = False,
 ) -> torch.Tensor:
-    """tokens matrix^T + narrow high^T + bias, [n, rows]; the adapter's `narrow` [n, columns] and `high` [rows, columns]
-    in bfloat16.
+    """Return tokens matrix^T + narrow high^T + bias, [n, rows]. The adapter's `narrow` [n, columns] and `high` [rows,
+    columns] are bfloat16.
 
-    With `parts` it may come as [parts, n, rows], to be summed by whoever reads it.
+    With `parts` the result can be [parts, n, rows], which the reader sums.
     """
     count, (rows, width) = len(tokens.values), matrix.values.shape
     if count > FEW_TOKENS:

@@ -1,4 +1,5 @@
-"""Products in 8 bits: by our kernels on a GPU, in plain torch elsewhere, where they are as exact as their factors."""
+"""Products in 8 bits, by our kernels on a GPU and in plain torch elsewhere, where they are as exact as their
+factors."""
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -7,7 +8,7 @@ from training.engine.weights.fp8 import Fp8Matrix
 
 
 def quantised(source: Tensor) -> Fp8Matrix:
-    """The nearest to `source` [n, width], whose rows may lie apart."""
+    """Quantise `source` [n, width], whose rows may be strided, to the nearest numbers."""
     if source.device.type != "cuda":
         return Fp8Matrix.of(source)
     from training.engine.weights import fp8_kernels  # Triton comes with torch for CUDA only
@@ -21,8 +22,8 @@ def quantised(source: Tensor) -> Fp8Matrix:
 def product(
     tokens: Fp8Matrix, matrix: Fp8Matrix, narrow: Tensor, high: Tensor, bias: Tensor | None, *, parts: bool = False
 ) -> Tensor:
-    """tokens matrix^T + narrow high^T + bias, [n, rows]; `narrow` [n, columns] and `high` [rows, columns] have the
-    result's precision. With `parts` it may come as [parts, n, rows], to be summed by whoever reads it."""
+    """Return tokens matrix^T + narrow high^T + bias, [n, rows]. `narrow` [n, columns] and `high` [rows, columns] have
+    the result's precision. With `parts` the result can be [parts, n, rows], which the reader sums."""
     if narrow.device.type == "cuda":
         from training.engine.weights import fp8_kernels
 

@@ -1,14 +1,14 @@
-"""The matrices of a Llama-shaped model, joined to few large ones, with columns for the adapters that are in use.
+"""The matrices of a Llama-shaped model, joined into a few large ones, with columns for the adapters in use.
 
-A LoRA layer computes W x + s B (A x). Here the matrix is [W | s B] and its input [x | A x]: one product gives both,
-and its transpose gives both gradients. So an adapter costs about a hundredth of a product instead of a pass over its
-output, and one copy of the base serves training and sampling, under as many adapters as there are. `use` puts one in
-place, for all tokens; `place` puts several side by side, as far as the columns go. Then of each token's A x only what
-its own adapter made is kept: the others' columns are multiplied by nothing.
+A LoRA layer computes W x + s B (A x). Here the matrix is [W | s B] and its input [x | A x], so one product gives both
+terms, and its transpose gives both gradients. An adapter therefore costs about a hundredth of a product instead of a
+pass over its output, and one copy of the base serves training and sampling under any number of adapters. `use` puts one
+adapter in place for all tokens; `place` puts several side by side, as far as the columns suffice. Each token then keeps
+only the part of A x that its own adapter computed, and the other adapters' columns are multiplied by zero.
 
-W can be in 8 bits, beside s B in the model's precision, to be sampled and trained over. Tensor cores want both factors
-of a product in 8 bits to lie along what is summed over, so the gradient of the input needs a second copy, W^T, with
-scales of its own. Both together take the bytes of one in bfloat16.
+W can be in 8 bits, with s B in the model's precision, for both sampling and training. Tensor cores require both 8-bit
+factors of a product to be contiguous along the summed dimension, so the gradient of the input needs a second copy, W^T,
+with separate scales. Both copies together take as many bytes as one in bfloat16.
 """
 
 import itertools
@@ -29,26 +29,26 @@ from training.engine.weights.fp8 import Fp8Matrix
 from training.engine.weights.stages import stages_of
 
 SHARED_PARAMETER_BYTES = 2
-"""Of a parameter of a base that adapters share: in bfloat16, or twice in 8 bits."""
+"""Bytes per parameter of a base that adapters share: one copy in bfloat16, or two in 8 bits."""
 ROPE_BLOCK = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where one linear layer lies in a joint: its rows of the matrix, and its columns for an adapter's ranks."""
+    """The position of one linear layer in a joint: its rows of the matrix and its columns for an adapter's ranks."""
 
     low: Tensor
-    """[ranks, in]: A."""
+    """A, [ranks, in]."""
     high: Tensor
-    """[out, ranks]: s B."""
+    """s B, [out, ranks]."""
     rows: slice
     columns: slice
-    """Of the joint's columns for adapters, those that are its own."""
+    """The layer's columns among the joint's adapter columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """Linear layers with the same input. `matrix` is [out, in + columns] and `low` [columns, in]; where the layers' own
+    """Linear layers with the same input. `matrix` is [out, in + columns] and `low` [columns, in]. If the layers' own
     weights are in 8 bits, `matrix` is [out, columns]."""
 
     matrix: Tensor
@@ -56,26 +56,26 @@ class Joint:
     bias: Tensor | None
     slots: tuple[Slot, ...]
     in_fp8: Fp8Matrix | None = None
-    """[out, in]: the layers' own weights, where they are in 8 bits; `matrix` is without them then."""
+    """The layers' own weights [out, in] if they are in 8 bits. `matrix` does not contain them then."""
     turned: Fp8Matrix | None = None
-    """[in, out]: the same transposed, for the backward pass."""
+    """The same weights transposed, [in, out], for the backward pass."""
 
     @property
     def weight(self) -> Tensor:
-        """[out, in]: the layers' own weights, where they are not in 8 bits."""
+        """The layers' own weights, [out, in], if they are not in 8 bits."""
         return self.inputs(self.matrix)
 
     @property
     def high(self) -> Tensor:
-        """[out, columns]: s B."""
+        """s B, [out, columns]."""
         return self.matrix[:, self.matrix.shape[1] - len(self.low) :]
 
     @classmethod
     def of(
         cls, linears: list[Any], device: torch.device, dtype: torch.dtype, ranks: int, *, share: bool, in_fp8: bool
     ) -> "Joint":
-        """Of linear layers, for adapters of up to `ranks` ranks in all. `share` makes their weights views of it; with
-        `in_fp8`, where their sizes are not too odd, there is nothing to view, and they become NaN."""
+        """Join linear layers, for adapters of up to `ranks` ranks in total. `share` makes the layers' weights views of
+        the joint. With `in_fp8`, if the dimensions allow it, there is nothing to view and they become NaN."""
         plain = [getattr(linear, "base_layer", linear) for linear in linears]
         rows, inputs = [len(linear.weight) for linear in plain], plain[0].weight.shape[1]
         in_fp8 = in_fp8 and fp8.fits(sum(rows), inputs)
@@ -102,19 +102,20 @@ class Joint:
         return cls(matrix, low, bias, tuple(slots), *copies)
 
     def room(self, count: int) -> Tensor:
-        """For `count` inputs, [count, in + columns]: the first columns are theirs, the last are filled by a product."""
+        """Allocate a room [count, in + columns]: the first columns take the inputs, and a product fills the last
+        ones."""
         return self.low.new_empty((count, sum(self.low.shape)))
 
     def inputs(self, room: Tensor) -> Tensor:
-        """The inputs' own columns [count, in] of such a room."""
+        """The columns of a room for the inputs, [count, in]."""
         return room[:, : self.low.shape[1]]
 
     def narrow(self, room: Tensor) -> Tensor:
-        """A x [count, columns]: the last columns of such a room, after a product."""
+        """The last columns of a room, [count, columns], which hold A x after a product."""
         return room[:, self.low.shape[1] :]
 
     def tokens_in_fp8(self, count: int) -> Fp8Matrix | None:
-        """Where `count` inputs are put in 8 bits too, if the matrix is."""
+        """Allocate memory for `count` inputs in 8 bits, or return None if the matrix is not in 8 bits."""
         return Fp8Matrix.empty(count, self.low.shape[1], self.low.device) if self.in_fp8 else None
 
     def product(
@@ -126,9 +127,9 @@ class Joint:
         others: Tensor | None = None,
         parts: bool = False,
     ) -> Tensor:
-        """[count, out]: the layers' outputs side by side for the inputs in a room, which are in `tokens` too if the
-        matrix is in 8 bits; added `onto` [count, out]. `others` as in `fill_narrow`. With `parts` they may come as
-        [parts, count, out], to be summed."""
+        """Return the layers' outputs side by side, [count, out], for the inputs in a room, added to `onto` [count,
+        out]. If the matrix is in 8 bits, `tokens` must hold the inputs too. `others` is that of `fill_narrow`. With
+        `parts` the result can be [parts, count, out], to be summed."""
         self.fill_narrow(room, others)
         if self.in_fp8 and tokens:
             out = fp8_products.product(tokens, self.in_fp8, self.narrow(room), self.high, self.bias, parts=parts)
@@ -139,8 +140,8 @@ class Joint:
         return out if self.bias is None else out.add_(self.bias)
 
     def fill_narrow(self, room: Tensor, others: Tensor | None = None) -> None:
-        """Compute A x; but where `others` (JoinedModel.others) says that a column is not of the input's own adapter,
-        it is 0."""
+        """Compute A x, with 0 in columns that do not belong to the input's own adapter according to `others`
+        (JoinedModel.others)."""
         if len(self.low):
             narrow = self.narrow(room)
             torch.mm(self.inputs(room), self.low.t(), out=narrow)
@@ -150,7 +151,7 @@ class Joint:
 
 @dataclass(frozen=True, slots=True)
 class JoinedLayer:
-    """The joints of a layer, and the gains of its norms."""
+    """The joints of a layer and the gains of its norms."""
 
     qkv: Joint
     out: Joint
@@ -159,7 +160,7 @@ class JoinedLayer:
     first_gain: Tensor
     second_gain: Tensor
     head_gains: Tensor | None
-    """[heads + kv_heads, head_dim]: of the norms of queries and keys, where the model has them."""
+    """Gains [heads + kv_heads, head_dim] of the norms of queries and keys, if the model has them."""
 
     @property
     def joints(self) -> tuple[Joint, Joint, Joint, Joint]:
@@ -168,26 +169,26 @@ class JoinedLayer:
 
 @dataclass(frozen=True, eq=False)
 class Adapter:
-    """Low-rank factors in a base's precision, the scale in B: (A, s B) of each of a model's linear layers, in the order
-    of `JoinedModel.slots`; None where a layer has none."""
+    """Low-rank factors in a base's precision, with the scale multiplied into B: (A, s B) of each of a model's linear
+    layers in the order of `JoinedModel.slots`, or None for a layer without one."""
 
     factors: tuple[tuple[Tensor, Tensor] | None, ...]
 
     @cached_property
     def ranks(self) -> int:
-        """Of the layer with the most."""
+        """The largest rank of any layer."""
         return max((len(each[0]) for each in self.factors if each), default=0)
 
     @cached_property
     def finite(self) -> bool:
-        """Whether all of its numbers are. Nothing times one that is not is no longer nothing."""
+        """Whether all numbers are finite. Masking with 0 does not work for others, since 0 times infinity is NaN."""
         parts = [part for each in self.factors if each for part in each]
         norms = [norm.to(parts[0].device) for norm in torch._foreach_norm(parts)] if parts else []
         return not norms or bool(torch.stack(norms).isfinite().all())
 
 
 class JoinedModel:
-    """A Llama-shaped model's weights as matrices; `share` makes the model's own modules views of them."""
+    """A Llama-shaped model's weights as joined matrices. `share` makes the model's own modules views of them."""
 
     def __init__(
         self,
@@ -199,11 +200,12 @@ class JoinedModel:
         share: bool,
         in_fp8: bool = False,
     ) -> None:
-        """On `devices` the layers lie in equal parts, what precedes them on the first and what follows on the last.
-        `ranks`: of the adapters that it can have at once, and so of the largest; 0 for none. With `in_fp8` the layers'
-        matrices are kept in 8 bits, to be sampled and trained over: not to be updated."""
+        """Layers are spread equally over `devices`, with whatever precedes them on the first and whatever follows on
+        the last. `ranks` is the total rank of the adapters that can be in place together, which also limits a single
+        one; 0 means none. With `in_fp8` the layers' matrices are kept in 8 bits for sampling and training and cannot be
+        updated."""
         self.model: Any = None
-        """The modules that are views of it, where others are made of them."""
+        """The model whose modules are views of this one, if there is one."""
         body, config = model.model, model.config
         first = body.layers[0].self_attn
         self.dtype, self.ranks = dtype, ranks
@@ -230,9 +232,9 @@ class JoinedModel:
         ]
         self.slots = tuple(slot for layer in self.layers for joint in layer.joints for slot in joint.slots)
         self._placed: dict[Adapter, int] = {}
-        """At which rank of each layer's columns an adapter begins; the one that was not used for longest is first."""
+        """The rank at which each placed adapter begins in every layer's columns, least recently used first."""
         self.captured: WeakKeyDictionary[Any, dict[Any, list[Any]]] = WeakKeyDictionary()
-        """Of each cache the decode steps that were captured (CudaWeights); they serve all adapters."""
+        """Captured decode steps by cache (CudaWeights). They serve all adapters."""
         self._inverse_frequencies = body.rotary_emb.inv_freq.detach().to(devices[0], torch.float32, copy=True)
         self._rope_scale = float(body.rotary_emb.attention_scaling)
         empty = torch.empty((0, self.head_dim // 2, 2), device=devices[0])
@@ -240,7 +242,7 @@ class JoinedModel:
 
     @property
     def device(self) -> torch.device:
-        """Where tokens go in."""
+        """The device that takes the tokens."""
         return self.stages[0].device
 
     def _layer(self, layer: Any, device: torch.device, share: bool, in_fp8: bool) -> JoinedLayer:
@@ -260,7 +262,7 @@ class JoinedModel:
         return torch.cat([query.expand(self.heads, -1), key.expand(self.kv_heads, -1)])
 
     def update(self, model: Any) -> None:
-        """Take over the weights of a model of the same shape, in place."""
+        """Copy the weights of a model of the same shape, in place."""
         with torch.no_grad():
             self.embedding.copy_(model.model.embed_tokens.weight)
             self.head.copy_(model.lm_head.weight)
@@ -277,7 +279,7 @@ class JoinedModel:
                     mine.head_gains.copy_(self._head_gains(layer.self_attn))
 
     def adapter(self, model: Any) -> Adapter:
-        """A copy of the factors that are active on a model of this shape."""
+        """Return a copy of the factors that are active on a model of this shape."""
         found: list[tuple[Tensor, Tensor] | None] = []
         for slot, linear in zip(self.slots, linear_layers(model), strict=True):
             factors = low_rank_factors(linear)
@@ -290,14 +292,13 @@ class JoinedModel:
         return Adapter(tuple(found))
 
     def use(self, adapter: Adapter | None) -> None:
-        """Have the products be those with this adapter, or with none, whatever the token, until others are put in its
-        place."""
+        """Apply this adapter, or none, to all tokens until other adapters are put in place."""
         wanted = [] if adapter is None else [adapter]
         if list(self._placed) != wanted:
             self._fill(wanted)
 
     def rounds(self, adapters: Iterable[Adapter | None]) -> list[set[Adapter | None]]:
-        """The adapters in as many parts as it takes for each to fit side by side, those that are in place first."""
+        """Group the adapters into rounds that each fit side by side, with those already in place first."""
         found: list[set[Adapter | None]] = []
         left = 0
         for adapter in sorted(dict.fromkeys(adapters), key=lambda each: each not in self._placed):
@@ -309,8 +310,8 @@ class JoinedModel:
         return found
 
     def place(self, adapters: Iterable[Adapter | None]) -> None:
-        """Have these adapters, one of the `rounds`, side by side. For one that is not there yet those give way that
-        were not used for longest."""
+        """Put the adapters of one of the `rounds` side by side. A newly placed one evicts the least recently used
+        ones."""
         wanted = {adapter for adapter in adapters if adapter is not None}
         older = [adapter for adapter in self._placed if adapter not in wanted]
         if wanted <= self._placed.keys():
@@ -325,28 +326,29 @@ class JoinedModel:
         self._fill([*kept, *wanted])
 
     def ranges(self, adapters: Sequence[Adapter | None]) -> Tensor | None:
-        """[n, 2]: the ranks, from and to, at which each token's adapter lies; None where one is there alone, for all
-        of them. Those of a token without an adapter are none."""
+        """Return the range of ranks [n, 2], from and to, of each token's adapter, or None if a single adapter is in
+        place for all of them. The range of a token without an adapter is empty."""
         if len(self._placed) < 2:
             return None
         starts = {adapter: (start, start + adapter.ranks) for adapter, start in self._placed.items()}
         return torch.tensor([(0, 0) if each is None else starts[each] for each in adapters])
 
     def others(self, ranges: Tensor) -> Tensor:
-        """[n, columns]: whether a column of a joint belongs to another adapter than the token's, for `ranges` [n, 2].
-        A joint with fewer columns has the first of them."""
+        """Return a mask [n, columns] of the joint columns that belong to adapters other than the token's, for `ranges`
+        [n, 2]. A joint with fewer columns uses the first of them."""
         columns = max(len(joint.low) for joint in self.layers[0].joints)
-        rank = torch.arange(columns, device=ranges.device) % self.ranks  # each of its layers has as many
+        rank = torch.arange(columns, device=ranges.device) % self.ranks  # each of the joint's layers has as many
         return (rank < ranges[:, :1]) | (rank >= ranges[:, 1:])
 
     def _room(self, adapter: Adapter | None) -> int:
-        """Ranks that an adapter takes. One that is not finite has no other beside it, because it would spoil that."""
+        """Return the number of ranks that an adapter takes. One that is not finite takes all of them, because it would
+        corrupt the others."""
         if adapter is None:
             return 0
         return adapter.ranks if adapter.finite else self.ranks
 
     def _fill(self, adapters: Sequence[Adapter]) -> None:
-        """Have exactly these adapters in the columns, one after the other."""
+        """Fill the columns with exactly these adapters, one after another."""
         self._placed = {}
         with torch.no_grad():
             for joint in itertools.chain.from_iterable(layer.joints for layer in self.layers):
@@ -365,7 +367,8 @@ class JoinedModel:
         self._placed = starts
 
     def turns(self, positions: int, device: torch.device) -> Tensor:
-        """Cosine and sine [at least `positions`, D/2, 2] of the rotary embedding, on one of the model's devices."""
+        """Return cosines and sines [at least `positions`, D/2, 2] of the rotary embedding on one of the model's
+        devices."""
         turns = self._turns[self.device]
         if len(turns) < positions:
             while len(turns) < positions:
@@ -377,25 +380,25 @@ class JoinedModel:
 
 
 def join(model: Any, ranks: int) -> None:
-    """Join a Llama-shaped model's matrices, as `joined`, with room for adapters of so many ranks in all; its modules
-    keep views of them."""
+    """Join a Llama-shaped model's matrices as `model.joined`, with room for adapters of `ranks` ranks in total. Its
+    modules keep views of them."""
     model.joined = JoinedModel(model, [model.device], model.dtype, ranks=ranks, share=True)
 
 
 def has_kernels(model: Any) -> bool:
-    """Whether the GPU's kernels know a Llama-shaped model's heads."""
+    """Whether the GPU kernels support a Llama-shaped model's heads."""
     dim: int = model.model.layers[0].self_attn.head_dim
     return 16 <= dim <= 256 and dim & (dim - 1) == 0
 
 
 def linear_layers(model: Any) -> Iterator[Any]:
-    """A Llama-shaped model's linear layers, in the order of `JoinedModel.slots`."""
+    """Yield a Llama-shaped model's linear layers in the order of `JoinedModel.slots`."""
     for layer in model.model.layers:
         yield from itertools.chain(*_groups(layer.self_attn, layer.mlp))
 
 
 def low_rank_factors(linear: Any) -> tuple[Tensor, Tensor, float] | None:
-    """A, B and s of the adapter that is active on a linear layer; None where there is none."""
+    """Return A, B and s of the adapter that is active on a linear layer, or None if there is none."""
     if not is_adapted(linear) or linear.disable_adapters:
         return None
     [name] = linear.active_adapters
@@ -406,7 +409,7 @@ def low_rank_factors(linear: Any) -> tuple[Tensor, Tensor, float] | None:
 
 
 def _groups(attention: Any, mlp: Any) -> tuple[list[Any], ...]:
-    """The linear layers of a layer by what they multiply."""
+    """Return a layer's linear layers, grouped by their input."""
     return (
         [attention.q_proj, attention.k_proj, attention.v_proj],
         [attention.o_proj],

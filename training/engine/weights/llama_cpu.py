@@ -1,4 +1,4 @@
-"""A fast forward pass for models of Llama's shape: few large matrix products and no module calls."""
+"""A fast forward pass for Llama-shaped models: few large matrix products and no module calls."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from training.engine.weights.rotary import RotaryTable
 
 
 def effective_weight(linear: Any) -> torch.Tensor:
-    """[out, in]: a linear layer's weight, with peft's LoRA adapters on it added as peft merges them."""
+    """Return a linear layer's weight [out, in] with its LoRA adapters added as peft merges them."""
     weight: torch.Tensor = linear.weight
     if is_adapted(linear):
         for name in linear.active_adapters:
@@ -24,34 +24,36 @@ def effective_weight(linear: Any) -> torch.Tensor:
 
 
 def _times(weight: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
-    """Float32 `weight` [..., n] with the `gain` [n] of the norm before it, so that bfloat16 is rounded to only once."""
+    """Multiply float32 `weight` [..., n] by the `gain` [n] of the preceding norm, so that rounding to bfloat16 happens
+    only once."""
     return weight.float() * gain.float()
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
     qkv: torch.Tensor
-    """[(heads + 2 * kv_heads) * head_dim, hidden], the gain of the norm before it multiplied in."""
+    """Joint projection [(heads + 2 * kv_heads) * head_dim, hidden] with the gain of the preceding norm multiplied
+    in."""
     qkv_bias: torch.Tensor | None
     head_norm: torch.Tensor | None
-    """[heads + kv_heads, head_dim]: the norms of queries and keys, where the model has them."""
+    """Gains of the norms of queries and keys, [heads + kv_heads, head_dim], if the model has them."""
     out: torch.Tensor
-    """[heads * head_dim, hidden]: transposed, as addmm wants it."""
+    """Output projection [heads * head_dim, hidden], transposed as addmm requires."""
     out_bias: torch.Tensor | None
     gate_up: torch.Tensor
-    """[2 * intermediate, hidden], the gain of the norm before it multiplied in."""
+    """Joint projection [2 * intermediate, hidden] with the gain of the preceding norm multiplied in."""
     gate_up_bias: torch.Tensor | None
     down: torch.Tensor
-    """[intermediate, hidden]: transposed."""
+    """Down projection [intermediate, hidden], transposed."""
     down_bias: torch.Tensor | None
 
 
 class FusedWeights:
-    """A frozen copy of a model's weights, LoRA adapters merged in, laid out for sampling.
+    """A frozen copy of a model's weights with LoRA adapters merged in, laid out for sampling.
 
-    The gains of the norms and the scale of the attention are multiplied into the weights. Queries and keys have the
-    two halves of each head interleaved, so that the rotary embedding is one complex product; attention does not
-    notice, because both are permuted alike.
+    The gains of the norms and the scale of the attention are multiplied into the weights. Queries and keys have the two
+    halves of each head interleaved, so that the rotary embedding is one complex product. This does not change
+    attention, because both are permuted alike.
     """
 
     supports_packing = False
@@ -60,7 +62,7 @@ class FusedWeights:
 
     @staticmethod
     def supports(model: Any) -> bool:
-        """Whether the model is of a family and a configuration that this forward pass knows."""
+        """Whether this forward pass supports the model's family and configuration."""
         if isinstance(model, LlamaModel):
             return True
         if not supports_config(type(model).__name__, model.config):
@@ -85,7 +87,7 @@ class FusedWeights:
         self._turns = RotaryTable(body.rotary_emb.inv_freq, float(body.rotary_emb.attention_scaling), device)
 
     def matrices(self) -> Sequence[torch.Tensor]:
-        """Of the matrices [out, in] that tokens are multiplied by, one of each shape."""
+        """One of each shape of the matrices [out, in] that tokens are multiplied by."""
         layer = self._layers[0]
         every = (layer.qkv, layer.out.t(), layer.gate_up, layer.down.t(), self._head)
         return tuple({tuple(matrix.shape): matrix for matrix in every}.values())
@@ -136,9 +138,10 @@ class FusedWeights:
 
     @torch.inference_mode()
     def _prefill(self, cache: KVCache, row: int, start: int, ids: torch.Tensor) -> None:
-        """Keys and values of `ids` ([n], int64) from position `start` on.
+        """Write the keys and values of `ids` ([n], int64) from position `start` on.
 
-        Needs memory for the scores [heads, n, start + n]: give long prompts in pieces. They give the same bits.
+        This needs memory for the scores [heads, n, start + n], so long prompts should be given in pieces, which give
+        the same bits.
         """
         count, (kv_heads, head_dim) = len(ids), (self.kv.kv_heads, self.kv.head_dim)
         group = self._heads // kv_heads
@@ -155,7 +158,7 @@ class FusedWeights:
             keys[row, :, :, start : start + count] = key.permute(1, 2, 0)
             values[row, :, start : start + count] = value.transpose(0, 1)
             if index + 1 == len(self._layers):
-                return  # the last layer's output would only serve log-probabilities
+                return  # the last layer's output is only needed for log-probabilities
             query = joint[:, : self._heads].transpose(0, 1).reshape(kv_heads, group * padded, head_dim)
             mixed = attend(query, keys[row, :, :, :span], values[row, :, :span], mask)
             mixed = mixed.view(self._heads, padded, head_dim).transpose(0, 1).reshape(padded, -1)
@@ -163,10 +166,11 @@ class FusedWeights:
 
     @torch.inference_mode()
     def decode(self, cache: KVCache, ids: torch.Tensor, positions: torch.Tensor, span: int) -> torch.Tensor:
-        """One token for each of the first M rows: float32 logits [M, vocab] after `ids` ([M]) at `positions` ([M]).
+        """Decode one token for each of the first M rows. Return float32 logits [M, vocab] after `ids` ([M]) at
+        `positions` ([M]).
 
-        M is a multiple of MIN_ROWS; `span` is a multiple of KEY_MULTIPLE above the positions that matter. Rows that
-        are not decoded now may hold anything: theirs are written too, at their position.
+        M is a multiple of MIN_ROWS; `span` is a multiple of KEY_MULTIPLE above the positions that matter. Rows that are
+        not decoded now can hold anything; they are written at their position too.
         """
         rows, (kv_heads, head_dim) = len(ids), (self.kv.kv_heads, self.kv.head_dim)
         group, pairs = self._heads // kv_heads, rows * kv_heads
@@ -174,7 +178,7 @@ class FusedWeights:
         mask = causal_mask(positions, span, self.kv.dtype)[:, None].expand(rows, kv_heads, span).reshape(pairs, 1, span)
         value_places = (self._numbers(pairs).view(rows, -1) * cache.length + positions[:, None]).view(-1)
         key_places = (self._numbers(pairs * head_dim).view(rows, -1) * cache.length + positions[:, None]).view(-1)
-        # Attention wants 4 query rows for each key head, and is faster for it: the rows that are too many stay zero.
+        # Attention needs 4 query rows for each key head, and is faster with them. Surplus rows stay zero.
         hidden = F.embedding(ids, self._embedding)
         query = hidden.new_zeros((rows, kv_heads, max(group, 4), head_dim))
         own = query[:, :, :group]
@@ -190,7 +194,8 @@ class FusedWeights:
         return F.linear(self._normed(hidden), self._head).float()
 
     def _project(self, layer: _Layer, hidden: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
-        """[n, heads + 2 * kv_heads, head_dim]: queries and keys, both rotated by `rope` ([n, 1, D/2]), and values."""
+        """Return queries and keys, both rotated by `rope` ([n, 1, D/2]), and values, as [n, heads + 2 * kv_heads,
+        head_dim]."""
         joint = F.linear(self._normed(hidden), layer.qkv, layer.qkv_bias).view(len(hidden), -1, self.kv.head_dim)
         turned = joint[:, : self._heads + self.kv.kv_heads]
         if layer.head_norm is not None:
@@ -203,7 +208,7 @@ class FusedWeights:
         return joint
 
     def _finish(self, layer: _Layer, hidden: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:
-        """The layer's output [n, hidden] from the attention's [n, heads * D]."""
+        """Return the layer's output [n, hidden] from the attention's [n, heads * D]."""
         hidden = torch.addmm(hidden, mixed, layer.out)
         if layer.out_bias is not None:
             hidden += layer.out_bias
@@ -214,16 +219,16 @@ class FusedWeights:
         return hidden
 
     def _normed(self, hidden: torch.Tensor) -> torch.Tensor:
-        """RMSNorm (Zhang and Sennrich 2019) without its gain, which is in the weights that follow."""
+        """Apply RMSNorm (Zhang and Sennrich 2019) without its gain, which is in the weights that follow."""
         return hidden * self._inverse_norm(hidden)
 
     def _inverse_norm(self, hidden: torch.Tensor) -> torch.Tensor:
-        """1 / sqrt(mean(x²) + eps) over the last dimension, [..., 1]; the sum is made in float32."""
+        """Return 1 / sqrt(mean(x²) + eps) over the last dimension, [..., 1], summed in float32."""
         norm = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True, dtype=torch.float32)
         return torch.addcmul(self._norm_eps, norm, norm, value=1 / hidden.shape[-1]).rsqrt_().to(hidden.dtype)
 
     def _numbers(self, count: int) -> torch.Tensor:
-        """0, 1, ... count - 1."""
+        """Return 0, 1, ... count - 1."""
         if len(self._counted) < count:
             self._counted = torch.arange(count, device=self.kv.device)
         return self._counted[:count]

@@ -23,45 +23,45 @@ from training.engine.weights.triton_kernels import add_norm, decode_attention, r
 from training.engine.weights.varlen_attention import Segments, varlen_attention
 
 CAPTURE_BYTES = 1 << 30
-"""Memory that the driver finds free when a graph is made: what torch keeps for later is no use to it."""
+"""Free memory in bytes that the driver gets for capturing a graph, because it cannot use what torch keeps in
+reserve."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
     """A stage's part of a captured decode step: fill `rows` and `inputs`, replay, read `outputs`. The graph reads
-    `turns`. The first part's inputs are token ids, and the last one's outputs logits."""
+    `turns`. The first part's inputs are token ids, and the last one's outputs are logits."""
 
     graph: torch.cuda.CUDAGraph
     rows: tuple[torch.Tensor, ...]
-    """The rows' positions, and where several adapters are in place JoinedModel.ranges."""
+    """The rows' positions, and JoinedModel.ranges if several adapters are in place."""
     inputs: tuple[torch.Tensor, ...]
     turns: torch.Tensor
     outputs: tuple[torch.Tensor, ...]
 
 
 class CudaWeights:
-    """Weights in bfloat16 on a GPU; what passes from layer to layer, and the logits, are float32.
+    """Weights in bfloat16 on a GPU. Hidden states between layers and the logits are float32.
 
-    A model that shares its base has its adapter beside it, and takes no memory for more: one pass serves as many
-    adapters as fit into the base's columns. One that is trained whole is copied. Unlike on a CPU, a sample's last bits
-    depend on what shares its batch.
+    A model that shares its base keeps only its adapter, and one pass serves as many adapters as fit into the base's
+    columns. A fully trained model is copied. Unlike on a CPU, a sample's last bits depend on what shares its batch.
 
-    Over a base whose layers' matrices are in 8 bits, tokens are quantised before they meet them; an adapter's products,
-    attention, the cache and the head stay in bfloat16.
+    Over a base whose layers' matrices are in 8 bits, tokens are quantised before they are multiplied by them. The
+    adapter's products, attention, the cache and the head stay in bfloat16.
     """
 
     supports_packing = True
     exact_attention = True
     pad_to_multiple_of = 8
-    """One graph for each multiple of it."""
+    """Granularity of the number of rows. There is one graph per multiple."""
 
     @staticmethod
     def supports(model: Any) -> bool:
-        """Whether the forward pass knows the model's shape, and the kernels its heads."""
+        """Whether this forward pass supports the model's shape and the kernels its heads."""
         return FusedWeights.supports(model) and has_kernels(model)
 
     def __init__(self, model: Any, device: torch.device, dtype: torch.dtype) -> None:
-        """Of a model, or of a peft model with its adapter."""
+        """Take the weights of a model, or of a peft model with its adapter."""
         base, adapted = base_of(model), has_adapter(model)
         shared: JoinedModel | None = getattr(base, "joined", None) if adapted else None
         if shared is None or (shared.embedding.device.type, shared.dtype) != (device.type, dtype):
@@ -76,28 +76,28 @@ class CudaWeights:
 
     @property
     def batched_with(self) -> object:
-        """Weights of the same base can share a batch."""
+        """The base, since weights of the same base can share a batch."""
         return self._base
 
     def update(self, model: Any) -> None:
-        """Take over the weights of a model, or a peft model's adapter, of the same shape, in place."""
+        """Copy the weights of a model, or of a peft model's adapter, of the same shape, in place."""
         if self._adapter is not None:
             self._adapter = self._base.adapter(model.get_base_model())
         else:
             self._base.update(model)
 
     def matrices(self) -> Sequence[torch.Tensor]:
-        """Of the matrices [out, in] that tokens are multiplied by, one of each shape."""
+        """One of each shape of the matrices [out, in] that tokens are multiplied by."""
         every = (*(joint.matrix for joint in self._base.layers[0].joints), self._base.head)
         return tuple({tuple(matrix.shape): matrix for matrix in every}.values())
 
     def prefill(self, cache: PagedCache, pieces: Sequence[Piece]) -> None:
-        """Write the keys and values of all pieces into their rows, in one pass without padding."""
+        """Write the keys and values of all pieces into their rows in one pass without padding."""
         self.prefill_each(cache, pieces, [self] * len(pieces))
 
     @torch.inference_mode()
     def prefill_each(self, cache: PagedCache, pieces: Sequence[Piece], weights: Sequence["CudaWeights"]) -> None:
-        """The same with the weights of each piece, in as few passes as their adapters need."""
+        """Prefill pieces with separate weights for each, in as few passes as their adapters need."""
         adapters = [each._adapter for each in weights]
         for together in self._base.rounds(adapters):
             own = [number for number, adapter in enumerate(adapters) if adapter in together]
@@ -106,7 +106,7 @@ class CudaWeights:
             self._prefill(cache, [pieces[number] for number in own], ranges)
 
     def _prefill(self, cache: PagedCache, pieces: Sequence[Piece], ranges: torch.Tensor | None) -> None:
-        """With the adapters that are in place, those of the pieces in these `ranges` (JoinedModel.ranges)."""
+        """Prefill with the adapters that are in place. `ranges` (JoinedModel.ranges) gives those of the pieces."""
         base = self._base
         layout = _layout(cache, pieces)
         lengths = [len(piece.ids) for piece in pieces], [piece.start + len(piece.ids) for piece in pieces]
@@ -127,7 +127,7 @@ class CudaWeights:
                     joint, store = self._joint(layer, hidden, change, others), (places, keys, values)
                     rotate(joint, layer.head_gains, turns, positions, base.kv_heads, base.eps, store=store)
                     if number + 1 == len(base.layers):
-                        return  # the last layer's output would only serve log-probabilities
+                        return  # the last layer's output is only needed for log-probabilities
                     query, key, value = torch.split(joint, [base.heads, base.kv_heads, base.kv_heads], dim=1)
                     if not own:
                         key, value = keys[past], values[past]
@@ -137,10 +137,11 @@ class CudaWeights:
                     change = self._rest(layer, hidden, mixed, others)
 
     def decode(self, cache: PagedCache, ids: torch.Tensor, positions: torch.Tensor, span: int) -> torch.Tensor:
-        """One token for each of the first M rows: float32 logits [M, vocab] after `ids` ([M]) at `positions` ([M]).
+        """Decode one token for each of the first M rows. Return float32 logits [M, vocab] after `ids` ([M]) at
+        `positions` ([M]).
 
-        A row whose position is -1 is left alone, its logits mean nothing. They are overwritten by the next call with
-        as many rows. `span` is not needed: each row reads its own tokens.
+        A row whose position is -1 is not touched, and its logits are meaningless. The next call with as many rows
+        overwrites the logits. `span` is not needed because each row reads only its own tokens.
         """
         return self.decode_each(cache, ids, positions, [self] * len(ids))
 
@@ -148,8 +149,8 @@ class CudaWeights:
     def decode_each(
         self, cache: PagedCache, ids: torch.Tensor, positions: torch.Tensor, weights: Sequence["CudaWeights | None"]
     ) -> torch.Tensor:
-        """The same with the weights of each row, in as few steps as their adapters need; None for one whose position is
-        -1."""
+        """Decode with separate weights for each row, in as few steps as their adapters need. Weights are None for a row
+        whose position is -1."""
         adapters = [None if each is None else each._adapter for each in weights]
         rounds = self._base.rounds(adapter for adapter, each in zip(adapters, weights, strict=True) if each)
         if len(rounds) == 1:
@@ -172,7 +173,7 @@ class CudaWeights:
         together: set[Adapter | None],
         adapters: Sequence[Adapter | None],
     ) -> torch.Tensor:
-        """With some of the rows' adapters, which fit side by side; the other rows' positions are -1."""
+        """Decode rows whose adapters fit side by side. The positions of the other rows are -1."""
         self._base.place(together)
         ranges = self._base.ranges([adapter if adapter in together else None for adapter in adapters])
         rows = (positions,) if ranges is None else (positions, ranges.to(positions.device))
@@ -182,7 +183,7 @@ class CudaWeights:
         passed: tuple[torch.Tensor, ...] = (ids,)
         for part in steps[kind]:
             device = part.rows[0].device
-            _ = cache.tables(device)  # brought up to date, where the graph reads it
+            _ = cache.tables(device)  # updates the tables that the graph reads
             with on(device):
                 for mine, given in zip((*part.rows, *part.inputs), (*rows, *passed), strict=True):
                     mine.copy_(given)
@@ -204,21 +205,22 @@ class CudaWeights:
     def _capture_part(
         self, cache: PagedCache, number: int, rows: tuple[torch.Tensor, ...], inputs: tuple[torch.Tensor, ...]
     ) -> _Part:
-        """Of the stage of that number."""
+        """Capture the part of the stage of that number."""
         device = rows[0].device
         turns = self._base.turns(cache.length, device)
         if torch.cuda.mem_get_info(device)[0] < CAPTURE_BYTES:
             torch.cuda.empty_cache()
-        # Once outside a graph: kernels are compiled and libraries take their workspace. It writes what the step writes.
+        # The first run is outside a graph, so that kernels are compiled and libraries allocate their workspace. It
+        # writes the same as the step itself.
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             self._decode(cache, number, turns, inputs, *rows)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        # One after the other they may share memory, as long as any of them lives.
+        # Graphs run one after another, so they can share memory as long as any of them exists.
         pool = next((parts[number].graph.pool() for parts in self._base.captured[cache].values()), None)
-        # The stream is named, because torch's own for capturing lies on whichever GPU captured first.
+        # The stream is passed explicitly, because torch's default capture stream is on whichever GPU captured first.
         with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             outputs = self._decode(cache, number, turns, inputs, *rows)
         return _Part(graph, rows, inputs, turns, outputs)
@@ -232,8 +234,8 @@ class CudaWeights:
         positions: torch.Tensor,
         ranges: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, ...]:
-        """One token through a stage: from ids, or the hidden states and what the layer before adds to them, to the same
-        of its last layer, or to logits."""
+        """Run one token through a stage. The input is ids, or hidden states with the previous layer's contribution; the
+        output is the same of the stage's last layer, or logits."""
         base, stage = self._base, self._base.stages[number]
         tables, stand = cache.tables(stage.device)[: len(positions)], positions.clamp(min=0)
         pages = tables.gather(1, (stand // PAGE)[:, None])[:, 0].long()
@@ -263,16 +265,16 @@ class CudaWeights:
     def _joint(
         self, layer: JoinedLayer, hidden: torch.Tensor, change: torch.Tensor | None, others: torch.Tensor | None
     ) -> torch.Tensor:
-        """Queries, keys and values [n, heads + 2 * kv_heads, D] before rotation, once `change` is added to `hidden`.
-        Here and below `others` is JoinedModel.others, where several adapters are in place."""
+        """Add `change` to `hidden` and return queries, keys and values [n, heads + 2 * kv_heads, D] before rotation.
+        Here and below, `others` is JoinedModel.others if several adapters are in place."""
         joint = self._normed_product(layer.qkv, hidden, change, layer.first_gain, others)
         return joint.view(len(hidden), -1, self.kv.head_dim)
 
     def _rest(
         self, layer: JoinedLayer, hidden: torch.Tensor, mixed: torch.Tensor, others: torch.Tensor | None
     ) -> torch.Tensor:
-        """Add the attention's output to `hidden` and return what the MLP adds to it, maybe in parts; `mixed` is a room
-        of `out`'s."""
+        """Add the attention's output to `hidden` and return the MLP's contribution, possibly in parts. `mixed` is a
+        room of the joint `out`."""
         tokens = quantised(layer.out.inputs(mixed)) if layer.out.in_fp8 else None
         change = layer.out.product(mixed, tokens, others=others, parts=True)
         gate, up = self._normed_product(layer.gate_up, hidden, change, layer.second_gain, others).chunk(2, dim=-1)
@@ -291,14 +293,15 @@ class CudaWeights:
         gain: torch.Tensor,
         others: torch.Tensor | None,
     ) -> torch.Tensor:
-        """The joint's outputs for the norm of `hidden`, once `change` is added to it."""
+        """Add `change` to `hidden` and return the joint's outputs for its norm."""
         room, tokens = joint.room(len(hidden)), joint.tokens_in_fp8(len(hidden))
         add_norm(hidden, change, gain, self._base.eps, joint.inputs(room), tokens)
         return joint.product(room, tokens, others=others)
 
 
 def _layout(cache: PagedCache, pieces: Sequence[Piece]) -> tuple[npt.NDArray[np.int64], ...]:
-    """Where each new token stands in its sequence [n] and in the cache [n], and the places of all keys [K]."""
+    """Return each new token's position in its sequence [n] and place in the cache [n], and the places of all keys
+    [K]."""
     positions = [np.arange(piece.start, piece.start + len(piece.ids)) for piece in pieces]
     past = [cache.places(piece.row, 0, piece.start + len(piece.ids)) for piece in pieces]
     places = [all_places[piece.start :] for piece, all_places in zip(pieces, past, strict=True)]

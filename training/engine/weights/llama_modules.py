@@ -1,7 +1,7 @@
-"""Models of Llama's shape without transformers: their parameters by its names, read from its files and saved in them.
+"""Llama-shaped models without transformers: their parameters under transformers' names, read from and saved to files.
 
-Importing transformers takes longer than all else that a small model waits for before its first token. On a CPU the
-passes through such a model are ours (llama_cpu.py, trainer/whole_layers.py) and want nothing of it but its weights.
+Importing transformers takes longer than everything else that a small model needs before its first token. On a CPU the
+passes through such a model are ours (llama_cpu.py, trainer/whole_layers.py) and need only its weights.
 """
 
 import json
@@ -21,7 +21,7 @@ from training.engine.weights.tensor_file import write_tensors
 
 FAMILIES = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
 ROPE_TYPES = frozenset({"default", "linear", "llama3", "yarn"})
-"""Rotary embeddings whose frequencies do not change with the length of the sequence."""
+"""Rotary embeddings whose frequencies do not depend on the length of the sequence."""
 _CONFIG, _GENERATION, _WEIGHTS = "config.json", "generation_config.json", "model.safetensors"
 _SIZES = (
     "vocab_size",
@@ -37,9 +37,9 @@ Json = Any
 
 
 class LlamaModel(torch.nn.Module):
-    """A model's parameters in float32 on the CPU, under the names and in the order that they have in transformers.
+    """A model's parameters in float32 on the CPU, with the names and order that they have in transformers.
 
-    Of its modules only the norms compute something.
+    Only its norms can be called.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class LlamaModel(torch.nn.Module):
         return self.model.embed_tokens.weight.dtype
 
     def num_parameters(self) -> int:
-        """As transformers counts them: tied ones once."""
+        """Count the parameters as transformers does, with tied ones counted once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def save(self, directory: Path) -> None:
-        """Write the files that transformers would, to the byte. Raises OSError."""
+        """Write the same files as transformers, byte for byte. Raises OSError."""
         for name, content in self._files.items():
             written = {**content, "transformers_version": _transformers_version()}
             (directory / name).write_text(json.dumps(written, indent=2, sort_keys=True) + "\n")
@@ -76,12 +76,12 @@ class LlamaModel(torch.nn.Module):
 
 @cache
 def _transformers_version() -> str:
-    """Of the installed one; looking it up takes 1.5 ms."""
+    """Return the installed version of transformers. The lookup takes 1.5 ms."""
     return version("transformers")
 
 
 def supports_config(family: str, config: Any) -> bool:
-    """Whether a model of that class and configuration is Llama-shaped as our forward passes know it."""
+    """Whether a model of that class and configuration is Llama-shaped and supported by our forward passes."""
     if family not in FAMILIES or config.hidden_act != "silu":
         return False
     layer_types = getattr(config, "layer_types", None)
@@ -91,13 +91,13 @@ def supports_config(family: str, config: Any) -> bool:
 
 
 def is_readable(directory: Path) -> bool:
-    """Whether `read` can read the model in a directory; nothing is said of what it has no need to look at."""
+    """Whether `read` can read the model in a directory. Only what `read` needs is checked."""
     return _checked_config(directory) is not None
 
 
 def read(directory: Path) -> LlamaModel | None:
-    """The model in a directory; None where it is for transformers to read it, or to say what is wrong with it: where
-    transformers 5 did not write the files or the weights are not those of the config."""
+    """Read the model in a directory. Return None if transformers should read it or report what is wrong with it,
+    because transformers 5 did not write the files or the weights do not match the config."""
     config = _checked_config(directory)
     if config is None:
         return None
@@ -122,7 +122,7 @@ def _checked_config(directory: Path) -> dict[str, Json] | None:
 
 
 def _is_known(config: Mapping[str, Json]) -> bool:
-    """Whether the model is one of ours, in the words of transformers 5 (`dtype`, `rope_parameters`)."""
+    """Whether the model is supported. The config must use the terms of transformers 5 (`dtype`, `rope_parameters`)."""
     return (
         supports_config(_family(config), SimpleNamespace(**config))
         and config["rope_parameters"].keys() == {"rope_theta", "rope_type"}
@@ -146,7 +146,7 @@ def _head_dim(config: Mapping[str, Json]) -> int:
 
 
 def _shapes(config: Mapping[str, Json]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The tensors that a model's file holds."""
+    """Yield the tensors that a model's file holds, with their shapes."""
     hidden, inner, head = config["hidden_size"], config["intermediate_size"], _head_dim(config)
     heads, kv_heads = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
     family = _family(config)
@@ -182,7 +182,7 @@ def _shapes(config: Mapping[str, Json]) -> Iterator[tuple[str, tuple[int, ...]]]
 
 
 class _Matrix(torch.nn.Module):
-    """A linear layer's or an embedding's weight, and its bias where it has one."""
+    """The weight of a linear layer or an embedding, and its bias if it has one."""
 
     def __init__(self, tensors: Mapping[str, Tensor], name: str) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ class _Matrix(torch.nn.Module):
 
 
 class _Norm(torch.nn.Module):
-    """RMSNorm (Zhang and Sennrich 2019), with the operations of transformers' modules."""
+    """RMSNorm (Zhang and Sennrich 2019) with the same operations as in transformers' modules."""
 
     def __init__(self, tensors: Mapping[str, Tensor], name: str, eps: float) -> None:
         super().__init__()
@@ -247,7 +247,7 @@ class _Body(torch.nn.Module):
 
 
 class _Rotary:
-    """The angles of the rotary embedding (Su et al. 2021): what each pair of a head turns by with a position."""
+    """The rotary embedding's angles (Su et al. 2021), by which each pair of a head rotates per position."""
 
     attention_scaling = 1.0
 
@@ -257,6 +257,6 @@ class _Rotary:
 
 
 def _parameter(tensor: Tensor) -> torch.nn.Parameter:
-    # A copy also where the file is in float32: bits may depend on where in memory a matrix begins, and there it is
-    # wherever it lies in the file.
+    # Copy even if the file is in float32. Bits can depend on a matrix's alignment in memory, which would otherwise be
+    # that of the file.
     return torch.nn.Parameter(tensor.to(torch.float32, copy=True))

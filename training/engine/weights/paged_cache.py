@@ -1,7 +1,7 @@
-"""The keys and values of many conversations in pages of a few tokens, as vLLM has them (Kwon et al. 2023).
+"""The keys and values of many conversations in pages of a few tokens, as in vLLM (Kwon et al. 2023).
 
-A row takes the pages that its conversation fills and no more, grows without being moved, and shares with other rows
-what they begin with alike. A shared page is copied when one of its rows is about to write into it.
+A row takes only the pages that its conversation fills, grows without being moved, and shares the pages of a common
+beginning with other rows. A shared page is copied before one of its rows writes to it.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from training.engine.weights.kv_cache import KVShape
 from training.engine.weights.stages import stages_of
 
 PAGE = 64
-"""Tokens of a page."""
+"""Number of tokens per page."""
 
 
 class OutOfPages(MemoryError):
@@ -23,9 +23,9 @@ class OutOfPages(MemoryError):
 
 
 class PagedCache:
-    """Per layer keys and values [tokens of all pages, kv_heads, head_dim]; which pages are a row's, its table says.
+    """Keys and values per layer, [tokens of all pages, kv_heads, head_dim]. A row's table lists its pages.
 
-    The first page is nobody's: rows that are not decoded now write there.
+    The first page belongs to no row. Rows that are not decoded now write there.
     """
 
     def __init__(self, shape: KVShape, rows: int, length: int, pages: int) -> None:
@@ -40,29 +40,29 @@ class PagedCache:
             torch.zeros((2, len(stage.layers), *size), dtype=shape.dtype, device=stage.device) for stage in stages
         )
         self.layers = tuple(pair for keys, values in self._parts for pair in zip(keys, values, strict=True))
-        # A last column that is never taken: a row that is full has no page for its next token.
+        # The last column is never filled, because a full row has no page for its next token.
         self._tables: npt.NDArray[np.int32] = np.zeros((rows, pages_of(length) + 1), dtype=np.int32)
         self._device_tables = {
             stage.device: torch.zeros(self._tables.shape, dtype=torch.int32, device=stage.device) for stage in stages
         }
         self._stale = False
         self.held: npt.NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
-        """Pages of each row."""
+        """Number of pages of each row."""
         self._users: npt.NDArray[np.int64] = np.zeros(pages + 1, dtype=np.int64)
         self._free = list(range(pages, 0, -1))
 
     @property
     def bytes(self) -> int:
-        """What it takes."""
+        """Memory that the cache takes."""
         return (self.pages + 1) * PAGE * self.shape.bytes_per_token
 
     def tokens_in(self, lengths: npt.NDArray[np.int64]) -> int:
-        """Tokens that it holds: those of all pages that are taken."""
+        """Return how many tokens the pages in use hold."""
         return (self.pages - self.free) * PAGE
 
     def tables(self, device: torch.device) -> torch.Tensor:
-        """The numbers of each row's pages [rows, pages of a row], int32, on one of its devices; always the same
-        tensor there."""
+        """Return each row's page numbers [rows, pages of a row], int32, on one of its devices; always the same tensor
+        there."""
         if self._stale:
             for tables in self._device_tables.values():
                 tables.copy_(uploaded(self._tables, tables.device))
@@ -70,13 +70,13 @@ class PagedCache:
         return self._device_tables[device]
 
     def places(self, row: int, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Where the tokens `start` to `stop` of a row lie."""
+        """Return the places of a row's tokens from `start` to `stop`."""
         tokens = np.arange(start, stop)
         pages: npt.NDArray[np.int64] = self._tables[row, tokens // PAGE].astype(np.int64)
         return pages * PAGE + tokens % PAGE
 
     def hold(self, row: int, start: int, stop: int) -> None:
-        """Let a row keep `start` tokens and have room to `stop`, in pages that only it writes. Raises OutOfPages."""
+        """Let a row keep `start` tokens and have room up to `stop`, in pages that only it writes. Raises OutOfPages."""
         if stop > self.length:
             raise OutOfPages(f"the cache holds conversations of {self.length} tokens")
         self._trim(row, pages_of(stop))
@@ -93,12 +93,12 @@ class PagedCache:
             self.held[row] += 1
 
     def unready(self, rows: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Those of the rows, with that many tokens, that have no page of their own for the next one."""
+        """Return those of the rows that, at their lengths, lack a private page for the next token."""
         ready: npt.NDArray[np.bool_] = self._users[self._tables[rows, lengths // PAGE]] == 1
         return rows[~ready]
 
     def missing(self, rows: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> int:
-        """Pages that `hold` would take for all of these rows, at most."""
+        """Return an upper bound of the pages that `hold` would take for all of these rows."""
         whole, held = starts // PAGE, self.held[rows]
         column = np.arange(held.max(initial=0))
         inside = (column >= whole[:, None]) & (column < held[:, None])
@@ -107,16 +107,17 @@ class PagedCache:
 
     @property
     def free(self) -> int:
-        """Pages that no row has."""
+        """Number of free pages."""
         return len(self._free)
 
     def room(self, busy: Sequence[int], row: int, tokens: int) -> int:
-        """Pages that are free, or that only rows hold which are not busy, once a row's first tokens are busy too."""
+        """Return the number of pages that are free or used only by rows that are not busy, once `tokens` first tokens
+        of `row` are busy too."""
         tables = [self._tables[each, : self.held[each]] for each in busy]
         return self.pages - len(np.unique(np.concatenate([*tables, self._tables[row, : tokens // PAGE]])))
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Give row `target` the first `length` tokens of row `source`: they share the pages."""
+        """Give row `target` the first `length` tokens of row `source` by sharing their pages."""
         self.forget(target)
         count = pages_of(length)
         self._tables[target, :count] = self._tables[source, :count]
@@ -130,11 +131,11 @@ class PagedCache:
         self._stale = True
 
     def forget(self, row: int) -> None:
-        """Take a row's pages from it."""
+        """Release a row's pages."""
         self._trim(row, 0)
 
     def clear(self, row: int) -> None:
-        """Forget a computation that was not finite: what a row does not hold is never read."""
+        """Do nothing: what a non-finite computation left is never read, because a row reads only what it holds."""
         self.forget(row)
 
     def _trim(self, row: int, count: int) -> None:
@@ -156,5 +157,5 @@ class PagedCache:
 
 
 def pages_of(tokens: int) -> int:
-    """How many pages so many tokens fill."""
+    """Return the number of pages that `tokens` tokens fill."""
     return -(-tokens // PAGE)

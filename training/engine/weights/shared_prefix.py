@@ -1,4 +1,4 @@
-"""What all rows of a decode step begin with alike: their attention reads it once."""
+"""The beginning that all rows of a decode step share, which their attention reads once."""
 
 from dataclasses import dataclass
 
@@ -10,15 +10,17 @@ from training.engine.weights.paged_cache import PAGE
 
 @dataclass(frozen=True, slots=True)
 class SharedPrefix:
-    """The first `tokens` ([1], int32) of each row lie in the first pages of `table` ([pages of a row], int32)."""
+    """A shared beginning: the first `tokens` ([1], int32) of each row are in the first pages of `table` ([pages of a
+    row], int32)."""
 
     tokens: Tensor
     table: Tensor
 
     @classmethod
     def of(cls, tables: Tensor, positions: Tensor) -> "SharedPrefix":
-        """In whole pages, of rows whose tokens at 0 ... `positions` ([R]; -1: left alone) lie in the pages of `tables`
-        ([R, pages of a row], int32); the last token of a row is not among them. Nobody waits for the device."""
+        """Find the shared beginning, in whole pages, of rows whose tokens at 0 ... `positions` ([R]; -1 skips the row)
+        are in the pages of `tables` ([R, pages of a row], int32). A row's last token is never part of it. This does not
+        synchronize with the device."""
         active = positions >= 0
         table = tables.index_select(0, active.int().argmax()[None])[0]
         alike = ((tables == table) | ~active[:, None]).all(dim=0)

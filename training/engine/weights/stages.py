@@ -1,4 +1,4 @@
-"""Where a model's layers lie, if one GPU does not hold them: in stages, one after the other, each on a device."""
+"""The placement of a model's layers if one GPU cannot hold them: in consecutive stages, each on one device."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 WEIGHTS_SHARE = 0.6
-"""Of a GPU's memory: more of it is not filled with weights, so that caches and training have room."""
+"""Largest share of a GPU's memory to fill with weights, so that caches and training have room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,16 +20,16 @@ class Stage:
 
 
 def stages_of(layers: int, devices: Sequence[torch.device]) -> tuple[Stage, ...]:
-    """The layers in parts of equal size, give or take one, one for each device."""
+    """Split the layers into one stage per device, with sizes that differ by at most one."""
     cuts = [layers * number // len(devices) for number in range(len(devices) + 1)]
-    named = [torch.empty(0, device=device).device for device in devices]  # "cuda" is the current one
+    named = [torch.empty(0, device=device).device for device in devices]  # resolves "cuda" to the current device
     return tuple(
         Stage(device, range(start, stop)) for device, start, stop in zip(named, cuts[:-1], cuts[1:], strict=True)
     )
 
 
 def layers_by_device(stages: Iterable[Stage]) -> Counter[torch.device]:
-    """How many layers of the stages each device has."""
+    """Count the layers of the stages on each device."""
     layers: Counter[torch.device] = Counter()
     for stage in stages:
         layers[stage.device] += len(stage.layers)
@@ -37,7 +37,7 @@ def layers_by_device(stages: Iterable[Stage]) -> Counter[torch.device]:
 
 
 def devices_needed(weight_bytes: int, devices: Sequence[torch.device]) -> tuple[torch.device, ...]:
-    """The first few of the devices, as many as hold weights of that size; all of them, if they do not."""
+    """Return as many of the first devices as can hold weights of that size, or all of them if they cannot."""
     if devices[0].type != "cuda":
         return tuple(devices[:1])
     room = 0.0
@@ -49,5 +49,5 @@ def devices_needed(weight_bytes: int, devices: Sequence[torch.device]) -> tuple[
 
 
 def on(device: torch.device) -> AbstractContextManager[object]:
-    """A block in which kernels are launched on the device: those of Triton go to the current one."""
+    """Return a context in which kernels are launched on the device, because Triton launches on the current one."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

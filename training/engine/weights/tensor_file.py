@@ -1,6 +1,6 @@
-"""Writes safetensors files, in the bytes of safetensors' own `save_file`, by plain writes.
+"""Writes safetensors files, byte-identical to safetensors' `save_file`, with plain writes.
 
-That one maps the file into memory, where each page is a fault: half as much processor time again.
+`save_file` maps the file into memory, where each page is a fault, and takes half as much processor time again.
 """
 
 import json
@@ -13,14 +13,14 @@ from torch import Tensor
 from training.engine.memory import downloading
 
 _TYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
-"""In the order in which tensors of these types are in the file."""
+"""Type names, in the order in which a file holds tensors of these types."""
 _ALIGNMENT = 8
 FETCHED_BYTES = 1 << 26
-"""The most that is brought from a GPU at a time."""
+"""Largest number of bytes to copy from a GPU at a time."""
 
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None) -> None:
-    """Write tensors of 16 or 32 bits, on whatever device. Raises OSError.
+    """Write tensors of 16 or 32 bits from any device. Raises OSError.
 
     The format: https://huggingface.co/docs/safetensors/index#format
     """
@@ -40,8 +40,9 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[s
 
 
 def _fetched(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Their bytes [n], uint8, on the CPU. A GPU's tensors come many at a time, because each transfer waits for what the
-    GPU is computing, and a large one in pieces, because they pass through memory that the system cannot swap out."""
+    """Yield the tensors' bytes [n], uint8, on the CPU. Small tensors on a GPU are copied together, because each
+    transfer waits for the GPU's running work, and large ones in pieces, because they pass through memory that the
+    system cannot swap out."""
     held: list[Tensor] = []
     size = 0
     for tensor in tensors:

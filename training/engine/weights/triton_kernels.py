@@ -1,7 +1,6 @@
-"""Triton kernels of the decode step: what would otherwise be many small launches, and attention over ragged rows.
+"""Triton kernels of the decode step, which replace many small launches, and attention over ragged rows.
 
-Imported only where there is a GPU (Triton comes with torch's CUDA builds). Head dimensions are powers of two, at
-least 16.
+Imported only if there is a GPU (Triton comes with torch's CUDA builds). Head dimensions are powers of two, at least 16.
 """
 
 import torch
@@ -14,10 +13,10 @@ from training.engine.weights.shared_prefix import SharedPrefix
 
 HEADS_A_PROGRAM = 8
 MIN_PROGRAMS = 1024
-"""Attention is cut along the keys until this many programs share the work: some for each multiprocessor, so that rows
+"""Number of programs into which attention is split along the keys. There are several per multiprocessor, so that rows
 of different lengths even out."""
 SHARED_QUERIES = 64
-"""Queries that meet what all rows share in one program."""
+"""Number of queries that one program compares with the beginning shared by all rows."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -80,10 +79,10 @@ def rotate(
     store: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
     keep: bool = False,
 ) -> torch.Tensor:
-    """Norm (where `gains` are given) and rotate queries and keys, in place unless `keep`.
+    """Norm (if `gains` are given) and rotate queries and keys, in place unless `keep`.
 
     `joint` is [n, heads + 2 * kv_heads, D]; `gains` [heads + kv_heads, D]; `turns` [positions, D/2, 2] float32: cosine
-    and sine for a head's dimensions i and i + D/2; `positions` [n] int64. `store` puts keys and values into a cache:
+    and sine for a head's dimensions i and i + D/2; `positions` [n] int64. `store` writes keys and values into a cache:
     `places` [n] int64, and keys and values [places, kv_heads, D].
     """
     count, heads, dim = joint.shape
@@ -169,8 +168,8 @@ def rotate_backward(
     positions: torch.Tensor,
     eps: float,
 ) -> torch.Tensor:
-    """The gradient [n, heads + 2 * kv_heads, D] of `rotate`'s input, `raw`, from those of its queries [n, heads, D],
-    keys and values [n, kv_heads, D] (all contiguous)."""
+    """Return the gradient [n, heads + 2 * kv_heads, D] of `rotate`'s input, `raw`, from those of its queries [n, heads,
+    D], keys and values [n, kv_heads, D] (all contiguous)."""
     out = torch.empty_like(raw)
     count, heads, dim = raw.shape
     _rotate_backward[(count, triton.cdiv(heads, HEADS_A_PROGRAM))](
@@ -300,8 +299,8 @@ def _attend_shared_part(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _store_part(out, weight, place, mixed, total, top, real, DIM: tl.constexpr) -> None:
-    """What was attended to in a part, and the logarithm of its weight: -1e30 for one without tokens, which is left as
-    it is. What is not a number stays so."""
+    """Store a part's attention result and the logarithm of its weight. A part without tokens gets the weight -1e30 and
+    its result is not written. NaN stays NaN."""
     dim, some = tl.arange(0, DIM), total != 0
     safe = tl.where(some, total, 1.0)
     tl.store(out + place[:, None] * DIM + dim[None, :], mixed / safe[:, None], mask=(real & some)[:, None])
@@ -334,12 +333,13 @@ def decode_attention(
     scale: float,
     joined: torch.Tensor,
 ) -> None:
-    """softmax(scale query keys) values for one query a row, over the tokens at 0 ... `positions` ([R]) of its row.
+    """Compute softmax(scale query keys) values for one query per row, over the tokens at 0 ... `positions` ([R]) of its
+    row.
 
     `query` is [R, heads, D], the last two dimensions contiguous; `keys` and `values` [tokens of all pages, kv_heads,
-    D]; `tables` [R, pages of a row] int32, `prefix` what these begin with alike; `joined` [R, heads * D] takes the
-    result, 0 where a position is -1. Reads each row's own tokens in parts (Dao et al. 2023, "Flash-Decoding"), and in
-    other parts, for all rows at once, what they share (Juravsky et al. 2024, "Hydragen").
+    D]; `tables` [R, pages of a row] int32, `prefix` their shared beginning; `joined` [R, heads * D] takes the result, 0
+    where a position is -1. Each row's own tokens are read in parts (Dao et al. 2023, "Flash-Decoding"), and shared
+    tokens in separate parts, once for all rows (Juravsky et al. 2024, "Hydragen").
     """
     rows, heads, dim = query.shape
     kv_heads = keys.shape[1]
@@ -436,8 +436,8 @@ def add_norm(
     out: torch.Tensor,
     quantised: Fp8Matrix | None = None,
 ) -> None:
-    """Add `change`, [n, H] or in parts [parts, n, H], to `hidden` [n, H] in place, and put its RMSNorm with `gain` [H]
-    into `out` [n, H], whose rows may lie apart, and into `quantised`."""
+    """Add `change`, [n, H] or in parts [parts, n, H], to `hidden` [n, H] in place, and write its RMSNorm with `gain`
+    [H] to `out` [n, H], whose rows may be strided, and to `quantised`."""
     count, width = hidden.shape
     parts = 0 if change is None else change.numel() // hidden.numel()
     _add_norm[(count,)](
@@ -477,7 +477,8 @@ def _norm_backward(hidden, gain, grad, grad_stride, onto, out, width, eps, BLOCK
 def norm_backward(
     hidden: torch.Tensor, gain: torch.Tensor, eps: float, grad: torch.Tensor, onto: torch.Tensor
 ) -> torch.Tensor:
-    """The gradient [n, H] of `hidden` from that of its norm, `grad` [n, H], and what else it has, `onto` [n, H]."""
+    """Return the gradient [n, H] of `hidden` from that of its norm, `grad` [n, H], plus its other gradients `onto` [n,
+    H]."""
     out = torch.empty_like(onto)
     count, width = hidden.shape
     _norm_backward[(count,)](
@@ -517,8 +518,8 @@ def _silu_mul_backward(gate, up, grad, grad_gate, grad_up, stride, grad_stride, 
 
 
 def silu_mul(gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    """silu(gate) * up, [n, width] each, alike whole matrices or column ranges of one; into `out`, whose rows may lie
-    apart. No gradient: see SiluMul."""
+    """Write silu(gate) * up to `out`, whose rows may be strided. Gate and up are [n, width] each and are both whole
+    matrices or both column ranges of one. For gradients see SiluMul."""
     count, width = gate.shape
     if out is None:
         out = torch.empty((count, width), dtype=gate.dtype, device=gate.device)
@@ -529,7 +530,8 @@ def silu_mul(gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor | None = No
 def silu_mul_backward(
     gate: torch.Tensor, up: torch.Tensor, grad: torch.Tensor, grad_gate: torch.Tensor, grad_up: torch.Tensor
 ) -> None:
-    """Put the gradients of `gate` and `up` [n, width], from that of their product, where rows lie as theirs do."""
+    """Write the gradients of `gate` and `up` [n, width] from that of their product, in the row layout of `gate` and
+    `up`."""
     count, width = gate.shape
     _silu_mul_backward[(count, triton.cdiv(width, 1024))](
         gate, up, grad, grad_gate, grad_up, gate.stride(0), grad.stride(0), width, BLOCK=1024
@@ -537,7 +539,7 @@ def silu_mul_backward(
 
 
 class SiluMul(torch.autograd.Function):
-    """silu(gate) * up of contiguous [n, width], which keeps nothing for its backward but the two."""
+    """Compute silu(gate) * up of contiguous [n, width], keeping only these two for the backward pass."""
 
     @staticmethod
     def forward(ctx, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Causal attention over sequences of different lengths packed one after the other, without padding."""
+"""Causal attention over sequences of different lengths packed one after another, without padding."""
 
 import itertools
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from training.engine.memory import uploaded
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Where sequences begin in packed queries and in packed keys: both int32 [sequences + 1], from 0 to the total.
+    """The offsets of sequences in packed queries and in packed keys, both int32 [sequences + 1], from 0 to the total.
 
     A sequence's queries are its last tokens; its keys are all of them.
     """
@@ -25,7 +25,7 @@ class Segments:
 
     @classmethod
     def of(cls, queries: Sequence[int], keys: Sequence[int], device: torch.device) -> "Segments":
-        """From the lengths of each sequence."""
+        """Compute the offsets from the lengths of each sequence."""
 
         def starts(lengths: Sequence[int]) -> torch.Tensor:
             return uploaded(np.array([0, *itertools.accumulate(lengths)], dtype=np.int32), device)
@@ -33,15 +33,16 @@ class Segments:
         return cls(starts(queries), starts(keys), max(queries), max(keys))
 
     def to(self, device: torch.device) -> "Segments":
-        """The same on another device."""
+        """Return a copy on another device."""
         return replace(self, queries=self.queries.to(device), keys=self.keys.to(device))
 
 
 def varlen_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, *, scale: float
 ) -> torch.Tensor:
-    """[Q, heads, D] from queries [Q, heads, D] and keys and values [K, kv_heads, D]; the last query of a sequence sees
-    all of its keys. FlashAttention on a GPU (bfloat16), one sequence after the other elsewhere."""
+    """Return attention's output [Q, heads, D] for queries [Q, heads, D] and keys and values [K, kv_heads, D]. The last
+    query of a sequence sees all of its keys. On a GPU this is FlashAttention (bfloat16), elsewhere a loop over the
+    sequences."""
     if query.device.type == "cuda":
         out: torch.Tensor = torch.ops.aten._flash_attention_forward(
             query,

@@ -1,4 +1,4 @@
-"""Frozen weights that can be sampled from, made from any Hugging Face causal language model."""
+"""Frozen weights to sample from, made from any Hugging Face causal language model."""
 
 import copy
 from collections.abc import Sequence
@@ -12,57 +12,59 @@ from training.engine.weights.llama_cpu import FusedWeights
 
 
 class Weights(Protocol):
-    """A model at one moment. Training the model it came from does not change it."""
+    """A snapshot of a model. Training the original model does not change it."""
 
     kv: KVShape
     context: int
-    """The most tokens a sequence may have."""
+    """Longest possible sequence in tokens."""
     vocab_size: int
     parameters: int
     supports_packing: bool
-    """Whether the cache is a PagedCache, and the pieces of many rows are prefilled in one pass. Else it is a KVCache,
-    and they are one after the other."""
+    """Whether the cache is a PagedCache and the pieces of many rows are prefilled in one pass. Otherwise it is a
+    KVCache and pieces are prefilled one by one."""
     pad_to_multiple_of: int
-    """`decode` wants a multiple of so many rows."""
+    """Number of which the rows passed to `decode` must be a multiple."""
 
     exact_attention: bool
-    """Whether attention is ours, whose result for a query does not depend on the others."""
+    """Whether attention is the engine's, whose result for a query does not depend on other queries."""
 
     def matrices(self) -> Sequence[torch.Tensor]:
-        """Of the matrices [out, in] that tokens are multiplied by, one of each shape."""
+        """One of each shape of the matrices [out, in] that tokens are multiplied by."""
 
     def prefill(self, cache: Any, pieces: Sequence[Piece]) -> None:
         """Write the keys and values of each piece into its row."""
 
     def decode(self, cache: Any, ids: torch.Tensor, positions: torch.Tensor, span: int) -> torch.Tensor:
-        """Float32 logits [M, vocab] after one token for each of the first M rows (`span` as in attention.py).
+        """Decode one token for each of the first M rows and return float32 logits [M, vocab] (`span` as in
+        attention.py).
 
-        In a PagedCache a row whose position is -1 is not touched, and its logits mean nothing."""
+        In a PagedCache a row whose position is -1 is not touched, and its logits are meaningless.
+        """
 
 
 @runtime_checkable
 class Batchable(Weights, Protocol):
-    """Weights that can share a cache and a batch with others, from which they differ by an adapter only."""
+    """Weights that can share a cache and a batch with others that differ only by an adapter."""
 
     @property
     def batched_with(self) -> object:
-        """Equal for all of them."""
+        """An object that is equal for all weights that can share a batch."""
 
     def prefill_each(self, cache: Any, pieces: Sequence[Piece], weights: Sequence[Any]) -> None:
-        """`prefill` with the weights of each piece."""
+        """Prefill like `prefill`, with separate weights for each piece."""
 
     def decode_each(
         self, cache: Any, ids: torch.Tensor, positions: torch.Tensor, weights: Sequence[Any]
     ) -> torch.Tensor:
-        """`decode` with the weights of each row; None for one whose position is -1."""
+        """Decode like `decode`, with separate weights for each row, which are None if its position is -1."""
 
 
 @runtime_checkable
 class Updatable(Protocol):
-    """Weights that become those of their model after further training, in place."""
+    """Weights that can be replaced in place by those of their model after further training."""
 
     def update(self, model: Any) -> None:
-        """Take over the weights of a model, or of a peft model's adapter."""
+        """Copy the weights of a model, or of a peft model's adapter."""
 
 
 def snapshot(
@@ -71,10 +73,10 @@ def snapshot(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
 ) -> Weights:
-    """Copy the weights of a causal language model, or of a peft model with its adapters merged in. On a GPU the copy of
-    a peft model whose base is joined shares it, and keeps the adapter beside it.
+    """Copy the weights of a causal language model, or of a peft model with its adapters merged in. On a GPU, the copy
+    of a peft model with a joined base shares the base and keeps only the adapter.
 
-    `device` and `dtype` are by default the model's own, on a GPU bfloat16. Raises UnsupportedModel for a model whose
+    `device` and `dtype` default to the model's own, on a GPU to bfloat16. Raises UnsupportedModel for a model whose
     state is not keys and values of one shape (Mamba, MLA).
     """
     base = base_of(model)
@@ -88,7 +90,7 @@ def snapshot(
                 return CudaWeights(model, where, kind)
         elif FusedWeights.supports(base):
             return FusedWeights(base, where, kind)
-        from training.engine.weights.any_model import ModuleWeights  # it imports transformers, which made the model
+        from training.engine.weights.any_model import ModuleWeights  # imports transformers, which made the model
 
         plain = copy.deepcopy(model).merge_and_unload() if has_adapter(model) else model
         return ModuleWeights(plain, where, kind)
