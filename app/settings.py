@@ -36,6 +36,7 @@ from judges.providers import Provider, provider_of
 from training.backends import embedded, serverless
 from training.backends.local import backend as local
 from training.base_model_files import added_base_models
+from training.engine_flags import parse_open
 from training.protocol.validation_message import message_of
 
 _HOST = r"(?:[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])"
@@ -47,6 +48,11 @@ _PREFIX = "LEARNLOOP_"
 _OF_CLIENTS = ("LEARNLOOP_API_KEY", "LEARNLOOP_URL")
 """What the command line reads when it talks to a service."""
 _LIKENESS = 0.75
+_ENGINE_FLAGS = (
+    *("THREADS", "TRAIN_THREADS", "SLOTS", "DEVICE", "WORKERS", "SAMPLERS", "TRAINERS", "SAMPLER"),
+    *("TRAINING_WEIGHTS", "VLLM_COMMAND", "VLLM_ARGS", "VLLM_GPUS", "VLLM_URL"),
+)
+"""What were settings LEARNLOOP_ENGINE_..., and are flags in LEARNLOOP_ENGINE_ARGS."""
 
 
 class SettingsError(Exception):
@@ -130,28 +136,8 @@ class Settings(BaseSettings):
     log_format: Literal["auto", "console", "json"] = "auto"
     """auto: console on a terminal, JSON lines otherwise."""
 
-    engine_threads: int = Field(1, ge=1, le=256)
-    engine_train_threads: int = Field(default_factory=lambda: min(2, os.cpu_count() or 1), ge=1, le=256)
-    """While training nothing else of ours is busy; sampling takes turns with tools and judges."""
-    engine_slots: int = Field(64, ge=1, le=4096)
-    """Maximum number of conversations sampled in one batch."""
-    engine_device: Literal["cpu", "cuda"] = "cpu"
-    engine_workers: int = Field(1, ge=1, le=64)
-    """Processes that sample and train together, each on a GPU of its own; 1: the engine's own process."""
-    engine_samplers: int | None = Field(None, ge=1, le=64)
-    """Instead: processes that only sample."""
-    engine_trainers: int | None = Field(None, ge=1, le=64)
-    """Processes that only train, beside engine_samplers. None: one."""
-    engine_sampler: Literal["torch", "vllm"] = "torch"
-    engine_training_weights: Literal["exact", "fp8"] = "exact"
-    """What our engine trains LoRA adapters over on a GPU, and samples them with; fp8: their base in 8 bits."""
-    engine_vllm_command: str = "vllm"
-    engine_vllm_args: str = ""
-    """Further flags of `vllm serve`, as in a shell."""
-    engine_vllm_gpus: str | None = None
-    """GPUs of vLLM, comma-separated. None: it shares the engine's."""
-    engine_vllm_url: HttpUrl | None = None
-    """A vLLM that somebody else runs. None: the engine starts one."""
+    engine_args: Annotated[tuple[str, ...], NoDecode] = ()
+    """Flags of `learnloop engine` for the engine that this process starts, as in a shell."""
     engine_base_models: Annotated[dict[str, Path], NoDecode] = Field(default_factory=dict)
     """Further base models: NAME=DIRECTORY, comma-separated; those added to the data directory need no entry."""
     engine_checkpoint_store: str | None = Field(None, pattern=r"^(s3|file)://[^@?#]+$")
@@ -443,13 +429,21 @@ class Settings(BaseSettings):
             return self.openai_api_key
         return _variable(provider.key_variable)
 
-    @field_validator("engine_samplers", "engine_trainers")
+    @property
+    def engine_device(self) -> Literal["cpu", "cuda"]:
+        """Where our engine computes."""
+        device: Literal["cpu", "cuda"] = parse_open(self.engine_args).device
+        return device
+
+    @field_validator("engine_args", mode="before")
     @classmethod
-    def _one_way_to_place_workers(cls, value: int | None, info: ValidationInfo) -> int | None:
-        if value is not None and info.data.get("engine_workers", 1) > 1:
-            raise ValueError("LEARNLOOP_ENGINE_WORKERS says that all workers both sample and train")
-        if value is not None and info.field_name == "engine_trainers" and info.data.get("engine_samplers") is None:
-            raise ValueError("say LEARNLOOP_ENGINE_SAMPLERS too")
+    def _as_in_a_shell(cls, value: object) -> object:
+        return shlex.split(value) if isinstance(value, str) else value
+
+    @field_validator("engine_args")
+    @classmethod
+    def _as_the_engine_takes_them(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        parse_open(value)
         return value
 
     @field_validator("engine_base_models", mode="before")
@@ -505,22 +499,37 @@ def is_loopback(host: str) -> bool:
 
 def load_settings(**overrides: Any) -> Settings:
     """The settings of this process; keyword arguments win. Raises SettingsError."""
-    if misspelt := list(_misspelt(overrides.get("_env_file", Settings.model_config["env_file"]))):
-        raise SettingsError(f"bad settings: {'; '.join(misspelt)}")
+    given = _given(overrides.get("_env_file", Settings.model_config["env_file"]))
+    if refused := [*_moved(given), *_misspelt(given)]:
+        raise SettingsError(f"bad settings: {'; '.join(refused)}")
     try:
         return Settings(**overrides)
     except ValidationError as error:
         raise SettingsError(_readable(error)) from None
 
 
-def _misspelt(env_file: Any) -> Iterator[str]:
+def _given(env_file: Any) -> dict[str, str]:
+    """All variables that begin like our settings, with their values; the process's own win over the file's."""
+    variables = {**(dotenv_values(env_file) if env_file else {}), **os.environ}
+    return {name: value or "" for name, value in sorted(variables.items()) if name.startswith(_PREFIX)}
+
+
+def _moved(given: Mapping[str, str]) -> Iterator[str]:
+    """Settings that are flags in LEARNLOOP_ENGINE_ARGS now."""
+    for name in _ENGINE_FLAGS:
+        variable, flag = f"{_PREFIX}ENGINE_{name}", f"--{name.lower().replace('_', '-')}"
+        if value := given.get(variable):
+            said = f"{flag}={shlex.quote(value)}" if value.startswith("-") or " " in value else f"{flag} {value}"
+            yield f'{variable} is gone: use {_PREFIX}ENGINE_ARGS="{said}"'
+
+
+def _misspelt(given: Mapping[str, str]) -> Iterator[str]:
     """Variables that are almost the name of a setting. Others may be of something else, so they are no errors."""
-    known = [f"{_PREFIX}{name.upper()}" for name in Settings.model_fields] + list(_OF_CLIENTS)
-    given = {*os.environ, *(dotenv_values(env_file) if env_file else ())}
-    for name in sorted(each for each in given if each.startswith(_PREFIX) and each not in known):
-        ours = [each.removeprefix(_PREFIX) for each in known]
-        if (meant := similar(name.removeprefix(_PREFIX), ours, _LIKENESS)) is not None:
-            yield f"{name}: Unknown setting. Did you mean {_PREFIX}{meant}?"
+    known = {name.upper() for name in Settings.model_fields} | {name.removeprefix(_PREFIX) for name in _OF_CLIENTS}
+    moved = {f"ENGINE_{name}" for name in _ENGINE_FLAGS}
+    for name in (each.removeprefix(_PREFIX) for each in given):
+        if name not in known | moved and (meant := similar(name, sorted(known), _LIKENESS)) is not None:
+            yield f"{_PREFIX}{name}: Unknown setting. Did you mean {_PREFIX}{meant}?"
 
 
 def _readable(error: ValidationError) -> str:

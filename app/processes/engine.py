@@ -37,6 +37,8 @@ _START_TIMEOUT_S = 600.0
 """Until it listens: it imports what it needs, perhaps from a slow disk. Models are loaded when they are first used."""
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 15.0
+_TRAIN_THREADS = 2
+"""By default: while the engine trains, nothing else of ours is busy. Sampling takes turns with tools and judges."""
 _STOP_TIMEOUT_S = 10.0
 """For the checkpoint that is being written."""
 _KEPT_LINES = 20
@@ -216,36 +218,16 @@ class EngineProcess:
         options = {
             "--data-dir": settings.data_dir,
             "--host": "127.0.0.1",
-            "--threads": settings.engine_threads,
-            "--train-threads": settings.engine_train_threads,
-            "--slots": settings.engine_slots,
-            "--device": settings.engine_device,
-            "--sampler": settings.engine_sampler,
-            "--training-weights": settings.engine_training_weights,
+            "--train-threads": min(_TRAIN_THREADS, os.cpu_count() or 1),
             "--ready-file": self._ready_file,
             "--api-key-env": KEY_VARIABLE,
         }
         flags = [text for name, value in options.items() for text in (name, str(value))]
         if settings.engine_checkpoint_store is not None:
             flags += ["--checkpoint-store", settings.engine_checkpoint_store]
-        if settings.engine_sampler == "vllm":
-            vllm = {
-                "command": settings.engine_vllm_command,
-                "args": settings.engine_vllm_args,
-                "gpus": settings.engine_vllm_gpus,
-                "url": settings.engine_vllm_url,
-            }
-            # In one text, because a value may begin with a dash itself.
-            flags += [f"--vllm-{name}={value}" for name, value in vllm.items() if value]
-        placed = {
-            "--workers": settings.engine_workers if settings.engine_workers > 1 else None,
-            "--samplers": settings.engine_samplers,
-            "--trainers": settings.engine_trainers,
-        }
-        flags += [text for name, count in placed.items() if count is not None for text in (name, str(count))]
         for name, directory in settings.engine_base_models.items():
             flags += ["--base-model", f"{name}={directory}"]
-        return (*flags, "--die-with-parent")
+        return (*flags, "--die-with-parent", *settings.engine_args)
 
     @property
     def state(self) -> EngineState:

@@ -50,14 +50,12 @@ class Workers:
         samplers, _, trainers = processes.partition("+")
         return cls(int(samplers), int(trainers or 0), int(staleness or 0))
 
-    def settings(self) -> dict[str, str]:
-        """The service's settings."""
+    @property
+    def flags(self) -> str:
+        """The engine's flags."""
         if self.trainers:
-            return {
-                "LEARNLOOP_ENGINE_SAMPLERS": str(self.samplers),
-                "LEARNLOOP_ENGINE_TRAINERS": str(self.trainers),
-            }
-        return {"LEARNLOOP_ENGINE_WORKERS": str(self.samplers)}
+            return f"--samplers {self.samplers} --trainers {self.trainers}"
+        return f"--workers {self.samplers}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,25 +101,23 @@ def request(plan: Plan, seed: int, staleness: int) -> dict[str, Json]:
     }
 
 
-def measure(base: Path, prepared: Path, plan: Plan, workers: Workers, seed: int, share: float) -> Iterator[Json]:
+def measure(
+    base: Path, prepared: Path, plan: Plan, workers: Workers, seed: int, share: float, device: str
+) -> Iterator[Json]:
     """The run's figures, and then those of each checkpoint that is evaluated. Raises RuntimeError if the run failed."""
-    os.environ.update(workers.settings())
+    os.environ["LEARNLOOP_ENGINE_ARGS"] = f"--device {device} --slots {plan.groups * plan.rollouts} {workers.flags}"
     os.environ["LEARNLOOP_ENGINE_BASE_MODELS"] = f"{BASE}={base}"
-    try:
-        with tempfile.TemporaryDirectory(prefix="learnloop-") as directory:
-            data_dir = Path(directory) / "data"
-            shutil.copytree(prepared, data_dir)
-            with own_service(data_dir, waiting=lambda _: None) as service:
-                run_id = service.start_run(request(plan, seed, workers.staleness))["run_id"]
-                run = follow(service, run_id, lambda _: None)
-                if run["status"] != "completed":
-                    raise RuntimeError(f"the run is {run['status']}: {run['error']}")
-                rows = _iterations(service, run)
-                yield {"rollouts": run["rollouts"], "iterations": rows}
-                yield from _held_out(service, run, rows, plan.questions, share)
-    finally:
-        for name in workers.settings():
-            del os.environ[name]
+    with tempfile.TemporaryDirectory(prefix="learnloop-") as directory:
+        data_dir = Path(directory) / "data"
+        shutil.copytree(prepared, data_dir)
+        with own_service(data_dir, waiting=lambda _: None) as service:
+            run_id = service.start_run(request(plan, seed, workers.staleness))["run_id"]
+            run = follow(service, run_id, lambda _: None)
+            if run["status"] != "completed":
+                raise RuntimeError(f"the run is {run['status']}: {run['error']}")
+            rows = _iterations(service, run)
+            yield {"rollouts": run["rollouts"], "iterations": rows}
+            yield from _held_out(service, run, rows, plan.questions, share)
 
 
 def _iterations(service: Service, run: Json) -> list[dict[str, Json]]:
@@ -166,11 +162,10 @@ def main() -> None:
     parser.add_argument("--plan", choices=PLANS, default="whole", help="how much is done")
     options = parser.parse_args()
     plan = PLANS[options.plan]
-    os.environ["LEARNLOOP_ENGINE_DEVICE"] = options.device
-    os.environ["LEARNLOOP_ENGINE_SLOTS"] = str(plan.groups * plan.rollouts)
     for text in options.workers:
         workers = Workers.named(text)
-        for figures in measure(options.base_model, options.prepared, plan, workers, options.seed, options.share):
+        what = options.base_model, options.prepared, plan, workers
+        for figures in measure(*what, seed=options.seed, share=options.share, device=options.device):
             print(text, json.dumps(figures), flush=True)
 
 

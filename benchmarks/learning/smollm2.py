@@ -256,7 +256,7 @@ def main() -> None:
     parser.add_argument("--plan", choices=PLANS, default="whole", help="how much is done")
     options = parser.parse_args()
     plan = PLANS[options.plan]
-    os.environ["LEARNLOOP_ENGINE_DEVICE"] = options.device
+    os.environ["LEARNLOOP_ENGINE_ARGS"] = f"--device {options.device}"
     clock = time.monotonic()
 
     def say(text: str) -> None:

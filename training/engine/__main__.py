@@ -18,8 +18,8 @@ import structlog
 
 from training.base_model_files import added_base_models
 from training.engine.cpu_mode import set_cpu_mode
-from training.engine.flags import KEY_VARIABLE, parser
 from training.engine.logs import configure_logs
+from training.engine_flags import KEY_VARIABLE, parse
 from training.garbage import kept_for_good
 
 if TYPE_CHECKING:  # see main
@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 def main(arguments: Sequence[str] | None = None, program: str = "python -m training.engine") -> int:
     """Serve until SIGTERM or SIGINT; returns the exit status. `arguments` are the process's own by default, and
     `program` is what messages call the command."""
-    options = parser(program).parse_args(arguments)
+    options = parse(arguments, program)
     configure_logs()
     if options.die_with_parent:
         _die_with_parent(options.die_with_parent)
@@ -53,19 +53,6 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
         sys.stderr.write(
             f"--host {options.host}: others can reach the engine there, so it needs a key. Set {KEY_VARIABLE}, or name "
             "another variable with --api-key-env; clients send the key as 'Authorization: Bearer KEY'.\n"
-        )
-        return 2
-    if (options.trainers and not options.samplers) or (options.samplers and options.workers > 1):
-        sys.stderr.write("--workers, or --samplers with --trainers: give one or the other\n")
-        return 2
-    if options.sampler == "vllm" and (options.samplers or options.workers > 1 or options.ray):
-        sys.stderr.write(
-            "--sampler vllm has vLLM's processes sample: leave out --workers, --samplers, --trainers, --ray\n"
-        )
-        return 2
-    if options.training_weights == "fp8" and (options.device == "cpu" or options.sampler == "vllm"):
-        sys.stderr.write(
-            "--training-weights fp8 needs --device cuda and the engine's own sampler, which rounds as its trainer\n"
         )
         return 2
     if options.sampler == "vllm" and not options.vllm_url and shutil.which(options.vllm_command) is None:

@@ -5,21 +5,23 @@ from pathlib import Path
 import pytest
 
 from app.schemas.run_request import LearnLoopRequest
-from app.settings import load_settings
 from benchmarks.learning import real_model
 from benchmarks.learning.real_model import PLANS, Plan, Workers, measure, request
 from benchmarks.learning.smollm2 import PLANS as SMOLLM2_PLANS
 from benchmarks.learning.smollm2 import prepare
 from tests.integration.cli.test_data import archive
 from training.engine.__main__ import TINY_BASE
+from training.engine_flags import parse_open
 
 
 def test_a_run_is_measured_and_its_checkpoints_are_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive(tmp_path / "mail.mbox", 60)
     prepare(tmp_path / "data", tmp_path / "mail.mbox", TINY_BASE, SMOLLM2_PLANS["check"])
     monkeypatch.setattr(real_model, "PROMISING", 0.0)
+    for name in ("LEARNLOOP_ENGINE_ARGS", "LEARNLOOP_ENGINE_BASE_MODELS"):
+        monkeypatch.setenv(name, "")  # what the benchmark sets ends with the test
     plan = Plan(4, iterations=2, groups=2, rollouts=4, questions=3)
-    run, *checkpoints = measure(TINY_BASE, tmp_path / "data", plan, Workers.named("1"), 0, share=2.0)
+    run, *checkpoints = measure(TINY_BASE, tmp_path / "data", plan, Workers.named("1"), 0, share=2.0, device="cpu")
     rows = run["iterations"]
     assert [row["iteration"] for row in rows] == [0, 1, 2, 3, 4]
     assert run["rollouts"] == 16
@@ -28,15 +30,11 @@ def test_a_run_is_measured_and_its_checkpoints_are_evaluated(tmp_path: Path, mon
     assert [each["saved_s"] for each in checkpoints] == saved[-2:]
 
 
-def test_workers_are_named_as_the_engine_starts_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_named_as_the_engine_starts_them() -> None:
     for text, expected in {"2": (2, None, None, 0), "1+1": (1, 1, 1, 0), "3+1:2": (1, 3, 1, 2)}.items():
         workers = Workers.named(text)
-        with monkeypatch.context() as context:
-            for name, value in workers.settings().items():
-                context.setenv(name, value)
-            settings = load_settings()
-        found = settings.engine_workers, settings.engine_samplers, settings.engine_trainers, workers.staleness
-        assert found == expected, text
+        flags = parse_open(workers.flags.split())
+        assert (flags.workers, flags.samplers, flags.trainers, workers.staleness) == expected, text
 
 
 @pytest.mark.parametrize("plan", PLANS)

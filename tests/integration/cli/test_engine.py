@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes.engine_process import ROOT, EngineProcess
 from tests.integration.cli.conftest import Learnloop
-from training.engine.flags import KEY_VARIABLE, parser
+from training.engine_flags import KEY_VARIABLE, parser
 
 
 def ran(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":

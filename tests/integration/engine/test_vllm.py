@@ -17,7 +17,6 @@ from tests.fakes.tiny_model import make_tiny_model
 from tests.fakes.vllm_server import LOGPROB, SCORED, expected_ids, weights_in
 from training.engine.computing import EngineStopped
 from training.engine.engine import Engine
-from training.engine.flags import parser
 from training.engine.registry.checkpoints import ADAPTER_FILE, OPTIMIZER_FILE, CorruptCheckpoint
 from training.engine.registry.model_record import ModelRecord, Target, UnknownModel
 from training.engine.registry.registry import Registry
@@ -34,6 +33,7 @@ from training.engine.sampling.sampler import Sampler
 from training.engine.vllm.compute import VllmCompute
 from training.engine.vllm.running import ADAPTERS
 from training.engine.vllm.server import GivenVllm, StartedVllm, VllmServer, open_vllm
+from training.engine_flags import parser
 
 FAKE = Path(__file__).parents[2] / "fakes" / "vllm_server.py"
 PROMPT = (30, 31, 32)

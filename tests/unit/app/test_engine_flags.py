@@ -1,26 +1,34 @@
-"""Settings of the engine that the service starts reach it as flags."""
+"""Flags of the engine that the service starts: its own, and those of LEARNLOOP_ENGINE_ARGS."""
 
 from argparse import Namespace
 from pathlib import Path
 
+import pytest
+
 from app.processes.engine import EngineProcess
 from app.settings import Settings
-from training.engine.flags import parser
+from training.engine_flags import parse
 
 
-def _flags(data_dir: Path, **settings: str) -> Namespace:
-    chosen = Settings.model_validate({"data_dir": data_dir, "engine_sampler": "vllm", **settings})
-    return parser("engine").parse_args(EngineProcess(chosen)._command[3:])
+def _flags(data_dir: Path, engine_args: str) -> Namespace:
+    settings = Settings.model_validate({"data_dir": data_dir, "engine_args": engine_args})
+    return parse(EngineProcess(settings)._command[3:], "engine")
 
 
-def test_vllm_as_the_sampler(tmp_path: Path) -> None:
-    options = _flags(tmp_path, engine_vllm_command="/v/vllm", engine_vllm_args="--enforce-eager")
-    assert (options.sampler, options.vllm_command, options.vllm_args) == ("vllm", "/v/vllm", ["--enforce-eager"])
-    assert (options.vllm_gpus, options.vllm_url) == (None, None)
-    options = _flags(tmp_path, engine_vllm_gpus="1,2", engine_vllm_url="http://vllm:8000")
-    assert (options.vllm_gpus, options.vllm_url) == ("1,2", "http://vllm:8000/")
+def test_the_engine_gets_the_flags_as_a_shell_would_split_them(tmp_path: Path) -> None:
+    options = _flags(tmp_path, "--sampler vllm --vllm-gpus 1,2 --vllm-args='--enforce-eager --quantization fp8'")
+    assert (options.sampler, options.vllm_gpus) == ("vllm", "1,2")
+    assert options.vllm_args == ["--enforce-eager", "--quantization", "fp8"]
+    assert options.data_dir == tmp_path
 
 
-def test_training_in_8_bits(tmp_path: Path) -> None:
-    assert _flags(tmp_path).training_weights == "exact"
-    assert _flags(tmp_path, engine_training_weights="fp8").training_weights == "fp8"
+def test_they_win_over_the_defaults_of_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    assert _flags(tmp_path, "").train_threads == 2
+    assert _flags(tmp_path, "--train-threads 4").train_threads == 4
+
+
+def test_the_service_knows_the_device(tmp_path: Path) -> None:
+    settings = {"data_dir": tmp_path}
+    assert Settings.model_validate(settings).engine_device == "cpu"
+    assert Settings.model_validate({**settings, "engine_args": "--device cuda"}).engine_device == "cuda"

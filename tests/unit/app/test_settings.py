@@ -69,9 +69,12 @@ def test_a_wrong_origin_is_told_what_is_right(monkeypatch: pytest.MonkeyPatch) -
         ("LEARNLOOP_LOG_LEVEL", "loud"),
         ("LEARNLOOP_MAX_CONCURRENT_RUNS", "-1"),
         ("LEARNLOOP_BACKEND", "foo"),
-        ("LEARNLOOP_ENGINE_DEVICE", "tpu"),
-        ("LEARNLOOP_ENGINE_WORKERS", "0"),
-        ("LEARNLOOP_ENGINE_TRAINERS", "1"),
+        ("LEARNLOOP_ENGINE_ARGS", "--device tpu"),
+        ("LEARNLOOP_ENGINE_ARGS", "--workers 0"),
+        ("LEARNLOOP_ENGINE_ARGS", "--trainers 1"),
+        ("LEARNLOOP_ENGINE_ARGS", "--workers '2"),
+        ("LEARNLOOP_ENGINE_ARGS", "--data-dir elsewhere"),
+        ("LEARNLOOP_ENGINE_ARGS", "--help"),
         ("LEARNLOOP_ENGINE_BASE_MODELS", "justaname"),
         ("LEARNLOOP_ENGINE_CHECKPOINT_STORE", "bucket/models"),
         ("LEARNLOOP_ENGINE_CHECKPOINT_STORE", "s3://key:secret@bucket"),
@@ -123,6 +126,30 @@ def test_a_misspelt_setting_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path
     (tmp_path / ".env").write_text("LEARNLOOP_REQUIRE_KEY=always\n")
     with pytest.raises(SettingsError, match="Did you mean LEARNLOOP_REQUIRE_KEYS"):
         load_settings(_env_file=tmp_path / ".env")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "flag"),
+    [
+        ("LEARNLOOP_ENGINE_THREADS", "2", "--threads 2"),
+        ("LEARNLOOP_ENGINE_TRAIN_THREADS", "2", "--train-threads 2"),
+        ("LEARNLOOP_ENGINE_VLLM_ARGS", "--quantization fp8", "--vllm-args='--quantization fp8'"),
+    ],
+)
+def test_what_is_a_flag_of_the_engine_is_refused_with_its_new_spelling(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, value: str, flag: str
+) -> None:
+    monkeypatch.setenv(variable, "")
+    load_settings()
+    monkeypatch.delenv(variable)
+    said = f'bad settings: {variable} is gone: use LEARNLOOP_ENGINE_ARGS="{flag}"'
+    (tmp_path / ".env").write_text(f"{variable}={value}\n")
+    with pytest.raises(SettingsError) as caught:
+        load_settings()
+    assert str(caught.value) == said
+    (tmp_path / ".env").write_text("")
+    monkeypatch.setenv("LEARNLOOP_ENGINE_ARGS", flag)
+    load_settings()
 
 
 def test_a_variable_of_something_else_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from dotenv import dotenv_values
 from app.cli.main import app
 from app.settings import Settings, load_settings
 from tests.fakes.engine_process import ROOT
-from training.engine.flags import parser
+from training.engine_flags import parser
 
 Json = Any
 FILES = ROOT / "deploy" / "kubernetes"

@@ -13,7 +13,7 @@ import yaml
 
 from tests.fakes.engine_process import ROOT
 from tests.unit.deploy.test_kubernetes import VERSIONS
-from training.engine.flags import parser
+from training.engine_flags import parser
 
 Json = Any
 

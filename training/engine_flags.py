@@ -1,22 +1,70 @@
-"""The engine's flags: the same for `learnloop engine` and `python -m training.engine`."""
+"""The engine's flags: the same for `learnloop engine` and `python -m training.engine`, and in LEARNLOOP_ENGINE_ARGS.
+
+They are read here, outside the engine's own folder, because the service checks them without importing the engine.
+"""
 
 import argparse
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 KEY_VARIABLE = "LEARNLOOP_ENGINE_KEY"
 """Holds the engine's key where `--api-key-env` names no other variable."""
 
 
+class BadFlags(ValueError):
+    """Flags that the engine does not take; the message says which and why."""
+
+
+def parse(arguments: Sequence[str] | None, program: str) -> argparse.Namespace:
+    """What the flags of a command, by default those of this process, say. With bad ones the process ends."""
+    flags = parser(program)
+    options = flags.parse_args(arguments)
+    try:
+        _check(options)
+    except BadFlags as error:
+        flags.error(str(error))
+    return options
+
+
+def parse_open(arguments: Sequence[str]) -> argparse.Namespace:
+    """What the flags say that a service leaves open. Raises BadFlags."""
+    flags = _OpenFlags(add_help=False, allow_abbrev=False)
+    for add in _OPEN:
+        add(flags)
+    options = flags.parse_args(arguments)
+    _check(options)
+    return options
+
+
 def parser(program: str) -> argparse.ArgumentParser:
-    """Reads the flags of the command that is called `program`."""
+    """Reads all flags of the command that is called `program`."""
     flags = argparse.ArgumentParser(
         prog=program,
         formatter_class=_Help,
         description="Run the engine alone: it samples and trains language models, until Ctrl-C. It speaks OpenAI's "
         "chat API, and the protocol of ART's hosted backend: art.ServerlessBackend(base_url='http://127.0.0.1:PORT/v1').",
     )
+    for add in (_where, _models, *_OPEN, _supervised):
+        add(flags)
+    return flags
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Raises BadFlags for flags that do not go together."""
+    if (options.trainers and not options.samplers) or (options.samplers and options.workers > 1):
+        raise BadFlags("--workers, or --samplers with --trainers: give one or the other")
+    if options.sampler == "vllm" and (options.samplers or options.workers > 1 or options.ray):
+        raise BadFlags("--sampler vllm has vLLM's processes sample: leave out --workers, --samplers, --trainers, --ray")
+    if options.training_weights == "fp8" and (options.device == "cpu" or options.sampler == "vllm"):
+        raise BadFlags(
+            "--training-weights fp8 needs --device cuda and the engine's own sampler, which rounds as its trainer"
+        )
+
+
+def _where(flags: argparse.ArgumentParser) -> None:
     where = flags.add_argument_group("where it listens")
     where.add_argument("--host", default="127.0.0.1", help="address; any but loopback needs a key")
     where.add_argument("--port", type=_port, default=0, help="port; 0 takes a free one, which the log names")
@@ -25,8 +73,9 @@ def parser(program: str) -> argparse.ArgumentParser:
         metavar="NAME",
         help=f"environment variable with the key that clients must send (default: {KEY_VARIABLE}, where that is set)",
     )
-    where.add_argument("--max-body-mb", type=_positive, default=256, metavar="MB", help="largest request")
 
+
+def _models(flags: argparse.ArgumentParser) -> None:
     models = flags.add_argument_group("models")
     models.add_argument(
         "--data-dir", type=Path, required=True, metavar="DIR", help="directory of models and checkpoints"
@@ -46,7 +95,12 @@ def parser(program: str) -> argparse.ArgumentParser:
         metavar="NAME=DIR",
         help="another base model: a Hugging Face directory (repeatable)",
     )
-    models.add_argument(
+
+
+def _requests(flags: argparse.ArgumentParser) -> None:
+    requests = flags.add_argument_group("what requests may contain")
+    requests.add_argument("--max-body-mb", type=_positive, default=256, metavar="MB", help="largest request")
+    requests.add_argument(
         "--allow-base-dir",
         type=Path,
         action="append",
@@ -54,7 +108,7 @@ def parser(program: str) -> argparse.ArgumentParser:
         metavar="DIR",
         help="model directories below it may be used as base models by their absolute path (repeatable)",
     )
-    models.add_argument(
+    requests.add_argument(
         "--training-data-host",
         action="append",
         default=[],
@@ -62,6 +116,8 @@ def parser(program: str) -> argparse.ArgumentParser:
         help="host from which supervised jobs may fetch their data by http or https (repeatable)",
     )
 
+
+def _compute(flags: argparse.ArgumentParser) -> None:
     compute = flags.add_argument_group("compute")
     compute.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cpu, or a GPU for each worker")
     compute.add_argument(
@@ -114,6 +170,8 @@ def parser(program: str) -> argparse.ArgumentParser:
         "matrices in 8 bits, which is faster and coarser and takes no more memory",
     )
 
+
+def _sampler(flags: argparse.ArgumentParser) -> None:
     sampler = flags.add_argument_group("what samples")
     sampler.add_argument(
         "--sampler", choices=("torch", "vllm"), default="torch", help="this process, or vLLM in processes of its own"
@@ -135,6 +193,8 @@ def parser(program: str) -> argparse.ArgumentParser:
         help="a vLLM that somebody else runs, with the data directory under the same path; VLLM_API_KEY has its key",
     )
 
+
+def _supervised(flags: argparse.ArgumentParser) -> None:
     supervised = flags.add_argument_group("for a process that supervises it")
     supervised.add_argument(
         "--ready-file", type=Path, metavar="PATH", help="file that is written when it listens: its port and pid as JSON"
@@ -147,7 +207,15 @@ def parser(program: str) -> argparse.ArgumentParser:
         const=os.getppid(),
         help="end when the parent process does; PID guards against a parent that has already ended",
     )
-    return flags
+
+
+_OPEN = (_requests, _compute, _sampler)
+"""The groups of flags that a service leaves open for the engine that it starts; it sets the others itself."""
+
+
+class _OpenFlags(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise BadFlags(message)
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
