@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from app.logs import RepeatedLog
+from environment.first_line import first_line
 from environment.plugins import PluginFault
 from training.protocol.validation_message import message_of
 
@@ -197,7 +198,7 @@ def install(app: FastAPI) -> None:
 def problem_of(error: Exception, path: str) -> JSONResponse:
     """The problem document for a service error or an unreachable database (DATABASE_DOWN)."""
     if not isinstance(error, ServiceError):
-        _repeated_log.warning("database not available", path=path, error=str(error).splitlines()[0])
+        _repeated_log.warning("database not available", path=path, error=first_line(error))
         error = Unavailable("The database is unreachable; retry.", retry_after_s=2)
     return problem(error.status, error.title, str(error), headers=error.headers(), **error.members())
 

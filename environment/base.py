@@ -7,10 +7,9 @@ facts that judges score and `Environment.reward` rewards.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
-Json = Any
-"""A value that `json.dumps` accepts: None, bool, int, float, str, or lists and string-keyed dicts of these."""
+from environment.json_type import Json as Json
 
 Outcome = Mapping[str, Json]
 """Facts about one finished episode. Each environment defines and documents its own keys."""

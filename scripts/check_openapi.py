@@ -16,8 +16,8 @@ from jsonschema import Draft202012Validator
 
 from app.main import create_app
 from app.settings import load_settings
+from environment.json_type import Json
 
-Json = Any
 LONGEST_SUMMARY = 80
 """Most characters of a summary, because API references show summaries in their side bar."""
 UNLISTED = frozenset(

@@ -10,13 +10,12 @@ default, for the form that starts one.
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from app.http.typescript import declared, reached
 from app.main import create_app
 from app.settings import load_settings
+from environment.json_type import Json
 
-Json = Any
 FOLDER = Path(__file__).resolve().parent.parent / "app" / "dashboard" / "static"
 USED = (
     "AgentSessionAccess",

@@ -8,14 +8,13 @@ import struct
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+
+from environment.json_type import Json
 
 _MAX_HEADER = 100 << 20
 """Of a safetensors file, in bytes: the format's own limit."""
 _ADDED = "bases"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
-
-Json = Any
 
 
 def added_base_models(data_dir: Path) -> dict[str, Path]:

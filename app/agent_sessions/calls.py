@@ -40,9 +40,10 @@ from app.db.session import Sessions
 from app.db.tables import AgentSession, SessionCall, SessionUse
 from app.domain.agent_session_state import AgentSessionState
 from app.errors import DATABASE_DOWN, Forbidden, InvalidRequest
+from environment.first_line import first_line
+from environment.json_type import Json
 from training.rollout.model_calls import AnsweredCall
 
-Json = Any
 CallKey = tuple[str, str, int]
 """Session, digest and occurrence."""
 _RENEW_EVERY_S = 2.0
@@ -385,7 +386,7 @@ class SessionCalls:
         try:
             await shielded(let_go())
         except DATABASE_DOWN as error:  # others find out after a few seconds
-            log.warning("a call was not released", session_id=id, error=str(error).splitlines()[0])
+            log.warning("a call was not released", session_id=id, error=first_line(error))
 
     async def _note_delivered(self) -> None:
         """Write down what arrived, together with what does within a moment. What is lost with this process counts as
@@ -399,7 +400,7 @@ class SessionCalls:
                     await session.execute(text("SET LOCAL synchronous_commit = off"))
                     await delivered_in(session, noted)
         except DATABASE_DOWN as error:
-            log.warning("deliveries were not noted", error=str(error).splitlines()[0])
+            log.warning("deliveries were not noted", error=first_line(error))
         self._delivered.difference_update(noted)
 
     @asynccontextmanager

@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b, sha256
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from app.db.json_text import flaw
 from app.errors import InvalidRequest
+from environment.json_type import Json
 from training.protocol.responses.parameters import NO_EFFECT
 from training.rollout.chat import identity
 from training.rollout.model_calls import Message, Sampling, seed_of_call
-
-Json = Any
 
 _NOT_ASKED = frozenset(
     {"messages", "tools", "model", "stream", "stream_options", "logprobs", "return_token_ids"} | NO_EFFECT

@@ -9,6 +9,7 @@ import structlog
 from app.agent_sessions.store import AgentSessions
 from app.errors import DATABASE_DOWN
 from app.logs import RepeatedLog
+from environment.first_line import first_line
 from training.rollout.agents.sessions import SessionEnd
 
 _LOOK_EVERY_S = 0.1
@@ -49,7 +50,7 @@ class Outcomes:
                     await self._look(list(self._waiting))
                     await asyncio.sleep(_LOOK_EVERY_S)
                 except DATABASE_DOWN as error:
-                    repeated.warning("outcomes of sessions cannot be read", error=str(error).splitlines()[0])
+                    repeated.warning("outcomes of sessions cannot be read", error=first_line(error))
                     await asyncio.sleep(_AFTER_AN_ERROR_S)
         finally:
             self._looking = None

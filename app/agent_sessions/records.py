@@ -5,15 +5,14 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import orjson
 
 from app.agent_sessions.canonical import CanonicalRequest
+from environment.json_type import Json
 from training.budget import Usage
 from training.rollout.model_calls import AnsweredCall, Message
 
-Json = Any
 _MOST_TOKENS = 2**31 - 1
 _LEVEL = 1
 """zlib's fastest: log-probabilities shrink to a fifth all the same."""

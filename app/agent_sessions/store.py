@@ -18,10 +18,10 @@ from app.db.session import Sessions
 from app.db.tables import AgentSession, AgentSessionKey, ApiKey
 from app.domain.agent_session_state import AgentSessionState
 from app.errors import Conflict, NotFound, TooManyRequests
+from environment.json_type import Json
 from training.rollout.agents.sessions import Outcome, SessionLimits
 from training.rollout.model_calls import Sampling
 
-Json = Any
 _SEED_BITS = 53
 _RETRY_AFTER_S = 60
 

@@ -8,7 +8,6 @@ a new key, and with what was answered before replayed.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
 
 from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
@@ -21,9 +20,9 @@ from app.db.session import Sessions
 from app.db.tables import AgentSession, AgentTask, SessionCall
 from app.domain.agent_session_state import AgentSessionState
 from app.errors import Conflict, NotFound
+from environment.json_type import Json
 from training.rollout.agents.sessions import Outcome
 
-Json = Any
 MAX_LOSSES = 3
 """Of one task in a row: what is lost so often, is not lost by chance."""
 UNCLAIMED = timedelta(days=1)

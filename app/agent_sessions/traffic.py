@@ -8,7 +8,6 @@ users thought was about what the agent did then.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from sqlalchemy import Float, cast, select
@@ -26,8 +25,8 @@ from app.feedback.session_opinions import (
     opinions_of,
     summed_opinions,
 )
+from environment.json_type import Json
 
-Json = Any
 NOT_REPLAYED = (
     "Scenarios from sessions hold the first request of each and the answers of its tools that were recorded: other "
     "calls of tools have no recorded answer, and nothing that a tool changed is undone or repeated."

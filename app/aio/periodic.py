@@ -8,6 +8,7 @@ import structlog
 
 from app.errors import DATABASE_DOWN
 from app.logs import RepeatedLog
+from environment.first_line import first_line
 
 log = structlog.get_logger(__name__)
 
@@ -30,6 +31,6 @@ async def _again_and_again(period_s: float, work: Callable[[], Awaitable[None]],
         try:
             await work()
         except DATABASE_DOWN as error:
-            repeated.warning("periodic work failed", work=name, error=str(error).splitlines()[0])
+            repeated.warning("periodic work failed", work=name, error=first_line(error))
         except Exception as error:  # the next period may do better; nobody else would hear of it
             repeated.error("periodic work failed", work=name, exc_info=error)

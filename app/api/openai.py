@@ -1,6 +1,6 @@
 """`/v1`: the models of this service for any OpenAI client. docs/models.md describes their names."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Path, Request, Response
 
@@ -31,11 +31,11 @@ from app.schemas.openai import (
     ModelObjects,
     ResponseRequest,
 )
+from environment.json_type import Json
 from training.backends import embedded
 
 router = openai_router("openai", prefix="/v1")
 
-Json = Any
 ModelPath = Annotated[str, Path(description="Name of the model; append `@STEP` for a checkpoint")]
 
 

@@ -1,13 +1,10 @@
 """Bodies of requests whose protocol is not ours: handlers read them themselves, and the OpenAPI file describes them."""
 
-from typing import Any
-
 from pydantic import BaseModel
 
 from app.errors import InvalidRequest
+from environment.json_type import Json
 from training.protocol import strict_json
-
-Json = Any
 
 
 class BadBody(InvalidRequest):

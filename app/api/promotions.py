@@ -16,8 +16,9 @@ from app.db.tables import Promotion
 from app.errors import NotFound
 from app.model_registry.promotions import Promotions
 from app.operations.check_promotion import check
-from app.schemas.base import Json, Page, ResponseModel
+from app.schemas.base import Page, ResponseModel
 from app.schemas.trajectories import TrajectoryBrief
+from environment.json_type import Json
 from training.protocol.model_name import ModelName
 
 router = keyed_router("models")

@@ -18,8 +18,7 @@ from app.gateway.forms import AgentRequest, Asked, reply
 from app.gateway.gateway import SessionGateway
 from app.schemas.anthropic import CountTokensRequest, MessageObject, MessagesRequest, TokenCount
 from app.schemas.openai import ChatCompletion, ChatRequest, ModelObject, ModelObjects, ResponseObject, ResponseRequest
-
-Json = Any
+from environment.json_type import Json
 
 router = openai_router("sessions", prefix="/sessions/{id}/v1")
 

@@ -14,12 +14,12 @@ from app.model_registry.engine_client import EngineClient
 from app.model_registry.proxy import ChatProxy
 from app.model_registry.trainable import TrainableModels
 from app.processes.engine import EngineUnavailable
+from environment.json_type import Json
 from training.backends.base import Endpoint
 
 router = openai_router("training", prefix="/v1/preview", include_in_schema=False)
 """Not in our OpenAPI file: the protocol and its errors are ART's."""
 
-Json = Any
 PREFIX = "/v1/preview/"
 JOB_PATHS = (f"{PREFIX}training-jobs", f"{PREFIX}sft-training-jobs")
 """Where bodies hold all trajectories of a training step."""

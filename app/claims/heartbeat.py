@@ -12,6 +12,7 @@ from app.claims.lease import Lease, until
 from app.domain.run_state import RunStatus
 from app.errors import DATABASE_DOWN
 from app.logs import RepeatedLog
+from environment.first_line import first_line
 
 _PATIENCE = 0.8
 """The fraction of a lease's time without a renewal after which the work stops: before another worker may begin."""
@@ -74,9 +75,7 @@ class Heartbeat:
             held = self._renew(leases)
         except Exception as error:  # any: if the thread ended, every lease would lapse unnoticed
             unexpected = None if isinstance(error, DATABASE_DOWN) else error
-            self._repeated.warning(
-                "leases not renewed", error=next(iter(str(error).splitlines()), ""), exc_info=unexpected
-            )
+            self._repeated.warning("leases not renewed", error=first_line(error), exc_info=unexpected)
             self._lose_overdue(leases, sent - _PATIENCE * self._ttl_s)
             return
         for lease in leases:

@@ -8,16 +8,15 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
 from app.cli.client import KEY_VARIABLE
 from app.cli.terminal import Failure, progress
+from environment.json_type import Json
 from environment.own_agent.outcome import BadOutcome, is_outcome, parse_outcome
 
-Json = Any
 _WAIT_S = 20.0
 _LEASE_S = 30.0
 _BEAT_S = 8.0

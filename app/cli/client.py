@@ -8,10 +8,10 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from app.cli.terminal import Failure
+from environment.json_type import Json
 from learnloop import APIError, Unreachable, operations
 from learnloop.steps import SyncSteps
 
-Json = Any
 Documents = Literal["scenarios", "demonstrations"]
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _EVENTS_AT_ONCE = 1_000

@@ -1,6 +1,6 @@
 """`learnloop demonstrations`: conversations that runs learn from before reinforcement learning."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -9,12 +9,12 @@ from app.cli.client import Service, ServiceRefused
 from app.cli.options import DEFAULT_URL, AsJson, Url
 from app.cli.runs import RunId
 from app.cli.terminal import print_deleted, print_json, results
+from environment.json_type import Json
 
 app = typer.Typer(
     no_args_is_help=True, help="Store, list and delete demonstrations: conversations that runs learn from first."
 )
 
-Json = Any
 Name = Annotated[str, typer.Argument(help="Name of the demonstrations: letters, digits, '-' and '_'.")]
 _UPLOAD_TIMEOUT_S = 600.0
 

@@ -1,6 +1,6 @@
 """`learnloop deployments`: promoted names, where they answer, whether they do, and what they were asked."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -8,6 +8,7 @@ from rich.table import Table
 from app.cli.client import Service
 from app.cli.options import DEFAULT_URL, AsJson, Url
 from app.cli.terminal import Failure, plain, print_json, progress, results
+from environment.json_type import Json
 from training.protocol.model_name import ModelName
 
 app = typer.Typer(
@@ -15,7 +16,6 @@ app = typer.Typer(
     help="List promoted names with their addresses, check that they answer, show what they were asked, delete them.",
 )
 
-Json = Any
 Name = Annotated[str, typer.Argument(metavar="PROJECT/NAME")]
 
 

@@ -4,7 +4,7 @@ import json
 import time
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -17,10 +17,10 @@ from app.cli.serve import data_directory
 from app.cli.service_process import own_service
 from app.cli.terminal import Failure, plain, print_json, progress, results
 from app.cli.watching import Waiting
+from environment.json_type import Json
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect and control evaluations.")
 
-Json = Any
 EvaluationId = Annotated[str, typer.Argument(metavar="EVALUATION_ID")]
 _ENDED = ("completed", "failed", "cancelled", "paused")
 _POLL_S = 0.5

@@ -1,9 +1,8 @@
 """Events of runs as lines."""
 
 from datetime import datetime
-from typing import Any
 
-Json = Any
+from environment.json_type import Json
 
 
 def event_line(event: Json) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import uuid4
 
 import typer
@@ -13,6 +13,7 @@ from app.cli.client import Service
 from app.cli.options import DEFAULT_URL, AsJson, Url
 from app.cli.runs import RunId
 from app.cli.terminal import Failure, plain, print_json, progress, results
+from environment.json_type import Json
 from judges.base import SIMULATOR
 from judges.feedback import ONLINE
 from judges.market import Market
@@ -22,8 +23,6 @@ app = typer.Typer(
     help=f"Send and list feedback on sessions and on emails of runs, or let the {SIMULATOR} invent some.",
 )
 SessionId = Annotated[str | None, typer.Option("--session", metavar="ID", help="A session outside of runs.")]
-
-Json = Any
 
 
 @app.command("list")

@@ -1,13 +1,12 @@
 """Held-out figures before and after training."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from rich.table import Table
 
 from app.cli.charts import figure, percent
+from environment.json_type import Json
 
-Json = Any
 Pair = dict[str, float | None]
 """`before` and `after`; None where there was no evaluation."""
 

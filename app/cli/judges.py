@@ -1,7 +1,7 @@
 """`learnloop judges`: the judges there are, and whether two of them agree."""
 
 import json
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 import typer
 from rich.table import Table
@@ -11,10 +11,10 @@ from app.cli.client import Service
 from app.cli.options import DEFAULT_URL, AsJson, Url
 from app.cli.runs import RunId
 from app.cli.terminal import plain, print_json, results
+from environment.json_type import Json
 
 app = typer.Typer(no_args_is_help=True, help="List judges, and see whether two of them agree.")
 
-Json = Any
 _JUDGING_TIMEOUT_S = 3_600.0
 _SHOWN = 10
 

@@ -10,10 +10,10 @@ from app.cli.client import Service
 from app.cli.options import DEFAULT_URL, AsJson, DataDir, Url
 from app.cli.serve import settings_with
 from app.cli.terminal import Failure, print_json, progress, results
+from environment.json_type import Json
 
 app = typer.Typer(no_args_is_help=True, help="Create, list and revoke API keys.")
 
-Json = Any
 _SHOWN = {"id", "project", "name", "prefix", "scopes", "created_at", "expires_at", "key"}
 
 

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 import httpx
 import typer
@@ -13,11 +13,11 @@ from app.cli.client import Service, ServiceRefused, ServiceUnreachable
 from app.cli.evaluations import watch_evaluation
 from app.cli.options import DEFAULT_URL, AsJson, Url
 from app.cli.terminal import Failure, print_json, results
+from environment.json_type import Json
 from training.protocol.model_name import ModelName
 
 app = typer.Typer(no_args_is_help=True, help="List models, and promote, export, push and delete their checkpoints.")
 
-Json = Any
 Model = Annotated[str, typer.Argument(metavar="PROJECT/NAME")]
 _EXPORT_TIMEOUT_S = 600.0
 _PUSH_TIMEOUT_S = 3660.0

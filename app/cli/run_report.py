@@ -2,15 +2,13 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from rich.table import Table
 
 from app.cli.charts import duration, figure, percent, sparkline
 from app.cli.held_out import held_out_figures, held_out_table
 from app.cli.terminal import results
-
-Json = Any
+from environment.json_type import Json
 
 
 def print_run(run: Json) -> None:

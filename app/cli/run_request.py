@@ -3,13 +3,11 @@
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from app.domain.yaml_file import BadYamlFile, read_object
-
-Json = Any
+from environment.json_type import Json
 
 
 class BadRunFile(ValueError):

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -11,10 +11,10 @@ from app.cli.charts import figure
 from app.cli.client import Service, ServiceRefused
 from app.cli.options import DEFAULT_URL, AsJson, Url
 from app.cli.terminal import Failure, plain, print_json, results
+from environment.json_type import Json
 
 app = typer.Typer(no_args_is_help=True, help="Show the records of rollouts.")
 
-Json = Any
 _MOST = 2_000
 """Characters of one message, unless all are asked for."""
 

@@ -4,7 +4,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -15,8 +14,8 @@ from app.cli.client import Service, ServiceRefused, ServiceUnreachable
 from app.cli.event_lines import event_line
 from app.cli.terminal import plain
 from app.plots.run import wilson
+from environment.json_type import Json
 
-Json = Any
 ENDED = {"completed", "failed", "cancelled"}
 _FIRST_POLL_S, _POLL_S = 0.05, 0.5
 _PATIENCE_S = 30.0

@@ -1,7 +1,7 @@
 """`learnloop webhooks`: endpoints that receive events, and the deliveries to them."""
 
 from datetime import datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 import typer
 from rich.table import Table
@@ -9,10 +9,10 @@ from rich.table import Table
 from app.cli.client import Service
 from app.cli.options import DEFAULT_URL, AsJson, Url
 from app.cli.terminal import plain, print_json, results
+from environment.json_type import Json
 
 app = typer.Typer(no_args_is_help=True, help="Manage webhook endpoints and inspect deliveries.")
 
-Json = Any
 Id = Annotated[str, typer.Argument(metavar="WEBHOOK_ID")]
 DeliveryId = Annotated[str, typer.Argument(metavar="DELIVERY_ID")]
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of items.")]

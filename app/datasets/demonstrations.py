@@ -2,16 +2,16 @@
 
 import json
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
 from app.db.json_text import flaw
 from app.schemas.base import RequestPart
+from environment.json_type import Json
 from training.protocol import strict_json
 from training.protocol.validation_message import message_of
 
-Json = Any
 _NAMED_FAULTS = 5
 
 

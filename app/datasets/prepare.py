@@ -32,8 +32,8 @@ from environment.email_search.question_sets import (
     split_by_topic,
 )
 from environment.email_search.template_questions import TemplateCounts, template_questions
+from environment.json_type import Json
 
-Json = Any
 _FORMAT = 1
 """Of what is made: another one makes everything anew."""
 _INBOX_SETTINGS = ("inbox", "max_emails", "max_body_characters", "max_recipients", "drop_copies")

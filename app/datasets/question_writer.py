@@ -20,10 +20,10 @@ from app.datasets.store import canonical
 from environment.email_search.inbox import Email, Inbox
 from environment.email_search.question_sets import Question, words_of
 from environment.email_search.template_questions import emails_in_random_order, topic_of
+from environment.json_type import Json
 from judges.base import JudgeModel, Models, UnknownModel
 from judges.llm import JudgeUnavailable
 
-Json = Any
 _PROMPT = files("app.datasets").joinpath("prompts/questions.txt").read_text(encoding="utf-8")
 _PER_EMAIL = 2
 _MAX_CHARACTERS = 1_000

@@ -6,7 +6,6 @@ A run keeps the versions that it began with: what is stored of it holds hashes, 
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from app.datasets import inbox_parts, rows
 from app.datasets.rows import Kind
@@ -14,9 +13,9 @@ from app.datasets.store import DatasetStore
 from app.db.session import Sessions
 from app.db.tables import DatasetVersion
 from app.domain.stored_request import Choice
+from environment.json_type import Json
 from environment.registry import traits
 
-Json = Any
 _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,62})(?:@(?P<version>[0-9]{1,9}))?")
 
 

@@ -21,8 +21,8 @@ from app.datasets.recipe import is_hub_id
 from app.datasets.store import DatasetStore, StoreError, Version, canonical
 from app.db.session import Sessions
 from app.db.tables import DatasetVersion, Document
+from environment.json_type import Json
 
-Json = Any
 log = structlog.get_logger(__name__)
 Kind = Literal["inbox", "scenarios", "demonstrations"]
 _EMAIL_SEARCH = "email_search"

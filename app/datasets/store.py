@@ -17,8 +17,8 @@ from typing import Any
 from ulid import ULID
 
 from environment.email_search.environment import version_path
+from environment.json_type import Json
 
-Json = Any
 canonical = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode
 
 

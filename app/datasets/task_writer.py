@@ -3,15 +3,14 @@
 import json
 from collections.abc import Callable, Sequence
 from importlib.resources import files
-from typing import Any
 
 from app.datasets.model_writer import NotWritten, completed
 from environment.base import Tool
 from environment.email_search.question_sets import words_of
+from environment.json_type import Json
 from judges.base import JudgeModel
 from judges.llm import JudgeUnavailable
 
-Json = Any
 _PROMPT = files("app.datasets").joinpath("prompts/tasks.txt").read_text(encoding="utf-8")
 _AT_A_TIME = 10
 _SHOWN = 40

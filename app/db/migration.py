@@ -12,6 +12,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 from app.db.session import DatabaseUrlError
 from app.errors import DATABASE_DOWN
 from app.logs import RepeatedLog
+from environment.first_line import first_line
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -43,7 +44,7 @@ async def migrate_when_up(database: AsyncEngine) -> None:
             with attempt:
                 await migrate(database)
     except DATABASE_DOWN as error:
-        said = str(error.__cause__ or error).splitlines()[0]
+        said = first_line(error.__cause__ or error)
         raise DatabaseUrlError(f"the database was unreachable for {_START_S:.0f} s: {said}") from error
 
 

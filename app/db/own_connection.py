@@ -18,6 +18,7 @@ import structlog
 from sqlalchemy import URL
 
 from app.db.session import SERVER_SETTINGS
+from environment.first_line import first_line
 
 if TYPE_CHECKING:
     import asyncpg
@@ -79,7 +80,7 @@ class OwnConnection:
                     rows: Sequence[Row] = await self._connection.fetch(statement, *values)
                     return rows
             except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
-                log.info("a statement failed", error=str(error).splitlines()[0] if str(error) else "no answer")
+                log.info("a statement failed", error=first_line(error))
                 if not isinstance(error, asyncpg.DataError | asyncpg.IntegrityConstraintViolationError):
                     self._resting_until = time.monotonic() + _REST_S
                     if self._connection is not None:

@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
 from app.domain.stored_request import Budget, Choice
 from environment.base import Split
-
-Json = Any
+from environment.json_type import Json
 
 
 class Contestant(BaseModel):

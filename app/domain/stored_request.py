@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from environment.json_type import Json
 from training.types import RunConfig
-
-Json = Any
 
 
 class _Stored(BaseModel):

@@ -1,11 +1,10 @@
 """An evaluation's report as Markdown, and as a plot in SVG."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from app.plots import svg as plot
+from environment.json_type import Json
 
-Json = Any
 _WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 720, 200, 90, 34, 48
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from app.domain.stored_evaluation import Slot, StoredEvaluation
 from app.evaluations.bootstrap import DRAWS, LEVEL, intervals
+from environment.json_type import Json
 
-Json = Any
 _PAIRED = ("success", "reward", "sources", "turns")
 """What has intervals."""
 

@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-Json = Any
+from environment.json_type import Json
+
 _SETTINGS = {"print_call_link": False, "capture_code": False, "implicitly_patch_integrations": False}
 
 

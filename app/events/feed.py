@@ -25,6 +25,7 @@ from app.events.log import CHANNEL
 from app.events.progress import Moved, Position, positions_of
 from app.events.stream_limit import StreamPlaces
 from app.logs import RepeatedLog
+from environment.first_line import first_line
 
 LOOK_S = 1.0
 """Polling interval: how long an event can go unseen after a lost notification, and the minimum time between progress
@@ -211,7 +212,7 @@ class EventFeed:
             try:
                 await self._listen()
             except (psycopg.Error, OSError) as error:
-                said = str(error).splitlines()[0] if str(error) else "lost"
+                said = first_line(error)
                 repeated.warning("event listener reconnects", error=said)
             lasted_s = asyncio.get_running_loop().time() - began
             pause_s = first_s if lasted_s > longest_s else min(2 * pause_s, longest_s)

@@ -14,6 +14,7 @@ from app.db.session import Sessions
 from app.db.tables import Feedback, Run, Trajectory
 from app.errors import DATABASE_DOWN
 from app.feedback.sums import events_about, sums_of
+from environment.first_line import first_line
 from judges.base import Evidence
 from judges.feedback import ONLINE
 
@@ -57,7 +58,7 @@ class StoredFeedback:
         try:
             return await run_on_loop(self._main_loop, self._evidence())
         except DATABASE_DOWN as error:
-            log.warning("no feedback: the database does not answer", error=str(error).splitlines()[0])
+            log.warning("no feedback: the database does not answer", error=first_line(error))
             return ()
 
     async def _evidence(self) -> list[Evidence]:

@@ -4,7 +4,6 @@ import json
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
 
 import orjson
 
@@ -12,8 +11,8 @@ from app.agent_sessions.canonical import BadRequestBody
 from app.gateway.chunks import Chunk
 from app.gateway.stream_errors import STREAM_ERRORS, status_of
 from app.http.anthropic_errors import error_document
+from environment.json_type import Json
 
-Json = Any
 Block = Mapping[str, Json]
 
 NAME = "messages"

@@ -3,15 +3,14 @@
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 
 from app.gateway.chunks import Chunk
 from app.gateway.stream_errors import STREAM_ERRORS, status_of
 from app.http.openai_errors import openai_error
+from environment.json_type import Json
 
-Json = Any
 NAME = "chat"
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-Json = Any
+from environment.json_type import Json
+
 Chunk = dict[str, Json]
 _EXACT = "prompt_token_ids"
 

@@ -13,8 +13,8 @@ from app.gateway.chunks import Chunk
 from app.gateway.gateway import SessionGateway
 from app.gateway.replies import Exchange, StreamedReply, WholeReply
 from app.model_registry.proxy import unless_disconnected
+from environment.json_type import Json
 
-Json = Any
 _CLIENT_DISCONNECTED = 499
 
 

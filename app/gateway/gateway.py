@@ -33,11 +33,11 @@ from app.gateway.known_replies import KnownReplies
 from app.gateway.upstream import ServerAway, Upstream
 from app.model_registry.resolver import ModelResolver, ResolvedModel, base_models
 from app.resources import Resources
+from environment.json_type import Json
 from training.backends import embedded
 from training.backends.base import Endpoint
 from training.rollout.model_calls import Sampling
 
-Json = Any
 Result = TypeVar("Result")
 _AWAY_S = 60.0
 """For so long a server that cannot be reached is asked again."""

@@ -8,7 +8,6 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from sqlalchemy import select, tuple_
 
@@ -16,8 +15,8 @@ from app.agent_sessions.canonical import CanonicalRequest, conversation_with, co
 from app.agent_sessions.records import unpack_answer, unpack_request
 from app.db.session import Sessions
 from app.db.tables import SessionCall
+from environment.json_type import Json
 
-Json = Any
 _MOST_SESSIONS = 2_000
 _MOST_IDS = 10_000_000
 """Of all of them together: 40 MB."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import orjson
 from fastapi import Request, Response
@@ -12,8 +12,8 @@ from starlette.types import Receive, Scope, Send
 from app.aio.event_loops import shielded
 from app.gateway.chunks import Chunk
 from app.model_registry.proxy import unless_disconnected
+from environment.json_type import Json
 
-Json = Any
 _REPLAYED = {"Idempotency-Replayed": "true"}
 
 

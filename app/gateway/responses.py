@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 from pydantic import ValidationError
@@ -11,13 +10,13 @@ from pydantic import ValidationError
 from app.agent_sessions.canonical import BadRequestBody
 from app.gateway.chunks import Assembly, Chunk
 from app.gateway.stream_errors import STREAM_ERRORS
+from environment.json_type import Json
 from training.protocol.responses.events import Event, ResponseEvents
 from training.protocol.responses.parameters import BadParameter
 from training.protocol.responses.reply import Reply, output_of, status_of
 from training.protocol.responses.request import ResponsesRequest
 from training.protocol.validation_message import message_of
 
-Json = Any
 NAME = "responses"
 
 

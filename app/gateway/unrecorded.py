@@ -2,13 +2,11 @@
 
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from app.gateway.chunks import Chunk
 from app.gateway.upstream import Upstream
+from environment.json_type import Json
 from training.backends.base import Endpoint
-
-Json = Any
 
 
 @dataclass(frozen=True, slots=True)

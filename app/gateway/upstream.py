@@ -11,6 +11,7 @@ import structlog
 
 from app.errors import BadGateway, InvalidRequest, ServiceError, Unavailable
 from app.model_registry.proxy import DEADLINE_S, NoAnswerInTime
+from environment.json_type import Json
 from training.backends.base import Endpoint
 from training.protocol import strict_json
 from training.rollout.http_transport import client_session
@@ -18,7 +19,6 @@ from training.rollout.http_transport import client_session
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
 
-Json = Any
 _KEY_REFUSED = (401, 403)
 _AWAY = (502, 503, 504)
 _NO_ROUTE = (404, 405)

@@ -30,6 +30,7 @@ from app.auth.scopes import SESSIONS, model_path, route_path
 from app.db.session import Sessions
 from app.db.tables import IdempotencyKey
 from app.errors import DATABASE_DOWN, Conflict, InvalidRequest, ServiceError, StillRunning, problem_of
+from environment.first_line import first_line
 
 KEPT = timedelta(hours=24)
 _LEASE = timedelta(seconds=60)
@@ -223,7 +224,7 @@ async def _settle(sessions: Sessions, claim: Claim, reply: _Reply) -> None:
             else:
                 await session.execute(delete(IdempotencyKey).where(claim.held(), IdempotencyKey.status.is_(None)))
     except (Conflict, *DATABASE_DOWN) as error:
-        log.warning("response not saved for repetition", error=str(error).splitlines()[0])
+        log.warning("response not saved for repetition", error=first_line(error))
 
 
 def _again(first: Message, receive: Receive) -> Receive:

@@ -12,8 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.auth.scopes import ANTHROPIC, model_path, route_path
 from app.errors import MEDIA_TYPE
 from app.http.anthropic_errors import anthropic_error
+from environment.json_type import Json
 
-Json = Any
 _KINDS: Mapping[int, tuple[str, str | None]] = {
     401: ("invalid_request_error", "invalid_api_key"),
     403: ("permission_error", "insufficient_permissions"),

@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from functools import cache
 from http import HTTPStatus
 from importlib.resources import files
-from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from app.auth.scopes import ANTHROPIC, is_public, model_path
 from app.errors import MEDIA_TYPE
+from environment.json_type import Json
 
-Json = Any
 _INTRODUCTION = files("app.http").joinpath("introduction.md").read_text(encoding="utf-8").strip()
 _TAGS = {
     "runs": "Start learn-loops, follow them and control them.",

@@ -17,6 +17,7 @@ from app.metrics import database, engine
 from app.metrics.database import DatabaseFigures
 from app.processes.engine import EngineState
 from app.resources import Resources
+from environment.first_line import first_line
 
 _TIMEOUT_S = 2.0
 """For the database's figures, so that a scrape without them is still in time: Prometheus waits for 10 s."""
@@ -50,9 +51,7 @@ class MetricsPage:
                 figures: DatabaseFigures = await database.read(self._resources.sessions)
         except (TimeoutError, *DATABASE_DOWN) as error:
             _UNREAD.inc()
-            log.warning(
-                "a scrape lacks the figures of the database", error=next(iter(str(error).splitlines()), "timeout")
-            )
+            log.warning("a scrape lacks the figures of the database", error=first_line(error))
             return []
         return list(figures.metrics())
 

@@ -23,11 +23,10 @@ from app.model_registry.resolver import UnknownModelName
 from app.processes.engine import EngineUnavailable
 from app.runs.resume_point import sampled_steps
 from app.settings import Settings
+from environment.json_type import Json
 from training.backends import embedded
 from training.backends.base import BackendRefused, BackendUnavailable
 from training.protocol.model_name import ModelName
-
-Json = Any
 
 log = structlog.get_logger(__name__)
 

@@ -10,9 +10,9 @@ import httpx
 
 from app.errors import BadGateway, Conflict, NotFound, Unavailable
 from app.processes.engine import Engine, EngineUnavailable
+from environment.json_type import Json
 from training.protocol.model_name import ModelName
 
-Json = Any
 _TIMEOUT_S = 60.0
 _ERRORS = {404: NotFound, 409: Conflict, 410: Conflict}
 

@@ -1,7 +1,6 @@
 """The models that a caller may sample, in the format of OpenAI's API."""
 
 from collections.abc import Collection
-from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import distinct_on
@@ -12,10 +11,9 @@ from app.db.tables import Run
 from app.model_registry.engine_client import EngineClient
 from app.model_registry.promotions import Promotions
 from app.model_registry.resolver import ModelResolver, UnknownModelName
+from environment.json_type import Json
 from training.backends import embedded
 from training.protocol.model_name import ModelName
-
-Json = Any
 
 
 async def listed(

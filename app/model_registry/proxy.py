@@ -18,10 +18,10 @@ from starlette.types import Receive, Scope, Send
 
 from app.errors import BadGateway, Unavailable
 from app.http.openai_errors import openai_error
+from environment.json_type import Json
 from training.backends.base import Endpoint
 from training.rollout.http_transport import AiohttpTransport
 
-Json = Any
 Result = TypeVar("Result")
 DEADLINE_S = 600.0
 """For a whole reply."""

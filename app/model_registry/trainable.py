@@ -20,10 +20,10 @@ from app.model_registry.engine_client import EngineClient
 from app.model_registry.promotions import Promotions
 from app.model_registry.resolver import ModelResolver
 from app.runs.store import RunStore
+from environment.json_type import Json
 from training.backends import embedded
 from training.protocol.model_name import ModelName
 
-Json = Any
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _KNOWN_JOBS = 10_000
 

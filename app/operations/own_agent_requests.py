@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import httpx
 from pydantic import ValidationError
@@ -23,11 +22,11 @@ from app.security.webhook_signing import is_secret
 from app.settings import Settings
 from app.worker.own_agents import opened, sealed
 from environment.bounded_http import AnswerLimits, AnswerTooLarge, BoundedTransport
+from environment.json_type import Json
 from environment.own_agent.environment import NAME as OWN_AGENT
 from environment.own_agent.runner import Push
 from training.protocol.validation_message import message_of
 
-Json = Any
 _CONFIG = ("body", "environment", "config")
 _FETCH_TIMEOUT_S = 30.0
 

@@ -17,9 +17,9 @@ from app.db.tables import Run, Trajectory
 from app.domain.run_state import TERMINAL
 from app.errors import Conflict
 from app.schemas.datasets import BestRollouts
+from environment.json_type import Json
 from training.rollout.chat import identity
 
-Json = Any
 _AT_ONCE = 50
 """Rollouts that are read from the database together."""
 

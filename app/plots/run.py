@@ -4,11 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from math import sqrt
-from typing import Any
 
 from app.plots import svg
+from environment.json_type import Json
 
-Json = Any
 _WIDTH, _PANEL, _LEFT, _RIGHT, _TOP, _GAP = 860, 200, 64, 24, 84, 64
 _Z = 1.96
 """For 95%."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from sqlalchemy import Text, cast, func, literal, select
 from sqlalchemy.dialects.postgresql import JSONB, insert
@@ -24,9 +24,9 @@ from app.datasets.references import make_present
 from app.db.session import Sessions
 from app.db.tables import Document
 from app.domain.stored_request import Choice
+from environment.json_type import Json
 from environment.registry import documents as environment_documents
 
-Json = Any
 Kind = Literal["graph", "scenarios", "demonstrations"]
 KINDS: Sequence[Kind] = ("graph", "scenarios")
 """Those that settings of an environment hold, which are called so."""

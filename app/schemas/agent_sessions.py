@@ -7,7 +7,8 @@ from typing import Annotated, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from app.domain.agent_session_state import AgentSessionState
-from app.schemas.base import Json, Name, RequestBody, RequestPart, ResponseModel
+from app.schemas.base import Name, RequestBody, RequestPart, ResponseModel
+from environment.json_type import Json
 
 _MOST_PARTS = 100
 Text = Annotated[str, Field(min_length=1, max_length=2_000)]

@@ -4,7 +4,8 @@ from datetime import datetime
 
 from pydantic import ConfigDict, Field
 
-from app.schemas.base import Json, RequestBody, ResponseModel
+from app.schemas.base import RequestBody, ResponseModel
+from environment.json_type import Json
 
 
 class ClaimRequest(RequestBody):

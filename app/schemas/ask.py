@@ -4,8 +4,9 @@ from typing import Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from app.schemas.base import Json, RequestBody, RequestPart, ResponseModel
+from app.schemas.base import RequestBody, RequestPart, ResponseModel
 from app.schemas.run_request import EnvironmentChoice
+from environment.json_type import Json
 
 
 class AskRequest(RequestBody):

@@ -10,7 +10,6 @@ from app.domain.names import NAME_PATTERN
 from app.domain.unknown_name import unknown
 from training.protocol.validation_message import message_of
 
-Json = Any
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Item = TypeVar("Item")
 _UNKNOWN_FIELD = "extra_forbidden"

@@ -5,7 +5,8 @@ from datetime import datetime
 from pydantic import ConfigDict, Field
 
 from app.domain.names import DATASET_PATTERN
-from app.schemas.base import Json, RequestBody, ResponseModel
+from app.schemas.base import RequestBody, ResponseModel
+from environment.json_type import Json
 
 
 class InboxStored(ResponseModel):

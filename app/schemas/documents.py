@@ -6,9 +6,10 @@ from typing import Annotated
 from pydantic import ConfigDict, Field, WithJsonSchema
 
 from app.domain.names import DATASET_PATTERN
-from app.schemas.base import Json, Name, RequestBody, ResponseModel
+from app.schemas.base import Name, RequestBody, ResponseModel
 from app.schemas.examples import GRAPH
 from app.schemas.run_request import GraphSource
+from environment.json_type import Json
 
 DatasetName = Annotated[str, Field(pattern=DATASET_PATTERN)]
 InboxSource = Annotated[

@@ -7,8 +7,9 @@ from pydantic import ConfigDict, Field, model_validator
 
 from app.domain.evaluation_state import EvaluationStatus
 from app.domain.names import MODEL_PATTERN
-from app.schemas.base import Json, RequestBody, RequestPart, ResponseModel
+from app.schemas.base import RequestBody, RequestPart, ResponseModel
 from app.schemas.run_request import AgentChoice, EnvironmentChoice, JudgeChoice
+from environment.json_type import Json
 from training.types import RunConfig
 
 _DEFAULTS = RunConfig()

@@ -1,6 +1,6 @@
 """What examples of several requests share."""
 
-from app.schemas.base import Json
+from environment.json_type import Json
 
 GRAPH: list[Json] = [
     {

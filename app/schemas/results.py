@@ -1,13 +1,11 @@
 """Bodies of the responses about a run's results."""
 
 from datetime import datetime
-from typing import Any
 
 from pydantic import Field
 
 from app.schemas.base import ResponseModel
-
-Json = Any
+from environment.json_type import Json
 
 
 class LedgerRow(ResponseModel):

@@ -15,9 +15,10 @@ from pydantic import (
 
 from app.domain.event_types import EventType
 from app.domain.names import DATASET_VERSION_PATTERN
-from app.schemas.base import Json, Name, RequestBody, RequestPart
+from app.schemas.base import Name, RequestBody, RequestPart
 from app.schemas.examples import GRAPH
 from app.schemas.train_options import TrainOptionsChoice
+from environment.json_type import Json
 from training.types import RunConfig, WarmStartConfig
 
 _DEFAULTS = RunConfig()

@@ -6,9 +6,10 @@ from typing import Literal
 from pydantic import Field
 
 from app.domain.run_state import RunStatus
-from app.schemas.base import Json, ResponseModel
+from app.schemas.base import ResponseModel
 from app.schemas.results import RunCost, ShowcaseEmail
 from app.schemas.trajectories import Mode, Split
+from environment.json_type import Json
 
 
 class Accepted(ResponseModel):

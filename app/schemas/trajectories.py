@@ -3,7 +3,8 @@
 from datetime import datetime
 from typing import Literal
 
-from app.schemas.base import Json, ResponseModel
+from app.schemas.base import ResponseModel
+from environment.json_type import Json
 
 Split = Literal["train", "validation", "test"]
 Mode = Literal["sampled", "greedy"]

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import httpx
 import structlog
@@ -17,11 +17,11 @@ from app.aio.retry import retry_while_database_is_down
 from app.security.address_guard import AddressGuard, AddressRefused, guarded_transport
 from app.security.webhook_signing import signed_headers
 from environment.bounded_http import AnswerLimits, AnswerRefused, BoundedTransport
+from environment.json_type import Json
 from environment.own_agent.outcome import BadOutcome, parse_outcome
 from training.rollout.agents.remote import RemoteTask
 from training.rollout.agents.sessions import Outcome, RolloutSession, RolloutSessions, SessionEnd, SessionOver
 
-Json = Any
 Result = TypeVar("Result")
 DELAYS_S = (0.5, 2.0)
 """Before a task is posted again; then its rollout has failed."""

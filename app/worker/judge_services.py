@@ -16,6 +16,7 @@ from app.feedback.evidence import StoredFeedback
 from app.listed_models import ListedModels
 from app.settings import Settings
 from environment.base import Environment
+from environment.first_line import first_line
 from judges.base import JudgeServices, NoFeedback, NoRateLimit, RateLimit
 
 log = structlog.get_logger(__name__)
@@ -49,14 +50,14 @@ class StoredVerdicts:
         try:
             return await run_on_loop(self._main_loop, self._get(key))
         except DATABASE_DOWN as error:
-            log.warning("no cached verdict: the database does not answer", error=str(error).splitlines()[0])
+            log.warning("no cached verdict: the database does not answer", error=first_line(error))
             return None
 
     async def put(self, key: str, value: dict[str, Any]) -> None:
         try:
             await run_on_loop(self._main_loop, self._put(key, value))
         except DATABASE_DOWN as error:
-            log.warning("verdict not cached: the database does not answer", error=str(error).splitlines()[0])
+            log.warning("verdict not cached: the database does not answer", error=first_line(error))
 
     async def _get(self, key: str) -> dict[str, Any] | None:
         async with self._sessions() as session:
@@ -118,7 +119,7 @@ class StoredRate:
         try:
             return await run_on_loop(self._main_loop, execute())
         except DATABASE_DOWN as error:
-            log.warning("judge model not limited: the database does not answer", error=str(error).splitlines()[0])
+            log.warning("judge model not limited: the database does not answer", error=first_line(error))
             return None
 
 

@@ -6,7 +6,6 @@ import binascii
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from app.agent_sessions.tasks import AgentTasks
 from app.claims.lease import Lease
@@ -24,8 +23,6 @@ from environment.own_agent.runner import Pull, Push
 from training.backends import embedded
 from training.rollout.agents.remote import Dispatch, RemoteRollouts, SessionRollouts
 from training.rollout.agents.sessions import RolloutSessions
-
-Json = Any
 
 
 @dataclass(frozen=True)

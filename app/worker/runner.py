@@ -24,6 +24,7 @@ from app.processes.engine import EngineUnavailable
 from app.runs.budget import RunBudgetReached
 from app.runs.no_signal import NoSignalStop
 from app.runs.store import PendingRequests
+from environment.first_line import first_line
 from environment.plugins import PluginFault
 from training.backends.base import BackendRefused, BackendUnavailable, StepConflict, TrainingFailed
 from training.collector import RolloutsFailed
@@ -215,7 +216,7 @@ class Runner:
                     while self._has_room(jobs) and (claimed := await jobs.claims.claim()):
                         self._take(jobs, *claimed)
             except DATABASE_DOWN as error:
-                self._repeated.warning("database unavailable, nothing is claimed", error=_first_line(error))
+                self._repeated.warning("database unavailable, nothing is claimed", error=first_line(error))
             with contextlib.suppress(TimeoutError):
                 # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the event.
                 async with asyncio.timeout(_POLL_S):
@@ -315,7 +316,7 @@ class Runner:
             pending = await active.jobs.report(active.lease, progress, active.wait_reason, driven_s)
         except DATABASE_DOWN as error:
             active.reported_at -= driven_s
-            self._repeated.warning("progress not saved", **active.about, error=_first_line(error))
+            self._repeated.warning("progress not saved", **active.about, error=first_line(error))
             return False
         except LeaseLost:
             active.stop(_End.LOST)
@@ -335,7 +336,7 @@ def _note_loss(active: _Active) -> None:
 def _log_failure(task: asyncio.Task[bool]) -> None:
     """The next report makes up for a nudge that failed."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.warning("nudge failed", error=_first_line(error))
+        log.warning("nudge failed", error=first_line(error))
 
 
 def _reason(active: _Active, error: BaseException) -> str:
@@ -348,7 +349,3 @@ def _reason(active: _Active, error: BaseException) -> str:
         return str(error)
     log.error(f"{noun} failed unexpectedly", **active.about, exc_info=error)
     return f"{type(error).__name__}: {error}"
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -6,9 +6,7 @@ from typing import Any
 
 from anthropic import Anthropic
 
-from benchmarks.agents.desk_client import Desk, Done
-
-Json = Any
+from benchmarks.agents.desk_client import Desk, Done, Json
 
 
 def main() -> None:

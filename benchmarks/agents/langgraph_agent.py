@@ -2,16 +2,13 @@
 
 import json
 import os
-from typing import Any
 
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import END, START, MessagesState, StateGraph
 
-from benchmarks.agents.desk_client import Desk, Done
-
-Json = Any
+from benchmarks.agents.desk_client import Desk, Done, Json
 
 
 def main() -> None:

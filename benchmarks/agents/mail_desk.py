@@ -8,20 +8,18 @@ are the built-in environment's.
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from environment.base import Episode, Scenario, Split, ToolError
+from environment.base import Episode, Json, Scenario, Split, ToolError
 from environment.email_search.environment import SyntheticEmailSearch
 from judges.base import Candidate
 from judges.reference import ReferenceJudge
 from training.rollout.episode_tools import call_tool, out_of_turns
 
-Json = Any
 ENVIRONMENT = SyntheticEmailSearch()
 JUDGE = ReferenceJudge()
 

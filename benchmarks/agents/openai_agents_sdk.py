@@ -16,9 +16,7 @@ from agents import (
     ToolsToFinalOutputResult,
 )
 
-from benchmarks.agents.desk_client import Desk, Done
-
-Json = Any
+from benchmarks.agents.desk_client import Desk, Done, Json
 
 
 def main() -> None:

@@ -15,7 +15,6 @@ import signal
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import psycopg
 
@@ -23,8 +22,8 @@ from app.cli.client import Service, ServiceRefused, ServiceUnreachable
 from benchmarks import processes
 from benchmarks.durability.kills import database, free_port
 from benchmarks.frozen_code import freeze
+from environment.json_type import Json
 
-Json = Any
 _MODELS = [{"model": "learnloop/tiny", "label": "base"}, {"model": "learnloop/tiny", "label": "again"}]
 _FIGURES = ("success", "reward", "sources", "turns", "errors", "prompt_tokens", "completion_tokens")
 

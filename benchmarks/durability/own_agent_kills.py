@@ -38,9 +38,9 @@ from benchmarks import processes
 from benchmarks.agents.mail_desk import MailDesk
 from benchmarks.learning.own_agents import COMMANDS, desk, request, weights
 from environment.base import Split
+from environment.json_type import Json
 from training.types import EvaluationConfig, RunConfig
 
-Json = Any
 _ROOT = Path(__file__).parents[2]
 _TARGETS = ("service", "engine", "database", "claimer", "agent")
 _STATUSES = ("completed", "failed", "cancelled")

@@ -13,13 +13,12 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import httpx
 
+from environment.json_type import Json
 from tests.fakes.engine_process import EngineProcess
 
-Json = Any
 _USER = {"role": "user", "content": "hello"}
 
 

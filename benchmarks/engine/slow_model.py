@@ -9,7 +9,6 @@ import json
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import httpx
 import uvicorn
@@ -17,8 +16,8 @@ from starlette.types import Receive, Scope, Send
 
 from app.cli.service_process import free_port
 from benchmarks import processes
+from environment.json_type import Json
 
-Json = Any
 _TOKENS = 24
 _HEADER = {"id": "chatcmpl-1", "created": 1_700_000_000, "model": "learnloop/tiny"}
 _USAGE = {"prompt_tokens": 40, "completion_tokens": _TOKENS, "total_tokens": 40 + _TOKENS}

@@ -16,13 +16,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import httpx
 
+from environment.json_type import Json
 from tests.fakes.engine_process import EngineProcess
 
-Json = Any
 MEASURED_S = 60.0
 TIMEOUT_S = 300.0
 _CHEAP: Json = {"type": "string", "minLength": 5000}

@@ -15,14 +15,13 @@ import time
 from itertools import product
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.frozen_code import freeze
+from environment.json_type import Json
 
-Json = Any
 LOOPS = {"built-in": [], "langgraph": ["--set", "agent.name=langgraph"]}
 MODES = ("sampled", "greedy")
 MARGIN = 0.05

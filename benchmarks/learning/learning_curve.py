@@ -9,9 +9,9 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-Json = Any
+from environment.json_type import Json
+
 Point = tuple[int, float]
 _WIDTH, _HEIGHT = 720, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 190, 44, 40

@@ -20,14 +20,13 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path
-from typing import Any
 
 from app.cli.client import Service
 from app.cli.service_process import own_service
 from app.cli.watching import follow
+from environment.json_type import Json
 from tests.fakes.scripted_judge import KEY, scripted_judge
 
-Json = Any
 SERVER = [str(Path(sys.executable).with_name("mcp-server-time")), "--local-timezone", "Europe/Berlin"]
 PLACES = ("Asia/Tokyo", "Asia/Kolkata", "America/New_York", "America/Lima", "Africa/Cairo", "Australia/Sydney")
 TOOLS = ("get_current_time", "convert_time")

@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager
 from itertools import product
 from pathlib import Path
 from statistics import mean
-from typing import Any, get_args
+from typing import get_args
 
 import uvicorn
 from rich.console import Console
@@ -30,11 +30,11 @@ from rich.console import Console
 from app.cli.service_process import free_port, own_service
 from benchmarks.agents.mail_desk import ENVIRONMENT, MailDesk, tasks
 from environment.base import Scenario, Split
+from environment.json_type import Json
 from environment.scenario_order import draw
 from tests.fakes.forked_module import ForkedModule
 from training.types import EvaluationConfig, RunConfig
 
-Json = Any
 _HERE = Path(__file__).parents[1] / "agents"
 BUILT_IN = "built-in"
 COMMANDS: Mapping[str, Sequence[str]] = {

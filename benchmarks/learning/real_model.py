@@ -21,14 +21,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import dropwhile
 from pathlib import Path
-from typing import Any
 
 from app.cli.client import Service
 from app.cli.service_process import own_service
 from app.cli.watching import follow
 from benchmarks.learning.smollm2 import evaluate
+from environment.json_type import Json
 
-Json = Any
 BASE = "real"
 PROMISING = 0.6
 """Success in training from which on checkpoints are evaluated."""

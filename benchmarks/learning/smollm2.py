@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -32,8 +31,8 @@ from app.cli.charts import figure
 from app.cli.client import Service
 from app.cli.service_process import own_service
 from app.cli.watching import ENDED, follow
+from environment.json_type import Json
 
-Json = Any
 Say = Callable[[str], None]
 BASE = "smollm2"
 STAGES = ("prompted", "warm start", "GRPO")

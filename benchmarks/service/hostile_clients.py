@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
-Json = Any
+from environment.json_type import Json
+
 MB = 1_000_000
 _FINE = b"HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 _ANSWER_S = 120.0

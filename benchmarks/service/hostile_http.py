@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import psutil
 from sqlalchemy import insert, update
@@ -36,9 +35,9 @@ from app.db.tables import Iteration, Run, Trajectory
 from app.processes.postgres import EmbeddedPostgres
 from benchmarks import processes
 from benchmarks.service.hostile_clients import ATTACKS, open_as_many_files
+from environment.json_type import Json
 from tests.integration.app.emails import email, make_run
 
-Json = Any
 _FILES = 1_024
 """What a process may open unless somebody raised it."""
 _EVERY_S = 0.1

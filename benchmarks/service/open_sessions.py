@@ -28,8 +28,8 @@ from app.cli.client import Service
 from app.cli.service_process import free_port
 from benchmarks import processes
 from benchmarks.engine.slow_model import slow_model
+from environment.json_type import Json
 
-Json = Any
 _OPERATOR_KEY = "the-operator-key-of-a-benchmark-0"
 _MODEL = "learnloop/tiny"
 _REPLY_S = 0.02

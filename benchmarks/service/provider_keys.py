@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 from sqlalchemy import URL
@@ -31,7 +30,6 @@ from tests.integration.app.emails import make_run
 from tests.integration.app.served import served, settings_for
 from tests.integration.app.test_judge_agreement import _rollouts
 
-Json = Any
 JUDGE, OPENAI, OPERATOR = "canary-judge-0001", "canary-openai-0002", "canary-operator-" + "k" * 32
 HOME = "api.openai.com"
 """Where both keys belong: the judge model is OpenAI's."""

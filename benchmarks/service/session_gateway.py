@@ -33,9 +33,9 @@ from app.cli.client import Service
 from app.cli.service_process import free_port
 from benchmarks import processes
 from benchmarks.engine.slow_model import slow_model
+from environment.json_type import Json
 from training.rollout.http_transport import AiohttpTransport
 
-Json = Any
 _MODEL = "learnloop/tiny"
 _REPLY_TOKENS = 24
 _WARM_UP_ROUNDS = 2

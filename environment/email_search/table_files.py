@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-Json = Any
+from environment.first_line import first_line
+from environment.json_type import Json
 
 _BATCH = 500
 _SUFFIXES = (".parquet", ".arrow", ".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
@@ -112,7 +113,7 @@ def _read_columns(file: Path, columns: Sequence[str], optional: Sequence[str]) -
             wanted = [name for name in (*columns, *optional) if name in present]
             yield from Table.from_batches([batch]).select(wanted).to_pylist()
     except (ArrowException, OSError, OverflowError) as error:
-        raise DatasetError(f"cannot read {file}: {str(error).splitlines()[0]}") from error
+        raise DatasetError(f"cannot read {file}: {first_line(error)}") from error
 
 
 def _batches(file: Path) -> Iterator[Any]:

@@ -28,9 +28,9 @@ from app.cli.main import app
 from app.cli.service_process import own_service
 from app.cli.watching import follow
 from environment.email_search.synthetic import make_world, parse_address
+from environment.json_type import Json
 from tests.fakes.engine_process import ROOT
 
-Json = Any
 PAGES = sorted({ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")} - {ROOT / "docs/cli.md"})
 ILLUSTRATIONS = {
     "64 held-out tasks (test)": "output of a demo of minutes",

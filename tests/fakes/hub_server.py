@@ -6,11 +6,9 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
+from environment.json_type import Json
 from tests.fakes.answering import Answer, answering
-
-Json = Any
 
 
 @dataclass

@@ -5,14 +5,15 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from websockets.asyncio.server import Server, ServerConnection, serve
+
+from environment.json_type import Json
 
 if TYPE_CHECKING:
     from websockets.http11 import Request, Response
 
-Json = Any
 GUESS: Json = {
     "title": "GuessAction",
     "description": "Guess the number.",

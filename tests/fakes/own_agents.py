@@ -1,13 +1,11 @@
 """Agents as teams have them, for the environment `agent`: named by module path, or behind HTTP."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from openai import AsyncOpenAI, BadRequestError
 
+from environment.json_type import Json
 from training.rollout.agents.base import AgentModel
-
-Json = Any
 
 
 async def _say(model: AgentModel, *messages: Json) -> str:

@@ -5,11 +5,11 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import httpx
 
-Json = Any
+from environment.json_type import Json
+
 Behaviour = Callable[[Mapping[str, Json]], Awaitable[tuple[int, Json]]]
 """From a task's document to the status and body of the answer; it is cancelled if the service leaves."""
 

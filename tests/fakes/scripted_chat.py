@@ -9,11 +9,9 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
+from environment.json_type import Json
 from training.backends.base import Endpoint
-
-Json = Any
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,13 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import httpx
 
+from environment.json_type import Json
 from judges.base import JudgeModel
 from judges.prices import listed_price
 
-Json = Any
 KEY = "sk-scripted-0123456789"
 CHARACTERS_PER_TOKEN = 4
 _TRUTH = re.compile(r"quality=([\d.]+)")

@@ -13,7 +13,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-Json = Any
+from environment.json_type import Json
+
 COLLECTOR = "/v1/traces"
 WEAVE = "/traces/otel/v1/traces"
 

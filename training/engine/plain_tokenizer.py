@@ -8,11 +8,12 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Template
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Tokenizer
+
+from environment.json_type import Json
 
 _ENGINE = Path(__file__).parent
 CHAT_TEMPLATE = _ENGINE / "chat_template.jinja"
@@ -25,8 +26,6 @@ _SETTINGS = {"backend", "clean_up_tokenization_spaces", "is_local", "model_max_l
 _FOREIGN_FILES = ("added_tokens.json", "special_tokens_map.json", "tokenizer.model")
 _MOST_TOKENS = 100_000
 """Larger vocabularies are searched for known mistakes by transformers."""
-
-Json = Any
 
 
 class PlainTokenizer:

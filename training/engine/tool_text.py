@@ -2,9 +2,8 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-Json = Any
+from environment.json_type import Json
 
 _FORMAT = """To call a tool, write:
 <tool_call>

@@ -1,12 +1,10 @@
 """The JSON document of `learnloop demo --json`. Every figure comes from the API of the service."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from app.cli.held_out import held_out_figures
 from app.cli.run_report import run_seconds
-
-Json = Any
+from environment.json_type import Json
 
 
 def demo_document(run: Json, examples: Mapping[str, Json], total_s: float) -> Json:

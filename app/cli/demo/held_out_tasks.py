@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from app.cli.client import Service
+from environment.json_type import Json
 
-Json = Any
 COUNT = 3
 """Number of tasks shown."""
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from rich.console import Console
 
@@ -11,8 +10,7 @@ from app.cli.demo.questions import examples as question_examples
 from app.cli.demo.questions import print_answers
 from app.cli.demo.sales import examples as sales_examples
 from app.cli.demo.sales_report import print_examples as print_sales
-
-Json = Any
+from environment.json_type import Json
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """The part of a demo that shows questions answered by the base model and by the trained agent."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -10,8 +9,8 @@ from rich.text import Text
 from app.cli.client import Service
 from app.cli.demo.held_out_tasks import ask_both
 from app.cli.terminal import plain
+from environment.json_type import Json
 
-Json = Any
 _TASK_FIELDS = ("question", "inbox_address", "query_date")
 
 

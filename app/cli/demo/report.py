@@ -1,15 +1,13 @@
 """What `learnloop demo` prints: what happens, the result, and where to look at it."""
 
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
 
 from app.cli.charts import duration, figure
 from app.cli.held_out import held_out_table
-
-Json = Any
+from environment.json_type import Json
 
 
 def print_introduction(console: Console, introduction: str, iterations: int) -> None:

@@ -1,15 +1,15 @@
 """The part of a demo that shows sales emails, and the ranking of the nodes of the graph used in every iteration."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from app.cli.client import Service
 from app.cli.demo.held_out_tasks import ask_both
+from environment.json_type import Json
 
 if TYPE_CHECKING:
     from environment.sales_email.graph import Graph
 
-Json = Any
 _TASK_FIELDS = ("prospect", "company", "role", "goal", "start", "graph")
 CHECKS = ("citations_read", "cited_product", "named_prospect", "named_company")
 """The checks in a trajectory's outcome that make an email grounded."""

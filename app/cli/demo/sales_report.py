@@ -1,7 +1,6 @@
 """Prints sales emails before and after training, and the nodes that rose and fell."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
@@ -10,8 +9,8 @@ from rich.text import Text
 
 from app.cli.charts import figure
 from app.cli.terminal import plain
+from environment.json_type import Json
 
-Json = Any
 _FAULTS = {
     "citations_read": "cites nothing, or something it did not read",
     "cited_product": "cites no product reachable from its start",

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -14,9 +14,9 @@ from app.datasets.recipe import Recipe
 from app.domain.names import NAME_PATTERN
 from app.schemas.evaluations import EvaluationRequest
 from app.schemas.run_request import LearnLoopRequest
+from environment.json_type import Json
 from training.protocol.validation_message import message_of
 
-Json = Any
 _PLACEHOLDER = "the run of the pipeline"
 
 

@@ -2,11 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 from app.cli.terminal import Failure
-
-Json = Any
+from environment.json_type import Json
 
 
 class History:

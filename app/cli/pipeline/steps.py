@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from app.cli import data
 from app.cli.client import Service, ServiceRefused
@@ -21,8 +20,8 @@ from app.cli.serve import settings_with
 from app.cli.service_process import own_service
 from app.cli.terminal import Failure, progress
 from app.cli.watching import ENDED, RunDisplay, Waiting, follow
+from environment.json_type import Json
 
-Json = Any
 STEPS = ("data", "train", "eval", "deploy")
 _NOT_FOUND = 404
 _INBOX = "environment.config.inbox"

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ulid import ULID
 
@@ -11,8 +10,8 @@ from app.cli.client import Service, ServiceRefused
 from app.cli.preflight.checks import Check, State
 from app.cli.watching import ENDED, follow
 from app.schemas.run_request import LearnLoopRequest
+from environment.json_type import Json
 
-Json = Any
 _GROUPS = 2
 _EVALUATION = {"every": 1_000, "scenarios": 2, "samples": 1, "test_scenarios": 2}
 """Two of each: one rollout that fails is no reason to end a run, but all are."""

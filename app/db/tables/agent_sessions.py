@@ -5,8 +5,9 @@ from datetime import datetime
 from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, String, Text, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.tables.base import Base, Json
+from app.db.tables.base import Base
 from app.domain.agent_session_state import AgentSessionState
+from environment.json_type import Json
 
 _STATES = ", ".join(sorted(f"'{state}'" for state in AgentSessionState))
 _OPEN = f"state = '{AgentSessionState.OPEN}'"

@@ -1,7 +1,6 @@
 """What every table has in common: names of constraints, and types of columns."""
 
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import (
     DateTime,
@@ -13,8 +12,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from app.db.json_text import StorableText
-
-Json = Any
+from environment.json_type import Json
 
 
 class Base(DeclarativeBase):

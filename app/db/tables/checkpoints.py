@@ -10,7 +10,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.tables.base import Base, Json, run_id
+from app.db.tables.base import Base, run_id
+from environment.json_type import Json
 
 
 class Checkpoint(Base):

@@ -12,7 +12,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.tables.base import Base, Json
+from app.db.tables.base import Base
+from environment.json_type import Json
 
 
 class Document(Base):

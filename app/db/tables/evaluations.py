@@ -13,9 +13,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.tables.base import Base, Json
+from app.db.tables.base import Base
 from app.db.tables.claimable import Claimable
 from app.domain.evaluation_state import EvaluationStatus
+from environment.json_type import Json
 
 _EVALUATION_STATES = ", ".join(sorted(f"'{status}'" for status in EvaluationStatus))
 

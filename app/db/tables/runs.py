@@ -16,10 +16,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column, synonym
 
-from app.db.tables.base import Base, Json, run_id
+from app.db.tables.base import Base, run_id
 from app.db.tables.claimable import Claimable
 from app.domain.run_state import LIVE, RunStatus
 from app.domain.stored_request import StoredRequest
+from environment.json_type import Json
 
 _LIVE = ", ".join(sorted(f"'{status}'" for status in LIVE))
 _KNOWN = ", ".join(sorted(f"'{status}'" for status in RunStatus))

@@ -15,8 +15,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.tables.base import Base, Json
+from app.db.tables.base import Base
 from app.domain.delivery_state import DeliveryState
+from environment.json_type import Json
 
 _DELIVERY_STATES = ", ".join(sorted(f"'{state}'" for state in DeliveryState))
 _PENDING = f"state = '{DeliveryState.PENDING}'"

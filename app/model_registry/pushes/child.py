@@ -14,14 +14,13 @@ import tarfile
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 from app.model_registry.pushes.hugging_face import HubTarget
 from app.model_registry.pushes.hugging_face import upload as upload_to_hub
 from app.model_registry.pushes.s3 import S3Target
 from app.model_registry.pushes.s3 import upload as upload_to_s3
+from environment.json_type import Json
 
-Json = Any
 _ENGINE_PATIENCE_S = 600.0
 """The engine compares all files with their hashes before its first byte."""
 _FOR_GOOD = (404, 409, 410)

@@ -40,6 +40,7 @@ from app.worker.measures import count_judge_calls, count_rollouts
 from app.worker.own_agents import OwnAgents
 from app.worker.save_iteration import rollout_row, verdict_row
 from environment.base import Environment, Json, Scenario
+from environment.first_line import first_line
 from judges.base import Judge, Judgement
 from judges.prices import Price
 from training.backends import embedded
@@ -114,7 +115,7 @@ class EvaluationDriver:
             )
             await store.keep_lost(work.lease, asdict(lost))
         except DATABASE_DOWN as error:
-            log.warning("usage of an evaluation not saved", evaluation_id=job.id, error=str(error).splitlines()[0])
+            log.warning("usage of an evaluation not saved", evaluation_id=job.id, error=first_line(error))
 
     async def _retrying(self, work: "_Driven") -> dict[str, Json]:
         await asyncio.to_thread(import_art)

@@ -28,6 +28,8 @@ from app.processes.child import spawn, stop
 from app.settings import Settings
 from app.tracing.redaction import Redactor, secrets_of
 from app.tracing.wandb_project import ProjectUnavailable, open_project
+from environment.first_line import first_line
+from environment.json_type import Json
 
 _POLL_S = 30.0
 _TIMEOUT_S = 600.0
@@ -36,7 +38,6 @@ _SCORES = ("success", "score", "reward")
 _FIGURES = ("turns", "prompt_tokens", "completion_tokens", "seconds")
 
 log = structlog.get_logger(__name__)
-Json = Any
 
 
 class NotPublished(Exception):
@@ -83,7 +84,7 @@ class EvaluationPublisher:
                     await self._attempt(job)
                     continue
             except DATABASE_DOWN as error:
-                repeated.warning("database unavailable, nothing is published", error=str(error).splitlines()[0])
+                repeated.warning("database unavailable, nothing is published", error=first_line(error))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_POLL_S):
                     await self._wake.wait()

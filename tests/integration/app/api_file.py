@@ -2,12 +2,10 @@
 
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from app.main import create_app
 from app.settings import load_settings
-
-Json = Any
+from environment.json_type import Json
 
 
 @cache  # making it takes a second

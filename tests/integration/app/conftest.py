@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL
 
+from environment.json_type import Json
 from tests.fakes.engine_process import EngineProcess
-from tests.integration.app.api_file import Json, current_api
+from tests.integration.app.api_file import current_api
 from tests.integration.app.ended_runs import EndedRuns
 from tests.integration.app.model_stage import ModelStage, keyed_engine, model_stage
 

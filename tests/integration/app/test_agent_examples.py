@@ -5,13 +5,13 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from benchmarks.learning.own_agents import BUILT_IN, COMMANDS, PYTHON_AGENTS, claiming, desk
 from benchmarks.learning.own_agents import request as learn_loop_of
 from environment.base import Split
+from environment.json_type import Json
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.served import run_with, served
@@ -21,7 +21,6 @@ from training.learn_loop import learn_loop
 from training.rollout.chat import identity
 from training.types import EvaluationConfig, RunConfig
 
-Json = Any
 SEED = 0
 COUNTS: Mapping[Split, int] = {"train": 2, "validation": 1, "test": 1}
 CONFIG = RunConfig(1, 2, 4, evaluation=EvaluationConfig(scenarios=0, test_scenarios=0))

@@ -17,6 +17,7 @@ from standardwebhooks import Webhook
 from app.cli.service_process import free_port
 from app.security.webhook_signing import new_secret
 from app.settings import Settings
+from environment.json_type import Json
 from tests.conditions import answered, until
 from tests.fakes.forked_learnloop import learnloop
 from tests.fakes.hostile_provider import Answer, bomb, gigabyte, hostile_provider, saying
@@ -26,8 +27,6 @@ from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_own_agents import by_seed, get, request
 from training.learn_loop import learn_loop
-
-Json = Any
 
 
 @asynccontextmanager

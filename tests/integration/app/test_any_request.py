@@ -6,7 +6,7 @@ from pathlib import Path
 from app.auth.scopes import is_public, model_path
 from app.http import openapi
 from benchmarks.service.api_fuzz import fuzz
-from tests.integration.app.api_file import Json
+from environment.json_type import Json
 
 EXAMPLES = 2
 """Of each operation; `python -m benchmarks.service.api_fuzz` makes more of more kinds."""

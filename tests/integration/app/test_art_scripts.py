@@ -1,17 +1,16 @@
 """Scripts that know ART and nothing of ours, in a process of their own, against our engine and against the service."""
 
 from pathlib import Path
-from typing import Any
 
 import httpx
 
+from environment.json_type import Json
 from tests.fakes.scripted_judge import KEY, scripted_judge
 from tests.integration.app.art_process import art_process
 from tests.integration.app.keyed import bearer
 from tests.integration.app.model_stage import CALLER, ENGINE_KEY, ModelStage, engine_http
 from tests.integration.engine.training_client import create_model
 
-Json = Any
 TAUGHT = ("art-e", "langgraph", "rebuilt")
 """The flows whose models have to call a tool."""
 

@@ -20,9 +20,9 @@ from app.auth.scopes import ANTHROPIC, Scope, is_public, model_path
 from app.db.tables import ApiKey
 from app.errors import Unauthorized
 from app.main import create_app
+from environment.json_type import Json
 from tests.conditions import answered
 from tests.fakes.scripted_learning import ScriptedLoop
-from tests.integration.app.api_file import Json
 from tests.integration.app.keyed import OPERATOR_KEY, Keyed, bearer, keyed
 from tests.integration.app.served import served, settings_for
 

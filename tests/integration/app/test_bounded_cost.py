@@ -7,8 +7,8 @@ import httpx
 import pytest
 
 from app.main import MAX_BODY_BYTES
+from environment.json_type import Json
 from tests.fakes.scripted_learning import ScriptedLoop
-from tests.integration.app.api_file import Json
 from tests.integration.app.served import served, settings_for
 
 BIG = ("/learn-loop", "/graphs", "/scenarios", "/inboxes", "/demonstrations")

@@ -10,12 +10,12 @@ import httpx
 from typer.testing import CliRunner
 
 from app.cli.main import app
+from environment.json_type import Json
 from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_evaluations import ended, reference
 
-Json = Any
 PROMOTE = "/models/learnloop/m/promote"
 
 

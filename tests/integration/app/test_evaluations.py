@@ -18,6 +18,7 @@ from app.cli.main import app
 from app.db.session import make_engine, make_sessions, parse_url
 from app.operations.prune import prune
 from environment.email_search import synthetic
+from environment.json_type import Json
 from tests.conditions import answered, until
 from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
@@ -28,7 +29,6 @@ from tests.integration.app.keyed import keyed
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_phases import held_past_its_lease
 
-Json = Any
 TINY = "learnloop/tiny"
 SMALL = {"scenarios": 4, "samples": 2}
 

@@ -17,6 +17,7 @@ from app.auth.scopes import Scope
 from app.db.tables import Checkpoint, Iteration, Run
 from app.domain.run_state import RunStatus
 from environment.email_search.synthetic import address_of
+from environment.json_type import Json
 from tests.conditions import until
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.forked_engine import fork_server
@@ -26,8 +27,6 @@ from tests.integration.app.peft_reply import MAX_TOKENS, save_reply
 from tests.integration.cli.conftest import Learnloop
 from tests.integration.cli.conftest import learnloop as learnloop
 from tests.integration.engine.training_client import create_model, sampled_group, train
-
-Json = Any
 
 
 @pytest.fixture(autouse=True)

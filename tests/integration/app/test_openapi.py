@@ -4,17 +4,16 @@ import re
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fastapi import FastAPI
 
 from app.main import create_app
+from environment.json_type import Json
 from scripts.check_openapi import flaws, invalid, undescribed, unlisted
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
 
-Json = Any
 _ID = "01KAJ3M7F5T2V8Q9X0C4D6E8GA"
 
 

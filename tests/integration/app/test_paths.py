@@ -12,8 +12,8 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from environment.json_type import Json
 from tests.fakes.scripted_learning import ScriptedLoop
-from tests.integration.app.api_file import Json
 from tests.integration.app.served import served, settings_for
 
 SECRET = "outside-canary-5120"

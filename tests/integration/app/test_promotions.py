@@ -8,12 +8,12 @@ from sqlalchemy import insert
 
 from app.db.tables import Promotion
 from environment.email_search.synthetic import address_of
+from environment.json_type import Json
 from tests.integration.app.keyed import bearer
 from tests.integration.app.model_stage import CALLER, ModelStage
 from tests.integration.cli.conftest import Learnloop
 from tests.integration.cli.conftest import learnloop as learnloop
 
-Json = Any
 LIVE = "/promotions/mail/live"
 QUESTION = {"question": "When is the kickoff?", "inbox_address": address_of("test", 0, 3)}
 

@@ -12,6 +12,7 @@ from sqlalchemy import insert
 
 from app.db.tables import Checkpoint
 from app.model_registry.pushes.push import AT_ONCE
+from environment.json_type import Json
 from tests.conditions import until
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.hub_server import HubServer, hub_server
@@ -22,7 +23,6 @@ from tests.integration.cli.conftest import Learnloop
 from tests.integration.cli.conftest import learnloop as learnloop
 from tests.integration.engine.training_client import create_model, sampled_group, train
 
-Json = Any
 TO_HUB = {"to": "hf", "repo": "acme/mail-caller"}
 
 

@@ -11,8 +11,9 @@ from copy import deepcopy
 
 import pytest
 
+from environment.json_type import Json
 from tests.fakes.engine_process import ROOT
-from tests.integration.app.api_file import Json, current_api
+from tests.integration.app.api_file import current_api
 
 RELEASED = ROOT / "docs" / "openapi.json"
 SINCE: tuple[str, ...] = ()

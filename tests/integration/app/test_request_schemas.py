@@ -3,15 +3,14 @@
 import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from app.auth.scopes import Scope, is_public, needed
 from app.db.tables import Base
+from environment.json_type import Json
 from tests.integration.app.keyed import OPERATOR_KEY, Keyed, bearer, keyed
 
-Json = Any
 _STREAMED = ("/graphs", "/scenarios", "/demonstrations")
 """Documents that are sent as they are stored."""
 INTERNAL = {

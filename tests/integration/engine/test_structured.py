@@ -2,19 +2,19 @@
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import openai
 import pytest
 from pydantic import BaseModel, Field, SecretStr
 
+from environment.json_type import Json
 from tests.fakes.engine_process import EngineProcess
 from tests.openai_clients import MESSAGES
 
 if TYPE_CHECKING:  # its import takes a second
     from langchain_openai import ChatOpenAI
 
-Json = Any
 SHORT: Json = {"seed": 5, "max_tokens": 300}
 
 

@@ -1,13 +1,11 @@
 """Short forms of what training tests do over HTTP."""
 
 import json
-from typing import Any
 
 import httpx
 
+from environment.json_type import Json
 from tests.openai_clients import ARGUMENTS, MESSAGES, SEARCH
-
-Json = Any
 
 
 async def create_model(http: httpx.AsyncClient, name: str, **fields: Json) -> dict[str, Json]:

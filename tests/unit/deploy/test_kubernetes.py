@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import kubernetes_validate
 import pytest
@@ -22,10 +22,10 @@ from dotenv import dotenv_values
 
 from app.cli.main import app
 from app.settings import Settings, load_settings
+from environment.json_type import Json
 from tests.fakes.engine_process import ROOT
 from training.engine_flags import parser
 
-Json = Any
 FILES = ROOT / "deploy" / "kubernetes"
 OVERLAYS = ("base", "gpu")
 COMPONENTS = {"api", "worker", "engine"}

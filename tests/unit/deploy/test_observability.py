@@ -6,14 +6,13 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
+from environment.json_type import Json
 from tests.fakes.engine_process import ROOT
 
-Json = Any
 FILES = ROOT / "deploy" / "observability"
 ALERTS, RULE_TESTS, CONFIG = (FILES / name for name in ("alerts.yml", "alerts.test.yml", "prometheus.yml"))
 _METRIC = re.compile(r"\b(?:learnloop|process)_[a-z_]+\b")

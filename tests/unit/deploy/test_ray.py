@@ -5,17 +5,15 @@ import shutil
 import subprocess
 import sysconfig
 from pathlib import Path
-from typing import Any
 
 import kubernetes_validate
 import pytest
 import yaml
 
+from environment.json_type import Json
 from tests.fakes.engine_process import ROOT
 from tests.unit.deploy.test_kubernetes import VERSIONS
 from training.engine_flags import parser
-
-Json = Any
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import json
 import random
-from typing import Any
 
 import jsonschema
 import numpy as np
@@ -10,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from environment.json_type import Json
 from tests.fakes.tiny_model import make_tiny_model
 from training.engine.http.chat_request import ChatRequest
 from training.engine.http.reply_grammar import reply_grammar
 from training.engine.sampling.constraint import FORCED_CHARACTERS, BadGrammar, Grammar, Vocabulary, _Tokens
 from training.engine.tokens import ChatTokenizer, Reply
 
-Json = Any
 MARKS = ("<tool_call>", "</tool_call>", "<|im_end|>", '"', "}", "]")
 MOST_TOKENS = 400
 

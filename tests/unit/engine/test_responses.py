@@ -2,18 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
+from environment.json_type import Json
 from training.engine.http.errors import ApiError
 from training.engine.http.responses.stored import StoredResponses
 from training.protocol.responses.events import ResponseEvents
 from training.protocol.responses.items import messages_of
 from training.protocol.responses.reply import Reply
 from training.protocol.responses.request import ResponsesRequest
-
-Json = Any
 
 
 def _call(number: int) -> dict[str, Json]:

@@ -1,12 +1,10 @@
 """The texts of a schema that it costs time and memory to enforce are found wherever they stand."""
 
-from typing import Any
-
 import pytest
 
+from environment.json_type import Json
 from training.engine.http.schema_literals import Literal, literals
 
-Json = Any
 LONG = "ab" * 5000
 
 

@@ -8,10 +8,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 
+from environment.json_type import Json
 from training.engine.computing import Computing
 from training.engine.http.chat_request import ChatRequest
 from training.engine.http.errors import ApiError, api_error
@@ -39,7 +40,6 @@ if TYPE_CHECKING:  # see Grammars
 
 log = structlog.get_logger(__name__)
 
-Json = Any
 
 _UNLIMITED = 1 << 30
 """max_tokens where the request names none: the sampler clips it to what the context leaves."""

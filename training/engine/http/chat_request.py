@@ -1,13 +1,12 @@
 """The body of a chat completion request: what is accepted, and how it is brought into one form."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from environment.json_type import Json
 from training.protocol.responses.parameters import NO_EFFECT, parameter_fault, refuse_unsupported
-
-Json = Any
 
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20

@@ -3,13 +3,11 @@
 import re
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from typing import Any
 
+from environment.json_type import Json
 from training.engine.http.chat_request import ChatRequest
 from training.engine.sampling.requests import Sample
 from training.engine.tokens import ChatTokenizer
-
-Json = Any
 
 TOOL_CALL_MARK = "<tool_call>"
 TOOL_CALL_END = "</tool_call>"

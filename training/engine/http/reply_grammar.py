@@ -7,11 +7,9 @@ not strict can be called in any way that the model comes up with, which training
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from environment.json_type import Json
 from training.engine.http.chat_request import ChatRequest
-
-Json = Any
 
 _TEXT = r"/(?s:.*)/ & ~/(?s:.*)<\/?tool_call>(?s:.*)/"
 """Anything without a mark of a tool call."""

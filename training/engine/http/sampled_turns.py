@@ -12,11 +12,9 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any
 
+from environment.json_type import Json
 from training.engine.trainer.trajectories import Conversation, Group, Trajectory
-
-Json = Any
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,8 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-Json = Any
+from environment.json_type import Json
 
 MAX_LITERAL_BYTES = 120_000
 """In all schemas of a request together. OpenAI allows as many characters."""

@@ -5,7 +5,7 @@ import json
 import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from environment.json_type import Json
 from training.engine.computing import Computing, NewModel, PolicyStep, Steps, SupervisedSteps
 from training.engine.engine import StepConflict
 from training.engine.http.errors import ApiError, read_body
@@ -27,8 +28,6 @@ from training.engine.registry.tuning import Tuning
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.sft import SftOptions, read_examples
 from training.engine.trainer.trajectories import Group, read_groups
-
-Json = Any
 
 MAX_WAIT_S = 30.0
 DEFAULT_PAGE = 20

@@ -8,15 +8,13 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import httpx
 
 from environment.bounded_http import AnswerLimits, AnswerRefused, AnswerTooLarge, BoundedTransport
+from environment.json_type import Json
 from training.engine.http.errors import ApiError
-
-Json = Any
 
 FETCH_S = 120.0
 """For the whole of a file, however slowly it comes."""

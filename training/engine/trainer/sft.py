@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from environment.json_type import Json
 from training.engine.tokens import BadConversation, ChatTokenizer
 from training.engine.trainer.grpo_loss import BadOptions
 from training.engine.trainer.grpo_step import Progress
 from training.engine.trainer.optimizer import NonFiniteGradient
 from training.engine.trainer.padded_batches import Batch
 from training.engine.trainer.policy import Policy
-from training.engine.trainer.trajectories import BadTrajectory, Json, Message, NothingToTrain
+from training.engine.trainer.trajectories import BadTrajectory, Message, NothingToTrain
 from training.protocol.validation_message import message_of
 
 

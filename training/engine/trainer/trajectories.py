@@ -10,12 +10,12 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
+from environment.json_type import Json
 from training.advantages import advantages
 from training.rollout.call_sequences import NotOneSequence, SampledCall, TokenSequence, joined
 
-Json = Any
 Message = dict[str, Json]
 
 

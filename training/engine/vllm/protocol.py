@@ -6,12 +6,10 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from environment.json_type import Json
 from training.engine.sampling.figures import SamplingFigures
 from training.engine.sampling.requests import NonFiniteLogits, Sample, SampleRequest
-
-Json = Any
 
 _LOWEST_LOGPROB = -9999.0
 """What vLLM says instead of anything lower."""

@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 import httpx
 import structlog
 
+from environment.json_type import Json
 from training.engine.registry.checkpoints import OPTIMIZER_FILE
 from training.engine.sampling.figures import SamplingFigures
 from training.engine.vllm.protocol import BadReply, figures
 
 log = structlog.get_logger(__name__)
 
-Json = Any
 T = TypeVar("T")
 
 ADAPTERS = 4

@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
+from environment.json_type import Json
 from training.engine.weights.tensor_file import write_tensors
 
 FAMILIES = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
@@ -32,8 +33,6 @@ _SIZES = (
     "num_key_value_heads",
     "max_position_embeddings",
 )
-
-Json = Any
 
 
 class LlamaModel(torch.nn.Module):

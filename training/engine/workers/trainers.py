@@ -15,6 +15,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
+from environment.first_line import first_line
 from training.engine.trainer.peers import TrainerLost, WeightsDiffer, shares
 from training.engine.workers.link import TrainingGroup
 
@@ -116,7 +117,7 @@ class Trainers:
                 threading.Thread(target=_finish, args=(group, work), daemon=True).start()
                 raise
         except RuntimeError as error:
-            raise TrainerLost(f"a trainer left the step: {str(error).splitlines()[0]}") from error
+            raise TrainerLost(f"a trainer left the step: {first_line(error)}") from error
 
 
 def join_group(group: TrainingGroup, device: torch.device, progress: T) -> Generator[T, None, Trainers]:

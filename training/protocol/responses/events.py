@@ -2,12 +2,11 @@
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from environment.json_type import Json
 from training.protocol.responses.items import call_item, message_item, text_part
 from training.protocol.responses.reply import Reply, new_id, status_of
 
-Json = Any
 Event = dict[str, Json]
 
 

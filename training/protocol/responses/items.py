@@ -5,9 +5,9 @@ recognised whichever way they come back.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-Json = Any
+from environment.json_type import Json
+
 Item = Mapping[str, Json]
 
 _TEXT_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}

@@ -1,11 +1,10 @@
 """Parameters of OpenAI's requests: what is not supported is refused by its name."""
 
 from collections.abc import Container, Mapping
-from typing import Any
 
 from pydantic_core import PydanticCustomError
 
-Json = Any
+from environment.json_type import Json
 
 NO_EFFECT = frozenset(
     {

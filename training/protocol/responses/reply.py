@@ -4,12 +4,10 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from environment.json_type import Json
 from training.protocol.responses.items import call_item, message_item
 from training.protocol.responses.request import ResponsesRequest
-
-Json = Any
 
 
 def new_id(kind: str) -> str:

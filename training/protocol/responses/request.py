@@ -1,14 +1,13 @@
 """The body of a request for a response: what is accepted, and the chat completion that it stands for."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from environment.json_type import Json
 from training.protocol.responses.items import Item, messages_of
 from training.protocol.responses.parameters import NO_EFFECT, BadParameter, refuse_unsupported
-
-Json = Any
 
 _SAME = (
     "model",

@@ -10,9 +10,8 @@ import pytest
 
 from app.plots.png import SCALE, NoRenderer, png
 from app.plots.run import run_svg, wilson
+from environment.json_type import Json
 from tests.fonts import needs_font
-
-Json = Any
 
 
 def _run(iterations: Sequence[Json] = (), evaluations: Sequence[Json] = (), total: int = 3, **more: Any) -> Json:

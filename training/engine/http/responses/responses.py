@@ -3,11 +3,11 @@
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import Any
 
 import structlog
 from pydantic import ValidationError
 
+from environment.json_type import Json
 from training.engine.http.chat import Chat
 from training.engine.http.chat_request import ChatRequest
 from training.engine.http.errors import ApiError, api_error, invalid
@@ -19,8 +19,6 @@ from training.protocol.responses.reply import Reply, output_of, status_of
 from training.protocol.responses.request import CHAT_NAMES, ResponsesRequest
 
 log = structlog.get_logger(__name__)
-
-Json = Any
 
 
 class Responses:
